@@ -1,0 +1,31 @@
+//! The one error type of the crate.
+
+use crate::ids::WorkerId;
+
+/// What a caller did wrong; every message names the wrong value.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting lies outside its range.
+    #[error("{name} must be {expected}, got {got}")]
+    InvalidSetting {
+        /// Name of the argument.
+        name: &'static str,
+        /// The accepted range, in words.
+        expected: &'static str,
+        /// The value given.
+        got: String,
+    },
+    /// The worker was removed (or never added); its id may not be written to.
+    #[error("worker {0:?} is not registered (removed, or an id of an earlier incarnation)")]
+    UnknownWorker(WorkerId),
+    /// A snapshot cannot be restored.
+    #[error("snapshot refused: {0}")]
+    BadSnapshot(String),
+    /// An internal invariant is broken; `validate()` found it.
+    #[error("broken invariant: {0}")]
+    Invariant(String),
+}
+
+/// Result with the crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;

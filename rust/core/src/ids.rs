@@ -1,0 +1,57 @@
+//! Newtypes for ids, hashes and times.
+
+/// One incarnation of a worker: a dense slot (reused after removal) and the generation that makes a reused slot
+/// distinguishable. A removed worker's id is refused by every write, so it cannot come back as a ghost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId {
+    /// Dense index into per-worker columns.
+    pub slot: u32,
+    /// Incarnation count of the slot.
+    pub generation: u32,
+}
+
+/// Hash of one block's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct BlockHash(pub u64);
+
+/// Chained hash of a block and all blocks before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct SequenceHash(pub u64);
+
+/// Monotonic milliseconds, given by the caller. The crate has no clock of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Millis(pub u64);
+
+/// Where a block lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Medium {
+    /// Device memory.
+    Gpu,
+    /// Host memory.
+    Cpu,
+    /// Local or shared disk.
+    Disk,
+}
+
+impl Medium {
+    /// Every medium, fastest first.
+    pub const ALL: [Self; 3] = [Self::Gpu, Self::Cpu, Self::Disk];
+
+    /// The medium named `name` in any case, or `None` for an unknown one.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|m| m.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Lower-case name as used in the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Cpu => "cpu",
+            Self::Disk => "disk",
+        }
+    }
+}

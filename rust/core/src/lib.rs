@@ -1,0 +1,10 @@
+//! Data structures of cachelb, free of Python, I/O and clocks.
+//!
+//! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds,
+//! `load` books requests in flight, `policy` holds one routing rule per file.
+
+pub mod error;
+pub mod ids;
+pub mod index;
+
+pub use error::{Error, Result};

@@ -42,7 +42,9 @@ impl Medium {
     /// The medium named `name` in any case, or `None` for an unknown one.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|m| m.name().eq_ignore_ascii_case(name))
+        Self::ALL
+            .into_iter()
+            .find(|m| m.name().eq_ignore_ascii_case(name))
     }
 
     /// Lower-case name as used in the API.

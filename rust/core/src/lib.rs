@@ -6,5 +6,6 @@
 pub mod error;
 pub mod ids;
 pub mod index;
+pub mod registry;
 
 pub use error::{Error, Result};

@@ -111,7 +111,12 @@ impl BlockIndex {
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
-    pub fn remove(&mut self, worker: WorkerId, hashes: &[SequenceHash], medium: Option<Medium>) -> Result<u32> {
+    pub fn remove(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        medium: Option<Medium>,
+    ) -> Result<u32> {
         let _ = (worker, hashes, medium);
         todo!()
     }

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cachelb.errors import CachelbError, SnapshotError, UnknownWorkerError
 
-__all__ = ["CachelbError", "SnapshotError", "UnknownWorkerError"]
+__all__ = ["CachelbError", "SnapshotError", "UnknownWorkerError", "__version__"]
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        """Read the version only when somebody asks: the metadata lookup would double the import time."""
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("cachelb")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,71 @@
+"""Check the built wheel and sdist: size, contents, and the README example in an environment with nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+MAX_WHEEL_BYTES = 2 * 1024 * 1024
+WHEEL_HOLDS = ("cachelb/__init__.py", "cachelb/_core.pyi", "cachelb/_core.abi3.so", "cachelb/py.typed")
+SDIST_HOLDS = ("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "rust/core/Cargo.toml")
+
+
+def missing_from_wheel(wheel: Path) -> list[str]:
+    """List what the wheel must hold and does not."""
+    names = zipfile.ZipFile(wheel).namelist()
+    missing = [name for name in WHEEL_HOLDS if name not in names]
+    if not any(re.fullmatch(r"cachelb-[^/]+\.dist-info/licenses/LICENSE", name) for name in names):
+        missing.append("LICENSE")
+    return missing
+
+
+def missing_from_sdist(sdist: Path) -> list[str]:
+    """List what the source distribution must hold and does not."""
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    return [name for name in SDIST_HOLDS if name not in names]
+
+
+def readme_example() -> str:
+    """Return the first Python block of the README."""
+    block = re.search(r"^```python\n(.*?)^```", Path("README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    if block is None:
+        message = "README.md has no ```python block"
+        raise ValueError(message)
+    return block[1]
+
+
+def run_in_clean_environment(wheel: Path, code: str) -> None:
+    """Install the wheel alone into a new environment and run `code` there."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        python = Path(folder, "bin", "python")
+        subprocess.run([python, "-m", "pip", "install", "--quiet", wheel.resolve()], check=True)
+        subprocess.run([python, "-I", "-c", code], check=True, cwd=folder, stdout=subprocess.DEVNULL)
+
+
+def main(folder: Path) -> int:
+    """Check the one wheel and the one sdist in `folder`."""
+    (wheel,) = folder.glob("cachelb-*.whl")
+    (sdist,) = folder.glob("cachelb-*.tar.gz")
+    size = wheel.stat().st_size
+    problems = [f"{wheel.name} lacks {name}" for name in missing_from_wheel(wheel)]
+    problems += [f"{sdist.name} lacks {name}" for name in missing_from_sdist(sdist)]
+    if size > MAX_WHEEL_BYTES:
+        problems.append(f"{wheel.name} has {size} bytes, at most {MAX_WHEEL_BYTES} are allowed")
+    if not problems:
+        run_in_clean_environment(wheel, readme_example())
+    print(
+        "\n".join(problems) or f"wheel: {size / 1024:.0f} KiB, complete, runs the README example when installed alone"
+    )
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,77 @@
+# One entry point for people and CI. Needs Python >= 3.11, make and Rust; everything else goes into .venv.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export VIRTUAL_ENV := $(abspath $(VENV))
+export PATH := $(abspath $(BIN)):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
+WHEELS := target/wheels
+
+.PHONY: help build demo test check bench docs format wheel clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+build: $(VENV)/.built ## Build the extension (release profile) into .venv
+
+demo: $(VENV)/.built ## Run every policy over a generated workload, no GPU and no file needed
+	$(BIN)/cachelb demo
+
+test: $(VENV)/.built $(VENV)/.group-test ## Run the Rust and Python tests
+	cargo test --workspace --locked
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench ## Run every static check: format, lints, types, stubs, layers, licences, wheel
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest cachelb._core
+	$(BIN)/lint-imports
+	$(BIN)/python .ci/check_licences.py
+	$(MAKE) --no-print-directory wheel
+	$(BIN)/python .ci/check_wheel.py $(WHEELS)
+
+bench: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-bench wheel ## Measure, print one table with the targets beside it, write bench-results/
+	$(BIN)/python benches/report.py
+
+docs: $(VENV)/.built $(VENV)/.group-test ## Run the examples of README and docs
+	$(BIN)/python -m pytest tests/test_docs.py
+
+format: $(VENV)/.group-lint ## Format Rust and Python
+	cargo fmt --all
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
+	rm -rf $(WHEELS)
+	@# The wheel is built from the sdist, so both are known to work.
+	$(BIN)/maturin build --release --locked --quiet --sdist --out $(WHEELS)
+
+clean: ## Remove everything built
+	rm -rf $(VENV) target dist bench-results
+	find python -name '*.so' -delete
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "cachelb needs Python >= 3.11, '$(PYTHON)' is $$($(PYTHON) -V 2>&1); set PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1' 'maturin>=1.9,<2'
+	touch $@
+
+$(VENV)/.group-%: pyproject.toml $(VENV)/.created
+	$(BIN)/pip install --quiet --group $*
+	touch $@
+
+$(VENV)/.built: pyproject.toml $(RUST_SOURCES) $(VENV)/.created
+	$(BIN)/pip install --quiet --no-build-isolation --config-settings build-args=--locked --editable '.[cli,traces,testing]'
+	touch $@

@@ -1,0 +1,58 @@
+"""Every Python block of README and docs runs and prints what the page says; so do the examples of the stub."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import doctest
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STUB = ROOT / "python" / "cachelb" / "_core.pyi"
+# A Python block, and the ```text block right behind it, if any: its output.
+BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n*```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+
+
+def blocks() -> list[pytest.ParameterSet]:
+    found = []
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = page.read_text("utf-8")
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(pytest.param(match["code"], match["output"], id=f"{page.relative_to(ROOT)}:{line}"))
+    return found
+
+
+@pytest.mark.parametrize(("code", "output"), blocks())
+def test_block_runs_and_prints_what_the_page_says(code: str, output: str | None) -> None:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "<block>", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own pages
+    if output is not None:
+        assert printed.getvalue() == output
+
+
+def stub_examples() -> list[pytest.ParameterSet]:
+    """Collect the docstrings of the stub, whose examples no module holds for pytest to find."""
+    parser = doctest.DocTestParser()
+    found = []
+    for node in ast.walk(ast.parse(STUB.read_text("utf-8"))):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        name = getattr(node, "name", "module")
+        example = parser.get_doctest(ast.get_docstring(node) or "", {}, name, str(STUB), 0)
+        if example.examples:
+            found.append(pytest.param(example, id=name))
+    return found
+
+
+@pytest.mark.parametrize("example", stub_examples())
+def test_stub_example_runs(example: doctest.DocTest) -> None:
+    report = io.StringIO()
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    runner.run(example, out=report.write)
+    assert runner.failures == 0, report.getvalue()

@@ -1,9 +1,46 @@
 //! Block index: which worker holds which leading blocks.
+//!
+//! Blocks are grouped into *runs*, maximal unbranched stretches with contiguous ids (`runs`, `blocks`). A table maps a
+//! sequence hash to its block id (`table`). Who holds a run is one interned set (`sets`) and, where coverage ends inside
+//! the run, a short list. Recency is one record per (run, lane) in per-lane lists (`recency`). All changes of coverage
+//! pass through `cover`; runs are split and joined in `split`.
+//!
+//! Costs, for L blocks, R runs on the path and W workers: lookup O(log L) table lines read 8 at a time, then O(R + W/64);
+//! recording a known prompt O(1); storing or evicting a block O(1), a stretch at a time. Memory about 24 bytes per block
+//! whoever holds it, plus about 120 per run and 60 per further (run, worker).
+//!
+//! Invariants, recounted by [`BlockIndex::validate`]: a block is in the table iff its run covers it; a run is as long as
+//! its longest coverage unless it has children; an entry with kids covers all of its run or nothing; every record's
+//! parent run has a record of the same lane; a record without kids is listed and covers something; epochs never decrease
+//! towards the recent end; counts, holes, sets and references equal a recount.
 
-use crate::error::Result;
-use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+mod blocks;
+mod cover;
+mod evict;
+mod expiry;
+mod insert;
+mod lanes;
+mod overlap;
+mod prefetch;
+mod recency;
+mod runs;
+mod search;
+mod sets;
+mod split;
+mod table;
+#[cfg(test)]
+mod tests;
+mod validate;
 
-/// How the longest existing prefix is searched. All give the same answer.
+pub use overlap::Overlaps;
+
+use crate::error::{Error, Result};
+use crate::ids::{Medium, WorkerId};
+
+/// Absent id.
+const NONE: u32 = u32::MAX;
+
+/// How the longest known prefix is searched. All give the same answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Matcher {
     /// 8-ary search, probes of one round loaded together.
@@ -15,155 +52,105 @@ pub enum Matcher {
     Linear,
 }
 
-/// Answer buffer of [`BlockIndex::overlaps`], reused between calls so that a lookup allocates nothing.
-#[derive(Debug, Default)]
-pub struct Overlaps {}
-
-impl Overlaps {
-    /// Leading blocks held by the worker in `slot`.
-    #[must_use]
-    pub fn depth(&self, slot: u32) -> u32 {
-        let _ = slot;
-        todo!()
-    }
-
-    /// Every worker slot that holds at least one leading block, with its depth, in ascending slot order.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        std::iter::empty()
-    }
-
-    /// The deepest depth in the answer, 0 if nobody holds block 0.
-    #[must_use]
-    pub fn best(&self) -> u32 {
-        todo!()
-    }
+/// What happened to the index since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IndexStats {
+    /// Blocks evicted to keep within a capacity, or on request.
+    pub evicted: u64,
+    /// Blocks whose time to live ended.
+    pub expired: u64,
+    /// Stores dropped because their parent is unknown.
+    pub orphans: u64,
+    /// Chains cut short at a hash that is already stored behind another parent.
+    pub conflicts: u64,
+    /// Removals of blocks the worker did not hold.
+    pub unknown_removals: u64,
 }
 
 /// The index of one model and one block size.
 #[derive(Debug)]
-pub struct BlockIndex {}
+pub struct BlockIndex {
+    table: table::Table,
+    blocks: blocks::Blocks,
+    runs: runs::Runs,
+    sets: sets::LaneSets,
+    records: recency::Records,
+    lanes: lanes::Lanes,
+    expiry: expiry::Expiry,
+    matcher: Matcher,
+    /// Changes so far; an [`Overlaps`] answer names the one it was made at.
+    version: u64,
+    stats: IndexStats,
+    /// Runs that may be joined with their only child at the end of the change.
+    merges: Vec<u32>,
+    /// Scratch of `hold_path`.
+    steps: Vec<(u32, u32)>,
+}
 
 impl BlockIndex {
     /// An empty index.
     #[must_use]
     pub fn new(matcher: Matcher) -> Self {
-        let _ = matcher;
-        todo!()
+        Self {
+            table: table::Table::new(),
+            blocks: blocks::Blocks::default(),
+            runs: runs::Runs::default(),
+            sets: sets::LaneSets::new(),
+            records: recency::Records::default(),
+            lanes: lanes::Lanes::default(),
+            expiry: expiry::Expiry::default(),
+            matcher,
+            version: 1,
+            stats: IndexStats::default(),
+            merges: Vec::new(),
+            steps: Vec::new(),
+        }
     }
 
-    /// Registers a worker incarnation that may hold up to `capacity` blocks per medium.
+    /// Registers a worker incarnation that may hold up to `capacity` blocks per medium. An incarnation still in the slot
+    /// is removed first; registering the same one again only changes its capacity.
     pub fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
-        let _ = (worker, capacity);
-        todo!()
+        let slot = worker.slot as usize;
+        if let Some(Some(present)) = self.lanes.workers.get_mut(slot) {
+            if present.generation == worker.generation {
+                present.capacity = capacity;
+                let _ = self.evict_worker(worker, u64::from(capacity));
+                return;
+            }
+            let generation = present.generation;
+            let _ = self.remove_worker(WorkerId { slot: worker.slot, generation });
+        }
+        if self.lanes.workers.len() <= slot {
+            self.lanes.workers.resize(slot + 1, None);
+        }
+        self.lanes.workers[slot] =
+            Some(lanes::Worker { generation: worker.generation, capacity, lanes: [NONE; 3], distinct: 0 });
+        self.lane(worker.slot, Medium::Gpu);
+        self.version += 1;
     }
 
-    /// Forgets the worker and all it holds; returns the blocks dropped. Its id is refused from now on.
+    /// Forgets the worker and all it holds; returns the distinct blocks dropped. Its id is refused from now on.
     ///
     /// # Errors
-    /// [`crate::Error::UnknownWorker`] for an id that is not registered.
+    /// [`Error::UnknownWorker`] for an id that is not registered.
     pub fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
-        let _ = worker;
-        todo!()
+        let dropped = self.clear(worker)?;
+        self.lanes.forget(worker.slot);
+        Ok(dropped)
     }
 
-    /// Fills `out` with the leading blocks of `hashes` that every worker holds. Pure: nothing in the index changes.
-    pub fn overlaps(&self, hashes: &[SequenceHash], out: &mut Overlaps) {
-        let _ = (hashes, out);
-        todo!()
-    }
-
-    /// Records that `worker` holds the path `hashes` from the root (at most its capacity of them) on the GPU, makes it
-    /// the worker's most recent use, and evicts what no longer fits. `expires`: time to live end, `None` for never.
-    /// Returns the blocks newly held. `hint` is the answer of an [`Self::overlaps`] call for the same hashes on the
-    /// unchanged index, which saves the search.
+    /// Distinct blocks held by the worker, in any medium.
     ///
     /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn record(
-        &mut self,
-        worker: WorkerId,
-        hashes: &[SequenceHash],
-        hint: Option<&Overlaps>,
-        expires: Option<Millis>,
-    ) -> Result<u32> {
-        let _ = (worker, hashes, hint, expires);
-        todo!()
-    }
-
-    /// Stores `hashes`, a chain behind `parent` (`None`: from the root), as engine events do. Returns the blocks newly
-    /// held. An unknown parent stores nothing and counts an orphan.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn store(
-        &mut self,
-        worker: WorkerId,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-        expires: Option<Millis>,
-    ) -> Result<u32> {
-        let _ = (worker, parent, hashes, medium, expires);
-        todo!()
-    }
-
-    /// Removes single blocks, from one medium or from all. Returns the blocks that left the worker's medium.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn remove(
-        &mut self,
-        worker: WorkerId,
-        hashes: &[SequenceHash],
-        medium: Option<Medium>,
-    ) -> Result<u32> {
-        let _ = (worker, hashes, medium);
-        todo!()
-    }
-
-    /// Drops every block of the worker, which stays registered.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
-        let _ = worker;
-        todo!()
-    }
-
-    /// Evicts least recently used leaves until the worker holds at most `max_blocks`.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
-        let _ = (worker, max_blocks);
-        todo!()
-    }
-
-    /// When the next entry with a time to live is due, if any.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Millis> {
-        todo!()
-    }
-
-    /// Drops entries whose time to live ended at or before `now`.
-    pub fn expire(&mut self, now: Millis) -> u64 {
-        let _ = now;
-        todo!()
-    }
-
-    /// Distinct blocks held by the worker.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
+    /// [`Error::UnknownWorker`].
     pub fn block_count(&self, worker: WorkerId) -> Result<u64> {
-        let _ = worker;
-        todo!()
+        Ok(self.worker(worker)?.distinct)
     }
 
-    /// Distinct blocks known to the index.
+    /// Distinct blocks known to the index: those somebody holds, and those that connect them to the root.
     #[must_use]
     pub fn len(&self) -> u64 {
-        todo!()
+        self.table.len() as u64
     }
 
     /// Whether no block is known.
@@ -172,17 +159,56 @@ impl BlockIndex {
         self.len() == 0
     }
 
+    /// Counters since the index was made.
+    #[must_use]
+    pub fn stats(&self) -> IndexStats {
+        self.stats
+    }
+
+    /// Share of the table's slots in use.
+    #[must_use]
+    pub fn table_load(&self) -> f64 {
+        self.table.load()
+    }
+
     /// Heap bytes of the index.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        todo!()
+        self.table.memory_bytes()
+            + self.blocks.memory_bytes()
+            + self.runs.memory_bytes()
+            + self.sets.memory_bytes()
+            + self.records.memory_bytes()
+            + self.lanes.memory_bytes()
+            + self.expiry.memory_bytes()
+            + self.merges.capacity() * size_of::<u32>()
+            + self.steps.capacity() * size_of::<(u32, u32)>()
     }
 
-    /// Recounts everything.
-    ///
-    /// # Errors
-    /// [`crate::Error::Invariant`] naming the first broken invariant.
-    pub fn validate(&self) -> Result<()> {
-        todo!()
+    fn worker(&self, worker: WorkerId) -> Result<&lanes::Worker> {
+        match self.lanes.worker(worker.slot) {
+            Some(present) if present.generation == worker.generation => Ok(present),
+            _ => Err(Error::UnknownWorker(worker)),
+        }
+    }
+
+    /// The worker's lane for a medium, made on first use.
+    fn lane(&mut self, slot: u32, medium: Medium) -> u32 {
+        let lane = self.lanes.worker(slot).map_or(NONE, |w| w.lanes[medium as usize]);
+        if lane != NONE {
+            return lane;
+        }
+        let lane = self.lanes.add(slot, medium);
+        self.sets.reserve(self.lanes.items.len().max(self.lanes.workers.len()));
+        lane
+    }
+
+    /// Ends every change.
+    fn finish(&mut self) {
+        self.version += 1;
+        self.join_runs();
+        if self.is_empty() {
+            self.expiry.reset();
+        }
     }
 }

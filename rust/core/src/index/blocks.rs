@@ -1,0 +1,259 @@
+//! Block columns (sequence hash, run) and the allocator of their ids.
+//!
+//! A run owns a contiguous range of ids, so that splitting it rewrites one `u32` range and no table slot. Ids come in
+//! chunks; a range never crosses a chunk, a chunk without a live id gives its memory back.
+
+use crate::ids::SequenceHash;
+
+/// Ids per chunk, hence the longest run.
+pub(super) const CHUNK: usize = 4096;
+const MAP_WORDS: usize = CHUNK / 64;
+/// Free ids beyond 1/8 of all are used up, however scattered, before a new chunk is made.
+const SLACK: u64 = 8;
+/// Chunks looked at for a long enough range before the choice falls back to the best seen.
+const TRIES: usize = 8;
+/// A free range of this length is taken without looking further.
+const GOOD: u32 = 64;
+
+#[derive(Debug)]
+struct Chunk {
+    hashes: Box<[u64; CHUNK]>,
+    runs: Box<[u32; CHUNK]>,
+    /// Bit set: id free.
+    free: Box<[u64; MAP_WORDS]>,
+}
+
+fn boxed<T: Copy, const N: usize>(value: T) -> Box<[T; N]> {
+    match vec![value; N].into_boxed_slice().try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("the vector has N items"),
+    }
+}
+
+impl Chunk {
+    fn new() -> Self {
+        Self { hashes: boxed(0), runs: boxed(0), free: boxed(u64::MAX) }
+    }
+
+    /// Length of the free range that starts at `at`, at most `want`.
+    fn free_from(&self, at: usize, want: u32) -> u32 {
+        let mut length = 0;
+        let mut at = at;
+        while length < want && at < CHUNK {
+            let ones = (self.free[at / 64] >> (at % 64)).trailing_ones();
+            let room = 64 - (at % 64) as u32;
+            length += ones;
+            if ones < room {
+                break;
+            }
+            at += room as usize;
+        }
+        length.min(want)
+    }
+
+    /// The longest free range, at most `want`; stops at the first of `want` or [`GOOD`] ids.
+    fn longest(&self, want: u32) -> (usize, u32) {
+        let mut best = (0, 0);
+        let mut at = 0;
+        while at < CHUNK {
+            let word = self.free[at / 64] >> (at % 64);
+            if word == 0 {
+                at = (at / 64 + 1) * 64;
+                continue;
+            }
+            at += word.trailing_zeros() as usize;
+            let length = self.free_from(at, want);
+            if length > best.1 {
+                best = (at, length);
+                if length >= want.min(GOOD) {
+                    break;
+                }
+            }
+            at += length as usize + 1;
+        }
+        best
+    }
+
+    fn mark(&mut self, at: usize, length: usize, free: bool) {
+        let (mut at, end) = (at, at + length);
+        while at < end {
+            let take = (64 - at % 64).min(end - at);
+            let bits = (u64::MAX >> (64 - take)) << (at % 64);
+            if free {
+                self.free[at / 64] |= bits;
+            } else {
+                self.free[at / 64] &= !bits;
+            }
+            at += take;
+        }
+    }
+}
+
+/// Columns and id allocator.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    chunks: Vec<Option<Chunk>>,
+    /// Free ids per chunk, 0 for a missing one.
+    free: Vec<u16>,
+    /// Chunks without memory, to be refilled first.
+    missing: Vec<u32>,
+    /// Chunk that served last.
+    cursor: usize,
+    free_total: u64,
+}
+
+impl Blocks {
+    fn capacity(&self) -> u64 {
+        ((self.chunks.len() - self.missing.len()) * CHUNK) as u64
+    }
+
+    pub(super) fn live(&self) -> u64 {
+        self.capacity() - self.free_total
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let chunk = CHUNK * (size_of::<u64>() + size_of::<u32>()) + MAP_WORDS * size_of::<u64>();
+        (self.chunks.len() - self.missing.len()) * chunk
+            + self.chunks.capacity() * size_of::<Option<Chunk>>()
+            + self.free.capacity() * size_of::<u16>()
+            + self.missing.capacity() * size_of::<u32>()
+    }
+
+    #[inline]
+    fn chunk(&self, id: u32) -> &Chunk {
+        self.chunks[id as usize / CHUNK].as_ref().expect("a live id has a chunk")
+    }
+
+    #[inline]
+    fn chunk_mut(&mut self, id: u32) -> &mut Chunk {
+        self.chunks[id as usize / CHUNK].as_mut().expect("a live id has a chunk")
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, id: u32) -> SequenceHash {
+        SequenceHash(self.chunk(id).hashes[id as usize % CHUNK])
+    }
+
+    #[inline]
+    pub(super) fn run(&self, id: u32) -> u32 {
+        self.chunk(id).runs[id as usize % CHUNK]
+    }
+
+    /// Hashes of the range `base..base + length`, which lies in one run.
+    #[inline]
+    pub(super) fn hashes(&self, base: u32, length: u32) -> &[u64] {
+        let at = base as usize % CHUNK;
+        &self.chunk(base).hashes[at..at + length as usize]
+    }
+
+    pub(super) fn set_hashes(&mut self, base: u32, hashes: &[SequenceHash]) {
+        let at = base as usize % CHUNK;
+        let column = &mut self.chunk_mut(base).hashes[at..at + hashes.len()];
+        for (cell, hash) in column.iter_mut().zip(hashes) {
+            *cell = hash.0;
+        }
+    }
+
+    pub(super) fn set_run(&mut self, base: u32, length: u32, run: u32) {
+        let at = base as usize % CHUNK;
+        self.chunk_mut(base).runs[at..at + length as usize].fill(run);
+    }
+
+    /// Whether `id` is in use.
+    pub(super) fn is_live(&self, id: u32) -> bool {
+        let at = id as usize % CHUNK;
+        self.chunks
+            .get(id as usize / CHUNK)
+            .and_then(Option::as_ref)
+            .is_some_and(|chunk| chunk.free[at / 64] >> (at % 64) & 1 == 0)
+    }
+
+    /// Takes up to `want` contiguous ids; returns their first id and how many.
+    pub(super) fn alloc(&mut self, want: u32) -> (u32, u32) {
+        let want = want.min(CHUNK as u32);
+        let (chunk, at, got) = self.choose(want);
+        self.cursor = chunk;
+        self.take(chunk, at, got);
+        ((chunk * CHUNK + at) as u32, got)
+    }
+
+    /// Takes up to `want` ids from exactly `id` on, if they are free and in the chunk of `id - 1`.
+    pub(super) fn extend(&mut self, id: u32, want: u32) -> u32 {
+        let at = id as usize % CHUNK;
+        if at == 0 {
+            return 0;
+        }
+        let got = self.chunk(id).free_from(at, want);
+        self.take(id as usize / CHUNK, at, got);
+        got
+    }
+
+    fn take(&mut self, chunk: usize, at: usize, got: u32) {
+        if let Some(c) = &mut self.chunks[chunk] {
+            c.mark(at, got as usize, false);
+        }
+        self.free[chunk] -= got as u16;
+        self.free_total -= u64::from(got);
+    }
+
+    fn choose(&mut self, want: u32) -> (usize, usize, u32) {
+        let enough = want.min(GOOD);
+        let mut best = (0, 0, 0);
+        let count = self.chunks.len();
+        let scarce = self.free_total * SLACK < self.capacity();
+        let mut tries = 0;
+        for step in 0..count {
+            let index = (self.cursor + step) % count;
+            let floor = if step == 0 { 1 } else { (CHUNK / 16) as u16 };
+            if self.free[index] < floor {
+                continue;
+            }
+            if let Some(chunk) = &self.chunks[index] {
+                let (at, got) = chunk.longest(want);
+                if got > best.2 {
+                    best = (index, at, got);
+                }
+                if got >= enough {
+                    return best;
+                }
+                tries += 1;
+            }
+            if tries >= TRIES || (scarce && step >= TRIES) {
+                break;
+            }
+        }
+        // Plenty free but scattered: use it up. Little free: a fresh chunk keeps runs long.
+        if best.2 > 0 && !scarce { best } else { (self.new_chunk(), 0, want) }
+    }
+
+    fn new_chunk(&mut self) -> usize {
+        self.free_total += CHUNK as u64;
+        if let Some(index) = self.missing.pop() {
+            self.chunks[index as usize] = Some(Chunk::new());
+            self.free[index as usize] = CHUNK as u16;
+            return index as usize;
+        }
+        self.chunks.push(Some(Chunk::new()));
+        self.free.push(CHUNK as u16);
+        self.chunks.len() - 1
+    }
+
+    /// Gives back the ids `base..base + length`.
+    pub(super) fn free(&mut self, base: u32, length: u32) {
+        let index = base as usize / CHUNK;
+        if let Some(chunk) = &mut self.chunks[index] {
+            chunk.mark(base as usize % CHUNK, length as usize, true);
+        }
+        self.free[index] += length as u16;
+        self.free_total += u64::from(length);
+        if self.free[index] == CHUNK as u16 && (self.live() == 0 || self.free_total * SLACK > self.capacity()) {
+            self.chunks[index] = None;
+            self.free[index] = 0;
+            self.missing.push(index as u32);
+            self.free_total -= CHUNK as u64;
+            if self.missing.len() == self.chunks.len() {
+                *self = Self::default();
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Queue of leaves with a finite time to live. One entry per such leaf; a touch only moves the record's own deadline,
+//! and the entry is put back when it comes up too early.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::BlockIndex;
+use super::recency::NEVER;
+use crate::ids::Millis;
+
+#[derive(Debug, Default)]
+pub(super) struct Expiry {
+    queue: BTreeSet<(u64, u32)>,
+    armed: HashMap<u32, u64>,
+    /// Whether a finite time to live was ever given since the index was empty.
+    used: bool,
+}
+
+impl Expiry {
+    pub(super) fn used(&self) -> bool {
+        self.used
+    }
+
+    pub(super) fn arm(&mut self, record: u32, deadline: u64) {
+        self.used = true;
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.armed.entry(record) {
+            vacant.insert(deadline);
+            self.queue.insert((deadline, record));
+        }
+    }
+
+    pub(super) fn disarm(&mut self, record: u32) {
+        if self.used
+            && let Some(deadline) = self.armed.remove(&record)
+        {
+            self.queue.remove(&(deadline, record));
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<u64> {
+        self.queue.first().map(|(deadline, _)| *deadline)
+    }
+
+    fn pop(&mut self, now: u64) -> Option<u32> {
+        let &(deadline, record) = self.queue.first()?;
+        if deadline > now {
+            return None;
+        }
+        self.queue.pop_first();
+        self.armed.remove(&record);
+        Some(record)
+    }
+
+    pub(super) fn is_armed(&self, record: u32) -> bool {
+        self.armed.contains_key(&record)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Forgets everything, for an index without blocks.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn mark_used(&mut self) {
+        self.used = true;
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        // B-tree nodes are two thirds full on average; a map slot costs its key, value and one control byte.
+        self.queue.len() * size_of::<(u64, u32)>() * 3 / 2 + self.armed.capacity() * (size_of::<(u32, u64)>() + 1)
+    }
+}
+
+impl BlockIndex {
+    /// When the next entry with a time to live is due, if any. May be early after a touch, never late.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Millis> {
+        self.expiry.next().map(Millis)
+    }
+
+    /// Drops entries whose time to live ended at or before `now`; returns the blocks dropped, per medium.
+    pub fn expire(&mut self, now: Millis) -> u64 {
+        let mut dropped = 0;
+        while let Some(record) = self.expiry.pop(now.0) {
+            let r = &self.records[record];
+            if r.kids > 0 || r.expires == NEVER {
+                continue;
+            }
+            if r.expires > now.0 {
+                self.arm(record);
+                continue;
+            }
+            let (run, lane) = (r.run, r.lane);
+            dropped += self.entry(run, lane).map_or(0, |e| u64::from(e.count));
+            self.set_count(run, lane, 0);
+            self.reap(record);
+        }
+        self.stats.expired += dropped;
+        self.finish();
+        dropped
+    }
+}

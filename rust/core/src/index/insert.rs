@@ -1,0 +1,310 @@
+//! Everything that adds blocks: recording a routed prompt, storing what an engine announced.
+
+use super::recency::NEVER;
+use super::runs::Holders;
+use super::{BlockIndex, NONE, Overlaps};
+use crate::error::Result;
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+
+/// The end of the known part of a path: a run, and how many of its leading blocks belong to the path.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    run: u32,
+    upto: u32,
+}
+
+impl BlockIndex {
+    /// Records that `worker` holds the path `hashes` from the root (at most its capacity of them) on the GPU, makes it
+    /// the worker's most recent use, and evicts what no longer fits. `expires`: end of the time to live, `None` for
+    /// never. Returns the blocks newly held. `hint` is the answer of an [`Self::overlaps`] call for the same hashes; it
+    /// saves the search if the index has not changed since.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn record(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        hint: Option<&Overlaps>,
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        let capacity = self.worker(worker)?.capacity as usize;
+        let expires = self.deadline(expires);
+        let (mut known, mut block) = match hint {
+            Some(hint) if hint.fits(self.version, hashes.len()) => hint.known(),
+            _ => self.search(hashes),
+        };
+        let hashes = &hashes[..hashes.len().min(capacity)];
+        if hashes.is_empty() {
+            return Ok(0);
+        }
+        let lane = self.lane(worker.slot, Medium::Gpu);
+        if known as usize > hashes.len() {
+            known = hashes.len() as u32;
+            block = self.ancestor(block, known - 1);
+        }
+        let new = &hashes[known as usize..];
+        let mut held = 0;
+        let mut run = NONE;
+        if known > 0 {
+            let end = self.end_at(block, lane, !new.is_empty());
+            (held, run) = self.hold_path(end, lane, 0, expires);
+            if let Some(entry) = self.entry(run, lane) {
+                self.touch_record(entry.record, if new.is_empty() { expires } else { 0 });
+            }
+        }
+        // The path is the most recent use and fits, so what goes lies outside it.
+        let after = self.lanes[lane].count + new.len() as u64;
+        self.evict(lane, after.saturating_sub(capacity as u64));
+        held += self.attach(lane, run, new, false, expires);
+        self.finish();
+        Ok(held)
+    }
+
+    /// Stores `hashes`, a chain behind `parent` (`None`: from the root), as engine events do. Returns the blocks newly
+    /// held. An unknown parent stores nothing and counts an orphan; a hash that is already stored behind another parent
+    /// ends the chain there and counts a conflict.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn store(
+        &mut self,
+        worker: WorkerId,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        let capacity = self.worker(worker)?.capacity;
+        let expires = self.deadline(expires);
+        let mut last = NONE;
+        let mut from = 0;
+        if let Some(parent) = parent {
+            let Some(block) = self.table.find(parent, &self.blocks) else {
+                self.stats.orphans += 1;
+                return Ok(0);
+            };
+            last = block;
+            from = self.depth(block) + 1;
+        }
+        let mut hashes = &hashes[..hashes.len().min(capacity as usize)];
+        let mut known = 0;
+        for (i, &hash) in hashes.iter().enumerate() {
+            match self.table.find(hash, &self.blocks) {
+                Some(block) if self.block_before(block) == last => {
+                    last = block;
+                    known = i + 1;
+                }
+                Some(_) => {
+                    self.stats.conflicts += 1;
+                    hashes = &hashes[..i];
+                    break;
+                }
+                None => break,
+            }
+        }
+        if hashes.is_empty() {
+            return Ok(0);
+        }
+        let lane = self.lane(worker.slot, medium);
+        let new = &hashes[known..];
+        let (mut held, mut run) = (0, NONE);
+        if last != NONE {
+            let end = self.end_at(last, lane, !new.is_empty());
+            (held, run) = self.hold_path(end, lane, from, expires);
+            if new.is_empty()
+                && let Some(entry) = self.entry(run, lane)
+            {
+                self.touch_record(entry.record, expires);
+            }
+        }
+        held += self.attach(lane, run, new, true, expires);
+        // Ancestors may make the path longer than the capacity, so the stored blocks may be among those that go.
+        let excess = self.lanes[lane].count.saturating_sub(u64::from(capacity));
+        self.evict(lane, excess);
+        self.finish();
+        Ok(held)
+    }
+
+    fn deadline(&mut self, expires: Option<Millis>) -> u64 {
+        let Some(Millis(at)) = expires else {
+            return NEVER;
+        };
+        self.expiry.mark_used();
+        at.clamp(1, NEVER - 1)
+    }
+
+    /// The block at `depth` on the path that ends at `block`.
+    fn ancestor(&self, block: u32, depth: u32) -> u32 {
+        let mut run = self.blocks.run(block);
+        while self.runs[run].start > depth {
+            run = self.runs[run].parent;
+        }
+        self.runs[run].base + depth - self.runs[run].start
+    }
+
+    pub(super) fn depth(&self, block: u32) -> u32 {
+        let run = &self.runs[self.blocks.run(block)];
+        run.start + block - run.base
+    }
+
+    /// The block before `block` on its path, `NONE` for a first block.
+    pub(super) fn block_before(&self, block: u32) -> u32 {
+        let run = &self.runs[self.blocks.run(block)];
+        if block > run.base {
+            block - 1
+        } else if run.parent == NONE {
+            NONE
+        } else {
+            let above = &self.runs[run.parent];
+            above.base + above.len - 1
+        }
+    }
+
+    /// The path ends at `block`. Its run is split there where something must hang or end at exactly this block: new
+    /// blocks (`grows`), or an access of a lane that covers more of the run and remembers when it used which part.
+    fn end_at(&mut self, block: u32, lane: u32, grows: bool) -> End {
+        let run = self.blocks.run(block);
+        let upto = block - self.runs[run].base + 1;
+        if upto == self.runs[run].len {
+            return End { run, upto };
+        }
+        let deeper = self.entry(run, lane).is_some_and(|e| e.count == 0 || e.count > upto);
+        if grows || deeper { End { run: self.split(run, upto), upto } } else { End { run, upto } }
+    }
+
+    /// Makes the lane hold the path's known blocks from depth `from` to its end, and connects them to the root with
+    /// ghosts where it does not hold what is above. Returns the blocks newly held and the run of the end.
+    fn hold_path(&mut self, end: End, lane: u32, from: u32, expires: u64) -> (u32, u32) {
+        let mut steps = std::mem::take(&mut self.steps);
+        let (mut run, mut want) = (end.run, end.upto);
+        loop {
+            let start = self.runs[run].start;
+            let entry = self.entry(run, lane);
+            let count = entry.map_or(0, |e| e.count);
+            let above = from.saturating_sub(start).min(want);
+            if above > 0 && above < want && count < above {
+                // Blocks of this run that are not stored lie before the ones that are.
+                let upper = self.split(run, above);
+                steps.push((run, want - above));
+                (run, want) = (upper, above);
+                continue;
+            }
+            if above == want {
+                // Only ancestors here: an entry is enough, but a partial one cannot have kids.
+                if let Some(entry) = entry {
+                    if entry.count > 0 && entry.count < self.runs[run].len {
+                        self.split(run, entry.count);
+                        steps.push((run, 0));
+                    }
+                    break;
+                }
+                steps.push((run, 0));
+            } else {
+                if count < want {
+                    let longer = entry.is_some_and(|e| e.count > 0 && self.records[e.record].expires > expires);
+                    if longer {
+                        // What is held lives longer than what is added: two records.
+                        let upper = self.split(run, count);
+                        steps.push((run, want - count));
+                        (run, want) = (upper, count);
+                        continue;
+                    }
+                    steps.push((run, want));
+                }
+                // Without holes, whatever is above a held block is held.
+                if count > 0 && self.lanes[lane].holes == 0 {
+                    break;
+                }
+            }
+            let parent = self.runs[run].parent;
+            if parent == NONE {
+                break;
+            }
+            run = parent;
+            want = self.runs[run].len;
+        }
+        let mut held = 0;
+        while let Some((run, want)) = steps.pop() {
+            let count = if let Some(entry) = self.entry(run, lane) {
+                entry.count
+            } else {
+                self.add_entry(run, lane);
+                0
+            };
+            if want > count {
+                held += want - count;
+                self.set_count(run, lane, want);
+            }
+        }
+        self.steps = steps;
+        (held, end.run)
+    }
+
+    /// Adds new blocks behind the end of `run` (`NONE`: at the root), held by the lane, and touches the last of them.
+    fn attach(&mut self, lane: u32, run: u32, new: &[SequenceHash], check: bool, expires: u64) -> u32 {
+        let parent = run;
+        let mut run = run;
+        let mut left = new;
+        let mut added = 0;
+        if run != NONE && !left.is_empty() {
+            added = self.lengthen(lane, run, left, check, expires);
+            left = &left[added as usize..];
+        }
+        while !left.is_empty() {
+            if check && self.table.find(left[0], &self.blocks).is_some() {
+                self.stats.conflicts += 1;
+                break;
+            }
+            let (base, got) = self.blocks.alloc(left.len() as u32);
+            let start = if run == NONE { 0 } else { self.runs[run].end() };
+            let next = self.runs.add(base, got, start, run);
+            let filled = self.fill(base, &left[..got as usize], next, check);
+            self.runs[next].len = filled;
+            self.add_entry(next, lane);
+            self.set_count(next, lane, filled);
+            run = next;
+            added += filled;
+            left = &left[filled as usize..];
+        }
+        if added > 0
+            && let Some(entry) = self.entry(run, lane)
+        {
+            self.touch_record(entry.record, expires);
+            if parent != NONE
+                && parent != run
+                && let Some(above) = self.entry(parent, lane)
+                && self.records[above.record].listed()
+            {
+                // The new tail is a newer use of the same path.
+                self.records.unlink(&mut self.lanes[lane], above.record);
+            }
+        }
+        added
+    }
+
+    /// Lengthens the run itself where it has no children, the lane is its only holder and the next ids are free.
+    fn lengthen(&mut self, lane: u32, run: u32, new: &[SequenceHash], check: bool, expires: u64) -> u32 {
+        let r = &self.runs[run];
+        let (base, len) = (r.base, r.len);
+        let Holders::One(entry) = r.holders else {
+            return 0;
+        };
+        if r.children > 0 || entry.count != len || self.records[entry.record].expires > expires {
+            return 0;
+        }
+        let got = self.blocks.extend(base + len, new.len() as u32);
+        let filled = self.fill(base + len, &new[..got as usize], run, check);
+        let r = &mut self.runs[run];
+        r.len = len + filled;
+        if let Some(entry) = r.holders.get_mut(lane) {
+            entry.count = len + filled;
+        }
+        self.lanes[lane].count += u64::from(filled);
+        let slot = self.lanes[lane].slot;
+        if let Some(Some(worker)) = self.lanes.workers.get_mut(slot as usize) {
+            worker.distinct += u64::from(filled);
+        }
+        filled
+    }
+}

@@ -1,0 +1,167 @@
+//! Recency records and the per-lane lists that order them.
+//!
+//! One record per (run, lane). The list holds tails and leaves only: a touch moves the record of the path's last run to
+//! the recent end, and a record that loses its last descendant takes that descendant's place. The order of evictions
+//! equals that of leaf-only LRU with every access refreshing its whole path.
+
+use super::NONE;
+use super::lanes::Lane;
+
+/// In `prev`: the record is in no list.
+const UNLISTED: u32 = u32::MAX - 1;
+/// In `Record::expires`: an access without time to live ended here.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// What one lane remembers about one run.
+#[derive(Debug, Clone)]
+pub(super) struct Record {
+    pub(super) run: u32,
+    pub(super) lane: u32,
+    /// The lane's record of the parent run.
+    pub(super) parent: u32,
+    pub(super) prev: u32,
+    pub(super) next: u32,
+    /// Records of the same lane in child runs.
+    pub(super) kids: u32,
+    /// Those of them that hold their first block.
+    pub(super) held_kids: u32,
+    /// Last access that ended here, in the lane's own time.
+    pub(super) epoch: u64,
+    /// Milliseconds at which the newest access that ended here stops counting; 0: none ended here.
+    pub(super) expires: u64,
+}
+
+impl Record {
+    #[inline]
+    pub(super) fn listed(&self) -> bool {
+        self.prev != UNLISTED
+    }
+}
+
+/// Slab of records.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    items: Vec<Record>,
+    free: Vec<u32>,
+}
+
+impl std::ops::Index<u32> for Records {
+    type Output = Record;
+    #[inline]
+    fn index(&self, record: u32) -> &Record {
+        &self.items[record as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Records {
+    #[inline]
+    fn index_mut(&mut self, record: u32) -> &mut Record {
+        &mut self.items[record as usize]
+    }
+}
+
+impl Records {
+    /// An unlisted record; the caller counts it with its parent.
+    pub(super) fn add(&mut self, run: u32, lane: u32, parent: u32) -> u32 {
+        let record =
+            Record { run, lane, parent, prev: UNLISTED, next: NONE, kids: 0, held_kids: 0, epoch: 0, expires: 0 };
+        if let Some(slot) = self.free.pop() {
+            self[slot] = record;
+            return slot;
+        }
+        self.items.push(record);
+        self.items.len() as u32 - 1
+    }
+
+    /// Frees an unlisted record.
+    pub(super) fn forget(&mut self, record: u32) {
+        self[record].run = NONE;
+        self.free.push(record);
+        if self.free.len() == self.items.len() {
+            *self = Self::default();
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Record)> {
+        self.items.iter().enumerate().filter(|(_, r)| r.run != NONE).map(|(id, r)| (id as u32, r))
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.items.capacity() * size_of::<Record>() + self.free.capacity() * size_of::<u32>()
+    }
+
+    /// Takes a listed record out of its lane's list.
+    pub(super) fn unlink(&mut self, lane: &mut Lane, record: u32) {
+        let Record { prev, next, .. } = self[record];
+        if prev == NONE {
+            lane.oldest = next;
+        } else {
+            self[prev].next = next;
+        }
+        if next == NONE {
+            lane.newest = prev;
+        } else {
+            self[next].prev = prev;
+        }
+        self[record].prev = UNLISTED;
+        self[record].next = NONE;
+    }
+
+    /// Puts an unlisted record behind `place` (towards the recent end); `NONE` is the old end itself.
+    pub(super) fn link_after(&mut self, lane: &mut Lane, record: u32, place: u32) {
+        let next = if place == NONE { lane.oldest } else { self[place].next };
+        self[record].prev = place;
+        self[record].next = next;
+        if place == NONE {
+            lane.oldest = record;
+        } else {
+            self[place].next = record;
+        }
+        if next == NONE {
+            lane.newest = record;
+        } else {
+            self[next].prev = record;
+        }
+    }
+
+    /// Makes the record the lane's most recent use.
+    pub(super) fn touch(&mut self, lane: &mut Lane, record: u32, expires: u64) {
+        lane.clock += 1;
+        if lane.newest != record {
+            if self[record].listed() {
+                self.unlink(lane, record);
+            }
+            let newest = lane.newest;
+            self.link_after(lane, record, newest);
+        }
+        let clock = lane.clock;
+        let touched = &mut self[record];
+        touched.epoch = clock;
+        touched.expires = touched.expires.max(expires);
+    }
+
+    /// Hands the place of a record that is about to go to its parent record, which stands for the path from now on.
+    pub(super) fn pass_to_parent(&mut self, lane: &mut Lane, record: u32) -> u32 {
+        let mut place = self[record].prev;
+        let Record { epoch, expires, parent, .. } = self[record];
+        self.unlink(lane, record);
+        if parent == NONE {
+            return NONE;
+        }
+        let above = &mut self[parent];
+        above.kids -= 1;
+        above.expires = above.expires.max(expires);
+        if !above.listed() {
+            above.epoch = epoch;
+            self.link_after(lane, parent, place);
+        } else if above.epoch < epoch {
+            above.epoch = epoch;
+            if place == parent {
+                place = above.prev;
+            }
+            self.unlink(lane, parent);
+            self.link_after(lane, parent, place);
+        }
+        parent
+    }
+}

@@ -1,0 +1,189 @@
+//! Runs: maximal unbranched stretches of blocks, and who holds how much of each.
+//!
+//! Children hang at the end of a run only; a branch inside one splits it. A lane's coverage of a run is a prefix, so a
+//! further holder costs one [`Entry`] per run, not per block.
+
+use super::NONE;
+use super::sets::EMPTY;
+
+/// One lane's share of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) lane: u32,
+    /// The lane's recency record of the run.
+    pub(super) record: u32,
+    /// Leading blocks of the run held; 0 makes the entry a ghost that only connects descendants.
+    pub(super) count: u32,
+}
+
+/// The entries of a run, ascending by lane. Most runs have one.
+#[derive(Debug, Default, Clone)]
+pub(super) enum Holders {
+    #[default]
+    None,
+    One(Entry),
+    // Boxed twice to keep a run at 48 bytes: nearly all have one holder.
+    #[allow(clippy::box_collection)]
+    Many(Box<Vec<Entry>>),
+}
+
+impl Holders {
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[Entry] {
+        match self {
+            Self::None => &[],
+            Self::One(entry) => std::slice::from_ref(entry),
+            Self::Many(entries) => entries,
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, lane: u32) -> Option<&Entry> {
+        match self {
+            Self::None => None,
+            Self::One(entry) => (entry.lane == lane).then_some(entry),
+            Self::Many(entries) => entries.binary_search_by_key(&lane, |e| e.lane).ok().map(|i| &entries[i]),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, lane: u32) -> Option<&mut Entry> {
+        match self {
+            Self::None => None,
+            Self::One(entry) => (entry.lane == lane).then_some(entry),
+            Self::Many(entries) => match entries.binary_search_by_key(&lane, |e| e.lane) {
+                Ok(i) => Some(&mut entries[i]),
+                Err(_) => None,
+            },
+        }
+    }
+
+    /// Adds the entry of a lane that has none.
+    pub(super) fn insert(&mut self, entry: Entry) {
+        match self {
+            Self::None => *self = Self::One(entry),
+            Self::One(first) => {
+                let mut entries = vec![*first, entry];
+                entries.sort_unstable_by_key(|e| e.lane);
+                *self = Self::Many(Box::new(entries));
+            }
+            Self::Many(entries) => {
+                let at = entries.partition_point(|e| e.lane < entry.lane);
+                entries.insert(at, entry);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, lane: u32) {
+        match self {
+            Self::None => {}
+            Self::One(entry) => {
+                if entry.lane == lane {
+                    *self = Self::None;
+                }
+            }
+            Self::Many(entries) => {
+                entries.retain(|e| e.lane != lane);
+                match entries.len() {
+                    0 => *self = Self::None,
+                    1 => *self = Self::One(entries[0]),
+                    n if n * 4 < entries.capacity() => entries.shrink_to(n * 2),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Many(entries) => size_of::<Vec<Entry>>() + entries.capacity() * size_of::<Entry>(),
+            _ => 0,
+        }
+    }
+}
+
+/// A stretch of blocks with contiguous ids `base..base + len` at depths `start..start + len`.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) base: u32,
+    /// 0 marks a free slot.
+    pub(super) len: u32,
+    pub(super) start: u32,
+    pub(super) parent: u32,
+    /// Runs whose parent this is.
+    pub(super) children: u32,
+    /// Interned set of the lanes that hold all of it.
+    pub(super) full: u32,
+    /// Entries with `0 < count < len`.
+    pub(super) partial: u32,
+    pub(super) holders: Holders,
+}
+
+impl Run {
+    pub(super) fn end(&self) -> u32 {
+        self.start + self.len
+    }
+}
+
+/// Slab of runs.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    items: Vec<Run>,
+    free: Vec<u32>,
+}
+
+impl std::ops::Index<u32> for Runs {
+    type Output = Run;
+    #[inline]
+    fn index(&self, run: u32) -> &Run {
+        &self.items[run as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Runs {
+    #[inline]
+    fn index_mut(&mut self, run: u32) -> &mut Run {
+        &mut self.items[run as usize]
+    }
+}
+
+impl Runs {
+    /// Adds a run nobody holds yet.
+    pub(super) fn add(&mut self, base: u32, len: u32, start: u32, parent: u32) -> u32 {
+        if parent != NONE {
+            self[parent].children += 1;
+        }
+        let run = Run { base, len, start, parent, children: 0, full: EMPTY, partial: 0, holders: Holders::None };
+        if let Some(slot) = self.free.pop() {
+            self[slot] = run;
+            return slot;
+        }
+        self.items.push(run);
+        self.items.len() as u32 - 1
+    }
+
+    /// Frees the slot; the caller has dealt with parent, blocks, holders and set.
+    pub(super) fn forget(&mut self, run: u32) {
+        self[run].len = 0;
+        self[run].holders = Holders::None;
+        self.free.push(run);
+        if self.free.len() == self.items.len() {
+            *self = Self::default();
+        }
+    }
+
+    /// Live runs with their ids.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Run)> {
+        self.items.iter().enumerate().filter(|(_, run)| run.len > 0).map(|(id, run)| (id as u32, run))
+    }
+
+    pub(super) fn is_live(&self, run: u32) -> bool {
+        self.items.get(run as usize).is_some_and(|run| run.len > 0)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.items.capacity() * size_of::<Run>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.items.iter().map(|run| run.holders.memory_bytes()).sum::<usize>()
+    }
+}

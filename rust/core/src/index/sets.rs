@@ -1,0 +1,206 @@
+//! Interned sets of lanes: a run stores four bytes, however many workers hold it.
+//!
+//! Sets are found by a Zobrist hash (xor of one random word per member), so adding or taking out a lane costs one map
+//! lookup; the members are compared before a set is shared.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::NONE;
+
+/// Id of the empty set, which is not counted.
+pub(super) const EMPTY: u32 = 0;
+
+/// Keys are already uniform hashes.
+#[derive(Debug, Default, Clone)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+fn member_hash(lane: u32) -> u64 {
+    // splitmix64 of the lane number
+    let mut z = (u64::from(lane) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    hash: u64,
+    references: u32,
+    /// Next set with the same hash.
+    next: u32,
+}
+
+/// The interner.
+#[derive(Debug)]
+pub(super) struct LaneSets {
+    /// Words per set.
+    stride: usize,
+    bits: Vec<u64>,
+    heads: Vec<Head>,
+    free: Vec<u32>,
+    by_hash: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+}
+
+impl LaneSets {
+    pub(super) fn new() -> Self {
+        let empty = Head { hash: 0, references: 1, next: NONE };
+        Self {
+            stride: 1,
+            bits: vec![0],
+            heads: vec![empty],
+            free: Vec::new(),
+            by_hash: HashMap::from_iter([(0, EMPTY)]),
+        }
+    }
+
+    /// Words of every member bitmap.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bits.capacity() * size_of::<u64>()
+            + self.heads.capacity() * size_of::<Head>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.by_hash.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1)
+    }
+
+    /// Makes room for lanes `0..lanes`.
+    pub(super) fn reserve(&mut self, lanes: usize) {
+        let stride = lanes.div_ceil(64).max(1);
+        if stride <= self.stride {
+            return;
+        }
+        let stride = stride.next_power_of_two();
+        let mut bits = vec![0; self.heads.len() * stride];
+        for (to, from) in bits.chunks_mut(stride).zip(self.bits.chunks(self.stride)) {
+            to[..from.len()].copy_from_slice(from);
+        }
+        self.bits = bits;
+        self.stride = stride;
+    }
+
+    /// Member bitmap of a set.
+    #[inline]
+    pub(super) fn members(&self, set: u32) -> &[u64] {
+        let at = set as usize * self.stride;
+        &self.bits[at..at + self.stride]
+    }
+
+    #[inline]
+    pub(super) fn contains(&self, set: u32, lane: u32) -> bool {
+        self.bits[set as usize * self.stride + lane as usize / 64] >> (lane % 64) & 1 == 1
+    }
+
+    /// Members of a set, ascending.
+    pub(super) fn iter(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
+        ones(self.members(set))
+    }
+
+    /// One more reference to a set.
+    pub(super) fn share(&mut self, set: u32) -> u32 {
+        if set != EMPTY {
+            self.heads[set as usize].references += 1;
+        }
+        set
+    }
+
+    /// One reference less; a set without one is forgotten.
+    pub(super) fn release(&mut self, set: u32) {
+        if set == EMPTY {
+            return;
+        }
+        let head = &mut self.heads[set as usize];
+        head.references -= 1;
+        if head.references > 0 {
+            return;
+        }
+        let Head { hash, next, .. } = *head;
+        let first = self.by_hash.get(&hash).copied();
+        if first == Some(set) {
+            if next == NONE {
+                self.by_hash.remove(&hash);
+            } else {
+                self.by_hash.insert(hash, next);
+            }
+        } else if let Some(mut at) = first {
+            while self.heads[at as usize].next != set {
+                at = self.heads[at as usize].next;
+            }
+            self.heads[at as usize].next = next;
+        }
+        self.free.push(set);
+    }
+
+    /// Turns a reference to `set` into one to the set with `lane` added or, if it is a member, taken out.
+    pub(super) fn toggle(&mut self, set: u32, lane: u32) -> u32 {
+        let hash = self.heads[set as usize].hash ^ member_hash(lane);
+        let (word, bit) = (lane as usize / 64, 1_u64 << (lane % 64));
+        let first = self.by_hash.get(&hash).copied().unwrap_or(NONE);
+        let mut at = first;
+        while at != NONE {
+            let same = (0..self.stride).all(|i| {
+                let flip = if i == word { bit } else { 0 };
+                self.members(at)[i] == self.members(set)[i] ^ flip
+            });
+            if same {
+                self.share(at);
+                self.release(set);
+                return at;
+            }
+            at = self.heads[at as usize].next;
+        }
+        let head = Head { hash, references: 1, next: first };
+        let new = if let Some(new) = self.free.pop() {
+            self.heads[new as usize] = head;
+            new
+        } else {
+            self.heads.push(head);
+            self.bits.resize(self.heads.len() * self.stride, 0);
+            self.heads.len() as u32 - 1
+        };
+        let from = set as usize * self.stride;
+        self.bits.copy_within(from..from + self.stride, new as usize * self.stride);
+        self.bits[new as usize * self.stride + word] ^= bit;
+        self.by_hash.insert(hash, new);
+        self.release(set);
+        new
+    }
+
+    /// Sets in use, but for the empty one, with their reference counts; for recounts.
+    pub(super) fn references(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.heads.iter().enumerate().skip(1).filter(|(_, h)| h.references > 0).map(|(i, h)| (i as u32, h.references))
+    }
+}
+
+/// Positions of the set bits, ascending.
+pub(super) fn ones(words: &[u64]) -> impl Iterator<Item = u32> + '_ {
+    words.iter().enumerate().flat_map(|(index, &word)| {
+        let mut rest = word;
+        std::iter::from_fn(move || {
+            if rest == 0 {
+                return None;
+            }
+            let bit = rest.trailing_zeros();
+            rest &= rest - 1;
+            Some(index as u32 * 64 + bit)
+        })
+    })
+}

@@ -1,0 +1,105 @@
+//! Unit tests of single mechanisms; the model tests live in `rust/core/tests`.
+
+use super::{BlockIndex, Matcher, Overlaps};
+use crate::ids::{Medium, SequenceHash, WorkerId};
+
+fn worker(slot: u32) -> WorkerId {
+    WorkerId { slot, generation: 0 }
+}
+
+/// Chained hashes of a path of contents.
+fn path(contents: &[u64]) -> Vec<SequenceHash> {
+    let mut hash = 7_u64;
+    contents
+        .iter()
+        .map(|c| {
+            hash =
+                (hash ^ c).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ c.wrapping_mul(0xD1B5_4A32_D192_ED03);
+            SequenceHash(hash)
+        })
+        .collect()
+}
+
+fn depth(index: &BlockIndex, hashes: &[SequenceHash], slot: u32) -> u32 {
+    let mut out = Overlaps::default();
+    index.overlaps(hashes, &mut out);
+    out.depth(slot)
+}
+
+#[test]
+fn removed_middle_block_ends_the_overlap_and_its_return_revives_the_tail() {
+    let mut index = BlockIndex::new(Matcher::Kary);
+    index.add_worker(worker(0), 100);
+    let chain = path(&[1, 2, 3, 4, 5]);
+    assert_eq!(index.store(worker(0), None, &chain, Medium::Gpu, None), Ok(5));
+    assert_eq!(index.remove(worker(0), &chain[1..2], None), Ok(1));
+    index.validate().unwrap();
+    assert_eq!(depth(&index, &chain, 0), 1);
+    assert_eq!(index.store(worker(0), Some(chain[0]), &chain[1..2], Medium::Gpu, None), Ok(1));
+    index.validate().unwrap();
+    assert_eq!(depth(&index, &chain, 0), 5);
+}
+
+#[test]
+fn split_runs_are_joined_when_the_branch_is_gone() {
+    let mut index = BlockIndex::new(Matcher::Kary);
+    index.add_worker(worker(0), 100);
+    let (long, branch) = (path(&[1, 2, 3, 4, 5, 6]), path(&[1, 2, 3, 9]));
+    index.record(worker(0), &long, None, None).unwrap();
+    index.record(worker(0), &branch, None, None).unwrap();
+    index.record(worker(0), &long, None, None).unwrap();
+    assert_eq!(index.runs.iter().count(), 3);
+    index.remove(worker(0), &branch[3..], None).unwrap();
+    index.validate().unwrap();
+    assert_eq!(index.runs.iter().count(), 1);
+}
+
+/// A small deterministic generator, so that failures repeat.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+#[test]
+fn invariants_hold_under_random_operations_and_memory_returns() {
+    let mut dice = Dice(42);
+    for round in 0..60 {
+        let mut index = BlockIndex::new(Matcher::Kary);
+        let empty = index.memory_bytes();
+        let workers = 1 + dice.roll(6) as u32;
+        for slot in 0..workers {
+            index.add_worker(worker(slot), 1 + dice.roll(40) as u32);
+        }
+        for step in 0..300 {
+            let chain = path(&(0..=dice.roll(20)).map(|_| dice.roll(2)).collect::<Vec<_>>());
+            let w = worker(dice.roll(u64::from(workers)) as u32);
+            let at = dice.roll(chain.len() as u64) as usize;
+            match dice.roll(8) {
+                0..=2 => drop(index.record(w, &chain, None, None)),
+                3 => drop(index.store(
+                    w,
+                    (at > 0).then(|| chain[at - 1]),
+                    &chain[at..],
+                    Medium::ALL[dice.roll(3) as usize],
+                    None,
+                )),
+                4 | 5 => drop(index.remove(w, &chain[at..=at], None)),
+                6 => drop(index.evict_worker(w, dice.roll(30))),
+                _ => drop(dice.roll(10) == 0 && index.clear(w).is_ok()),
+            }
+            if let Err(error) = index.validate() {
+                panic!("round {round} step {step}: {error}");
+            }
+        }
+        for slot in 0..workers {
+            index.remove_worker(worker(slot)).unwrap();
+        }
+        index.validate().unwrap();
+        assert!(index.is_empty());
+        assert!(index.memory_bytes() < empty + 8192, "{} after {empty}", index.memory_bytes());
+    }
+}

@@ -32,7 +32,11 @@ fn boxed<T: Copy, const N: usize>(value: T) -> Box<[T; N]> {
 
 impl Chunk {
     fn new() -> Self {
-        Self { hashes: boxed(0), runs: boxed(0), free: boxed(u64::MAX) }
+        Self {
+            hashes: boxed(0),
+            runs: boxed(0),
+            free: boxed(u64::MAX),
+        }
     }
 
     /// Length of the free range that starts at `at`, at most `want`.
@@ -121,12 +125,16 @@ impl Blocks {
 
     #[inline]
     fn chunk(&self, id: u32) -> &Chunk {
-        self.chunks[id as usize / CHUNK].as_ref().expect("a live id has a chunk")
+        self.chunks[id as usize / CHUNK]
+            .as_ref()
+            .expect("a live id has a chunk")
     }
 
     #[inline]
     fn chunk_mut(&mut self, id: u32) -> &mut Chunk {
-        self.chunks[id as usize / CHUNK].as_mut().expect("a live id has a chunk")
+        self.chunks[id as usize / CHUNK]
+            .as_mut()
+            .expect("a live id has a chunk")
     }
 
     #[inline]
@@ -223,7 +231,11 @@ impl Blocks {
             }
         }
         // Plenty free but scattered: use it up. Little free: a fresh chunk keeps runs long.
-        if best.2 > 0 && !scarce { best } else { (self.new_chunk(), 0, want) }
+        if best.2 > 0 && !scarce {
+            best
+        } else {
+            (self.new_chunk(), 0, want)
+        }
     }
 
     fn new_chunk(&mut self) -> usize {
@@ -246,7 +258,9 @@ impl Blocks {
         }
         self.free[index] += length as u16;
         self.free_total += u64::from(length);
-        if self.free[index] == CHUNK as u16 && (self.live() == 0 || self.free_total * SLACK > self.capacity()) {
+        if self.free[index] == CHUNK as u16
+            && (self.live() == 0 || self.free_total * SLACK > self.capacity())
+        {
             self.chunks[index] = None;
             self.free[index] = 0;
             self.missing.push(index as u32);

@@ -15,13 +15,24 @@ impl BlockIndex {
     /// Gives a lane a (ghost) entry in a run; its entry in the parent run exists.
     pub(super) fn add_entry(&mut self, run: u32, lane: u32) -> u32 {
         let above = self.runs[run].parent;
-        let parent = if above == NONE { NONE } else { self.entry(above, lane).map_or(NONE, |e| e.record) };
-        debug_assert!(above == NONE || parent != NONE, "the path above is connected first");
+        let parent = if above == NONE {
+            NONE
+        } else {
+            self.entry(above, lane).map_or(NONE, |e| e.record)
+        };
+        debug_assert!(
+            above == NONE || parent != NONE,
+            "the path above is connected first"
+        );
         let record = self.records.add(run, lane, parent);
         if parent != NONE {
             self.records[parent].kids += 1;
         }
-        self.runs[run].holders.insert(Entry { lane, record, count: 0 });
+        self.runs[run].holders.insert(Entry {
+            lane,
+            record,
+            count: 0,
+        });
         record
     }
 
@@ -32,7 +43,11 @@ impl BlockIndex {
         let Some(entry) = r.holders.get_mut(lane) else {
             return;
         };
-        let Entry { record, count: before, .. } = *entry;
+        let Entry {
+            record,
+            count: before,
+            ..
+        } = *entry;
         if before == count {
             return;
         }
@@ -67,9 +82,16 @@ impl BlockIndex {
             0
         } else {
             let holders = &self.runs[run].holders;
-            worker.lanes().filter(|l| *l != lane).filter_map(|l| holders.get(l)).map(|e| e.count).max().unwrap_or(0)
+            worker
+                .lanes()
+                .filter(|l| *l != lane)
+                .filter_map(|l| holders.get(l))
+                .map(|e| e.count)
+                .max()
+                .unwrap_or(0)
         };
-        worker.distinct = worker.distinct + u64::from(count.max(others)) - u64::from(before.max(others));
+        worker.distinct =
+            worker.distinct + u64::from(count.max(others)) - u64::from(before.max(others));
     }
 
     /// The first block of a record's run became held or not: the hole above it opens or closes.
@@ -171,7 +193,8 @@ impl BlockIndex {
         }
         for i in 0..len {
             if i + (AHEAD as u32) < len {
-                self.table.prefetch(Key::new(self.blocks.hash(base + i + AHEAD as u32)));
+                self.table
+                    .prefetch(Key::new(self.blocks.hash(base + i + AHEAD as u32)));
             }
             let key = Key::new(self.blocks.hash(base + i));
             let removed = self.table.remove(key, base + i, &self.blocks);
@@ -182,7 +205,13 @@ impl BlockIndex {
 
     /// Fills the columns of the fresh ids from `base` on and adds them to the table. With `check`, stops before a hash
     /// that is already stored. Returns how many were added; the other ids are given back.
-    pub(super) fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32, check: bool) -> u32 {
+    pub(super) fn fill(
+        &mut self,
+        base: u32,
+        hashes: &[SequenceHash],
+        run: u32,
+        check: bool,
+    ) -> u32 {
         self.blocks.set_hashes(base, hashes);
         self.blocks.set_run(base, hashes.len() as u32, run);
         for &hash in &hashes[..hashes.len().min(AHEAD)] {
@@ -196,7 +225,8 @@ impl BlockIndex {
                 self.blocks.free(base + i as u32, (hashes.len() - i) as u32);
                 return i as u32;
             }
-            self.table.insert(Key::new(hash), base + i as u32, &self.blocks);
+            self.table
+                .insert(Key::new(hash), base + i as u32, &self.blocks);
         }
         hashes.len() as u32
     }

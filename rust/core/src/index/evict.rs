@@ -59,7 +59,12 @@ impl BlockIndex {
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
-    pub fn remove(&mut self, worker: WorkerId, hashes: &[SequenceHash], medium: Option<Medium>) -> Result<u32> {
+    pub fn remove(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        medium: Option<Medium>,
+    ) -> Result<u32> {
         let lanes = self.worker(worker)?.lanes;
         let mut removed = 0;
         // Deepest first: engines list a path from its root, and taking leaves away needs no split.

@@ -69,7 +69,8 @@ impl Expiry {
 
     pub(super) fn memory_bytes(&self) -> usize {
         // B-tree nodes are two thirds full on average; a map slot costs its key, value and one control byte.
-        self.queue.len() * size_of::<(u64, u32)>() * 3 / 2 + self.armed.capacity() * (size_of::<(u32, u64)>() + 1)
+        self.queue.len() * size_of::<(u64, u32)>() * 3 / 2
+            + self.armed.capacity() * (size_of::<(u32, u64)>() + 1)
     }
 }
 

@@ -169,8 +169,17 @@ impl BlockIndex {
         if upto == self.runs[run].len {
             return End { run, upto };
         }
-        let deeper = self.entry(run, lane).is_some_and(|e| e.count == 0 || e.count > upto);
-        if grows || deeper { End { run: self.split(run, upto), upto } } else { End { run, upto } }
+        let deeper = self
+            .entry(run, lane)
+            .is_some_and(|e| e.count == 0 || e.count > upto);
+        if grows || deeper {
+            End {
+                run: self.split(run, upto),
+                upto,
+            }
+        } else {
+            End { run, upto }
+        }
     }
 
     /// Makes the lane hold the path's known blocks from depth `from` to its end, and connects them to the root with
@@ -202,7 +211,8 @@ impl BlockIndex {
                 steps.push((run, 0));
             } else {
                 if count < want {
-                    let longer = entry.is_some_and(|e| e.count > 0 && self.records[e.record].expires > expires);
+                    let longer = entry
+                        .is_some_and(|e| e.count > 0 && self.records[e.record].expires > expires);
                     if longer {
                         // What is held lives longer than what is added: two records.
                         let upper = self.split(run, count);
@@ -242,7 +252,14 @@ impl BlockIndex {
     }
 
     /// Adds new blocks behind the end of `run` (`NONE`: at the root), held by the lane, and touches the last of them.
-    fn attach(&mut self, lane: u32, run: u32, new: &[SequenceHash], check: bool, expires: u64) -> u32 {
+    fn attach(
+        &mut self,
+        lane: u32,
+        run: u32,
+        new: &[SequenceHash],
+        check: bool,
+        expires: u64,
+    ) -> u32 {
         let parent = run;
         let mut run = run;
         let mut left = new;
@@ -284,7 +301,14 @@ impl BlockIndex {
     }
 
     /// Lengthens the run itself where it has no children, the lane is its only holder and the next ids are free.
-    fn lengthen(&mut self, lane: u32, run: u32, new: &[SequenceHash], check: bool, expires: u64) -> u32 {
+    fn lengthen(
+        &mut self,
+        lane: u32,
+        run: u32,
+        new: &[SequenceHash],
+        check: bool,
+        expires: u64,
+    ) -> u32 {
         let r = &self.runs[run];
         let (base, len) = (r.base, r.len);
         let Holders::One(entry) = r.holders else {

@@ -36,7 +36,9 @@ impl Worker {
     #[inline]
     pub(super) fn only_lane(&self) -> Option<u32> {
         match self.lanes {
-            [lane, NONE, NONE] | [NONE, lane, NONE] | [NONE, NONE, lane] if lane != NONE => Some(lane),
+            [lane, NONE, NONE] | [NONE, lane, NONE] | [NONE, NONE, lane] if lane != NONE => {
+                Some(lane)
+            }
             _ => None,
         }
     }
@@ -81,7 +83,14 @@ impl Lanes {
 
     /// A new lane for the worker in `slot`, numbered like the slot where that number is free.
     pub(super) fn add(&mut self, slot: u32, medium: Medium) -> u32 {
-        let lane = Lane { slot, count: 0, holes: 0, clock: 0, oldest: NONE, newest: NONE };
+        let lane = Lane {
+            slot,
+            count: 0,
+            holes: 0,
+            clock: 0,
+            oldest: NONE,
+            newest: NONE,
+        };
         let id = if let Some(at) = self.free.iter().position(|id| *id == slot) {
             self.free.swap_remove(at)
         } else if self.items.len() as u32 == slot {

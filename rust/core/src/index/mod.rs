@@ -118,13 +118,20 @@ impl BlockIndex {
                 return;
             }
             let generation = present.generation;
-            let _ = self.remove_worker(WorkerId { slot: worker.slot, generation });
+            let _ = self.remove_worker(WorkerId {
+                slot: worker.slot,
+                generation,
+            });
         }
         if self.lanes.workers.len() <= slot {
             self.lanes.workers.resize(slot + 1, None);
         }
-        self.lanes.workers[slot] =
-            Some(lanes::Worker { generation: worker.generation, capacity, lanes: [NONE; 3], distinct: 0 });
+        self.lanes.workers[slot] = Some(lanes::Worker {
+            generation: worker.generation,
+            capacity,
+            lanes: [NONE; 3],
+            distinct: 0,
+        });
         self.lane(worker.slot, Medium::Gpu);
         self.version += 1;
     }
@@ -194,12 +201,16 @@ impl BlockIndex {
 
     /// The worker's lane for a medium, made on first use.
     fn lane(&mut self, slot: u32, medium: Medium) -> u32 {
-        let lane = self.lanes.worker(slot).map_or(NONE, |w| w.lanes[medium as usize]);
+        let lane = self
+            .lanes
+            .worker(slot)
+            .map_or(NONE, |w| w.lanes[medium as usize]);
         if lane != NONE {
             return lane;
         }
         let lane = self.lanes.add(slot, medium);
-        self.sets.reserve(self.lanes.items.len().max(self.lanes.workers.len()));
+        self.sets
+            .reserve(self.lanes.items.len().max(self.lanes.workers.len()));
         lane
     }
 

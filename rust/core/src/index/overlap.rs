@@ -28,7 +28,11 @@ impl Overlaps {
     #[must_use]
     pub fn depth(&self, slot: u32) -> u32 {
         let word = self.members.get(slot as usize / 64).copied().unwrap_or(0);
-        if word >> (slot % 64) & 1 == 1 { self.depth[slot as usize] } else { 0 }
+        if word >> (slot % 64) & 1 == 1 {
+            self.depth[slot as usize]
+        } else {
+            0
+        }
     }
 
     /// Every worker slot that holds at least one leading block, with its depth, in ascending slot order.
@@ -87,12 +91,20 @@ impl BlockIndex {
     /// Whether `hashes` are exactly the blocks from the root to `block`.
     fn is_path(&self, hashes: &[SequenceHash], block: u32) -> bool {
         let mut end = hashes.len();
-        let mut run = if end == 0 { NONE } else { self.blocks.run(block) };
+        let mut run = if end == 0 {
+            NONE
+        } else {
+            self.blocks.run(block)
+        };
         while run != NONE {
             let r = &self.runs[run];
             let start = r.start as usize;
             let stored = self.blocks.hashes(r.base, (end - start) as u32);
-            if !stored.iter().zip(&hashes[start..end]).all(|(a, b)| *a == b.0) {
+            if !stored
+                .iter()
+                .zip(&hashes[start..end])
+                .all(|(a, b)| *a == b.0)
+            {
                 return false;
             }
             end = start;
@@ -106,7 +118,10 @@ impl BlockIndex {
         out.asked = asked;
         out.known = known;
         out.block = block;
-        out.reset(self.lanes.items.len().max(self.lanes.workers.len()), self.sets.stride());
+        out.reset(
+            self.lanes.items.len().max(self.lanes.workers.len()),
+            self.sets.stride(),
+        );
         if known == 0 {
             return;
         }
@@ -130,7 +145,12 @@ impl BlockIndex {
             }
         }
         if run.partial > 0 {
-            for entry in run.holders.as_slice().iter().filter(|e| e.count > 0 && e.count < run.len) {
+            for entry in run
+                .holders
+                .as_slice()
+                .iter()
+                .filter(|e| e.count > 0 && e.count < run.len)
+            {
                 out.set(entry.lane, run.start + entry.count.min(covered));
             }
         }
@@ -149,7 +169,12 @@ impl BlockIndex {
                 }
                 out.members.copy_from_slice(full);
                 if above.partial > 0 {
-                    for entry in above.holders.as_slice().iter().filter(|e| e.count > 0 && e.count < above.len) {
+                    for entry in above
+                        .holders
+                        .as_slice()
+                        .iter()
+                        .filter(|e| e.count > 0 && e.count < above.len)
+                    {
                         out.set(entry.lane, above.start + entry.count);
                     }
                 }
@@ -167,7 +192,11 @@ impl BlockIndex {
         out.members = vec![0; workers.div_ceil(64)];
         for lane in ones(&lanes) {
             let slot = self.lanes[lane].slot;
-            if self.lanes.worker(slot).is_some_and(|w| w.only_lane().is_some()) {
+            if self
+                .lanes
+                .worker(slot)
+                .is_some_and(|w| w.only_lane().is_some())
+            {
                 out.set(slot, by_lane[lane as usize]);
             }
         }
@@ -188,7 +217,12 @@ impl BlockIndex {
             for &run in out.path.iter().rev() {
                 let r = &self.runs[run];
                 let here = r.len.min(known - r.start);
-                let held = worker.lanes().filter_map(|l| r.holders.get(l)).map(|e| e.count).max().unwrap_or(0);
+                let held = worker
+                    .lanes()
+                    .filter_map(|l| r.holders.get(l))
+                    .map(|e| e.count)
+                    .max()
+                    .unwrap_or(0);
                 depth = r.start + held.min(here);
                 if held < here {
                     break;

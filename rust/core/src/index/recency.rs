@@ -63,8 +63,17 @@ impl std::ops::IndexMut<u32> for Records {
 impl Records {
     /// An unlisted record; the caller counts it with its parent.
     pub(super) fn add(&mut self, run: u32, lane: u32, parent: u32) -> u32 {
-        let record =
-            Record { run, lane, parent, prev: UNLISTED, next: NONE, kids: 0, held_kids: 0, epoch: 0, expires: 0 };
+        let record = Record {
+            run,
+            lane,
+            parent,
+            prev: UNLISTED,
+            next: NONE,
+            kids: 0,
+            held_kids: 0,
+            epoch: 0,
+            expires: 0,
+        };
         if let Some(slot) = self.free.pop() {
             self[slot] = record;
             return slot;
@@ -83,7 +92,11 @@ impl Records {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Record)> {
-        self.items.iter().enumerate().filter(|(_, r)| r.run != NONE).map(|(id, r)| (id as u32, r))
+        self.items
+            .iter()
+            .enumerate()
+            .filter(|(_, r)| r.run != NONE)
+            .map(|(id, r)| (id as u32, r))
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -109,7 +122,11 @@ impl Records {
 
     /// Puts an unlisted record behind `place` (towards the recent end); `NONE` is the old end itself.
     pub(super) fn link_after(&mut self, lane: &mut Lane, record: u32, place: u32) {
-        let next = if place == NONE { lane.oldest } else { self[place].next };
+        let next = if place == NONE {
+            lane.oldest
+        } else {
+            self[place].next
+        };
         self[record].prev = place;
         self[record].next = next;
         if place == NONE {
@@ -143,7 +160,12 @@ impl Records {
     /// Hands the place of a record that is about to go to its parent record, which stands for the path from now on.
     pub(super) fn pass_to_parent(&mut self, lane: &mut Lane, record: u32) -> u32 {
         let mut place = self[record].prev;
-        let Record { epoch, expires, parent, .. } = self[record];
+        let Record {
+            epoch,
+            expires,
+            parent,
+            ..
+        } = self[record];
         self.unlink(lane, record);
         if parent == NONE {
             return NONE;

@@ -42,7 +42,10 @@ impl Holders {
         match self {
             Self::None => None,
             Self::One(entry) => (entry.lane == lane).then_some(entry),
-            Self::Many(entries) => entries.binary_search_by_key(&lane, |e| e.lane).ok().map(|i| &entries[i]),
+            Self::Many(entries) => entries
+                .binary_search_by_key(&lane, |e| e.lane)
+                .ok()
+                .map(|i| &entries[i]),
         }
     }
 
@@ -96,7 +99,9 @@ impl Holders {
 
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
-            Self::Many(entries) => size_of::<Vec<Entry>>() + entries.capacity() * size_of::<Entry>(),
+            Self::Many(entries) => {
+                size_of::<Vec<Entry>>() + entries.capacity() * size_of::<Entry>()
+            }
             _ => 0,
         }
     }
@@ -153,7 +158,16 @@ impl Runs {
         if parent != NONE {
             self[parent].children += 1;
         }
-        let run = Run { base, len, start, parent, children: 0, full: EMPTY, partial: 0, holders: Holders::None };
+        let run = Run {
+            base,
+            len,
+            start,
+            parent,
+            children: 0,
+            full: EMPTY,
+            partial: 0,
+            holders: Holders::None,
+        };
         if let Some(slot) = self.free.pop() {
             self[slot] = run;
             return slot;
@@ -174,7 +188,11 @@ impl Runs {
 
     /// Live runs with their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Run)> {
-        self.items.iter().enumerate().filter(|(_, run)| run.len > 0).map(|(id, run)| (id as u32, run))
+        self.items
+            .iter()
+            .enumerate()
+            .filter(|(_, run)| run.len > 0)
+            .map(|(id, run)| (id as u32, run))
     }
 
     pub(super) fn is_live(&self, run: u32) -> bool {
@@ -184,6 +202,10 @@ impl Runs {
     pub(super) fn memory_bytes(&self) -> usize {
         self.items.capacity() * size_of::<Run>()
             + self.free.capacity() * size_of::<u32>()
-            + self.items.iter().map(|run| run.holders.memory_bytes()).sum::<usize>()
+            + self
+                .items
+                .iter()
+                .map(|run| run.holders.memory_bytes())
+                .sum::<usize>()
     }
 }

@@ -60,7 +60,11 @@ pub(super) struct LaneSets {
 
 impl LaneSets {
     pub(super) fn new() -> Self {
-        let empty = Head { hash: 0, references: 1, next: NONE };
+        let empty = Head {
+            hash: 0,
+            references: 1,
+            next: NONE,
+        };
         Self {
             stride: 1,
             bits: vec![0],
@@ -167,7 +171,11 @@ impl LaneSets {
             }
             at = self.heads[at as usize].next;
         }
-        let head = Head { hash, references: 1, next: first };
+        let head = Head {
+            hash,
+            references: 1,
+            next: first,
+        };
         let new = if let Some(new) = self.free.pop() {
             self.heads[new as usize] = head;
             new
@@ -177,7 +185,8 @@ impl LaneSets {
             self.heads.len() as u32 - 1
         };
         let from = set as usize * self.stride;
-        self.bits.copy_within(from..from + self.stride, new as usize * self.stride);
+        self.bits
+            .copy_within(from..from + self.stride, new as usize * self.stride);
         self.bits[new as usize * self.stride + word] ^= bit;
         self.by_hash.insert(hash, new);
         self.release(set);
@@ -186,7 +195,12 @@ impl LaneSets {
 
     /// Sets in use, but for the empty one, with their reference counts; for recounts.
     pub(super) fn references(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.heads.iter().enumerate().skip(1).filter(|(_, h)| h.references > 0).map(|(i, h)| (i as u32, h.references))
+        self.heads
+            .iter()
+            .enumerate()
+            .skip(1)
+            .filter(|(_, h)| h.references > 0)
+            .map(|(i, h)| (i as u32, h.references))
     }
 }
 

@@ -31,15 +31,27 @@ impl BlockIndex {
         let (mut above, mut below) = (Vec::new(), Vec::new());
         let (mut partial_above, mut partial_below) = (0, 0);
         for &entry in holders.as_slice() {
-            let Entry { lane, record, count } = entry;
+            let Entry {
+                lane,
+                record,
+                count,
+            } = entry;
             if count == 0 || count > at {
                 let linked = self.records.add(upper, lane, self.records[record].parent);
                 self.records[linked].kids = 1;
                 self.records[linked].held_kids = u32::from(count > 0);
                 self.records[record].parent = linked;
                 let rest = count.saturating_sub(at);
-                above.push(Entry { lane, record: linked, count: count.min(at) });
-                below.push(Entry { lane, record, count: rest });
+                above.push(Entry {
+                    lane,
+                    record: linked,
+                    count: count.min(at),
+                });
+                below.push(Entry {
+                    lane,
+                    record,
+                    count: rest,
+                });
                 partial_below += u32::from(rest > 0 && rest < len - at);
             } else {
                 self.records[record].run = upper;
@@ -85,7 +97,11 @@ impl BlockIndex {
         if child.parent != upper || child.base != next {
             return;
         }
-        let joinable = self.runs[upper].holders.as_slice().iter().all(|entry| self.joinable(*entry, lower));
+        let joinable = self.runs[upper]
+            .holders
+            .as_slice()
+            .iter()
+            .all(|entry| self.joinable(*entry, lower));
         if !joinable {
             return;
         }
@@ -101,14 +117,18 @@ impl BlockIndex {
             let count = if let Some(below) = self.entry(lower, entry.lane) {
                 let above = self.records[entry.record].clone();
                 if above.listed() {
-                    self.records.unlink(&mut self.lanes[entry.lane], entry.record);
+                    self.records
+                        .unlink(&mut self.lanes[entry.lane], entry.record);
                 }
                 self.expiry.disarm(entry.record);
                 self.records.forget(entry.record);
                 let kept = &mut self.records[below.record];
                 kept.parent = above.parent;
                 kept.expires = kept.expires.max(above.expires);
-                entries.push(Entry { count: len + below.count, ..below });
+                entries.push(Entry {
+                    count: len + below.count,
+                    ..below
+                });
                 len + below.count
             } else {
                 self.records[entry.record].run = lower;

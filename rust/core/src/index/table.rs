@@ -55,7 +55,12 @@ impl Buckets {
     fn new(buckets: usize) -> Self {
         let words = vec![0_u64; buckets * WORDS + WORDS];
         let offset = words.as_ptr().align_offset(64).min(WORDS);
-        Self { words, offset, mask: buckets - 1, shift: 64 - buckets.trailing_zeros() }
+        Self {
+            words,
+            offset,
+            mask: buckets - 1,
+            shift: 64 - buckets.trailing_zeros(),
+        }
     }
 
     fn len(&self) -> usize {
@@ -70,13 +75,17 @@ impl Buckets {
     #[inline]
     fn bucket(&self, index: usize) -> &[u64; WORDS] {
         let at = self.offset + index * WORDS;
-        self.words[at..].first_chunk().expect("bucket within the array")
+        self.words[at..]
+            .first_chunk()
+            .expect("bucket within the array")
     }
 
     #[inline]
     fn bucket_mut(&mut self, index: usize) -> &mut [u64; WORDS] {
         let at = self.offset + index * WORDS;
-        self.words[at..].first_chunk_mut().expect("bucket within the array")
+        self.words[at..]
+            .first_chunk_mut()
+            .expect("bucket within the array")
     }
 
     #[inline]
@@ -159,7 +168,11 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new() -> Self {
-        Self { current: Buckets::new(MIN_BUCKETS), old: None, live: 0 }
+        Self {
+            current: Buckets::new(MIN_BUCKETS),
+            old: None,
+            live: 0,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -167,7 +180,8 @@ impl Table {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let words = self.current.words.capacity() + self.old.as_ref().map_or(0, |(old, _)| old.words.capacity());
+        let words = self.current.words.capacity()
+            + self.old.as_ref().map_or(0, |(old, _)| old.words.capacity());
         words * size_of::<u64>()
     }
 
@@ -207,7 +221,8 @@ impl Table {
     #[inline]
     pub(super) fn find(&self, hash: SequenceHash, blocks: &Blocks) -> Option<u32> {
         let key = Key::new(hash);
-        self.array(key).find(key, |block| blocks.hash(block) == hash)
+        self.array(key)
+            .find(key, |block| blocks.hash(block) == hash)
     }
 
     /// Adds a hash that is not in the table.
@@ -231,7 +246,10 @@ impl Table {
         let removed = self.array_mut(key).remove(key, block);
         if removed {
             self.live -= 1;
-            if self.old.is_none() && self.current.len() > MIN_BUCKETS && self.live * 8 < self.current.len() * SLOTS {
+            if self.old.is_none()
+                && self.current.len() > MIN_BUCKETS
+                && self.live * 8 < self.current.len() * SLOTS
+            {
                 self.start_resize((self.current.len() / 4).max(MIN_BUCKETS));
             }
         }
@@ -239,7 +257,10 @@ impl Table {
     }
 
     fn start_resize(&mut self, buckets: usize) {
-        self.old = Some((std::mem::replace(&mut self.current, Buckets::new(buckets)), 0));
+        self.old = Some((
+            std::mem::replace(&mut self.current, Buckets::new(buckets)),
+            0,
+        ));
     }
 
     /// Moves the keys of a few homes from the old array to the current one.

@@ -4,7 +4,10 @@ use super::{BlockIndex, Matcher, Overlaps};
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
 fn worker(slot: u32) -> WorkerId {
-    WorkerId { slot, generation: 0 }
+    WorkerId {
+        slot,
+        generation: 0,
+    }
 }
 
 /// Chained hashes of a path of contents.
@@ -13,8 +16,10 @@ fn path(contents: &[u64]) -> Vec<SequenceHash> {
     contents
         .iter()
         .map(|c| {
-            hash =
-                (hash ^ c).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ c.wrapping_mul(0xD1B5_4A32_D192_ED03);
+            hash = (hash ^ c)
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .rotate_left(29)
+                ^ c.wrapping_mul(0xD1B5_4A32_D192_ED03);
             SequenceHash(hash)
         })
         .collect()
@@ -31,11 +36,17 @@ fn removed_middle_block_ends_the_overlap_and_its_return_revives_the_tail() {
     let mut index = BlockIndex::new(Matcher::Kary);
     index.add_worker(worker(0), 100);
     let chain = path(&[1, 2, 3, 4, 5]);
-    assert_eq!(index.store(worker(0), None, &chain, Medium::Gpu, None), Ok(5));
+    assert_eq!(
+        index.store(worker(0), None, &chain, Medium::Gpu, None),
+        Ok(5)
+    );
     assert_eq!(index.remove(worker(0), &chain[1..2], None), Ok(1));
     index.validate().unwrap();
     assert_eq!(depth(&index, &chain, 0), 1);
-    assert_eq!(index.store(worker(0), Some(chain[0]), &chain[1..2], Medium::Gpu, None), Ok(1));
+    assert_eq!(
+        index.store(worker(0), Some(chain[0]), &chain[1..2], Medium::Gpu, None),
+        Ok(1)
+    );
     index.validate().unwrap();
     assert_eq!(depth(&index, &chain, 0), 5);
 }
@@ -59,7 +70,10 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 }
@@ -75,7 +89,11 @@ fn invariants_hold_under_random_operations_and_memory_returns() {
             index.add_worker(worker(slot), 1 + dice.roll(40) as u32);
         }
         for step in 0..300 {
-            let chain = path(&(0..=dice.roll(20)).map(|_| dice.roll(2)).collect::<Vec<_>>());
+            let chain = path(
+                &(0..=dice.roll(20))
+                    .map(|_| dice.roll(2))
+                    .collect::<Vec<_>>(),
+            );
             let w = worker(dice.roll(u64::from(workers)) as u32);
             let at = dice.roll(chain.len() as u64) as usize;
             match dice.roll(8) {
@@ -100,6 +118,10 @@ fn invariants_hold_under_random_operations_and_memory_returns() {
         }
         index.validate().unwrap();
         assert!(index.is_empty());
-        assert!(index.memory_bytes() < empty + 8192, "{} after {empty}", index.memory_bytes());
+        assert!(
+            index.memory_bytes() < empty + 8192,
+            "{} after {empty}",
+            index.memory_bytes()
+        );
     }
 }

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # One fixed seed and no deadline: a run must not depend on luck or on the machine's load.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, print_blob=True)
 settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session")
+def conversation_trace() -> Path:
+    """The hour of real chat traffic that the known figures belong to; it is not part of the repository."""
+    data = Path(os.environ.get("CACHELB_DATA", Path(__file__).parents[1] / ".." / "shared"))
+    trace = data / "traces" / "mooncake" / "conversation_trace.jsonl.xz"
+    if trace.is_file():
+        return trace
+    missing = f"no {trace}: set CACHELB_DATA to the folder that holds traces/"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    pytest.skip(missing)

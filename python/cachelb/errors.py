@@ -40,5 +40,15 @@ class UnknownWorkerError(CachelbError, KeyError):
         return Exception.__str__(self)
 
 
-for _class in (CachelbError, SnapshotError, UnknownWorkerError):
+class TraceError(CachelbError, ValueError):
+    """A trace file has a malformed row or cannot be decoded; the message names file and line.
+
+    Example:
+        >>> import cachelb
+        >>> issubclass(cachelb.TraceError, ValueError)
+        True
+    """
+
+
+for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError):
     _class.__module__ = "cachelb"

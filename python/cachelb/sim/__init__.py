@@ -1,0 +1,3 @@
+"""Simulator front: traces, workload generators, engine caches and policy replays."""
+
+from __future__ import annotations

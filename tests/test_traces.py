@@ -1,0 +1,281 @@
+"""Reading traces: every container, every kind of bad row, and the expansion of ids."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import sys
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelb import TraceError
+from cachelb.sim.expand import TokenExpander, block_hashes, blocks_per_id
+from cachelb.sim.traces import Request, read_trace
+from cachelb.sim.workloads import MIXED_ID_TOKENS, mixed_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GOOD: dict[str, Any] = {"timestamp": 3000, "input_length": 1025, "output_length": 9, "hash_ids": [0, 4, 5]}
+ROWS = [GOOD, {**GOOD, "timestamp": 3000.5, "hash_ids": [0, 4, 6], "session_id": "s1", "unknown": None}]
+READ = [Request(3.0, 1025, 9, (0, 4, 5)), Request(3.0005, 1025, 9, (0, 4, 6), "s1")]
+
+
+def lines(rows: list[Any]) -> bytes:
+    return "\n".join(json.dumps(row) for row in rows).encode() + b"\n"
+
+
+def zst(data: bytes) -> bytes:
+    half = data.index(b"\n") + 1
+    frames = zstandard.ZstdCompressor()
+    return frames.compress(data[:half]) + frames.compress(data[half:])
+
+
+CONTAINERS: dict[str, Callable[[bytes], bytes]] = {
+    "jsonl": bytes,
+    "jsonl.gz": gzip.compress,
+    "jsonl.xz": lzma.compress,
+    "jsonl.zst": zst,
+}
+
+
+@pytest.mark.parametrize("suffix", CONTAINERS)
+def test_every_container_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"trace.{suffix}"
+    file.write_bytes(CONTAINERS[suffix](lines(ROWS)))
+    assert list(read_trace(file)) == READ
+
+
+def test_rows_come_before_the_file_is_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_bytes(lines([GOOD]) + b"not json\n")
+    rows = read_trace(file)
+    assert next(rows) == READ[0]
+    with pytest.raises(TraceError):
+        next(rows)
+
+
+def test_blank_lines_are_passed_over_and_still_counted(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_bytes(b"\n" + lines([GOOD]) + b" \n[]\n")
+    rows = read_trace(file)
+    assert next(rows) == READ[0]
+    with pytest.raises(TraceError, match=r"trace\.jsonl:4: expected a JSON object, got \[\]"):
+        next(rows)
+
+
+BAD_ROWS = {
+    "not JSON": ("{", "not JSON"),
+    "a number": (7, "expected a JSON object, got 7"),
+    "a long list": ([0] * 99, r"expected a JSON object, got \[0, .*\.\.\.$"),
+    "no input_length": ({**GOOD, "input_length": ...}, "input_length must be a whole number >= 0, got nothing"),
+    "null input_length": ({**GOOD, "input_length": None}, "input_length must be .* got None"),
+    "negative input_length": ({**GOOD, "input_length": -1}, "input_length must be .* got -1"),
+    "fractional input_length": ({**GOOD, "input_length": 1.5}, "input_length must be .* got 1.5"),
+    "boolean input_length": ({**GOOD, "input_length": True}, "input_length must be .* got True"),
+    "no output_length": ({**GOOD, "output_length": ...}, "output_length must be .* got nothing"),
+    "negative output_length": ({**GOOD, "output_length": -5}, "output_length must be .* got -5"),
+    "no timestamp": ({**GOOD, "timestamp": ...}, "timestamp must be milliseconds >= 0, got nothing"),
+    "negative timestamp": ({**GOOD, "timestamp": -0.5}, "timestamp must be .* got -0.5"),
+    "text timestamp": ({**GOOD, "timestamp": "1"}, "timestamp must be .* got '1'"),
+    "endless timestamp": ({**GOOD, "timestamp": float("inf")}, "timestamp must be .* got inf"),
+    "no hash_ids": ({**GOOD, "hash_ids": ...}, "hash_ids must be a list of integers"),
+    "text id": ({**GOOD, "hash_ids": [0, 4, "5"]}, "hash_ids must be a list of integers"),
+    "negative id": ({**GOOD, "hash_ids": [0, 4, -5]}, "hash_ids must be a list of integers"),
+    "id above u64": ({**GOOD, "hash_ids": [0, 4, 2**64]}, "hash_ids must be a list of integers"),
+    "too few ids": ({**GOOD, "hash_ids": [0, 4]}, "2 hash_ids, but input_length 1025 makes 3 blocks of 512 tokens"),
+    "too many ids": ({**GOOD, "input_length": 1024}, "3 hash_ids, but input_length 1024 makes 2 blocks"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_bad_row_is_named_by_line_value_and_rule(tmp_path: Path, name: str) -> None:
+    row, message = BAD_ROWS[name]
+    if isinstance(row, dict):
+        row = {key: value for key, value in row.items() if value is not ...}
+    file = tmp_path / "trace.jsonl"
+    file.write_bytes(lines([GOOD]) + (row.encode() if isinstance(row, str) else lines([row])))
+    with pytest.raises(TraceError, match=r"trace\.jsonl:2: " + message):
+        list(read_trace(file))
+
+
+def test_prompt_of_no_tokens_has_no_ids(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_bytes(lines([{**GOOD, "input_length": 0, "hash_ids": []}]))
+    assert list(read_trace(file)) == [Request(3.0, 0, 9, ())]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.xz", "jsonl.zst"])
+def test_file_that_is_not_what_its_suffix_says(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"trace.{suffix}"
+    file.write_bytes(lines(ROWS))
+    with pytest.raises(TraceError, match="damaged, or not compressed as its name says"):
+        list(read_trace(file))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.xz"])
+def test_truncated_file_is_an_error(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"trace.{suffix}"
+    file.write_bytes(CONTAINERS[suffix](lines(ROWS * 50))[:-6])
+    with pytest.raises(TraceError, match="damaged"):
+        list(read_trace(file))
+
+
+def test_compressed_file_with_a_plain_name_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_bytes(lzma.compress(lines(ROWS)))
+    with pytest.raises(TraceError, match=r"not UTF-8 text .* is it compressed"):
+        list(read_trace(file))
+
+
+if sys.version_info < (3, 14):  # later ones read zstd with the standard library
+
+    def test_zst_without_the_extra_names_the_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+        file = tmp_path / "trace.jsonl.zst"
+        file.write_bytes(zst(lines(ROWS)))
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'cachelb\[traces\]'"):
+            list(read_trace(file))
+
+
+def test_missing_file_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(read_trace(tmp_path / "none.jsonl"))
+
+
+def test_real_trace_reads_whole(conversation_trace: Path) -> None:
+    rows = list(read_trace(conversation_trace))
+    assert len(rows) == 12_031
+    assert sum(len(row.hash_ids) for row in rows) == 288_500
+    assert sum(row.prompt_tokens for row in rows) == 144_793_823
+    assert max(row.prompt_tokens for row in rows) == 126_195
+    assert rows[-1].arrival_s == pytest.approx(3537, abs=1)
+
+
+# === expansion ===
+
+
+def common_prefix(one: Any, other: Any) -> int:
+    length = min(len(one), len(other))
+    differs = np.flatnonzero(np.asarray(one[:length]) != np.asarray(other[:length]))
+    return int(differs[0]) if len(differs) else length
+
+
+@st.composite
+def chained_requests(draw: st.DrawFn) -> list[Request]:
+    """Rows over a tiny tree of chained ids: a child's id names its parent."""
+    rows = []
+    for _ in range(draw(st.integers(2, 6))):
+        ids, node = [], 1
+        for _ in range(draw(st.integers(1, 4))):
+            node = node * 3 + draw(st.integers(0, 2))
+            ids.append(node)
+        tail = draw(st.integers(1, 8))
+        rows.append(Request(0.0, (len(ids) - 1) * 8 + tail, 1, tuple(ids)))
+    return rows
+
+
+@given(chained_requests(), st.sampled_from([1, 2, 4, 8]))
+def test_expansions_share_what_the_ids_share(rows: list[Request], block_size: int) -> None:
+    expander = TokenExpander(8)
+    tokens = [expander.tokens(row) for row in rows]
+    hashes = [block_hashes(row, id_tokens=8, block_size=block_size) for row in rows]
+    for i, row in enumerate(rows):
+        assert len(tokens[i]) == row.prompt_tokens
+        assert len(hashes[i]) == row.prompt_tokens // block_size
+        for j, other in enumerate(rows):
+            shared = min(common_prefix(row.hash_ids, other.hash_ids) * 8, row.prompt_tokens, other.prompt_tokens)
+            assert common_prefix(tokens[i], tokens[j]) == shared
+            assert common_prefix(hashes[i], hashes[j]) == shared // block_size
+
+
+def test_distinct_ids_share_no_token_anywhere() -> None:
+    expander = TokenExpander(64)
+    rows = [Request(0.0, 128, 1, (number, number + 1000)) for number in range(500)]
+    tokens = np.concatenate([expander.tokens(row) for row in rows])
+    assert len(np.unique(tokens)) == 500 * 128
+
+
+def test_token_buffer_is_what_the_index_reads_without_copying() -> None:
+    tokens = TokenExpander(512).tokens(Request(0.0, 700, 1, (2**63, 5)))
+    assert tokens.dtype == np.uint32
+    assert tokens.flags.c_contiguous
+
+
+def test_too_many_ids_for_32_bit_tokens_is_an_error() -> None:
+    expander = TokenExpander(2**20)
+    with pytest.raises(ValueError, match="4097 distinct ids of 1048576 tokens do not fit"):
+        expander.tokens(Request(0.0, 1, 1, tuple(range(4097))))
+
+
+def test_block_hashes_never_change() -> None:
+    hashes = block_hashes(Request(0.0, 48, 1, (0, 2**64 - 1)), id_tokens=32, block_size=16)
+    assert hashes.tolist() == [12035550249420947055, 3069472533636442495, 6755974106381971767]
+
+
+@pytest.mark.parametrize("block_size", [0, 3, 1024])
+def test_block_size_must_divide_the_tokens_of_an_id(block_size: int) -> None:
+    with pytest.raises(ValueError, match=f"block size {block_size} does not divide .* use one of 1, 2, 4, .* 512"):
+        blocks_per_id(512, block_size)
+
+
+@pytest.mark.parametrize("id_tokens", [0, -1])
+def test_ids_must_stand_for_tokens(id_tokens: int) -> None:
+    with pytest.raises(ValueError, match="id_tokens must be at least 1"):
+        TokenExpander(id_tokens)
+    with pytest.raises(ValueError, match="id_tokens must be at least 1"):
+        next(read_trace("any.jsonl", id_tokens=id_tokens))
+
+
+# === generated workload ===
+
+
+def test_same_seed_gives_the_same_workload_and_another_seed_does_not() -> None:
+    assert mixed_workload(300, seed=3) == mixed_workload(300, seed=3)
+    assert mixed_workload(300, seed=3) != mixed_workload(300, seed=4)
+
+
+def test_longer_workload_begins_with_the_shorter_one() -> None:
+    shapes = [(row.arrival_s, row.prompt_tokens, row.session) for row in mixed_workload(600, seed=5)]
+    assert shapes[:200] == [(row.arrival_s, row.prompt_tokens, row.session) for row in mixed_workload(200, seed=5)]
+
+
+def test_workload_has_all_kinds_in_order_of_arrival() -> None:
+    rows = mixed_workload(1000, seed=0)
+    assert len(rows) == 1000
+    assert [row.arrival_s for row in rows] == sorted(row.arrival_s for row in rows)
+    assert {(row.session or "").partition("-")[0] for row in rows} == {"chat", "agent", "single"}
+    assert all(len(row.hash_ids) == -(-row.prompt_tokens // MIXED_ID_TOKENS) for row in rows)
+
+
+def test_later_turn_begins_with_the_earlier_one() -> None:
+    turns: dict[str | None, list[Request]] = {}
+    for row in mixed_workload(1000, seed=0):
+        turns.setdefault(row.session, []).append(row)
+    longest = max(turns.values(), key=len)
+    for earlier, later in pairwise(longest):
+        full = earlier.prompt_tokens // MIXED_ID_TOKENS
+        assert later.prompt_tokens > earlier.prompt_tokens
+        assert later.hash_ids[:full] == earlier.hash_ids[:full]
+
+
+def test_system_prompts_are_shared_between_sessions() -> None:
+    rows = mixed_workload(1000, seed=0)
+    first_sessions: dict[int, set[str | None]] = {}
+    for row in rows:
+        first_sessions.setdefault(row.hash_ids[0], set()).add(row.session)
+    assert max(map(len, first_sessions.values())) > 20
+
+
+@pytest.mark.parametrize(("count", "rate"), [(-1, 1.0), (1, 0.0), (1, -2.0), (1, float("inf"))])
+def test_workload_of_no_sense_is_refused(count: int, rate: float) -> None:
+    with pytest.raises(ValueError, match="must"):
+        mixed_workload(count, seed=0, sessions_per_s=rate)

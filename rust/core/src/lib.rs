@@ -4,6 +4,7 @@
 //! `load` books requests in flight, `policy` holds one routing rule per file.
 
 pub mod error;
+pub mod hashing;
 pub mod ids;
 pub mod index;
 pub mod registry;

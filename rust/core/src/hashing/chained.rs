@@ -1,0 +1,97 @@
+//! Chained hashes: `seq[i] = XXH3(seq[i-1] ‖ block[i])`, `seq[0] = block[0]`.
+
+use xxhash_rust::const_xxh3::const_custom_default_secret;
+use xxhash_rust::xxh3::{SecretInput, xxh3_64_with_secret_input, xxh3_64_with_seed};
+
+use super::multimodal::MmObject;
+use super::{Hasher, Namespace};
+use crate::ids::SequenceHash;
+
+/// Inputs up to this many bytes take the seed directly; longer ones a secret derived from it.
+const MID_SIZE_MAX: usize = 240;
+
+/// Chained hashes of the full blocks of `tokens`, replacing the content of `out`.
+///
+/// The plain case of [`Hasher::hash`] for callers that checked `block_size` (at least 1) themselves; block size 0 has
+/// no blocks.
+pub fn hash_blocks(
+    tokens: &[u32],
+    block_size: usize,
+    namespace: &Namespace,
+    seed: u64,
+    out: &mut Vec<SequenceHash>,
+) {
+    out.resize(
+        tokens.len().checked_div(block_size).unwrap_or(0),
+        SequenceHash(0),
+    );
+    hash_slices(tokens, block_size.max(1), namespace.seed(seed), seed, out);
+}
+
+/// The fast path: every block is hashed where it lies.
+///
+/// Tried: hashing blocks in batches ahead of the chain (45 % slower, the out-of-order window already overlaps both),
+/// one instance per block size and a hand-written XXH3 for 64 and 16 bytes (both within 3 %).
+pub(super) fn hash_slices(
+    tokens: &[u32],
+    block_size: usize,
+    block_seed: u64,
+    seed: u64,
+    out: &mut [SequenceHash],
+) {
+    let bytes: &[u8] = bytemuck::cast_slice(tokens);
+    let blocks = bytes.chunks_exact(block_size * size_of::<u32>());
+    if block_size * size_of::<u32>() > MID_SIZE_MAX {
+        // Deriving the secret once instead of per block: 17.9 against 30.8 ns per block of 64 tokens.
+        let secret = SecretInput::new(const_custom_default_secret(block_seed));
+        chain(
+            blocks.map(|block| xxh3_64_with_secret_input(block, &secret)),
+            seed,
+            out,
+        );
+    } else {
+        chain(
+            blocks.map(|block| xxh3_64_with_seed(block, block_seed)),
+            seed,
+            out,
+        );
+    }
+}
+
+/// The general path: windows that overlap or carry multimodal hashes.
+pub(super) fn hash_windows(
+    hasher: &Hasher,
+    tokens: &[u32],
+    block_seed: u64,
+    mm: &[MmObject],
+    out: &mut [SequenceHash],
+) {
+    let mut content = Vec::new();
+    let blocks = hasher.windows(tokens, mm).map(|window| {
+        content.clear();
+        window.append_to(&mut content);
+        xxh3_64_with_seed(&content, block_seed)
+    });
+    chain(blocks, hasher.seed(), out);
+}
+
+#[inline]
+fn chain(blocks: impl Iterator<Item = u64>, seed: u64, out: &mut [SequenceHash]) {
+    let mut previous = None;
+    for (block, slot) in blocks.zip(out) {
+        let sequence = match previous {
+            None => block,
+            Some(previous) => step(previous, block, seed),
+        };
+        *slot = SequenceHash(sequence);
+        previous = Some(sequence);
+    }
+}
+
+#[inline]
+fn step(previous: u64, block: u64, seed: u64) -> u64 {
+    let mut pair = [0; 16];
+    pair[..8].copy_from_slice(&previous.to_le_bytes());
+    pair[8..].copy_from_slice(&block.to_le_bytes());
+    xxh3_64_with_seed(&pair, seed)
+}

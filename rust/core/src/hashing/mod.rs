@@ -1,0 +1,216 @@
+//! Tokens to sequence hashes.
+//!
+//! A block is `block_size` consecutive tokens; a tail that does not fill one has no hash. [`Scheme::Chained`] is the
+//! identity everything exact relies on: a sequence hash names a block *and all before it*. It equals the hashes of
+//! Dynamo's block manager for seed 1337. Cost: one XXH3 call per block plus one 16-byte step of the chain, whose
+//! latency (about 14 cycles) is the floor for small blocks.
+
+mod chained;
+mod multimodal;
+mod positional;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub use chained::hash_blocks;
+pub use multimodal::MmObject;
+
+use crate::error::{Error, Result};
+use crate::ids::SequenceHash;
+
+#[cfg(target_endian = "big")]
+compile_error!("token slices are hashed as they lie in memory, which must be little-endian");
+
+/// Seed of Dynamo's block hashes; the default wherever a seed may be chosen.
+pub const DEFAULT_SEED: u64 = 1337;
+
+/// Largest accepted number of tokens in a block.
+pub const MAX_BLOCK_SIZE: usize = 1024;
+
+/// How blocks become hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Scheme {
+    /// Hash of the block, chained with the hash of everything before it.
+    #[default]
+    Chained,
+    /// Chained, over windows of one token more than a block: the blocks of an Eagle draft model, which also sees the
+    /// token that follows.
+    Eagle,
+    /// Hash of position and block, without the chain: equal blocks at equal positions alias although their prefixes
+    /// differ. Kept for study; inexact by design.
+    Positional,
+}
+
+impl Scheme {
+    /// Every scheme.
+    pub const ALL: [Self; 3] = [Self::Chained, Self::Eagle, Self::Positional];
+
+    /// Name as used in the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chained => "chained",
+            Self::Eagle => "eagle",
+            Self::Positional => "positional",
+        }
+    }
+
+    /// The scheme called `name`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for any other name.
+    pub fn parse(name: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|scheme| scheme.name() == name)
+            .ok_or_else(|| Error::InvalidSetting {
+                name: "scheme",
+                expected: "\"chained\", \"eagle\" or \"positional\"",
+                got: format!("{name:?}"),
+            })
+    }
+
+    /// Tokens that one block's hash covers.
+    fn window(self, block_size: usize) -> usize {
+        match self {
+            Self::Chained | Self::Positional => block_size,
+            Self::Eagle => block_size + 1,
+        }
+    }
+}
+
+/// What separates the prompts of one `LoRA` adapter or cache salt from all others: it moves the seed of block hashes.
+///
+/// The default namespace is that of the base model without a salt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Namespace {
+    offset: u64,
+}
+
+impl Namespace {
+    /// Namespace of an adapter name and a salt; an empty string counts as absent.
+    #[must_use]
+    pub fn new(lora: Option<&str>, salt: Option<&str>) -> Self {
+        let part = |text: Option<&str>, seed| match text {
+            None | Some("") => 0,
+            Some(text) => xxh3_64_with_seed(text.as_bytes(), seed),
+        };
+        Self {
+            offset: part(lora, 0).wrapping_add(part(salt, 1)),
+        }
+    }
+
+    /// Seed of the block hashes in this namespace.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> u64 {
+        seed.wrapping_add(self.offset)
+    }
+}
+
+/// A scheme with its block size and seed, checked once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hasher {
+    scheme: Scheme,
+    block_size: usize,
+    seed: u64,
+}
+
+impl Hasher {
+    /// A hasher for blocks of `block_size` tokens.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] unless `1 <= block_size <= 1024`.
+    pub fn new(scheme: Scheme, block_size: usize, seed: u64) -> Result<Self> {
+        if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
+            return Err(Error::InvalidSetting {
+                name: "block_size",
+                expected: "from 1 to 1024",
+                got: block_size.to_string(),
+            });
+        }
+        Ok(Self {
+            scheme,
+            block_size,
+            seed,
+        })
+    }
+
+    /// The scheme.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// The seed.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Full blocks in a prompt of `tokens` tokens, that is, how many hashes it has.
+    #[must_use]
+    pub fn block_count(&self, tokens: usize) -> usize {
+        match self.scheme {
+            Scheme::Chained | Scheme::Positional => tokens / self.block_size,
+            Scheme::Eagle => tokens.saturating_sub(1) / self.block_size,
+        }
+    }
+
+    /// Replaces the content of `out` with one hash per full block of `tokens`.
+    pub fn hash(
+        &self,
+        tokens: &[u32],
+        namespace: Namespace,
+        mm: &[MmObject],
+        out: &mut Vec<SequenceHash>,
+    ) {
+        // Growth alone is zero-filled: a buffer that is reused costs nothing here.
+        out.resize(self.block_count(tokens.len()), SequenceHash(0));
+        self.hash_into(tokens, namespace, mm, out);
+    }
+
+    /// Writes one hash per full block of `tokens` to `out`.
+    ///
+    /// `out` must hold [`Self::block_count`] hashes; if it is shorter, the blocks beyond it are not hashed.
+    pub fn hash_into(
+        &self,
+        tokens: &[u32],
+        namespace: Namespace,
+        mm: &[MmObject],
+        out: &mut [SequenceHash],
+    ) {
+        debug_assert_eq!(out.len(), self.block_count(tokens.len()));
+        let block_seed = namespace.seed(self.seed);
+        match self.scheme {
+            Scheme::Chained if mm.is_empty() => {
+                chained::hash_slices(tokens, self.block_size, block_seed, self.seed, out);
+            }
+            Scheme::Chained | Scheme::Eagle => {
+                chained::hash_windows(self, tokens, block_seed, mm, out);
+            }
+            Scheme::Positional => positional::hash_windows(self, tokens, block_seed, mm, out),
+        }
+    }
+
+    /// Content of every block that has a hash: the bytes of its window and the multimodal hashes it overlaps.
+    fn windows<'a>(
+        &self,
+        tokens: &'a [u32],
+        mm: &'a [MmObject],
+    ) -> impl Iterator<Item = multimodal::Window<'a>> {
+        multimodal::windows(
+            tokens,
+            self.block_size,
+            self.scheme.window(self.block_size),
+            mm,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Bytes per block: one holder, a further holder, after a fill and after tenfold churn, and what is left at the end.
+
+mod counting;
+mod random;
+mod rows;
+
+use std::io::Result;
+
+use cachelb_core::ids::{SequenceHash, WorkerId};
+use cachelb_core::index::{BlockIndex, Matcher};
+use counting::{Counting, live_bytes};
+use random::Random;
+use rows::Row;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const BLOCKS: usize = 1_000_000;
+const WORKERS: u32 = 64;
+const CHURN: usize = 10;
+
+fn main() -> Result<()> {
+    for chain in [64, 512, 2_048] {
+        measure_fill(chain)?;
+        measure_churn(chain)?;
+    }
+    Ok(())
+}
+
+fn worker(slot: u32) -> WorkerId {
+    WorkerId {
+        slot,
+        generation: 0,
+    }
+}
+
+/// An empty index whose workers may hold `capacity` blocks each.
+fn fleet(capacity: u32) -> BlockIndex {
+    let mut index = BlockIndex::new(Matcher::Kary);
+    for slot in 0..WORKERS {
+        index.add_worker(worker(slot), capacity);
+    }
+    index
+}
+
+/// Records `blocks` blocks in chains on workers at random; `shift` moves each chain to another worker.
+fn fill(index: &mut BlockIndex, seed: u64, hashes: &mut [SequenceHash], blocks: usize, shift: u32) {
+    let mut random = Random(seed);
+    for _ in 0..blocks / hashes.len() {
+        let slot = (random.below(WORKERS) + shift) % WORKERS;
+        for hash in &mut *hashes {
+            *hash = SequenceHash(random.bits());
+        }
+        index
+            .record(worker(slot), hashes, None, None)
+            .expect("the worker is registered");
+    }
+}
+
+fn measure_fill(chain: usize) -> Result<()> {
+    let mut hashes = vec![SequenceHash(0); chain];
+    let mut index = fleet(u32::MAX);
+    let empty = live_bytes();
+
+    fill(&mut index, 7, &mut hashes, BLOCKS, 0);
+    let blocks = index.len();
+    let filled = live_bytes();
+    emit("one-holder/fill", chain, filled - empty, &index, blocks)?;
+
+    // The same chains again, each on the next worker.
+    fill(&mut index, 7, &mut hashes, BLOCKS, 1);
+    assert_eq!(index.len(), blocks, "a further holder adds no block");
+    let further = live_bytes() - filled;
+    emit("further-holder/fill", chain, further, &index, blocks)?;
+
+    for slot in 0..WORKERS {
+        index
+            .remove_worker(worker(slot))
+            .expect("the worker is registered");
+    }
+    assert!(index.is_empty(), "no block outlives its last holder");
+    let left = live_bytes().saturating_sub(empty);
+    emit("left-when-empty", chain, left, &index, blocks)
+}
+
+fn measure_churn(chain: usize) -> Result<()> {
+    let mut hashes = vec![SequenceHash(0); chain];
+    let mut index = fleet((BLOCKS / WORKERS as usize) as u32);
+    let empty = live_bytes();
+    fill(&mut index, 8, &mut hashes, (CHURN + 1) * BLOCKS, 0);
+    index.validate().expect("the index is sound after churn");
+    let bytes = live_bytes() - empty;
+    emit("one-holder/churn-10x", chain, bytes, &index, index.len())
+}
+
+fn emit(what: &str, chain: usize, bytes: usize, index: &BlockIndex, blocks: u64) -> Result<()> {
+    let per_block = bytes as f64 / blocks as f64;
+    Row {
+        id: format!("bytes/{what}/{chain}"),
+        unit: "bytes/block",
+        p50: per_block,
+        p99: per_block,
+        n: blocks as usize,
+        note: format!(
+            "counting allocator; memory_bytes() says {}",
+            index.memory_bytes()
+        ),
+    }
+    .emit()
+}

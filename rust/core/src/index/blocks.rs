@@ -55,8 +55,8 @@ impl Chunk {
         length.min(want)
     }
 
-    /// The longest free range, at most `want`; stops at the first of `want` or [`GOOD`] ids.
-    fn longest(&self, want: u32) -> (usize, u32) {
+    /// The longest free range, at most `want`; stops at the first of `enough` ids.
+    fn longest(&self, want: u32, enough: u32) -> (usize, u32) {
         let mut best = (0, 0);
         let mut at = 0;
         while at < CHUNK {
@@ -69,7 +69,7 @@ impl Chunk {
             let length = self.free_from(at, want);
             if length > best.1 {
                 best = (at, length);
-                if length >= want.min(GOOD) {
+                if length >= enough {
                     break;
                 }
             }
@@ -185,6 +185,24 @@ impl Blocks {
         ((chunk * CHUNK + at) as u32, got)
     }
 
+    /// Takes exactly `want` contiguous ids, at most a chunk of them.
+    pub(super) fn alloc_whole(&mut self, want: u32) -> u32 {
+        let chunk = self.cursor.min(self.chunks.len().saturating_sub(1));
+        let (at, got) = self
+            .chunks
+            .get(chunk)
+            .and_then(Option::as_ref)
+            .map_or((0, 0), |c| c.longest(want, want));
+        let (chunk, at) = if got == want {
+            (chunk, at)
+        } else {
+            (self.new_chunk(), 0)
+        };
+        self.cursor = chunk;
+        self.take(chunk, at, want);
+        (chunk * CHUNK + at) as u32
+    }
+
     /// Takes up to `want` ids from exactly `id` on, if they are free and in the chunk of `id - 1`.
     pub(super) fn extend(&mut self, id: u32, want: u32) -> u32 {
         let at = id as usize % CHUNK;
@@ -217,7 +235,7 @@ impl Blocks {
                 continue;
             }
             if let Some(chunk) = &self.chunks[index] {
-                let (at, got) = chunk.longest(want);
+                let (at, got) = chunk.longest(want, enough);
                 if got > best.2 {
                     best = (index, at, got);
                 }

@@ -19,6 +19,20 @@ pub(super) struct Lane {
     pub(super) newest: u32,
 }
 
+impl Lane {
+    /// A lane without owner.
+    pub(super) fn free() -> Self {
+        Self {
+            slot: NONE,
+            count: 0,
+            holes: 0,
+            clock: 0,
+            oldest: NONE,
+            newest: NONE,
+        }
+    }
+}
+
 /// Per worker incarnation.
 #[derive(Debug, Clone)]
 pub(super) struct Worker {
@@ -85,11 +99,7 @@ impl Lanes {
     pub(super) fn add(&mut self, slot: u32, medium: Medium) -> u32 {
         let lane = Lane {
             slot,
-            count: 0,
-            holes: 0,
-            clock: 0,
-            oldest: NONE,
-            newest: NONE,
+            ..Lane::free()
         };
         let id = if let Some(at) = self.free.iter().position(|id| *id == slot) {
             self.free.swap_remove(at)
@@ -125,6 +135,23 @@ impl Lanes {
         if self.free.len() == self.items.len() && self.workers.iter().all(Option::is_none) {
             *self = Self::default();
         }
+    }
+
+    /// Free lanes and counters, from owners.
+    pub(super) fn recount(&mut self) {
+        let lanes = 0..self.items.len() as u32;
+        let (free, owned): (Vec<u32>, Vec<u32>) = lanes.partition(|lane| self[*lane].slot == NONE);
+        self.moved = owned
+            .iter()
+            .filter(|lane| self[**lane].slot != **lane)
+            .count() as u32;
+        self.free = free;
+        self.several = self
+            .workers
+            .iter()
+            .flatten()
+            .filter(|w| w.lanes().count() > 1)
+            .count() as u32;
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

@@ -26,6 +26,7 @@ mod recency;
 mod runs;
 mod search;
 mod sets;
+mod snapshot;
 mod split;
 mod table;
 #[cfg(test)]

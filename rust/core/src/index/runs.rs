@@ -186,6 +186,11 @@ impl Runs {
         }
     }
 
+    /// Every run id is below it.
+    pub(super) fn slots(&self) -> usize {
+        self.items.len()
+    }
+
     /// Live runs with their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Run)> {
         self.items

@@ -1,7 +1,7 @@
 //! Unit tests of single mechanisms; the model tests live in `rust/core/tests`.
 
 use super::{BlockIndex, Matcher, Overlaps};
-use crate::ids::{Medium, SequenceHash, WorkerId};
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 fn worker(slot: u32) -> WorkerId {
     WorkerId {
@@ -113,6 +113,11 @@ fn invariants_hold_under_random_operations_and_memory_returns() {
                 panic!("round {round} step {step}: {error}");
             }
         }
+        let (mut bytes, mut again) = (Vec::new(), Vec::new());
+        index.snapshot(Millis(5), &mut bytes);
+        let restored = BlockIndex::restore(&bytes, Millis(9)).unwrap();
+        restored.snapshot(Millis(7), &mut again);
+        assert_eq!(bytes, again);
         for slot in 0..workers {
             index.remove_worker(worker(slot)).unwrap();
         }

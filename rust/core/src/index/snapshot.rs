@@ -1,0 +1,407 @@
+//! The index as bytes and back.
+//!
+//! Little-endian, runs in id order with their hashes and entries, then every lane's order of use as run numbers. Block
+//! ids, sets and counters are rebuilt. A restore checks every number before it is used as an index and ends with
+//! `validate`, so bytes that do not describe a sound index are refused, whatever they are. Counters of `IndexStats`
+//! start anew.
+
+use super::blocks::CHUNK;
+use super::lanes::{Lane, Worker};
+use super::recency::NEVER;
+use super::runs::Entry;
+use super::sets::EMPTY;
+use super::table::Key;
+use super::{BlockIndex, Matcher, NONE};
+use crate::error::{Error, Result};
+use crate::ids::{Millis, SequenceHash};
+
+const VERSION: u32 = 1;
+
+fn refuse<T>(why: impl Into<String>) -> Result<T> {
+    Err(Error::BadSnapshot(why.into()))
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn u32(&mut self) -> Result<u32> {
+        let Some((head, rest)) = self.bytes.split_first_chunk() else {
+            return refuse("it ends too early");
+        };
+        self.bytes = rest;
+        Ok(u32::from_le_bytes(*head))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        let Some((head, rest)) = self.bytes.split_first_chunk() else {
+            return refuse("it ends too early");
+        };
+        self.bytes = rest;
+        Ok(u64::from_le_bytes(*head))
+    }
+
+    /// A count of items of at least `size` bytes each, which the rest of the bytes can hold.
+    fn count(&mut self, size: usize) -> Result<usize> {
+        let count = self.u32()? as usize;
+        if count.saturating_mul(size) > self.bytes.len() {
+            return refuse(format!("it announces {count} items and ends before them"));
+        }
+        Ok(count)
+    }
+}
+
+fn put32(out: &mut Vec<u8>, value: u32) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn put64(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+impl BlockIndex {
+    /// Appends the index to `out`. `now` anchors times to live, which are kept as the time left; without any, equal
+    /// states give equal bytes.
+    pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
+        put32(out, VERSION);
+        put32(out, self.matcher as u32);
+        put64(out, if self.expiry.used() { now.0 } else { NEVER });
+        put32(out, self.lanes.workers.len() as u32);
+        for worker in &self.lanes.workers {
+            put32(out, u32::from(worker.is_some()));
+            if let Some(worker) = worker {
+                put32(out, worker.generation);
+                put32(out, worker.capacity);
+                worker.lanes.iter().for_each(|lane| put32(out, *lane));
+            }
+        }
+        let mut number = vec![NONE; self.runs.slots()];
+        for (at, (id, _)) in self.runs.iter().enumerate() {
+            number[id as usize] = at as u32;
+        }
+        put32(out, self.runs.iter().count() as u32);
+        for (_, run) in self.runs.iter() {
+            put32(
+                out,
+                if run.parent == NONE {
+                    NONE
+                } else {
+                    number[run.parent as usize]
+                },
+            );
+            put32(out, run.len);
+            for &hash in self.blocks.hashes(run.base, run.len) {
+                put64(out, hash);
+            }
+            let entries = run.holders.as_slice();
+            put32(out, entries.len() as u32);
+            for entry in entries {
+                let record = &self.records[entry.record];
+                put32(out, entry.lane);
+                put32(out, entry.count);
+                put64(out, record.epoch);
+                put64(out, record.expires);
+            }
+        }
+        put32(out, self.lanes.items.len() as u32);
+        for lane in &self.lanes.items {
+            put64(out, lane.clock);
+            let mut listed = Vec::new();
+            let mut record = lane.oldest;
+            while record != NONE {
+                listed.push(number[self.records[record].run as usize]);
+                record = self.records[record].next;
+            }
+            put32(out, listed.len() as u32);
+            for run in listed {
+                put32(out, run);
+            }
+        }
+    }
+
+    /// The index that [`Self::snapshot`] wrote, with times to live moved to the clock that reads `now`.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] for bytes that do not describe a sound index.
+    pub fn restore(bytes: &[u8], now: Millis) -> Result<Self> {
+        let mut reader = Reader { bytes };
+        let version = reader.u32()?;
+        if version != VERSION {
+            return refuse(format!("its index version is {version}, this is {VERSION}"));
+        }
+        let matcher = match reader.u32()? {
+            0 => Matcher::Kary,
+            1 => Matcher::Binary,
+            2 => Matcher::Linear,
+            other => return refuse(format!("unknown matcher {other}")),
+        };
+        let mut index = Self::new(matcher);
+        let written = reader.u64()?;
+        if written != NEVER {
+            index.expiry.mark_used();
+        }
+        index.restore_workers(&mut reader)?;
+        let moved = |expires: u64| match expires {
+            0 | NEVER => expires,
+            _ => now
+                .0
+                .saturating_add(expires.saturating_sub(written))
+                .clamp(1, NEVER - 1),
+        };
+        let runs = index.restore_runs(&mut reader, moved)?;
+        index.connect_records()?;
+        index.restore_lists(&mut reader, &runs)?;
+        if !reader.bytes.is_empty() {
+            return refuse(format!("{} bytes follow its end", reader.bytes.len()));
+        }
+        index.recount();
+        let leaves: Vec<u32> = index.records.iter().map(|(id, _)| id).collect();
+        for record in leaves {
+            index.arm(record);
+        }
+        match index.validate() {
+            Ok(()) => Ok(index),
+            Err(why) => refuse(why.to_string()),
+        }
+    }
+
+    fn restore_workers(&mut self, reader: &mut Reader) -> Result<()> {
+        let slots = reader.count(4)?;
+        let mut owners = Vec::new();
+        for slot in 0..slots as u32 {
+            if reader.u32()? == 0 {
+                self.lanes.workers.push(None);
+                continue;
+            }
+            let (generation, capacity) = (reader.u32()?, reader.u32()?);
+            let lanes = [reader.u32()?, reader.u32()?, reader.u32()?];
+            owners.extend(
+                lanes
+                    .iter()
+                    .filter(|lane| **lane != NONE)
+                    .map(|lane| (*lane, slot)),
+            );
+            self.lanes.workers.push(Some(Worker {
+                generation,
+                capacity,
+                lanes,
+                distinct: 0,
+            }));
+        }
+        // Lanes of removed workers leave gaps, so a few more numbers than owners may be in use.
+        let most = slots.saturating_mul(3);
+        let lanes = owners
+            .iter()
+            .map(|(lane, _)| *lane as usize + 1)
+            .max()
+            .unwrap_or(0);
+        if lanes > most {
+            return refuse(format!("lane {} of {slots} workers", lanes - 1));
+        }
+        self.lanes.items = vec![Lane::free(); lanes];
+        for (lane, slot) in owners {
+            if self.lanes[lane].slot != NONE {
+                return refuse(format!("lane {lane} has two owners"));
+            }
+            self.lanes[lane].slot = slot;
+        }
+        self.lanes.recount();
+        self.sets.reserve(lanes.max(slots));
+        Ok(())
+    }
+
+    /// Reads the runs; returns their ids by number.
+    fn restore_runs(
+        &mut self,
+        reader: &mut Reader,
+        moved: impl Fn(u64) -> u64,
+    ) -> Result<Vec<u32>> {
+        let count = reader.count(12)?;
+        for number in 0..count as u32 {
+            let (parent, len) = (reader.u32()?, reader.u32()?);
+            if len == 0 || len as usize > CHUNK {
+                return refuse(format!("run {number} has {len} blocks"));
+            }
+            if parent != NONE && parent as usize >= count {
+                return refuse(format!("run {number} hangs on run {parent} of {count}"));
+            }
+            let base = self.blocks.alloc_whole(len);
+            // Numbers are ids in a fresh slab; children are counted once all runs are there.
+            let run = self.runs.add(base, len, 0, NONE);
+            self.runs[run].parent = parent;
+            self.blocks.set_run(base, len, run);
+            for block in base..base + len {
+                let hash = SequenceHash(reader.u64()?);
+                if self.table.find(hash, &self.blocks).is_some() {
+                    return refuse(format!("hash {:#x} stands twice", hash.0));
+                }
+                self.blocks.set_hashes(block, &[hash]);
+                self.table.insert(Key::new(hash), block, &self.blocks);
+            }
+            self.restore_entries(reader, run, &moved)?;
+        }
+        for run in 0..count as u32 {
+            let parent = self.runs[run].parent;
+            if parent != NONE {
+                self.runs[parent].children += 1;
+            }
+        }
+        self.place_runs(count)?;
+        Ok((0..count as u32).collect())
+    }
+
+    fn restore_entries(
+        &mut self,
+        reader: &mut Reader,
+        run: u32,
+        moved: impl Fn(u64) -> u64,
+    ) -> Result<()> {
+        let len = self.runs[run].len;
+        let mut full = EMPTY;
+        for _ in 0..reader.count(24)? {
+            let (lane, count) = (reader.u32()?, reader.u32()?);
+            let (epoch, expires) = (reader.u64()?, reader.u64()?);
+            let known = self
+                .lanes
+                .items
+                .get(lane as usize)
+                .is_some_and(|l| l.slot != NONE);
+            if !known || count > len || self.entry(run, lane).is_some() {
+                return refuse(format!("run {run} has a bad entry for lane {lane}"));
+            }
+            let record = self.records.add(run, lane, NONE);
+            self.records[record].epoch = epoch;
+            self.records[record].expires = moved(expires);
+            self.runs[run].holders.insert(Entry {
+                lane,
+                record,
+                count,
+            });
+            if count == len {
+                full = self.sets.toggle(full, lane);
+            } else if count > 0 {
+                self.runs[run].partial += 1;
+            }
+        }
+        self.runs[run].full = full;
+        Ok(())
+    }
+
+    /// Start depths, from the roots down; a run that no root leads to is part of a circle.
+    fn place_runs(&mut self, count: usize) -> Result<()> {
+        let mut placed = vec![false; count];
+        let mut path = Vec::new();
+        for run in 0..count as u32 {
+            let mut at = run;
+            while !placed[at as usize] {
+                path.push(at);
+                at = self.runs[at].parent;
+                if at == NONE {
+                    break;
+                }
+                if path.len() > count {
+                    return refuse(format!("run {run} is its own ancestor"));
+                }
+            }
+            while let Some(below) = path.pop() {
+                let parent = self.runs[below].parent;
+                let start = if parent == NONE {
+                    Some(0)
+                } else {
+                    self.runs[parent].start.checked_add(self.runs[parent].len)
+                };
+                match start {
+                    Some(start) if start.checked_add(self.runs[below].len).is_some() => {
+                        self.runs[below].start = start;
+                    }
+                    _ => return refuse(format!("run {below} is too deep")),
+                }
+                placed[below as usize] = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn connect_records(&mut self) -> Result<()> {
+        let records: Vec<(u32, u32, u32)> = self
+            .records
+            .iter()
+            .map(|(id, r)| (id, r.run, r.lane))
+            .collect();
+        for (record, run, lane) in records {
+            let above = self.runs[run].parent;
+            if above == NONE {
+                continue;
+            }
+            let Some(parent) = self.entry(above, lane) else {
+                return refuse(format!("lane {lane} holds run {run} without its parent"));
+            };
+            self.records[record].parent = parent.record;
+            let held = self.entry(run, lane).is_some_and(|e| e.count > 0);
+            let kept = &mut self.records[parent.record];
+            kept.kids += 1;
+            kept.held_kids += u32::from(held);
+        }
+        Ok(())
+    }
+
+    fn restore_lists(&mut self, reader: &mut Reader, runs: &[u32]) -> Result<()> {
+        let lanes = reader.u32()? as usize;
+        // Free lanes at the end are not kept.
+        for lane in 0..lanes as u32 {
+            let clock = reader.u64()?;
+            if clock > u64::MAX / 2 {
+                return refuse(format!("lane {lane} counts {clock} uses"));
+            }
+            let listed = reader.count(4)?;
+            if lane as usize >= self.lanes.items.len() {
+                if listed > 0 {
+                    return refuse(format!("lane {lane} has no owner"));
+                }
+                continue;
+            }
+            self.lanes[lane].clock = clock;
+            for _ in 0..listed {
+                let number = reader.u32()?;
+                let entry = runs
+                    .get(number as usize)
+                    .and_then(|run| self.entry(*run, lane));
+                let Some(record) = entry
+                    .map(|e| e.record)
+                    .filter(|r| !self.records[*r].listed())
+                else {
+                    return refuse(format!("lane {lane} lists run {number}"));
+                };
+                let newest = self.lanes[lane].newest;
+                self.records
+                    .link_after(&mut self.lanes[lane], record, newest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts of lanes and workers from the entries.
+    fn recount(&mut self) {
+        for (_, run) in self.runs.iter() {
+            for &entry in run.holders.as_slice() {
+                let whole = run.parent == NONE
+                    || self.sets.contains(self.runs[run.parent].full, entry.lane);
+                let lane = &mut self.lanes.items[entry.lane as usize];
+                lane.count += u64::from(entry.count);
+                lane.holes += u64::from(entry.count > 0 && !whole);
+                // Of a worker's lanes the one that holds most of the run, the first on a tie, counts for it.
+                let slot = lane.slot;
+                let Some(Some(worker)) = self.lanes.workers.get_mut(slot as usize) else {
+                    continue;
+                };
+                let rank = (entry.count, std::cmp::Reverse(entry.lane));
+                let first = worker
+                    .lanes()
+                    .filter_map(|l| run.holders.get(l))
+                    .all(|e| (e.count, std::cmp::Reverse(e.lane)) <= rank);
+                worker.distinct += if first { u64::from(entry.count) } else { 0 };
+            }
+        }
+    }
+}

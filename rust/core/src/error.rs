@@ -19,6 +19,12 @@ pub enum Error {
     /// The worker was removed (or never added); its id may not be written to.
     #[error("worker {0:?} is not registered (removed, or an id of an earlier incarnation)")]
     UnknownWorker(WorkerId),
+    /// Two workers of one list have the same key.
+    #[error("worker key {0:?} occurs twice in `workers`; keys must be unique")]
+    DuplicateWorker(String),
+    /// No offered worker may be picked.
+    #[error("no worker may be picked")]
+    NoCandidate,
     /// A snapshot cannot be restored.
     #[error("snapshot refused: {0}")]
     BadSnapshot(String),

@@ -7,6 +7,8 @@ pub mod error;
 pub mod hashing;
 pub mod ids;
 pub mod index;
+pub mod load;
+pub mod policy;
 pub mod registry;
 
 pub use error::{Error, Result};

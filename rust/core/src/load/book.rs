@@ -1,0 +1,351 @@
+//! Bookings and their transitions.
+//!
+//! | event | inflight | pending prefill tokens | decode blocks |
+//! |---|---|---|---|
+//! | `book` | +1 | + uncached tokens | 0 |
+//! | `first_token` | 0 | - the amount booked | + full blocks of the prompt |
+//! | `tokens(n)` | 0 | 0 | + blocks filled by the output |
+//! | `close` | -1 | - rest | - all of it |
+//!
+//! Every operation is O(1); `sweep` looks at two bookings per call, so a booking whose owner vanished is found within
+//! half as many selects as there are open bookings.
+
+use super::columns::{Load, Report};
+use crate::error::{Error, Result};
+use crate::ids::{Millis, WorkerId};
+
+/// Names one booking; an id of a closed booking names nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BookingId {
+    /// Entry of the slab.
+    pub entry: u32,
+    /// Use count of the entry.
+    pub generation: u32,
+}
+
+/// Where an open booking stands. A closed booking has no entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Sent to the worker, no output yet.
+    Booked,
+    /// The first token arrived.
+    Decoding,
+}
+
+#[derive(Debug, Clone)]
+struct Booking {
+    generation: u32,
+    /// `None`: the entry is free.
+    phase: Option<Phase>,
+    worker: WorkerId,
+    /// Prompt plus output tokens so far.
+    tokens: u64,
+    prefill_tokens: u64,
+    decode_blocks: u64,
+    touched: Millis,
+}
+
+const SWEPT_PER_CALL: usize = 2;
+
+/// Loads and open bookings of a fleet.
+#[derive(Debug)]
+pub struct LoadBook {
+    block_size: u64,
+    loads: Vec<Load>,
+    bookings: Vec<Booking>,
+    free: Vec<u32>,
+    cold_clock: u64,
+    sweep_at: usize,
+}
+
+impl LoadBook {
+    /// An empty book; `block_size` converts tokens to decode blocks.
+    #[must_use]
+    pub fn new(block_size: usize) -> Self {
+        Self {
+            block_size: block_size.max(1) as u64,
+            loads: Vec::new(),
+            bookings: Vec::new(),
+            free: Vec::new(),
+            cold_clock: 0,
+            sweep_at: 0,
+        }
+    }
+
+    /// Opens the columns of a worker incarnation at zero load and weight 1.
+    pub fn add_worker(&mut self, worker: WorkerId) {
+        let slot = worker.slot as usize;
+        if slot >= self.loads.len() {
+            self.loads.resize(slot + 1, Load::VACANT);
+        }
+        self.loads[slot] = Load {
+            generation: Some(worker.generation),
+            ..Load::VACANT
+        };
+    }
+
+    /// Forgets a worker; its bookings count for nobody from now on.
+    pub fn remove_worker(&mut self, worker: WorkerId) {
+        if let Some(load) = self.load_mut(worker) {
+            *load = Load::VACANT;
+        }
+    }
+
+    fn load_mut(&mut self, worker: WorkerId) -> Option<&mut Load> {
+        self.loads
+            .get_mut(worker.slot as usize)
+            .filter(|load| load.generation == Some(worker.generation))
+    }
+
+    /// The load of a current worker.
+    pub(crate) fn load(&self, worker: WorkerId) -> Option<&Load> {
+        self.loads
+            .get(worker.slot as usize)
+            .filter(|load| load.generation == Some(worker.generation))
+    }
+
+    /// Requests in flight on a worker; 0 for one that is not registered.
+    #[must_use]
+    pub fn inflight(&self, worker: WorkerId) -> u32 {
+        self.load(worker).map_or(0, |load| load.inflight)
+    }
+
+    /// Uncached prompt tokens on a worker still waiting for a first token.
+    #[must_use]
+    pub fn pending_prefill_tokens(&self, worker: WorkerId) -> u64 {
+        self.load(worker)
+            .map_or(0, |load| load.pending_prefill_tokens)
+    }
+
+    /// Blocks of a worker held by requests past their first token.
+    #[must_use]
+    pub fn decode_blocks(&self, worker: WorkerId) -> u64 {
+        self.load(worker).map_or(0, |load| load.decode_blocks)
+    }
+
+    /// Open bookings.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bookings.len() - self.free.len()
+    }
+
+    /// Whether nothing is booked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Heap bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.loads.capacity() * size_of::<Load>()
+            + self.bookings.capacity() * size_of::<Booking>()
+            + self.free.capacity() * size_of::<u32>()
+    }
+
+    /// Sets the relative capacity of a worker.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] unless `weight` is finite and above 0, [`Error::UnknownWorker`].
+    pub fn set_weight(&mut self, worker: WorkerId, weight: f64) -> Result<()> {
+        if !(weight.is_finite() && weight > 0.0) {
+            let expected = "a finite number above 0";
+            return Err(Error::InvalidSetting {
+                name: "weight",
+                expected,
+                got: weight.to_string(),
+            });
+        }
+        self.load_mut(worker)
+            .ok_or(Error::UnknownWorker(worker))?
+            .weight = weight;
+        Ok(())
+    }
+
+    /// Replaces the engine report of a worker.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] from [`Report::check`], [`Error::UnknownWorker`].
+    pub fn set_report(&mut self, worker: WorkerId, report: Report) -> Result<()> {
+        report.check()?;
+        let load = self.load_mut(worker).ok_or(Error::UnknownWorker(worker))?;
+        load.report = report;
+        load.dispatched_tokens = 0;
+        Ok(())
+    }
+
+    /// Moves a worker to the newest end of the cold order.
+    pub fn mark_cold_pick(&mut self, worker: WorkerId) {
+        self.cold_clock += 1;
+        let clock = self.cold_clock;
+        if let Some(load) = self.load_mut(worker) {
+            load.last_cold_pick = clock;
+        }
+    }
+
+    /// Books one request of `prompt_tokens`, `prefill_tokens` of them uncached.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn book(
+        &mut self,
+        worker: WorkerId,
+        prompt_tokens: u64,
+        prefill_tokens: u64,
+        now: Millis,
+    ) -> Result<BookingId> {
+        let load = self.load_mut(worker).ok_or(Error::UnknownWorker(worker))?;
+        load.inflight += 1;
+        load.pending_prefill_tokens += prefill_tokens;
+        load.dispatched_tokens += prefill_tokens;
+        let mut booking = Booking {
+            generation: 0,
+            phase: Some(Phase::Booked),
+            worker,
+            tokens: prompt_tokens,
+            prefill_tokens,
+            decode_blocks: 0,
+            touched: now,
+        };
+        if let Some(entry) = self.free.pop() {
+            let old = &mut self.bookings[entry as usize];
+            booking.generation = old.generation;
+            *old = booking;
+            Ok(BookingId {
+                entry,
+                generation: self.bookings[entry as usize].generation,
+            })
+        } else {
+            self.bookings.push(booking);
+            Ok(BookingId {
+                entry: (self.bookings.len() - 1) as u32,
+                generation: 0,
+            })
+        }
+    }
+
+    fn open(&mut self, id: BookingId) -> Option<&mut Booking> {
+        self.bookings
+            .get_mut(id.entry as usize)
+            .filter(|b| b.generation == id.generation && b.phase.is_some())
+    }
+
+    /// Where the booking stands, `None` once closed.
+    #[must_use]
+    pub fn phase(&self, id: BookingId) -> Option<Phase> {
+        self.bookings
+            .get(id.entry as usize)
+            .filter(|b| b.generation == id.generation)?
+            .phase
+    }
+
+    /// The first token arrived: prefill load ends, decode load begins. Returns whether this changed anything.
+    pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
+        let block_size = self.block_size;
+        let Some(booking) = self.open(id) else {
+            return false;
+        };
+        booking.touched = now;
+        if booking.phase != Some(Phase::Booked) {
+            return false;
+        }
+        booking.phase = Some(Phase::Decoding);
+        let prefill = std::mem::take(&mut booking.prefill_tokens);
+        booking.decode_blocks = booking.tokens / block_size;
+        let (worker, blocks) = (booking.worker, booking.decode_blocks);
+        if let Some(load) = self.load_mut(worker) {
+            load.pending_prefill_tokens -= prefill;
+            load.decode_blocks += blocks;
+        }
+        true
+    }
+
+    /// `n` more output tokens arrived; implies the first token. Returns whether the booking is open.
+    pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
+        self.first_token(id, now);
+        let block_size = self.block_size;
+        let Some(booking) = self.open(id) else {
+            return false;
+        };
+        booking.tokens = booking.tokens.saturating_add(n);
+        let added = booking.tokens / block_size - booking.decode_blocks;
+        booking.decode_blocks += added;
+        let worker = booking.worker;
+        if let Some(load) = self.load_mut(worker) {
+            load.decode_blocks += added;
+        }
+        true
+    }
+
+    /// Releases all the booking still holds. Returns the phase it closed from, `None` if it was closed already.
+    pub fn close(&mut self, id: BookingId) -> Option<Phase> {
+        let booking = self.open(id)?;
+        let phase = booking.phase.take()?;
+        booking.generation = booking.generation.wrapping_add(1);
+        let (worker, prefill, blocks) = (
+            booking.worker,
+            booking.prefill_tokens,
+            booking.decode_blocks,
+        );
+        self.free.push(id.entry);
+        if let Some(load) = self.load_mut(worker) {
+            load.inflight -= 1;
+            load.pending_prefill_tokens -= prefill;
+            load.decode_blocks -= blocks;
+        }
+        Some(phase)
+    }
+
+    /// Looks at the next two bookings and closes those without a sign of life since `oldest`. Returns how many.
+    pub fn sweep(&mut self, oldest: Millis) -> usize {
+        let mut closed = 0;
+        for _ in 0..SWEPT_PER_CALL.min(self.bookings.len()) {
+            self.sweep_at = (self.sweep_at + 1) % self.bookings.len();
+            let booking = &self.bookings[self.sweep_at];
+            if booking.phase.is_some() && booking.touched < oldest {
+                let id = BookingId {
+                    entry: self.sweep_at as u32,
+                    generation: booking.generation,
+                };
+                closed += usize::from(self.close(id).is_some());
+            }
+        }
+        closed
+    }
+
+    /// Recounts every column from the open bookings.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first slot or entry that disagrees.
+    pub fn validate(&self) -> Result<()> {
+        let mut counted = vec![(0_u32, 0_u64, 0_u64); self.loads.len()];
+        let mut open = 0;
+        for booking in self.bookings.iter().filter(|b| b.phase.is_some()) {
+            open += 1;
+            if self.load(booking.worker).is_some() {
+                let row = &mut counted[booking.worker.slot as usize];
+                row.0 += 1;
+                row.1 += booking.prefill_tokens;
+                row.2 += booking.decode_blocks;
+            }
+        }
+        if open != self.len() {
+            return Err(Error::Invariant(format!(
+                "{open} open bookings, {} entries in use",
+                self.len()
+            )));
+        }
+        for (slot, (load, counted)) in self.loads.iter().zip(&counted).enumerate() {
+            let held = (
+                load.inflight,
+                load.pending_prefill_tokens,
+                load.decode_blocks,
+            );
+            if held != *counted {
+                let text = format!("load of slot {slot} is {held:?}, its bookings say {counted:?}");
+                return Err(Error::Invariant(text));
+            }
+        }
+        Ok(())
+    }
+}

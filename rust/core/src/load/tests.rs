@@ -1,0 +1,165 @@
+use super::*;
+use crate::ids::{Millis, WorkerId};
+use proptest::prelude::*;
+
+const T0: Millis = Millis(0);
+
+fn worker(slot: u32, generation: u32) -> WorkerId {
+    WorkerId { slot, generation }
+}
+
+fn row(book: &LoadBook, id: WorkerId) -> (u32, u64, u64) {
+    (
+        book.inflight(id),
+        book.pending_prefill_tokens(id),
+        book.decode_blocks(id),
+    )
+}
+
+#[test]
+fn every_event_moves_the_columns_of_the_table() {
+    let (mut book, w) = (LoadBook::new(16), worker(0, 0));
+    book.add_worker(w);
+    let id = book.book(w, 100, 36, T0).unwrap();
+    assert_eq!(row(&book, w), (1, 36, 0));
+    assert!(book.first_token(id, T0));
+    assert_eq!(row(&book, w), (1, 0, 6));
+    assert!(book.tokens(id, 11, T0));
+    assert_eq!(row(&book, w), (1, 0, 6));
+    assert!(book.tokens(id, 1, T0));
+    assert_eq!(row(&book, w), (1, 0, 7));
+    assert_eq!(book.close(id), Some(Phase::Decoding));
+    assert_eq!(row(&book, w), (0, 0, 0));
+    book.validate().unwrap();
+}
+
+#[test]
+fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
+    let (mut book, w) = (LoadBook::new(16), worker(0, 0));
+    book.add_worker(w);
+    let first = book.book(w, 32, 32, T0).unwrap();
+    assert_eq!(book.close(first), Some(Phase::Booked));
+    let second = book.book(w, 48, 48, T0).unwrap();
+    assert_eq!(second.entry, first.entry);
+    assert_eq!(book.close(first), None);
+    assert!(!book.first_token(first, T0));
+    assert!(!book.tokens(first, 100, T0));
+    assert_eq!(row(&book, w), (1, 48, 0));
+    assert_eq!(book.phase(first), None);
+    assert_eq!(book.phase(second), Some(Phase::Booked));
+}
+
+#[test]
+fn late_calls_of_a_removed_worker_leave_its_successor_alone() {
+    let (mut book, old, new) = (LoadBook::new(16), worker(3, 0), worker(3, 1));
+    book.add_worker(old);
+    let late = book.book(old, 64, 64, T0).unwrap();
+    book.remove_worker(old);
+    book.add_worker(new);
+    let live = book.book(new, 16, 16, T0).unwrap();
+    assert!(book.first_token(late, T0));
+    assert_eq!(book.close(late), Some(Phase::Decoding));
+    assert_eq!(row(&book, new), (1, 16, 0));
+    book.close(live);
+    assert_eq!(row(&book, new), (0, 0, 0));
+    assert!(book.book(old, 1, 1, T0).is_err());
+    book.validate().unwrap();
+}
+
+#[test]
+fn the_sweep_closes_only_what_shows_no_sign_of_life() {
+    let (mut book, w) = (LoadBook::new(16), worker(0, 0));
+    book.add_worker(w);
+    let silent = book.book(w, 16, 16, Millis(10)).unwrap();
+    let streaming = book.book(w, 16, 16, Millis(10)).unwrap();
+    book.tokens(streaming, 1, Millis(500));
+    let closed: usize = (0..4).map(|_| book.sweep(Millis(11))).sum();
+    assert_eq!(closed, 1);
+    assert_eq!(book.phase(silent), None);
+    assert_eq!(book.phase(streaming), Some(Phase::Decoding));
+    book.validate().unwrap();
+}
+
+#[test]
+fn reports_and_weights_refuse_what_a_rule_could_not_use() {
+    let (mut book, w) = (LoadBook::new(16), worker(0, 0));
+    book.add_worker(w);
+    for bad in [f64::NAN, f64::INFINITY, -0.1] {
+        assert!(
+            book.set_report(
+                w,
+                Report {
+                    kv_usage: Some(bad),
+                    ..Report::default()
+                }
+            )
+            .is_err()
+        );
+        assert!(
+            book.set_report(
+                w,
+                Report {
+                    queued_tokens: Some(bad),
+                    ..Report::default()
+                }
+            )
+            .is_err()
+        );
+        assert!(
+            book.set_report(
+                w,
+                Report {
+                    prefill_tps: Some(bad),
+                    ..Report::default()
+                }
+            )
+            .is_err()
+        );
+        assert!(book.set_weight(w, bad).is_err());
+    }
+    assert!(book.set_weight(w, 0.0).is_err());
+    assert!(book.set_weight(worker(9, 0), 1.0).is_err());
+    book.set_report(
+        w,
+        Report {
+            kv_usage: Some(1.0),
+            ..Report::default()
+        },
+    )
+    .unwrap();
+}
+
+proptest! {
+    #[test]
+    fn any_interleaving_keeps_counts_and_ends_at_zero(ops in prop::collection::vec((0_u8..6, 0_usize..8, 1_u64..200), 0..200)) {
+        let mut book = LoadBook::new(16);
+        let mut generation = [0_u32; 3];
+        for slot in 0..3 {
+            book.add_worker(worker(slot, 0));
+        }
+        let mut ids: Vec<BookingId> = Vec::new();
+        for (op, pick, n) in ops {
+            let slot = pick % 3;
+            match op {
+                0 => ids.push(book.book(worker(slot as u32, generation[slot]), n, n / 2, T0).unwrap()),
+                5 => {
+                    book.remove_worker(worker(slot as u32, generation[slot]));
+                    generation[slot] += 1;
+                    book.add_worker(worker(slot as u32, generation[slot]));
+                }
+                _ if ids.is_empty() => {}
+                1 => { book.first_token(ids[pick % ids.len()], T0); }
+                2 => { book.tokens(ids[pick % ids.len()], n, T0); }
+                _ => { book.close(ids[pick % ids.len()]); }
+            }
+            book.validate().unwrap();
+        }
+        for id in ids {
+            book.close(id);
+        }
+        prop_assert!(book.is_empty());
+        for slot in 0..3_u32 {
+            prop_assert_eq!(row(&book, worker(slot, generation[slot as usize])), (0, 0, 0));
+        }
+    }
+}

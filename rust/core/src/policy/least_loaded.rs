@@ -1,0 +1,43 @@
+//! The least loaded worker; equal loads go to the one whose last pick is longest ago.
+
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::Choice;
+use super::view::{Candidate, View, lowest};
+
+/// What counts as load. All are divided by the worker's weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadUnit {
+    /// Requests in flight.
+    #[default]
+    Inflight,
+    /// Uncached prompt tokens without a first token yet.
+    Tokens,
+    /// Blocks held by requests past their first token.
+    Blocks,
+}
+
+impl LoadUnit {
+    fn of(self, row: &Candidate) -> f64 {
+        match self {
+            Self::Inflight => row.load(),
+            Self::Tokens => row.pending_prefill_tokens as f64 / row.weight,
+            Self::Blocks => row.decode_blocks as f64 / row.weight,
+        }
+    }
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeastLoaded {
+    /// What counts as load.
+    pub unit: LoadUnit,
+}
+
+impl LeastLoaded {
+    pub(super) fn choose(self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let cost = |row: &Candidate| (self.unit.of(row), row.last_cold_pick);
+        let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
+        Choice::cold(row, Reason::LeastLoaded)
+    }
+}

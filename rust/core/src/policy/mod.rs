@@ -1,0 +1,36 @@
+//! Routing rules, one per file, and the selector that runs them.
+//!
+//! A rule is a pure function from a [`View`] (one row per eligible candidate) to a [`Choice`]. The [`Selector`] builds
+//! the view from the fleet, the load book and the block index, runs the rule, then books the load and records the
+//! placement, all in one call: two requests can never both see the load before either was booked.
+
+mod cache_aware;
+mod fleet;
+mod gate;
+mod least_loaded;
+mod power_of_two;
+mod random;
+mod reason;
+mod rendezvous;
+mod rng;
+mod round_robin;
+mod rule;
+mod selector;
+mod view;
+
+pub use cache_aware::{CacheAware, Threshold};
+pub use fleet::{Offer, Standing};
+pub use gate::{Margin, SpillGate};
+pub use least_loaded::{LeastLoaded, LoadUnit};
+pub use power_of_two::{Compare, PowerOfTwo};
+pub use random::Random;
+pub use reason::Reason;
+pub use rendezvous::Rendezvous;
+pub use rng::Rng;
+pub use round_robin::RoundRobin;
+pub use rule::{Choice, Rule};
+pub use selector::{Explained, Pick, Request, Selector, Settings, Stats};
+pub use view::{Candidate, Names, View};
+
+#[cfg(test)]
+mod tests;

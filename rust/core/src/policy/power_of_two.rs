@@ -1,0 +1,107 @@
+//! Samples a few workers and takes the least loaded: almost as even as asking all, without herding on one minimum.
+
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::Choice;
+use super::view::{Candidate, View};
+
+/// How sampled workers are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compare {
+    /// Requests in flight per weight.
+    #[default]
+    Inflight,
+    /// Seconds until a new request would start, from engine reports; requests if any sampled worker reported none.
+    ExpectedWait,
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PowerOfTwo {
+    /// Workers sampled.
+    pub choices: usize,
+    /// How they are compared.
+    pub compare: Compare,
+}
+
+/// Assumed prefill speed until a worker reports its own.
+const DEFAULT_PREFILL_TPS: f64 = 2_000.0;
+/// Seconds a worker at half-full KV cache is worth.
+const KV_PRESSURE_S: f64 = 0.15;
+
+/// Queued work over speed, plus a term that grows without bound as the KV cache fills. `None` without a report.
+fn expected_wait_s(row: &Candidate) -> Option<f64> {
+    let queued = row.report.queued_tokens? + row.dispatched_tokens as f64;
+    let usage = row.report.kv_usage.unwrap_or(0.0).min(0.999);
+    Some(
+        queued / row.report.prefill_tps.unwrap_or(DEFAULT_PREFILL_TPS)
+            + KV_PRESSURE_S * usage / (1.0 - usage),
+    )
+}
+
+impl PowerOfTwo {
+    pub(super) fn choose(self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let sample = sample(view.rows.len(), self.choices, rng);
+        let waits: Option<Vec<f64>> = match self.compare {
+            Compare::ExpectedWait => sample
+                .iter()
+                .map(|&i| expected_wait_s(&view.rows[i]))
+                .collect(),
+            Compare::Inflight => None,
+        };
+        // One unit for the whole sample: a worker without a report demotes everybody to requests.
+        let costs = waits.unwrap_or_else(|| sample.iter().map(|&i| view.rows[i].load()).collect());
+        let low = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        let ties: Vec<usize> = sample
+            .iter()
+            .zip(&costs)
+            .filter(|(_, c)| **c <= low)
+            .map(|(&i, _)| i)
+            .collect();
+        let row = if ties.len() == 1 {
+            ties[0]
+        } else {
+            ties[rng.below(ties.len())]
+        };
+        Choice::cold(row, Reason::LeastLoaded)
+    }
+}
+
+/// `k` distinct indices below `n` (all if `k >= n`), every set equally likely (Floyd's algorithm).
+fn sample(n: usize, k: usize, rng: &mut Rng) -> Vec<usize> {
+    if k >= n {
+        return (0..n).collect();
+    }
+    let mut chosen = Vec::with_capacity(k);
+    for top in n - k..n {
+        let i = rng.below(top + 1);
+        chosen.push(if chosen.contains(&i) { top } else { i });
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_distinct_and_every_worker_is_equally_likely() {
+        let mut rng = Rng::new(5);
+        let mut counts = [0_u32; 5];
+        for _ in 0..50_000 {
+            let picked = sample(5, 2, &mut rng);
+            assert_eq!(picked.len(), 2);
+            assert_ne!(picked[0], picked[1]);
+            for i in picked {
+                counts[i] += 1;
+            }
+        }
+        let sigma = (50_000.0_f64 * 0.4 * 0.6).sqrt();
+        assert!(
+            counts
+                .iter()
+                .all(|&c| (f64::from(c) - 20_000.0).abs() < 5.0 * sigma),
+            "{counts:?}"
+        );
+    }
+}

@@ -1,0 +1,26 @@
+//! A draw proportional to weight.
+
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::Choice;
+use super::view::{View, draw};
+
+/// The rule; it has no settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Random;
+
+impl Random {
+    pub(super) fn choose(view: &View<'_>, rng: &mut Rng) -> Choice {
+        let first = view.rows[0].weight;
+        let equal = view
+            .rows
+            .iter()
+            .all(|row| row.weight.total_cmp(&first).is_eq());
+        let row = if equal {
+            rng.below(view.rows.len())
+        } else {
+            draw(view.rows, rng, |row| row.weight)
+        };
+        Choice::warm(row, Reason::Random)
+    }
+}

@@ -1,0 +1,43 @@
+//! Highest random weight: every worker draws a number from the key and its own name; the highest wins.
+//!
+//! No state and no randomness, so routers with the same seed agree. When a worker leaves, only its keys move.
+
+use xxhash_rust::xxh3::Xxh3Builder;
+
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::Choice;
+use super::view::{View, cold_spread};
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rendezvous {
+    /// Hash seed; routers that must agree share it.
+    pub seed: u64,
+}
+
+impl Rendezvous {
+    pub(super) fn choose(self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let Some(key) = view.key else {
+            return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
+        };
+        let mut hasher = Xxh3Builder::new().with_seed(self.seed).build();
+        let mut best: Option<(usize, f64, &str)> = None;
+        for (i, row) in view.rows.iter().enumerate() {
+            let name = view.names.name(row.offer);
+            hasher.reset();
+            hasher.update(key);
+            hasher.update(&[0]);
+            hasher.update(name.as_bytes());
+            // Within (0, 1): both ends are kept away so that the logarithm is finite and negative.
+            let unit = (hasher.digest() as f64 + 0.5) / 18_446_744_073_709_551_616.0;
+            let score = row.weight / -unit.min(1.0 - f64::EPSILON).ln();
+            if best
+                .is_none_or(|(_, high, first)| score.total_cmp(&high).then(first.cmp(name)).is_gt())
+            {
+                best = Some((i, score, name));
+            }
+        }
+        Choice::warm(best.map_or(0, |(i, _, _)| i), Reason::Hash)
+    }
+}

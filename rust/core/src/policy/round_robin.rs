@@ -1,0 +1,93 @@
+//! The next worker in turn.
+//!
+//! Equal weights: the next eligible worker after the last picked one, in registration order. The cursor names a worker,
+//! not a position, so a worker that flaps does not make the others jump. Unequal weights: smooth weighted turns, where
+//! every worker's credit grows by its weight and the pick pays the sum, so 5:1:1 gives `a a b a c a a`.
+
+use std::collections::HashMap;
+
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::Choice;
+use super::view::{Candidate, View};
+
+/// The rule and its turn.
+#[derive(Debug, Clone, Default)]
+pub struct RoundRobin {
+    /// Begin at the first registered worker instead of a seeded one.
+    pub start_first: bool,
+    /// Registration order of the last pick.
+    last: Option<u64>,
+    /// Credits of smooth weighted turns by registration order.
+    credits: HashMap<u64, f64>,
+}
+
+impl RoundRobin {
+    /// A rule whose first pick is seeded, or the first registered worker.
+    #[must_use]
+    pub fn new(start_first: bool) -> Self {
+        Self {
+            start_first,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let row = if weights_are_equal(view.rows) {
+            self.next(view.rows, rng)
+        } else {
+            self.richest(view.rows)
+        };
+        Choice::warm(row, Reason::RoundRobin)
+    }
+
+    fn next(&self, rows: &[Candidate], rng: &mut Rng) -> usize {
+        let Some(last) = self.last else {
+            let skip = if self.start_first {
+                0
+            } else {
+                rng.below(rows.len())
+            };
+            let mut turns: Vec<usize> = (0..rows.len()).collect();
+            turns.sort_unstable_by_key(|&i| rows[i].order);
+            return turns[skip];
+        };
+        let turn = |i: &usize| (rows[*i].order <= last, rows[*i].order);
+        (0..rows.len()).min_by_key(turn).unwrap_or(0)
+    }
+
+    fn credit(&self, row: &Candidate) -> f64 {
+        self.credits.get(&row.order).copied().unwrap_or(0.0) + row.weight
+    }
+
+    fn richest(&self, rows: &[Candidate]) -> usize {
+        let poorer_or_later = |&a: &usize, &b: &usize| {
+            self.credit(&rows[a])
+                .total_cmp(&self.credit(&rows[b]))
+                .then(rows[b].order.cmp(&rows[a].order))
+        };
+        (0..rows.len()).max_by(poorer_or_later).unwrap_or(0)
+    }
+
+    pub(super) fn settle(&mut self, view: &View<'_>, chosen: usize) {
+        self.last = Some(view.rows[chosen].order);
+        if weights_are_equal(view.rows) {
+            return;
+        }
+        for row in view.rows {
+            let credit = self.credit(row);
+            self.credits.insert(row.order, credit);
+        }
+        let total: f64 = view.rows.iter().map(|row| row.weight).sum();
+        *self.credits.entry(view.rows[chosen].order).or_default() -= total;
+    }
+
+    pub(super) fn forget(&mut self, order: u64) {
+        self.credits.remove(&order);
+    }
+}
+
+fn weights_are_equal(rows: &[Candidate]) -> bool {
+    rows.iter()
+        .all(|row| row.weight.total_cmp(&rows[0].weight).is_eq())
+}

@@ -1,0 +1,510 @@
+//! Rule, booking and record as one step over one fleet.
+
+use crate::error::{Error, Result};
+use crate::ids::{Millis, SequenceHash, WorkerId};
+use crate::index::{BlockIndex, Matcher, Overlaps};
+use crate::load::{BookingId, LoadBook, Phase, Report};
+
+use super::fleet::{Fleet, Offer, Standing};
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::{Choice, Rule};
+use super::view::{Candidate, Names, View};
+
+/// What every policy is built from.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The rule.
+    pub rule: Rule,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Seed of ties and samples.
+    pub seed: u64,
+    /// Blocks one worker may hold in the index.
+    pub max_blocks_per_worker: u32,
+    /// How prefixes are searched.
+    pub matcher: Matcher,
+    /// How long a recorded placement is believed, `None` for until evicted.
+    pub ttl_ms: Option<u64>,
+    /// How long a silent booking counts as load.
+    pub booking_ttl_ms: u64,
+}
+
+/// One request. Hashes are computed outside, before the selector is locked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request<'a> {
+    /// Chained hashes of the full blocks, `None` if neither tokens nor blocks were given.
+    pub hashes: Option<&'a [SequenceHash]>,
+    /// Length of the prompt.
+    pub prompt_tokens: u64,
+    /// What hashing policies hash.
+    pub key: Option<&'a [u8]>,
+    /// The current time.
+    pub now: Millis,
+}
+
+/// The outcome of a selection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    /// Position of the worker in the offers.
+    pub offer: usize,
+    /// Why it was picked.
+    pub reason: Reason,
+    /// Prompt tokens the worker need not compute again.
+    pub matched_tokens: u64,
+    /// The same of the candidate that holds most.
+    pub best_matched_tokens: u64,
+    /// The booked load, `None` for a dry run.
+    pub booking: Option<BookingId>,
+}
+
+/// One candidate of the latest view, for people.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Explained {
+    /// Position in the offers.
+    pub offer: usize,
+    /// Whether it took part.
+    pub standing: Standing,
+    /// Leading blocks it holds.
+    pub overlap_blocks: u32,
+    /// Requests in flight before this one.
+    pub inflight: u32,
+    /// Uncached tokens before this one.
+    pub pending_prefill_tokens: u64,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Selections that booked a worker.
+    pub selected: u64,
+    /// Bookings whose owner showed no sign of life.
+    pub expired: u64,
+    /// Workers forgotten because they were no longer offered.
+    pub forgotten: u64,
+}
+
+/// Lists between two sweeps for workers that are no longer offered.
+const FORGET_EVERY: u64 = 64;
+/// Lists a worker must have been absent from. Two pools routed by one policy in turn never forget each other.
+const FORGET_AFTER: u64 = 1024;
+
+/// A fleet, its loads, its block index and one rule.
+#[derive(Debug)]
+pub struct Selector {
+    settings: Settings,
+    rng: Rng,
+    fleet: Fleet,
+    book: LoadBook,
+    index: Option<BlockIndex>,
+    overlaps: Overlaps,
+    rows: Vec<Candidate>,
+    call: u64,
+    stats: Stats,
+}
+
+#[derive(Debug)]
+struct OfferNames<'a>(&'a [Offer]);
+
+impl Names for OfferNames<'_> {
+    fn name(&self, offer: u32) -> &str {
+        &self.0[offer as usize].name
+    }
+}
+
+impl Selector {
+    /// An empty fleet under `settings`.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            rng: Rng::new(settings.seed),
+            fleet: Fleet::default(),
+            book: LoadBook::new(settings.block_size as usize),
+            index: settings
+                .rule
+                .records_placement()
+                .then(|| BlockIndex::new(settings.matcher)),
+            overlaps: Overlaps::default(),
+            rows: Vec::new(),
+            call: 0,
+            stats: Stats::default(),
+            settings,
+        }
+    }
+
+    /// Picks one of `offers`, books its load and records the placement, unless this is a dry run, which changes nothing
+    /// and returns what the next call will.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateWorker`] if two offers have one name, [`Error::NoCandidate`] if none may be picked; the offers'
+    /// standings then say why.
+    pub fn select(
+        &mut self,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+        dry_run: bool,
+    ) -> Result<Pick> {
+        self.expire(request.now);
+        self.resolve(offers, dry_run)?;
+        self.gather(offers, request);
+        if self.rows.is_empty() {
+            return Err(Error::NoCandidate);
+        }
+        let names = OfferNames(offers);
+        let view = View {
+            rows: &self.rows,
+            names: &names,
+            total_blocks: request.hashes.map(|hashes| hashes.len() as u32),
+            block_size: self.settings.block_size,
+            key: request.key,
+        };
+        let choice = if dry_run {
+            self.settings.rule.choose(&view, &mut self.rng.clone())
+        } else {
+            let choice = self.settings.rule.choose(&view, &mut self.rng);
+            self.settings.rule.settle(&view, choice);
+            choice
+        };
+        let row = self.rows[choice.row];
+        let usable = |blocks: u32| self.usable_tokens(blocks, request.prompt_tokens);
+        let best = self.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
+        let mut pick = Pick {
+            offer: row.offer as usize,
+            reason: if self.rows.len() == 1 {
+                Reason::OnlyOne
+            } else {
+                choice.reason
+            },
+            matched_tokens: usable(row.overlap),
+            best_matched_tokens: usable(best),
+            booking: None,
+        };
+        if !dry_run {
+            let worker = offers[pick.offer].id.ok_or(Error::NoCandidate)?;
+            pick.booking = Some(self.commit(worker, choice, &pick, request)?);
+            self.housekeep(offers.len(), request.now);
+        }
+        Ok(pick)
+    }
+
+    /// Engines recompute at least the last token, so a fully cached prompt is worth one block less.
+    fn usable_tokens(&self, blocks: u32, prompt_tokens: u64) -> u64 {
+        let block_size = u64::from(self.settings.block_size);
+        u64::from(blocks).min(prompt_tokens.saturating_sub(1) / block_size) * block_size
+    }
+
+    fn expire(&mut self, now: Millis) {
+        if self.settings.ttl_ms.is_none() {
+            return;
+        }
+        if let Some(index) = self
+            .index
+            .as_mut()
+            .filter(|index| index.next_expiry().is_some_and(|due| due <= now))
+        {
+            index.expire(now);
+        }
+    }
+
+    /// Fills in ids. New names are registered in the order of their names, so that the order of the list means nothing.
+    fn resolve(&mut self, offers: &mut [Offer], dry_run: bool) -> Result<()> {
+        self.call += 1;
+        let mut new: Vec<u32> = Vec::new();
+        for (i, offer) in offers.iter_mut().enumerate() {
+            if !offer.id.is_some_and(|id| self.fleet.is_current(id)) {
+                offer.id = self.fleet.find(&offer.name);
+            }
+            match offer.id {
+                Some(id) if !self.fleet.see(id, self.call) => {
+                    return Err(Error::DuplicateWorker(offer.name.to_string()));
+                }
+                Some(id) => {
+                    if offer.standing == Standing::Candidate && !self.fleet.is_ready(id) {
+                        offer.standing = Standing::NotReady;
+                    }
+                }
+                None => new.push(i as u32),
+            }
+        }
+        new.sort_unstable_by(|a, b| offers[*a as usize].name.cmp(&offers[*b as usize].name));
+        if let Some(pair) = new
+            .windows(2)
+            .find(|p| offers[p[0] as usize].name == offers[p[1] as usize].name)
+        {
+            return Err(Error::DuplicateWorker(
+                offers[pair[0] as usize].name.to_string(),
+            ));
+        }
+        if !dry_run {
+            for i in new {
+                let offer = &mut offers[i as usize];
+                offer.id = Some(self.register(&offer.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, name: &str) -> WorkerId {
+        let id = self.fleet.add(name, self.call);
+        self.book.add_worker(id);
+        if let Some(index) = &mut self.index {
+            index.add_worker(id, self.settings.max_blocks_per_worker);
+        }
+        id
+    }
+
+    fn gather(&mut self, offers: &[Offer], request: &Request<'_>) {
+        let indexed = match (&self.index, request.hashes) {
+            (Some(index), Some(hashes)) if !hashes.is_empty() => {
+                index.overlaps(hashes, &mut self.overlaps);
+                true
+            }
+            _ => false,
+        };
+        self.rows.clear();
+        let mut unknown = 0;
+        for (i, offer) in offers.iter().enumerate() {
+            let order = offer.id.map_or_else(
+                || {
+                    unknown += 1;
+                    u64::MAX
+                },
+                |id| self.fleet.order(id),
+            );
+            if offer.standing != Standing::Candidate {
+                continue;
+            }
+            let overlap = offer
+                .id
+                .filter(|_| indexed)
+                .map_or(0, |id| self.overlaps.depth(id.slot));
+            let load = offer.id.and_then(|id| self.book.load(id));
+            self.rows
+                .push(Candidate::new(i as u32, order, overlap, load));
+        }
+        if unknown > 0 {
+            self.number_unknown(offers);
+        }
+    }
+
+    /// Gives workers a dry run must not register the orders that registering them would.
+    fn number_unknown(&mut self, offers: &[Offer]) {
+        let mut unknown: Vec<&Offer> = offers.iter().filter(|offer| offer.id.is_none()).collect();
+        unknown.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let first = self.fleet.next_order();
+        for row in self.rows.iter_mut().filter(|row| row.order == u64::MAX) {
+            let name = &offers[row.offer as usize].name;
+            let rank = unknown.partition_point(|offer| offer.name < *name);
+            row.order = first + rank as u64;
+        }
+    }
+
+    fn commit(
+        &mut self,
+        worker: WorkerId,
+        choice: Choice,
+        pick: &Pick,
+        request: &Request<'_>,
+    ) -> Result<BookingId> {
+        let uncached = request.prompt_tokens - pick.matched_tokens;
+        let booking = self
+            .book
+            .book(worker, request.prompt_tokens, uncached, request.now)?;
+        if choice.cold {
+            self.book.mark_cold_pick(worker);
+        }
+        if let (Some(index), Some(hashes)) = (&mut self.index, request.hashes)
+            && !hashes.is_empty()
+        {
+            let expires = self
+                .settings
+                .ttl_ms
+                .map(|ttl| Millis(request.now.0.saturating_add(ttl)));
+            index.record(worker, hashes, Some(&self.overlaps), expires)?;
+        }
+        self.stats.selected += 1;
+        Ok(booking)
+    }
+
+    /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.
+    fn housekeep(&mut self, offered: usize, now: Millis) {
+        if now.0 > self.settings.booking_ttl_ms {
+            self.stats.expired +=
+                self.book
+                    .sweep(Millis(now.0 - self.settings.booking_ttl_ms)) as u64;
+        }
+        let kept = 2 * offered + 64;
+        if self.call.is_multiple_of(FORGET_EVERY)
+            && self.call > FORGET_AFTER
+            && self.fleet.len() > kept
+        {
+            for name in self
+                .fleet
+                .absent_since(self.call - FORGET_AFTER, self.fleet.len() - kept)
+            {
+                self.remove_worker(&name);
+                self.stats.forgotten += 1;
+            }
+        }
+    }
+
+    /// What the rule would see for `offers`. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateWorker`].
+    pub fn explain(
+        &mut self,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+    ) -> Result<Vec<Explained>> {
+        self.resolve(offers, true)?;
+        let standings: Vec<Standing> = offers.iter().map(|offer| offer.standing).collect();
+        for offer in offers.iter_mut() {
+            offer.standing = Standing::Candidate;
+        }
+        self.gather(offers, request);
+        for (offer, standing) in offers.iter_mut().zip(&standings) {
+            offer.standing = *standing;
+        }
+        let explained = |(row, standing): (&Candidate, Standing)| Explained {
+            offer: row.offer as usize,
+            standing,
+            overlap_blocks: row.overlap,
+            inflight: row.inflight,
+            pending_prefill_tokens: row.pending_prefill_tokens,
+        };
+        Ok(self.rows.iter().zip(standings).map(explained).collect())
+    }
+
+    // === impl life cycle ===
+
+    /// The first token of a booking arrived.
+    pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
+        self.book.first_token(id, now)
+    }
+
+    /// `n` more output tokens arrived.
+    pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
+        self.book.tokens(id, n, now)
+    }
+
+    /// The request ended, however it did. Returns the phase it closed from, `None` if it was closed already.
+    pub fn close(&mut self, id: BookingId) -> Option<Phase> {
+        self.book.close(id)
+    }
+
+    // === impl fleet ===
+
+    /// The id of a known worker.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<WorkerId> {
+        self.fleet.find(name)
+    }
+
+    fn find_or_add(&mut self, name: &str) -> WorkerId {
+        self.fleet.find(name).unwrap_or_else(|| self.register(name))
+    }
+
+    /// Marks a worker ready or not; what it holds stays known.
+    pub fn set_ready(&mut self, name: &str, ready: bool) {
+        let id = self.find_or_add(name);
+        self.fleet.set_ready(id, ready);
+    }
+
+    /// Sets the relative capacity of a worker.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`].
+    pub fn set_weight(&mut self, name: &str, weight: f64) -> Result<()> {
+        let id = self.find_or_add(name);
+        self.book.set_weight(id, weight)
+    }
+
+    /// Replaces the engine report of a worker.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`].
+    pub fn set_report(&mut self, name: &str, report: Report) -> Result<()> {
+        report.check()?;
+        let id = self.find_or_add(name);
+        self.book.set_report(id, report)
+    }
+
+    /// Forgets a worker, its blocks and its bookings. Returns whether it was known.
+    pub fn remove_worker(&mut self, name: &str) -> bool {
+        let Some((id, order)) = self.fleet.remove(name) else {
+            return false;
+        };
+        self.book.remove_worker(id);
+        self.settings.rule.forget(order);
+        if let Some(index) = &mut self.index {
+            // Known to the fleet means known to the index.
+            let removed = index.remove_worker(id);
+            debug_assert!(removed.is_ok(), "{removed:?}");
+        }
+        true
+    }
+
+    // === impl introspection ===
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The load book.
+    #[must_use]
+    pub fn book(&self) -> &LoadBook {
+        &self.book
+    }
+
+    /// Names and ids of the known workers, by slot.
+    #[must_use]
+    pub fn workers(&self) -> Vec<(std::sync::Arc<str>, WorkerId)> {
+        self.fleet.ids()
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Distinct blocks known, of one worker or of all; 0 for an unknown worker and for rules that keep no index.
+    #[must_use]
+    pub fn block_count(&self, name: Option<&str>) -> u64 {
+        let Some(index) = &self.index else { return 0 };
+        match name {
+            None => index.len(),
+            Some(name) => self
+                .fleet
+                .find(name)
+                .and_then(|id| index.block_count(id).ok())
+                .unwrap_or(0),
+        }
+    }
+
+    /// Heap bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.book.memory_bytes()
+            + self.fleet.memory_bytes()
+            + self.rows.capacity() * size_of::<Candidate>()
+            + self.index.as_ref().map_or(0, BlockIndex::memory_bytes)
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        self.book.validate()?;
+        for (name, id) in self.fleet.ids() {
+            if !self.fleet.is_current(id) || self.book.load(id).is_none() {
+                return Err(Error::Invariant(format!("worker {name:?} has no columns")));
+            }
+        }
+        self.index.as_ref().map_or(Ok(()), BlockIndex::validate)
+    }
+}

@@ -1,0 +1,625 @@
+use std::collections::HashMap;
+
+use super::*;
+use crate::error::Error;
+use crate::ids::Millis;
+use crate::index::Matcher;
+use crate::load::Report;
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+fn row(offer: u32, overlap: u32, inflight: u32) -> Candidate {
+    Candidate {
+        offer,
+        order: u64::from(offer),
+        overlap,
+        inflight,
+        weight: 1.0,
+        pending_prefill_tokens: 0,
+        decode_blocks: 0,
+        dispatched_tokens: 0,
+        last_cold_pick: 0,
+        report: Report::default(),
+    }
+}
+
+/// Rows of (overlap, inflight).
+fn rows(pairs: &[(u32, u32)]) -> Vec<Candidate> {
+    pairs
+        .iter()
+        .enumerate()
+        .map(|(i, &(overlap, inflight))| row(i as u32, overlap, inflight))
+        .collect()
+}
+
+fn choose(
+    rule: &Rule,
+    rows: &[Candidate],
+    total_blocks: Option<u32>,
+    key: Option<&str>,
+    seed: u64,
+) -> (usize, Reason) {
+    let view = View {
+        rows,
+        names: &NAMES.as_slice(),
+        total_blocks,
+        block_size: 16,
+        key: key.map(str::as_bytes),
+    };
+    let choice = rule.choose(&view, &mut Rng::new(seed));
+    (choice.row, choice.reason)
+}
+
+fn share(rule: &Rule, rows: &[Candidate], total_blocks: Option<u32>, picked: usize) -> f64 {
+    let hits = (0..1000)
+        .filter(|&seed| choose(rule, rows, total_blocks, None, seed).0 == picked)
+        .count();
+    hits as f64 / 1000.0
+}
+
+fn default_cache_aware() -> CacheAware {
+    CacheAware {
+        cache_threshold: Threshold::new(0.3),
+        min_matched_tokens: None,
+        holder_slack: 0,
+        overlap_decay: 0.0,
+        temperature: 0.0,
+        kv_spread: 1.0,
+        kv_ceiling: 1.0,
+        gate: SpillGate {
+            load_factor: 1.25,
+            margin: Margin::Auto,
+        },
+    }
+}
+
+fn cache_aware() -> Rule {
+    Rule::CacheAware(default_cache_aware())
+}
+
+#[test]
+fn threshold_compares_integers_inclusively() {
+    let third = Threshold::new(0.3);
+    assert!(third.reached(3, 10));
+    assert!(!third.reached(2, 10));
+    assert!(third.reached(2457, 8190));
+    assert!(!third.reached(2456, 8190));
+    assert!(Threshold::new(0.0).reached(0, 10));
+    assert!(!Threshold::new(1.0).reached(9, 10));
+}
+
+#[test]
+fn cache_aware_takes_the_least_loaded_holder() {
+    assert_eq!(
+        choose(
+            &cache_aware(),
+            &rows(&[(10, 5), (10, 0), (0, 0)]),
+            Some(10),
+            None,
+            1
+        ),
+        (1, Reason::Prefix)
+    );
+}
+
+#[test]
+fn cache_aware_names_every_fallback() {
+    let rule = cache_aware();
+    assert_eq!(
+        choose(&rule, &rows(&[(2, 1), (0, 0)]), Some(10), None, 1),
+        (1, Reason::Cold)
+    );
+    assert_eq!(
+        choose(&rule, &rows(&[(3, 1), (0, 0)]), Some(10), None, 1),
+        (0, Reason::Prefix)
+    );
+    assert_eq!(
+        choose(&rule, &rows(&[(0, 1), (0, 0)]), Some(0), None, 1),
+        (1, Reason::ShortPrompt)
+    );
+    assert_eq!(
+        choose(&rule, &rows(&[(0, 1), (0, 0)]), None, None, 1),
+        (1, Reason::NoKey)
+    );
+}
+
+#[test]
+fn a_threshold_of_zero_still_needs_one_block() {
+    let rule = Rule::CacheAware(CacheAware {
+        cache_threshold: Threshold::new(0.0),
+        ..default_cache_aware()
+    });
+    assert_eq!(
+        choose(&rule, &rows(&[(0, 1), (0, 0)]), Some(10), None, 1),
+        (1, Reason::Cold)
+    );
+    assert_eq!(
+        choose(&rule, &rows(&[(1, 1), (0, 0)]), Some(10), None, 1),
+        (0, Reason::Prefix)
+    );
+}
+
+#[test]
+fn many_matched_tokens_are_a_hit_whatever_their_share() {
+    let by_share = cache_aware();
+    let by_tokens = Rule::CacheAware(CacheAware {
+        min_matched_tokens: Some(32_000),
+        ..default_cache_aware()
+    });
+    let view = rows(&[(2_999, 1), (0, 0)]);
+    assert_eq!(
+        choose(&by_share, &view, Some(10_000), None, 1).1,
+        Reason::Cold
+    );
+    assert_eq!(
+        choose(&by_tokens, &view, Some(10_000), None, 1),
+        (0, Reason::Prefix)
+    );
+}
+
+#[test]
+fn idle_fleets_and_one_request_keep_the_holder() {
+    for loads in [[0, 0, 0], [1, 0, 0]] {
+        let view = rows(&[(10, loads[0]), (0, loads[1]), (0, loads[2])]);
+        assert_eq!(
+            choose(&cache_aware(), &view, Some(10), None, 3),
+            (0, Reason::Prefix)
+        );
+    }
+}
+
+#[test]
+fn the_gate_asks_the_holder_and_never_somebody_else() {
+    assert_eq!(
+        choose(
+            &cache_aware(),
+            &rows(&[(10, 0), (0, 50)]),
+            Some(10),
+            None,
+            1
+        ),
+        (0, Reason::Prefix)
+    );
+    assert_eq!(
+        choose(
+            &cache_aware(),
+            &rows(&[(10, 100), (0, 0)]),
+            Some(10),
+            None,
+            1
+        ),
+        (1, Reason::Spill)
+    );
+}
+
+#[test]
+fn equal_holders_share_evenly_over_seeds() {
+    let half = share(
+        &cache_aware(),
+        &rows(&[(10, 0), (10, 0), (0, 0)]),
+        Some(10),
+        0,
+    );
+    assert!((0.45..=0.55).contains(&half), "{half}");
+}
+
+#[test]
+fn slack_admits_a_slightly_worse_but_idle_holder_only_by_score() {
+    let slack = Rule::CacheAware(CacheAware {
+        holder_slack: 2,
+        overlap_decay: 1.0,
+        ..default_cache_aware()
+    });
+    let mut view = rows(&[(10, 0), (9, 0)]);
+    assert_eq!(choose(&slack, &view, Some(10), None, 1).0, 0);
+    view[0].report.queued_tokens = Some(160.0);
+    view[1].report.queued_tokens = Some(0.0);
+    assert_eq!(
+        choose(&slack, &view, Some(10), None, 1).0,
+        1,
+        "10 / (1 + 1 * 1) < 9"
+    );
+    view[0].report.queued_tokens = None;
+    assert_eq!(
+        choose(&slack, &view, Some(10), None, 1).0,
+        0,
+        "no report, no decay"
+    );
+}
+
+#[test]
+fn temperature_spreads_over_holders_and_ignores_scale() {
+    let soft = |t: f64| CacheAware {
+        holder_slack: 1000,
+        temperature: t,
+        ..default_cache_aware()
+    };
+    let rule = Rule::CacheAware(soft(1.0));
+    let equal = share(&rule, &rows(&[(10, 0), (10, 3)]), Some(10), 0);
+    assert!((0.45..=0.55).contains(&equal), "{equal}");
+    let small = share(&rule, &rows(&[(10, 0), (5, 0), (0, 0)]), Some(10), 0);
+    let large = share(&rule, &rows(&[(1000, 0), (500, 0), (0, 0)]), Some(1000), 0);
+    assert!((small - large).abs() < 1e-9, "{small} {large}");
+    assert!(
+        (0.68..=0.78).contains(&small),
+        "1 / (1 + 1/e) = 0.731, got {small}"
+    );
+    assert!(
+        (share(&rule, &rows(&[(10, 0), (5, 0), (0, 0)]), Some(10), 2)).abs() < 1e-9,
+        "only holders"
+    );
+    let cold = share(
+        &Rule::CacheAware(soft(0.0)),
+        &rows(&[(10, 0), (5, 0)]),
+        Some(10),
+        0,
+    );
+    assert!((cold - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn kv_pressure_breaks_affinity_only_when_uneven_or_over_the_ceiling() {
+    let spread = Rule::CacheAware(CacheAware {
+        kv_spread: 0.3,
+        ..default_cache_aware()
+    });
+    let ceiling = Rule::CacheAware(CacheAware {
+        kv_ceiling: 0.95,
+        ..default_cache_aware()
+    });
+    let view = |a: f64, b: f64| {
+        let mut view = rows(&[(10, 1), (0, 0)]);
+        view[0].report.kv_usage = Some(a);
+        view[1].report.kv_usage = Some(b);
+        view
+    };
+    assert_eq!(
+        choose(&spread, &view(0.9, 0.1), Some(10), None, 1),
+        (1, Reason::Imbalance)
+    );
+    assert_eq!(
+        choose(&spread, &view(0.9, 0.9), Some(10), None, 1),
+        (0, Reason::Prefix)
+    );
+    assert_eq!(
+        choose(&ceiling, &view(0.9, 0.1), Some(10), None, 1),
+        (0, Reason::Prefix)
+    );
+    assert_eq!(
+        choose(&ceiling, &view(0.96, 0.1), Some(10), None, 1),
+        (1, Reason::Imbalance)
+    );
+    assert_eq!(
+        choose(&spread, &rows(&[(10, 1), (0, 0)]), Some(10), None, 1),
+        (0, Reason::Prefix)
+    );
+}
+
+#[test]
+fn least_loaded_divides_by_weight_and_ties_follow_the_cold_order() {
+    let rule = Rule::LeastLoaded(LeastLoaded::default());
+    let mut view = rows(&[(0, 3), (0, 1), (0, 1)]);
+    view[0].weight = 3.0;
+    for i in 0..3 {
+        let third = share(&rule, &view, None, i);
+        assert!((0.26..=0.41).contains(&third), "worker {i}: {third}");
+    }
+    view[1].last_cold_pick = 5;
+    view[2].last_cold_pick = 4;
+    view[0].last_cold_pick = 6;
+    assert_eq!(
+        choose(&rule, &view, None, None, 1),
+        (2, Reason::LeastLoaded)
+    );
+}
+
+#[test]
+fn least_loaded_can_count_tokens_or_blocks() {
+    let mut view = rows(&[(0, 0), (0, 9)]);
+    view[0].pending_prefill_tokens = 100;
+    view[1].decode_blocks = 3;
+    let by = |unit| {
+        choose(
+            &Rule::LeastLoaded(LeastLoaded { unit }),
+            &view,
+            None,
+            None,
+            1,
+        )
+        .0
+    };
+    assert_eq!(by(LoadUnit::Inflight), 0);
+    assert_eq!(by(LoadUnit::Tokens), 1);
+    assert_eq!(by(LoadUnit::Blocks), 0);
+}
+
+#[test]
+fn power_of_two_never_mixes_units() {
+    let rule = Rule::PowerOfTwo(PowerOfTwo {
+        choices: 2,
+        compare: Compare::ExpectedWait,
+    });
+    let mut view = rows(&[(0, 1), (0, 3)]);
+    view[0].report.queued_tokens = Some(1e9);
+    assert_eq!(
+        choose(&rule, &view, None, None, 1).0,
+        0,
+        "one report missing: requests for both"
+    );
+    view[1].report.queued_tokens = Some(0.0);
+    assert_eq!(choose(&rule, &view, None, None, 1).0, 1);
+}
+
+#[test]
+fn expected_wait_adds_work_and_kv_pressure() {
+    let rule = Rule::PowerOfTwo(PowerOfTwo {
+        choices: 2,
+        compare: Compare::ExpectedWait,
+    });
+    let mut view = rows(&[(0, 0), (0, 0)]);
+    let report = |queued, usage| Report {
+        queued_tokens: Some(queued),
+        kv_usage: Some(usage),
+        prefill_tps: Some(2_000.0),
+    };
+    view[0].report = report(3_000.0, 0.5);
+    view[0].dispatched_tokens = 1_000;
+    for (queued, picked) in [(4_290.0, 1), (4_310.0, 0)] {
+        view[1].report = report(queued, 0.0);
+        assert_eq!(
+            choose(&rule, &view, None, None, 1).0,
+            picked,
+            "2.15 s against {}",
+            queued / 2_000.0
+        );
+    }
+}
+
+#[test]
+fn power_of_two_samples_the_lower_load() {
+    let rule = Rule::PowerOfTwo(PowerOfTwo {
+        choices: 2,
+        compare: Compare::Inflight,
+    });
+    assert!((share(&rule, &rows(&[(0, 0), (0, 9)]), None, 0) - 1.0).abs() < 1e-9);
+    let worst = share(&rule, &rows(&[(0, 9), (0, 1), (0, 0)]), None, 0);
+    assert!(
+        worst.abs() < 1e-9,
+        "the highest of three can never win a pair"
+    );
+    assert_eq!(choose(&rule, &rows(&[(0, 7)]), None, None, 1).0, 0);
+}
+
+#[test]
+fn rendezvous_moves_only_the_keys_of_the_worker_that_left() {
+    let rule = Rule::Rendezvous(Rendezvous { seed: 1337 });
+    let (all, without_b) = (rows(&[(0, 0); 3]), vec![row(0, 0, 0), row(2, 0, 0)]);
+    let mut used = [0; 3];
+    for i in 0..300 {
+        let key = format!("session-{i}");
+        let before = choose(&rule, &all, None, Some(&key), 1).0;
+        let after = without_b[choose(&rule, &without_b, None, Some(&key), 1).0].offer as usize;
+        used[before] += 1;
+        assert!(
+            before == 1 || before == after,
+            "{key} moved from {before} to {after}"
+        );
+        assert_ne!(after, 1);
+        let reversed = [row(2, 0, 0), row(1, 0, 0), row(0, 0, 0)];
+        assert_eq!(
+            reversed[choose(&rule, &reversed, None, Some(&key), 9).0].offer as usize,
+            before
+        );
+    }
+    assert!(used.iter().all(|&n| n > 60), "{used:?}");
+}
+
+#[test]
+fn rendezvous_shares_follow_weights() {
+    let rule = Rule::Rendezvous(Rendezvous { seed: 1337 });
+    let mut view = rows(&[(0, 0); 3]);
+    view[0].weight = 2.0;
+    let mut used = [0.0_f64; 3];
+    for i in 0..40_000 {
+        used[choose(&rule, &view, None, Some(&i.to_string()), 1).0] += 1.0 / 400.0;
+    }
+    for (got, want) in used.iter().zip([50.0_f64, 25.0, 25.0]) {
+        assert!((got - want).abs() <= 1.0, "{used:?}");
+    }
+    assert_eq!(
+        choose(&rule, &rows(&[(0, 1), (0, 0)]), None, None, 1),
+        (1, Reason::NoKey)
+    );
+}
+
+#[test]
+fn random_follows_weights() {
+    let rule = Rule::Random(Random);
+    let mut view = rows(&[(0, 5), (0, 0)]);
+    assert!((0.42..=0.58).contains(&share(&rule, &view, None, 0)));
+    view[0].weight = 3.0;
+    assert!((0.68..=0.82).contains(&share(&rule, &view, None, 0)));
+    assert_eq!(choose(&rule, &view, None, None, 1).1, Reason::Random);
+}
+
+// === the selector ===
+
+fn settings(rule: Rule) -> Settings {
+    Settings {
+        rule,
+        block_size: 16,
+        seed: 1,
+        max_blocks_per_worker: 1000,
+        matcher: Matcher::Kary,
+        ttl_ms: None,
+        booking_ttl_ms: 3_600_000,
+    }
+}
+
+fn selector(rule: Rule) -> Selector {
+    Selector::new(settings(rule))
+}
+
+fn offers(names: &[&str]) -> Vec<Offer> {
+    names.iter().map(|&name| Offer::new(name)).collect()
+}
+
+fn pick(selector: &mut Selector, names: &[&str]) -> String {
+    let mut offers = offers(names);
+    let pick = selector
+        .select(&mut offers, &Request::default(), false)
+        .unwrap();
+    offers[pick.offer].name.to_string()
+}
+
+#[test]
+fn round_robin_follows_names_through_flaps() {
+    let mut s = selector(Rule::RoundRobin(RoundRobin::new(true)));
+    s.set_ready("a", true);
+    let all = ["a", "b", "c"];
+    s.set_ready("b", false);
+    let picks: Vec<String> = (0..4).map(|_| pick(&mut s, &all)).collect();
+    assert_eq!(picks, ["a", "c", "a", "c"]);
+    s.set_ready("b", true);
+    let picks: Vec<String> = (0..3).map(|_| pick(&mut s, &["c", "b", "a"])).collect();
+    assert_eq!(picks, ["a", "b", "c"]);
+}
+
+#[test]
+fn weighted_round_robin_is_smooth() {
+    let mut s = selector(Rule::RoundRobin(RoundRobin::new(true)));
+    s.set_weight("a", 5.0).unwrap();
+    let picks: Vec<String> = (0..14).map(|_| pick(&mut s, &["a", "b", "c"])).collect();
+    assert_eq!(picks.concat(), "aabacaaaabacaa");
+}
+
+#[test]
+fn a_seeded_start_uses_every_worker_as_first() {
+    let mut firsts: HashMap<String, u32> = HashMap::new();
+    for seed in 0..300 {
+        let rule = Rule::RoundRobin(RoundRobin::new(false));
+        let mut s = Selector::new(Settings {
+            seed,
+            ..settings(rule)
+        });
+        *firsts.entry(pick(&mut s, &["a", "b", "c"])).or_default() += 1;
+    }
+    assert!(
+        firsts.len() == 3 && firsts.values().all(|&n| n > 60),
+        "{firsts:?}"
+    );
+}
+
+#[test]
+fn dry_run_tells_the_next_pick_and_changes_nothing() {
+    let rules = [
+        Rule::LeastLoaded(LeastLoaded::default()),
+        Rule::RoundRobin(RoundRobin::new(false)),
+        Rule::Random(Random),
+        Rule::PowerOfTwo(PowerOfTwo {
+            choices: 2,
+            compare: Compare::Inflight,
+        }),
+    ];
+    for rule in rules {
+        let mut s = selector(rule);
+        for step in 0..40 {
+            let mut list = offers(&NAMES[..=step % 8]);
+            let dry = s.select(&mut list, &Request::default(), true).unwrap();
+            assert_eq!(dry.booking, None);
+            let again = s.select(&mut list, &Request::default(), true).unwrap();
+            let real = s.select(&mut list, &Request::default(), false).unwrap();
+            assert_eq!(
+                (dry, dry),
+                (
+                    again,
+                    Pick {
+                        booking: None,
+                        ..real
+                    }
+                )
+            );
+            assert_eq!(s.book().len(), step + 1);
+        }
+    }
+}
+
+#[test]
+fn duplicates_and_nobody_ready_are_refused_without_booking() {
+    let mut s = selector(Rule::Random(Random));
+    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
+    assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
+    assert_eq!(
+        s.select(&mut [], &Request::default(), false),
+        Err(Error::NoCandidate)
+    );
+    pick(&mut s, &["a", "b"]);
+    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
+    assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
+    s.set_ready("a", false);
+    let mut list = offers(&["a", "b"]);
+    list[1].standing = Standing::Excluded;
+    assert_eq!(
+        s.select(&mut list, &Request::default(), false),
+        Err(Error::NoCandidate)
+    );
+    assert_eq!(
+        [list[0].standing, list[1].standing],
+        [Standing::NotReady, Standing::Excluded]
+    );
+    assert_eq!(s.book().len(), 1);
+}
+
+#[test]
+fn one_candidate_is_booked_under_its_own_reason() {
+    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    let mut list = offers(&["a"]);
+    let pick = s
+        .select(
+            &mut list,
+            &Request {
+                prompt_tokens: 40,
+                ..Request::default()
+            },
+            false,
+        )
+        .unwrap();
+    assert_eq!(pick.reason, Reason::OnlyOne);
+    assert_eq!(s.book().pending_prefill_tokens(list[0].id.unwrap()), 40);
+}
+
+#[test]
+fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
+    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    for i in 0..20_000 {
+        let names = [format!("pod-{i}"), format!("pod-{}", i + 1)];
+        pick(&mut s, &[&names[0], &names[1]]);
+        assert!(s.workers().len() <= 68 + 1024 + 64, "{}", s.workers().len());
+    }
+    assert!(s.stats().forgotten > 18_000);
+    s.validate().unwrap();
+}
+
+#[test]
+fn two_pools_in_turn_keep_each_other() {
+    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    let large: Vec<String> = (0..300).map(|i| format!("pod-{i}")).collect();
+    let large: Vec<&str> = large.iter().map(String::as_str).collect();
+    for _ in 0..2_000 {
+        pick(&mut s, &large);
+        pick(&mut s, &["a", "b"]);
+    }
+    assert_eq!((s.workers().len(), s.stats().forgotten), (302, 0));
+}
+
+#[test]
+fn silent_bookings_expire() {
+    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    pick(&mut s, &["a", "b"]);
+    let late = Request {
+        now: Millis(3_600_002),
+        ..Request::default()
+    };
+    s.select(&mut offers(&["a", "b"]), &late, false).unwrap();
+    assert_eq!((s.book().len(), s.stats().expired), (1, 1));
+}

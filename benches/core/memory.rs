@@ -8,6 +8,8 @@ use std::io::Result;
 
 use cachelb_core::ids::{SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
+use dashmap::DashMap;
+
 use counting::{Counting, live_bytes};
 use random::Random;
 use rows::Row;
@@ -24,7 +26,7 @@ fn main() -> Result<()> {
         measure_fill(chain)?;
         measure_churn(chain)?;
     }
-    Ok(())
+    measure_map_of_maps()
 }
 
 fn worker(slot: u32) -> WorkerId {
@@ -91,6 +93,29 @@ fn measure_churn(chain: usize) -> Result<()> {
     index.validate().expect("the index is sound after churn");
     let bytes = live_bytes() - empty;
     emit("one-holder/churn-10x", chain, bytes, &index, index.len())
+}
+
+/// What a concurrent map per block costs instead: block -> (worker -> last use), one holder each.
+fn measure_map_of_maps() -> Result<()> {
+    let blocks = BLOCKS / 10;
+    let mut random = Random(9);
+    let empty = live_bytes();
+    let index: DashMap<u64, DashMap<u32, u64>> = DashMap::new();
+    for _ in 0..blocks {
+        let holders = DashMap::new();
+        holders.insert(random.below(WORKERS), 1);
+        index.insert(random.bits(), holders);
+    }
+    let per_block = (live_bytes() - empty) as f64 / index.len() as f64;
+    Row {
+        id: "bytes/map-of-maps".to_owned(),
+        unit: "bytes/block",
+        p50: per_block,
+        p99: per_block,
+        n: blocks,
+        note: "nested dashmap, for comparison; grows with the cores of the machine".to_owned(),
+    }
+    .emit()
 }
 
 fn emit(what: &str, chain: usize, bytes: usize, index: &BlockIndex, blocks: u64) -> Result<()> {

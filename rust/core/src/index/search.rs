@@ -82,6 +82,10 @@ impl BlockIndex {
                 keys[j as usize] = Key::new(hashes[depths[j as usize] as usize - 1]);
                 self.table.prefetch(keys[j as usize]);
             }
+            if last != NONE {
+                // The answer is likely in the run of the deepest block so far; its node arrives while the table does.
+                self.prefetch_run(self.blocks.run(last));
+            }
             for j in 0..probes as usize {
                 let Some(block) = self.table.probe(keys[j]) else {
                     high = depths[j];

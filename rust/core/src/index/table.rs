@@ -1,7 +1,7 @@
 //! Open-addressing table: sequence hash -> block id.
 //!
-//! A bucket is one cache line: seven 8-byte slots `{fingerprint 32, block id + 1}` and a word that counts the keys that
-//! passed this bucket because it was full. A search stops at the first bucket nobody passed, so deletion leaves no
+//! A bucket is one cache line: seven 8-byte slots `{fingerprint 32, block id}` and a word that says which slots are in
+//! use and counts the keys that passed this bucket because it was full. A search stops at the first bucket nobody passed, so deletion leaves no
 //! tombstone and lookup cost never degrades under churn. The full hash lives in the block columns, not here: a
 //! fingerprint match is a claim that the caller verifies where it matters.
 //!
@@ -14,6 +14,9 @@ use crate::ids::SequenceHash;
 
 const SLOTS: usize = 7;
 const WORDS: usize = 8;
+/// Bits of the last word that mark slots in use; the keys that passed are counted above them.
+const IN_USE: u64 = (1 << SLOTS) - 1;
+const PASSED: u64 = 1 << 8;
 const MIN_BUCKETS: usize = 8;
 /// Buckets moved by every mutation while a resize is under way.
 const STEP: usize = 4;
@@ -38,8 +41,18 @@ impl Key {
 
     #[inline]
     fn slot(self, block: u32) -> u64 {
-        self.fingerprint() | (u64::from(block) + 1)
+        self.fingerprint() | u64::from(block)
     }
+}
+
+/// The slots in use that `wanted` holds for, one bit each. No branch per slot: which one matches is unpredictable.
+#[inline]
+fn select(bucket: &[u64; WORDS], wanted: impl Fn(u64) -> bool) -> u64 {
+    let mut found = 0;
+    for (i, &slot) in bucket[..SLOTS].iter().enumerate() {
+        found |= u64::from(wanted(slot)) << i;
+    }
+    found & bucket[SLOTS]
 }
 
 /// One bucket array, aligned to cache lines inside a zeroed (hence lazily touched) word vector.
@@ -100,15 +113,15 @@ impl Buckets {
         let mut at = self.home(key);
         for _ in 0..=self.mask {
             let bucket = self.bucket(at);
-            for &slot in &bucket[..SLOTS] {
-                if slot >> 32 == fingerprint && slot != 0 {
-                    let block = (slot as u32) - 1;
-                    if accept(block) {
-                        return Some(block);
-                    }
+            let mut found = select(bucket, |slot| slot >> 32 == fingerprint);
+            while found != 0 {
+                let block = bucket[found.trailing_zeros() as usize] as u32;
+                if accept(block) {
+                    return Some(block);
                 }
+                found &= found - 1;
             }
-            if bucket[SLOTS] == 0 {
+            if bucket[SLOTS] < PASSED {
                 return None;
             }
             at = (at + 1) & self.mask;
@@ -122,11 +135,13 @@ impl Buckets {
         let mut at = self.home(key);
         loop {
             let bucket = self.bucket_mut(at);
-            if let Some(slot) = bucket[..SLOTS].iter_mut().find(|s| **s == 0) {
-                *slot = key.slot(block);
+            let free = (!bucket[SLOTS] & IN_USE).trailing_zeros() as usize;
+            if free < SLOTS {
+                bucket[free] = key.slot(block);
+                bucket[SLOTS] |= 1 << free;
                 return;
             }
-            bucket[SLOTS] += 1;
+            bucket[SLOTS] += PASSED;
             at = (at + 1) & self.mask;
         }
     }
@@ -139,16 +154,17 @@ impl Buckets {
         let mut at = home;
         for _ in 0..=self.mask {
             let bucket = self.bucket_mut(at);
-            if let Some(slot) = bucket[..SLOTS].iter_mut().find(|s| **s == wanted) {
-                *slot = 0;
+            let found = select(bucket, |slot| slot == wanted);
+            if found != 0 {
+                bucket[SLOTS] &= !found;
                 let mut passed = home;
                 while passed != at {
-                    self.bucket_mut(passed)[SLOTS] -= 1;
+                    self.bucket_mut(passed)[SLOTS] -= PASSED;
                     passed = (passed + 1) & self.mask;
                 }
                 return true;
             }
-            if bucket[SLOTS] == 0 {
+            if bucket[SLOTS] < PASSED {
                 return false;
             }
             at = (at + 1) & self.mask;
@@ -278,15 +294,17 @@ impl Table {
                 let mut at = home;
                 loop {
                     let bucket = old.bucket(at);
-                    for &slot in bucket[..SLOTS].iter().filter(|s| **s != 0) {
-                        let block = (slot as u32) - 1;
+                    let mut used = bucket[SLOTS] & IN_USE;
+                    while used != 0 {
+                        let block = bucket[used.trailing_zeros() as usize] as u32;
+                        used &= used - 1;
                         if found < moving.len() && old.home(Key::new(blocks.hash(block))) == home {
                             moving[found] = block;
                             found += 1;
                         }
                     }
                     at = (at + 1) & old.mask;
-                    if bucket[SLOTS] == 0 || at == home {
+                    if bucket[SLOTS] < PASSED || at == home {
                         break;
                     }
                 }
@@ -311,9 +329,14 @@ impl Table {
         let arrays = [Some(&self.current), self.old.as_ref().map(|(old, _)| old)];
         arrays.into_iter().flatten().flat_map(|array| {
             (0..array.len())
-                .flat_map(move |b| array.bucket(b)[..SLOTS].iter().copied())
-                .filter(|slot| *slot != 0)
-                .map(|slot| (slot as u32) - 1)
+                .flat_map(move |b| {
+                    array.bucket(b)[..SLOTS]
+                        .iter()
+                        .enumerate()
+                        .map(move |(i, slot)| (b, i, *slot))
+                })
+                .filter(|(b, i, _)| array.bucket(*b)[SLOTS] >> i & 1 == 1)
+                .map(|(_, _, slot)| slot as u32)
         })
     }
 }

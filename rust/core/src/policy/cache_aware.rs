@@ -13,7 +13,7 @@ use super::rng::Rng;
 use super::rule::Choice;
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 
-/// A fraction kept as decimal parts per [`Threshold::DENOMINATOR`], so that 3 of 10 blocks reach 0.3 exactly.
+/// A fraction kept as decimal parts per `DENOMINATOR`, so that 3 of 10 blocks reach 0.3 exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threshold(u64);
 

@@ -35,6 +35,7 @@ check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-ben
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright --warnings
 	$(BIN)/python -m mypy.stubtest cachelb._core
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check_licences.py

@@ -1,6 +1,6 @@
 //! The one place where coverage changes: entries, counts, holes, holder sets, run lengths.
 
-use super::prefetch::prefetch;
+use super::hints::prefetch;
 use super::recency::NEVER;
 use super::runs::Entry;
 use super::table::{AHEAD, Key};

@@ -18,10 +18,11 @@ mod blocks;
 mod cover;
 mod evict;
 mod expiry;
+mod hints;
 mod insert;
 mod lanes;
 mod overlap;
-mod prefetch;
+
 mod recency;
 mod runs;
 mod search;

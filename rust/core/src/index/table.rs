@@ -9,7 +9,7 @@
 //! array, so that one comparison tells which array holds a key.
 
 use super::blocks::Blocks;
-use super::prefetch::prefetch;
+use super::hints::{huge_pages, prefetch};
 use crate::ids::SequenceHash;
 
 const SLOTS: usize = 7;
@@ -67,6 +67,7 @@ struct Buckets {
 impl Buckets {
     fn new(buckets: usize) -> Self {
         let words = vec![0_u64; buckets * WORDS + WORDS];
+        huge_pages(&words);
         let offset = words.as_ptr().align_offset(64).min(WORDS);
         Self {
             words,

@@ -203,15 +203,9 @@ impl BlockIndex {
         self.blocks.free(base, len);
     }
 
-    /// Fills the columns of the fresh ids from `base` on and adds them to the table. With `check`, stops before a hash
-    /// that is already stored. Returns how many were added; the other ids are given back.
-    pub(super) fn fill(
-        &mut self,
-        base: u32,
-        hashes: &[SequenceHash],
-        run: u32,
-        check: bool,
-    ) -> u32 {
+    /// Fills the columns of the fresh ids from `base` on and adds them to the table, up to a hash that is already stored.
+    /// Returns how many were added; the other ids are given back.
+    pub(super) fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32) -> u32 {
         self.blocks.set_hashes(base, hashes);
         self.blocks.set_run(base, hashes.len() as u32, run);
         for &hash in &hashes[..hashes.len().min(AHEAD)] {
@@ -221,12 +215,10 @@ impl BlockIndex {
             if let Some(&ahead) = hashes.get(i + AHEAD) {
                 self.table.prefetch(Key::new(ahead));
             }
-            if check && self.table.find(hash, &self.blocks).is_some() {
+            if !self.table.insert(hash, base + i as u32, &self.blocks) {
                 self.blocks.free(base + i as u32, (hashes.len() - i) as u32);
                 return i as u32;
             }
-            self.table
-                .insert(Key::new(hash), base + i as u32, &self.blocks);
         }
         hashes.len() as u32
     }

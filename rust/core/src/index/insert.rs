@@ -30,34 +30,21 @@ impl BlockIndex {
     ) -> Result<u32> {
         let capacity = self.worker(worker)?.capacity as usize;
         let expires = self.deadline(expires);
-        let (mut known, mut block) = match hint {
+        let (known, mut last) = match hint {
             Some(hint) if hint.fits(self.version, hashes.len()) => hint.known(),
-            _ => self.search(hashes),
+            _ => self.known_path(hashes, false),
         };
         let hashes = &hashes[..hashes.len().min(capacity)];
         if hashes.is_empty() {
             return Ok(0);
         }
-        let lane = self.lane(worker.slot, Medium::Gpu);
-        if known as usize > hashes.len() {
-            known = hashes.len() as u32;
-            block = self.ancestor(block, known - 1);
-        }
-        let new = &hashes[known as usize..];
-        let mut held = 0;
-        let mut run = NONE;
+        let known = (known as usize).min(hashes.len());
         if known > 0 {
-            let end = self.end_at(block, lane, !new.is_empty());
-            (held, run) = self.hold_path(end, lane, 0, expires);
-            if let Some(entry) = self.entry(run, lane) {
-                self.touch_record(entry.record, if new.is_empty() { expires } else { 0 });
-            }
+            last = self.ancestor(last, known as u32 - 1);
         }
-        // The path is the most recent use and fits, so what goes lies outside it.
-        let after = self.lanes[lane].count + new.len() as u64;
-        self.evict(lane, after.saturating_sub(capacity as u64));
-        held += self.attach(lane, run, new, false, expires);
-        self.finish();
+        let lane = self.lane(worker.slot, Medium::Gpu);
+        let held = self.insert(lane, last, &hashes[known..], 0, expires, false);
+        self.evict_excess(lane, capacity);
         Ok(held)
     }
 
@@ -107,23 +94,42 @@ impl BlockIndex {
             return Ok(0);
         }
         let lane = self.lane(worker.slot, medium);
-        let new = &hashes[known..];
+        let held = self.insert(lane, last, &hashes[known..], from, expires, true);
+        // Ancestors may make the path longer than the capacity: then its own end is among what goes.
+        self.evict_excess(lane, capacity as usize);
+        Ok(held)
+    }
+
+    /// Holds the path that ends at the block `last` from depth `from` on, adds `new` behind it and makes this the lane's
+    /// most recent use.
+    fn insert(
+        &mut self,
+        lane: u32,
+        last: u32,
+        new: &[SequenceHash],
+        from: u32,
+        expires: u64,
+        claimed: bool,
+    ) -> u32 {
         let (mut held, mut run) = (0, NONE);
         if last != NONE {
             let end = self.end_at(last, lane, !new.is_empty());
             (held, run) = self.hold_path(end, lane, from, expires);
-            if new.is_empty()
-                && let Some(entry) = self.entry(run, lane)
-            {
-                self.touch_record(entry.record, expires);
-            }
         }
-        held += self.attach(lane, run, new, true, expires);
-        // Ancestors may make the path longer than the capacity, so the stored blocks may be among those that go.
-        let excess = self.lanes[lane].count.saturating_sub(u64::from(capacity));
+        let added = self.attach(lane, run, new, expires, claimed);
+        if added == 0
+            && run != NONE
+            && let Some(entry) = self.entry(run, lane)
+        {
+            self.touch_record(entry.record, expires);
+        }
+        held + added
+    }
+
+    fn evict_excess(&mut self, lane: u32, capacity: usize) {
+        let excess = self.lanes[lane].count.saturating_sub(capacity as u64);
         self.evict(lane, excess);
         self.finish();
-        Ok(held)
     }
 
     fn deadline(&mut self, expires: Option<Millis>) -> u64 {
@@ -257,27 +263,29 @@ impl BlockIndex {
         lane: u32,
         run: u32,
         new: &[SequenceHash],
-        check: bool,
         expires: u64,
+        claimed: bool,
     ) -> u32 {
         let parent = run;
         let mut run = run;
         let mut left = new;
         let mut added = 0;
         if run != NONE && !left.is_empty() {
-            added = self.lengthen(lane, run, left, check, expires);
+            added = self.lengthen(lane, run, left, expires);
+            self.runs[run].claimed |= claimed && added > 0;
             left = &left[added as usize..];
         }
         while !left.is_empty() {
-            if check && self.table.find(left[0], &self.blocks).is_some() {
+            if self.table.find(left[0], &self.blocks).is_some() {
                 self.stats.conflicts += 1;
                 break;
             }
             let (base, got) = self.blocks.alloc(left.len() as u32);
             let start = if run == NONE { 0 } else { self.runs[run].end() };
             let next = self.runs.add(base, got, start, run);
-            let filled = self.fill(base, &left[..got as usize], next, check);
+            let filled = self.fill(base, &left[..got as usize], next);
             self.runs[next].len = filled;
+            self.runs[next].claimed = claimed;
             self.add_entry(next, lane);
             self.set_count(next, lane, filled);
             run = next;
@@ -301,14 +309,7 @@ impl BlockIndex {
     }
 
     /// Lengthens the run itself where it has no children, the lane is its only holder and the next ids are free.
-    fn lengthen(
-        &mut self,
-        lane: u32,
-        run: u32,
-        new: &[SequenceHash],
-        check: bool,
-        expires: u64,
-    ) -> u32 {
+    fn lengthen(&mut self, lane: u32, run: u32, new: &[SequenceHash], expires: u64) -> u32 {
         let r = &self.runs[run];
         let (base, len) = (r.base, r.len);
         let Holders::One(entry) = r.holders else {
@@ -318,7 +319,7 @@ impl BlockIndex {
             return 0;
         }
         let got = self.blocks.extend(base + len, new.len() as u32);
-        let filled = self.fill(base + len, &new[..got as usize], run, check);
+        let filled = self.fill(base + len, &new[..got as usize], run);
         let r = &mut self.runs[run];
         r.len = len + filled;
         if let Some(entry) = r.holders.get_mut(lane) {

@@ -75,22 +75,21 @@ impl BlockIndex {
     /// `hashes` must be a chain computed from tokens: the search relies on it. For hashes of unknown origin there is
     /// [`Self::overlaps_verified`].
     pub fn overlaps(&self, hashes: &[SequenceHash], out: &mut Overlaps) {
-        let (known, block) = self.search(hashes);
+        let (known, block) = self.known_path(hashes, false);
         self.answer(hashes.len(), known, block, out);
     }
 
     /// [`Self::overlaps`] for hashes that may not be a chain at all: compares the whole known path, block by block.
     pub fn overlaps_verified(&self, hashes: &[SequenceHash], out: &mut Overlaps) {
-        let (mut known, mut block) = self.search(hashes);
-        if !self.is_path(&hashes[..known as usize], block) {
-            (known, block) = self.search_linear(hashes);
-        }
+        let (known, block) = self.known_path(hashes, true);
         self.answer(hashes.len(), known, block, out);
     }
 
-    /// Whether `hashes` are exactly the blocks from the root to `block`.
-    fn is_path(&self, hashes: &[SequenceHash], block: u32) -> bool {
-        let mut end = hashes.len();
+    /// How many leading hashes are known as one path, and its last block. Hashes that were stored as given, and with
+    /// `verify` all of them, are compared along the path: elsewhere the last hash vouches for those before it.
+    pub(super) fn known_path(&self, hashes: &[SequenceHash], verify: bool) -> (u32, u32) {
+        let (known, block) = self.search(hashes);
+        let mut end = known as usize;
         let mut run = if end == 0 {
             NONE
         } else {
@@ -99,18 +98,20 @@ impl BlockIndex {
         while run != NONE {
             let r = &self.runs[run];
             let start = r.start as usize;
-            let stored = self.blocks.hashes(r.base, (end - start) as u32);
-            if !stored
-                .iter()
-                .zip(&hashes[start..end])
-                .all(|(a, b)| *a == b.0)
-            {
-                return false;
+            if verify || r.claimed {
+                let stored = self.blocks.hashes(r.base, (end - start) as u32);
+                if !stored
+                    .iter()
+                    .zip(&hashes[start..end])
+                    .all(|(a, b)| *a == b.0)
+                {
+                    return self.search_linear(hashes);
+                }
             }
             end = start;
             run = r.parent;
         }
-        end == 0
+        (known, block)
     }
 
     fn answer(&self, asked: usize, known: u32, block: u32, out: &mut Overlaps) {

@@ -121,6 +121,8 @@ pub(super) struct Run {
     pub(super) full: u32,
     /// Entries with `0 < count < len`.
     pub(super) partial: u32,
+    /// Its hashes were stored as given, not computed from tokens: whether they follow from each other is a claim.
+    pub(super) claimed: bool,
     pub(super) holders: Holders,
 }
 
@@ -166,6 +168,7 @@ impl Runs {
             children: 0,
             full: EMPTY,
             partial: 0,
+            claimed: false,
             holders: Holders::None,
         };
         if let Some(slot) = self.free.pop() {

@@ -10,7 +10,6 @@ use super::lanes::{Lane, Worker};
 use super::recency::NEVER;
 use super::runs::Entry;
 use super::sets::EMPTY;
-use super::table::Key;
 use super::{BlockIndex, Matcher, NONE};
 use crate::error::{Error, Result};
 use crate::ids::{Millis, SequenceHash};
@@ -90,7 +89,7 @@ impl BlockIndex {
                     number[run.parent as usize]
                 },
             );
-            put32(out, run.len);
+            put32(out, run.len << 1 | u32::from(run.claimed));
             for &hash in self.blocks.hashes(run.base, run.len) {
                 put64(out, hash);
             }
@@ -219,7 +218,8 @@ impl BlockIndex {
     ) -> Result<Vec<u32>> {
         let count = reader.count(12)?;
         for number in 0..count as u32 {
-            let (parent, len) = (reader.u32()?, reader.u32()?);
+            let (parent, word) = (reader.u32()?, reader.u32()?);
+            let len = word >> 1;
             if len == 0 || len as usize > CHUNK {
                 return refuse(format!("run {number} has {len} blocks"));
             }
@@ -230,14 +230,14 @@ impl BlockIndex {
             // Numbers are ids in a fresh slab; children are counted once all runs are there.
             let run = self.runs.add(base, len, 0, NONE);
             self.runs[run].parent = parent;
+            self.runs[run].claimed = word & 1 == 1;
             self.blocks.set_run(base, len, run);
             for block in base..base + len {
                 let hash = SequenceHash(reader.u64()?);
-                if self.table.find(hash, &self.blocks).is_some() {
+                self.blocks.set_hashes(block, &[hash]);
+                if !self.table.insert(hash, block, &self.blocks) {
                     return refuse(format!("hash {:#x} stands twice", hash.0));
                 }
-                self.blocks.set_hashes(block, &[hash]);
-                self.table.insert(Key::new(hash), block, &self.blocks);
             }
             self.restore_entries(reader, run, &moved)?;
         }

@@ -26,6 +26,7 @@ impl BlockIndex {
             self.runs[parent].children -= 1;
         }
         self.blocks.set_run(base, at, upper);
+        self.runs[upper].claimed = self.runs[run].claimed;
         let holders = std::mem::take(&mut self.runs[run].holders);
         let mut full = self.sets.share(self.runs[run].full);
         let (mut above, mut below) = (Vec::new(), Vec::new());
@@ -109,6 +110,7 @@ impl BlockIndex {
             let u = &self.runs[upper];
             (u.base, u.len, u.start, u.parent, u.full)
         };
+        self.runs[lower].claimed |= self.runs[upper].claimed;
         let holders = std::mem::take(&mut self.runs[upper].holders);
         let whole = len + self.runs[lower].len;
         let mut entries = Vec::with_capacity(holders.as_slice().len());

@@ -242,16 +242,25 @@ impl Table {
             .find(key, |block| blocks.hash(block) == hash)
     }
 
-    /// Adds a hash that is not in the table.
+    /// Adds the hash of a block whose columns are filled; `false` if that hash is in the table already.
     #[inline]
-    pub(super) fn insert(&mut self, key: Key, block: u32, blocks: &Blocks) {
-        self.live += 1;
+    pub(super) fn insert(&mut self, hash: SequenceHash, block: u32, blocks: &Blocks) -> bool {
         if self.old.is_some() {
             self.advance(blocks);
-        } else if self.live * 5 > self.current.len() * SLOTS * 4 {
+        } else if (self.live + 1) * 5 > self.current.len() * SLOTS * 4 {
             self.start_resize(self.current.len() * 2);
         }
-        self.array_mut(key).insert(key, block);
+        let key = Key::new(hash);
+        let array = self.array_mut(key);
+        if array
+            .find(key, |other| blocks.hash(other) == hash)
+            .is_some()
+        {
+            return false;
+        }
+        array.insert(key, block);
+        self.live += 1;
+        true
     }
 
     /// Takes out a block; `false` if it was not there.

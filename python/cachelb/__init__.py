@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cachelb.errors import CachelbError, SnapshotError, TraceError, UnknownWorkerError
+from cachelb.decision import Decision
+from cachelb.errors import CachelbError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
 
-__all__ = ["CachelbError", "SnapshotError", "TraceError", "UnknownWorkerError", "__version__"]
+__all__ = [
+    "CachelbError",
+    "Decision",
+    "NoWorkerAvailable",
+    "SnapshotError",
+    "TraceError",
+    "UnknownWorkerError",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     __version__: str

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class CachelbError(Exception):
     """Base of every exception that cachelb defines.
@@ -50,5 +55,39 @@ class TraceError(CachelbError, ValueError):
     """
 
 
-for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError):
+class NoWorkerAvailable(CachelbError):  # noqa: N818 - the name of the public contract
+    """No worker may be picked: the list is empty, or nobody in it is ready.
+
+    Attributes:
+        reasons: Why each worker was left out, by key; empty for an empty list.
+        retry_after_s: When to try again, in seconds.
+
+    Example:
+        >>> import cachelb
+        >>> error = cachelb.NoWorkerAvailable({"gpu0": "not ready"})
+        >>> print(error)
+        no worker available: gpu0 is not ready
+        >>> error.retry_after_s
+        1.0
+    """
+
+    def __init__(self, reasons: Mapping[str, str], *, retry_after_s: float = 1.0) -> None:
+        """Keep the reasons.
+
+        Args:
+            reasons: Why each worker was left out, by key.
+            retry_after_s: When to try again, in seconds.
+        """
+        self.reasons: dict[str, str] = dict(reasons)
+        self.retry_after_s = retry_after_s
+        super().__init__(self.reasons)
+
+    def __str__(self) -> str:
+        """Name every worker and its reason."""
+        if not self.reasons:
+            return "no worker available: the list of workers is empty"
+        return "no worker available: " + ", ".join(f"{key} is {why}" for key, why in self.reasons.items())
+
+
+for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError, NoWorkerAvailable):
     _class.__module__ = "cachelb"

@@ -58,14 +58,12 @@ pub struct Pick {
     pub booking: Option<BookingId>,
 }
 
-/// One candidate of the latest view, for people.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What a selection saw of one offered worker, for people. Zeros for one that was no candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explained {
-    /// Position in the offers.
-    pub offer: usize,
     /// Whether it took part.
     pub standing: Standing,
-    /// Leading blocks it holds.
+    /// Leading blocks it held.
     pub overlap_blocks: u32,
     /// Requests in flight before this one.
     pub inflight: u32,
@@ -348,32 +346,20 @@ impl Selector {
         }
     }
 
-    /// What the rule would see for `offers`. Changes nothing.
-    ///
-    /// # Errors
-    /// [`Error::DuplicateWorker`].
-    pub fn explain(
-        &mut self,
-        offers: &mut [Offer],
-        request: &Request<'_>,
-    ) -> Result<Vec<Explained>> {
-        self.resolve(offers, true)?;
-        let standings: Vec<Standing> = offers.iter().map(|offer| offer.standing).collect();
-        for offer in offers.iter_mut() {
-            offer.standing = Standing::Candidate;
-        }
-        self.gather(offers, request);
-        for (offer, standing) in offers.iter_mut().zip(&standings) {
-            offer.standing = *standing;
-        }
-        let explained = |(row, standing): (&Candidate, Standing)| Explained {
-            offer: row.offer as usize,
-            standing,
-            overlap_blocks: row.overlap,
-            inflight: row.inflight,
-            pending_prefill_tokens: row.pending_prefill_tokens,
+    /// What the latest selection saw of the `offers` it was given, in their order.
+    #[must_use]
+    pub fn seen(&self, offers: &[Offer]) -> Box<[Explained]> {
+        let mut rows = self.rows.iter().peekable();
+        let explain = |(i, offer): (usize, &Offer)| {
+            let row = rows.next_if(|row| row.offer as usize == i);
+            Explained {
+                standing: offer.standing,
+                overlap_blocks: row.map_or(0, |row| row.overlap),
+                inflight: row.map_or(0, |row| row.inflight),
+                pending_prefill_tokens: row.map_or(0, |row| row.pending_prefill_tokens),
+            }
         };
-        Ok(self.rows.iter().zip(standings).map(explained).collect())
+        offers.iter().enumerate().map(explain).collect()
     }
 
     // === impl life cycle ===

@@ -1,0 +1,89 @@
+"""One class per routing policy.
+
+Example:
+    >>> from cachelb import policies
+    >>> policy = policies.make("cache-aware", block_size=32)
+    >>> with policy.select_worker(["gpu0", "gpu1"], tokens=range(640)) as decision:
+    ...     print(decision.reason)
+    cold
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cachelb.policies.base import BuiltinPolicy
+from cachelb.policies.cache_aware import CacheAware
+from cachelb.policies.least_loaded import LeastLoaded
+from cachelb.policies.power_of_two import PowerOfTwo
+from cachelb.policies.random import Random
+from cachelb.policies.rendezvous import Rendezvous
+from cachelb.policies.round_robin import RoundRobin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+__all__ = [
+    "ALIASES",
+    "POLICIES",
+    "BuiltinPolicy",
+    "CacheAware",
+    "LeastLoaded",
+    "PowerOfTwo",
+    "Random",
+    "Rendezvous",
+    "RoundRobin",
+    "make",
+]
+
+POLICIES: dict[str, type[BuiltinPolicy]] = {
+    "cache-aware": CacheAware,
+    "least-loaded": LeastLoaded,
+    "power-of-two": PowerOfTwo,
+    "rendezvous": Rendezvous,
+    "round-robin": RoundRobin,
+    "random": Random,
+}
+
+ALIASES: dict[str, str] = {"vllm-cache-aware": "cache-aware", "rendezvous-hash": "rendezvous"}
+
+
+def make(name: str, /, **options: Any) -> BuiltinPolicy:  # noqa: ANN401 - whatever the class takes
+    """Build the policy called `name`.
+
+    Args:
+        name: A key of `POLICIES` or `ALIASES`; underscores count as hyphens.
+        **options: Options of the policy's class.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: There is no such policy, or an option is outside its range.
+        TypeError: The policy has no such option, or an option has the wrong type.
+
+    Example:
+        >>> make("rendezvous_hash").name
+        'rendezvous'
+        >>> make("cache-awar")
+        Traceback (most recent call last):
+        ValueError: there is no policy 'cache-awar'; did you mean 'cache-aware'?
+    """
+    plain = name.replace("_", "-")
+    plain = ALIASES.get(plain, plain)
+    if plain not in POLICIES:
+        raise ValueError(f"there is no policy {name!r}{_nearest(plain, [*POLICIES, *ALIASES])}")
+    policy = POLICIES[plain]
+    known = policy.__new__.__kwdefaults__ or {}
+    for option in options:
+        if option not in known:
+            raise TypeError(f"policy {plain!r} has no option {option!r}{_nearest(option, known)}")
+    return policy(**options)
+
+
+def _nearest(wrong: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(wrong, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(map(repr, sorted(known)))}"

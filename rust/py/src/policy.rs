@@ -1,0 +1,493 @@
+//! The native base class of the policies.
+//!
+//! A selection reads the clock, the tokens and the workers first, then takes the one lock for rule, booking and record.
+//! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::time::Instant;
+
+use cachelb_core::Error;
+use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::load::{BookingId, Report};
+use cachelb_core::policy::{Offer, Request, Selector};
+use pyo3::exceptions::{PyAssertionError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::decision::{Decision, Selected};
+use crate::options::{Configured, configure};
+use crate::prompt::{Prompt, Reader};
+use crate::workers::{self, Roster};
+
+/// How a decision ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    Completed,
+    Client,
+    Backpressure,
+    Failed,
+    Cancelled,
+    Abandoned,
+}
+
+impl Ending {
+    const ALL: [Self; 6] = [
+        Self::Completed,
+        Self::Client,
+        Self::Backpressure,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Abandoned,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Client => "client",
+            Self::Backpressure => "backpressure",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// The arguments of one `select_worker` call, kept so that a decision can be retried.
+#[derive(Debug)]
+pub struct Call {
+    workers: Py<PyAny>,
+    tokens: Option<Py<PyAny>>,
+    blocks: Option<Py<PyAny>>,
+    prompt_tokens: Option<u64>,
+    session: Option<Py<PyString>>,
+    lora: Option<Py<PyString>>,
+    cache_salt: Option<Py<PyString>>,
+    among: Option<Py<PyAny>>,
+    exclude: Option<Py<PyAny>>,
+}
+
+impl Call {
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        let any = |value: &Option<Py<PyAny>>| value.as_ref().map(|v| v.clone_ref(py));
+        let text = |value: &Option<Py<PyString>>| value.as_ref().map(|v| v.clone_ref(py));
+        Self {
+            workers: self.workers.clone_ref(py),
+            tokens: any(&self.tokens),
+            blocks: any(&self.blocks),
+            prompt_tokens: self.prompt_tokens,
+            session: text(&self.session),
+            lora: text(&self.lora),
+            cache_salt: text(&self.cache_salt),
+            among: any(&self.among),
+            exclude: any(&self.exclude),
+        }
+    }
+
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.workers)?;
+        for value in [&self.tokens, &self.blocks, &self.among, &self.exclude] {
+            visit.call(value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Native half of a policy: workers, loads, block index and rule.
+#[pyclass(subclass, frozen, weakref, module = "cachelb._core")]
+#[derive(Debug)]
+pub struct NativePolicy {
+    selector: Mutex<Selector>,
+    roster: Mutex<Roster>,
+    reader: Reader,
+    key: Option<Py<PyAny>>,
+    clock: Option<Py<PyAny>>,
+    decisions: AtomicU64,
+    endings: [AtomicU64; Ending::ALL.len()],
+    /// Tells the decision ids of this policy from those of others.
+    pub nonce: u32,
+}
+
+thread_local! {
+    static HASHES: Cell<Vec<SequenceHash>> = const { Cell::new(Vec::new()) };
+}
+
+impl NativePolicy {
+    /// Runs `work` on the selector. Keeps the GIL unless another thread holds the lock.
+    pub fn locked<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Selector) -> R + Send,
+    ) -> R {
+        match self.selector.try_lock() {
+            Ok(mut selector) => work(&mut selector),
+            Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => py
+                .detach(|| work(&mut self.selector.lock().unwrap_or_else(PoisonError::into_inner))),
+        }
+    }
+
+    /// Closes a booking and counts how it ended, unless it was closed before.
+    pub fn end(&self, booking: BookingId, ending: Ending) {
+        // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
+        let closed = self
+            .selector
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .close(booking);
+        if closed.is_some() {
+            self.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The policy's clock.
+    pub fn now(&self, py: Python<'_>) -> PyResult<Millis> {
+        static START: OnceLock<Instant> = OnceLock::new();
+        let Some(clock) = &self.clock else {
+            return Ok(Millis(
+                START.get_or_init(Instant::now).elapsed().as_millis() as u64,
+            ));
+        };
+        let seconds: f64 = clock.bind(py).call0()?.extract()?;
+        if !seconds.is_finite() || seconds < 0.0 {
+            return Err(PyValueError::new_err(format!(
+                "clock must return seconds, 0 or more, got {seconds}"
+            )));
+        }
+        #[expect(clippy::cast_sign_loss, reason = "checked above")]
+        Ok(Millis((seconds * 1000.0) as u64))
+    }
+
+    /// Selects for `call`, leaving out the workers already `tried`.
+    pub fn select(
+        slf: &Bound<'_, Self>,
+        call: Call,
+        tried: Vec<Arc<str>>,
+        dry_run: bool,
+    ) -> PyResult<Decision> {
+        let (py, this) = (slf.py(), slf.get());
+        let mut hashes = HASHES.take();
+        let result = this.select_with(py, &call, &tried, dry_run, &mut hashes);
+        HASHES.set(hashes);
+        Ok(Decision::new(
+            slf.clone().unbind(),
+            call,
+            Selected { tried, ..result? },
+        ))
+    }
+
+    fn select_with(
+        &self,
+        py: Python<'_>,
+        call: &Call,
+        tried: &[Arc<str>],
+        dry_run: bool,
+        hashes: &mut Vec<SequenceHash>,
+    ) -> PyResult<Selected> {
+        let now = self.now(py)?;
+        let prompt = self.prompt(py, call, hashes)?;
+        // Taken out, not locked: reading the workers may call back into this policy.
+        let mut roster =
+            std::mem::take(&mut *self.roster.lock().unwrap_or_else(PoisonError::into_inner));
+        let key = self.key.as_ref().map(|key| key.bind(py));
+        roster.read(call.workers.bind(py), key)?;
+        if call.among.is_some() || call.exclude.is_some() || !tried.is_empty() {
+            let among = call
+                .among
+                .as_ref()
+                .map(|v| workers::keys_of("among", v.bind(py), key))
+                .transpose()?;
+            let exclude = call
+                .exclude
+                .as_ref()
+                .map(|v| workers::keys_of("exclude", v.bind(py), key))
+                .transpose()?;
+            roster.restrict(among.as_ref(), &exclude.unwrap_or_default(), tried);
+        }
+        let request = Request {
+            hashes: prompt.has_blocks.then_some(hashes.as_slice()),
+            prompt_tokens: prompt.length,
+            key: prompt.key(),
+            now,
+        };
+        let offers = &mut roster.offers;
+        let outcome = self.locked(py, |selector| {
+            let pick = selector.select(offers, &request, dry_run)?;
+            Ok((pick, selector.seen(offers)))
+        });
+        let (pick, candidates) = match outcome {
+            Ok(found) => found,
+            Err(Error::NoCandidate) => return Err(no_worker(py, &roster.offers)?),
+            Err(error) => return Err(PyValueError::new_err(error.to_string())),
+        };
+        let selected = Selected {
+            worker: roster.worker(py, pick.offer),
+            key: Arc::clone(&roster.offers[pick.offer].name),
+            number: self.decisions.fetch_add(1, Ordering::Relaxed),
+            pick,
+            prompt_tokens: prompt.length,
+            tried: Vec::new(),
+            names: roster.names(),
+            candidates,
+        };
+        let replaced = std::mem::replace(
+            &mut *self.roster.lock().unwrap_or_else(PoisonError::into_inner),
+            roster,
+        );
+        // Drops the caller's objects, which may run their code: only now that nothing is locked.
+        drop(replaced);
+        Ok(selected)
+    }
+
+    fn prompt(
+        &self,
+        py: Python<'_>,
+        call: &Call,
+        hashes: &mut Vec<SequenceHash>,
+    ) -> PyResult<Prompt> {
+        let text = |value: &Option<Py<PyString>>| -> PyResult<Option<String>> {
+            value
+                .as_ref()
+                .map(|v| Ok(v.bind(py).to_str()?.to_owned()))
+                .transpose()
+        };
+        let (lora, salt) = (text(&call.lora)?, text(&call.cache_salt)?);
+        let namespace = cachelb_core::hashing::Namespace::new(lora.as_deref(), salt.as_deref());
+        let mut prompt = match (&call.tokens, &call.blocks) {
+            (Some(_), Some(_)) => {
+                return Err(PyTypeError::new_err("give tokens= or blocks=, not both"));
+            }
+            (Some(tokens), None) => {
+                let prompt = self.reader.tokens(tokens.bind(py), namespace, hashes)?;
+                if let Some(length) = call.prompt_tokens.filter(|n| *n != prompt.length) {
+                    let given = prompt.length;
+                    let text = format!(
+                        "prompt_tokens is {length} but tokens holds {given}; leave prompt_tokens out"
+                    );
+                    return Err(PyValueError::new_err(text));
+                }
+                prompt
+            }
+            (None, Some(blocks)) => {
+                self.reader
+                    .blocks(blocks.bind(py), call.prompt_tokens, hashes)?
+            }
+            (None, None) => Prompt::without_tokens(call.prompt_tokens.unwrap_or(0)),
+        };
+        if let Some(session) = &call.session {
+            prompt.set_session(session.bind(py).to_str()?);
+        }
+        Ok(prompt)
+    }
+
+    fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
+        let name = match worker.cast::<PyString>() {
+            Ok(text) => text.clone(),
+            Err(_) => workers::key_of(
+                worker,
+                self.key.as_ref().map(|key| key.bind(worker.py())),
+                0,
+            )?,
+        };
+        Ok(name.to_str()?.to_owned())
+    }
+}
+
+/// `NoWorkerAvailable` with the reason of every worker.
+fn no_worker(py: Python<'_>, offers: &[Offer]) -> PyResult<PyErr> {
+    let reasons = PyDict::new(py);
+    for offer in offers {
+        reasons.set_item(&*offer.name, offer.standing.describe())?;
+    }
+    let class = py
+        .import(intern!(py, "cachelb.errors"))?
+        .getattr(intern!(py, "NoWorkerAvailable"))?;
+    Ok(PyErr::from_value(class.call1((reasons,))?))
+}
+
+#[pymethods]
+impl NativePolicy {
+    #[new]
+    #[pyo3(signature = (rule, options, *, key=None, clock=None))]
+    fn new(
+        rule: &str,
+        options: &Bound<'_, PyDict>,
+        key: Option<Bound<'_, PyAny>>,
+        clock: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let callable = |name: &str, value: Option<Bound<'_, PyAny>>| match value {
+            Some(value) if !value.is_callable() => {
+                let found = workers::type_name(&value);
+                Err(PyTypeError::new_err(format!(
+                    "{name} must be callable, not {found}"
+                )))
+            }
+            value => Ok(value.map(Bound::unbind)),
+        };
+        let Configured {
+            settings,
+            hasher,
+            need,
+        } = configure(rule, options)?;
+        Ok(Self {
+            selector: Mutex::new(Selector::new(settings)),
+            roster: Mutex::default(),
+            reader: Reader { hasher, need },
+            key: callable("key", key)?,
+            clock: callable("clock", clock)?,
+            decisions: AtomicU64::new(0),
+            endings: Default::default(),
+            nonce: RandomState::new().hash_one(0) as u32,
+        })
+    }
+
+    /// Picks a worker, books its load and records the placement.
+    #[pyo3(signature = (
+        workers, *, tokens=None, blocks=None, prompt_tokens=None, session=None, lora=None, cache_salt=None,
+        among=None, exclude=None, dry_run=false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+    fn select_worker(
+        slf: &Bound<'_, Self>,
+        workers: Bound<'_, PyAny>,
+        tokens: Option<Bound<'_, PyAny>>,
+        blocks: Option<Bound<'_, PyAny>>,
+        prompt_tokens: Option<Bound<'_, PyAny>>,
+        session: Option<Bound<'_, PyString>>,
+        lora: Option<Bound<'_, PyString>>,
+        cache_salt: Option<Bound<'_, PyString>>,
+        among: Option<Bound<'_, PyAny>>,
+        exclude: Option<Bound<'_, PyAny>>,
+        dry_run: bool,
+    ) -> PyResult<Decision> {
+        let call = Call {
+            workers: workers.unbind(),
+            tokens: tokens.map(Bound::unbind),
+            blocks: blocks.map(Bound::unbind),
+            prompt_tokens: prompt_tokens
+                .map(|n| workers::count("prompt_tokens", &n))
+                .transpose()?,
+            session: session.map(Bound::unbind),
+            lora: lora.map(Bound::unbind),
+            cache_salt: cache_salt.map(Bound::unbind),
+            among: among.map(Bound::unbind),
+            exclude: exclude.map(Bound::unbind),
+        };
+        Self::select(slf, call, Vec::new(), dry_run)
+    }
+
+    /// Marks a worker ready or not.
+    fn set_ready(&self, py: Python<'_>, worker: &Bound<'_, PyAny>, ready: bool) -> PyResult<()> {
+        let name = self.key_name(worker)?;
+        self.locked(py, |selector| selector.set_ready(&name, ready));
+        Ok(())
+    }
+
+    /// Sets the relative capacity of a worker.
+    fn set_weight(&self, py: Python<'_>, worker: &Bound<'_, PyAny>, weight: f64) -> PyResult<()> {
+        let name = self.key_name(worker)?;
+        self.locked(py, |selector| selector.set_weight(&name, weight))
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Replaces what the engine of a worker reports about itself.
+    #[pyo3(signature = (worker, *, kv_usage=None, queued_tokens=None, prefill_tps=None))]
+    fn update_load(
+        &self,
+        py: Python<'_>,
+        worker: &Bound<'_, PyAny>,
+        kv_usage: Option<f64>,
+        queued_tokens: Option<f64>,
+        prefill_tps: Option<f64>,
+    ) -> PyResult<()> {
+        let name = self.key_name(worker)?;
+        let report = Report {
+            kv_usage,
+            queued_tokens,
+            prefill_tps,
+        };
+        self.locked(py, |selector| selector.set_report(&name, report))
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Forgets a worker, its blocks and its load.
+    fn remove_worker(&self, py: Python<'_>, worker: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let name = self.key_name(worker)?;
+        Ok(self.locked(py, |selector| selector.remove_worker(&name)))
+    }
+
+    /// Requests in flight by worker key.
+    fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let rows = self.locked(py, |selector| {
+            let book = selector.book();
+            selector
+                .workers()
+                .into_iter()
+                .map(|(name, id)| (name, book.inflight(id)))
+                .collect::<Vec<_>>()
+        });
+        let loads = PyDict::new(py);
+        for (name, inflight) in rows {
+            loads.set_item(&*name, inflight)?;
+        }
+        Ok(loads)
+    }
+
+    /// Distinct blocks recorded, for one worker or for all.
+    #[pyo3(signature = (worker=None))]
+    fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+        let name = worker.map(|worker| self.key_name(worker)).transpose()?;
+        Ok(self.locked(py, |selector| selector.block_count(name.as_deref())))
+    }
+
+    /// Bytes of native memory in use.
+    #[getter]
+    fn memory_bytes(&self, py: Python<'_>) -> usize {
+        self.locked(py, |selector| selector.memory_bytes())
+    }
+
+    /// Decisions dropped without being ended.
+    #[getter]
+    fn abandoned(&self) -> u64 {
+        self.endings[Ending::Abandoned as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts since the policy was made.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (counts, open, known) = self.locked(py, |selector| {
+            (
+                selector.stats(),
+                selector.book().len(),
+                selector.workers().len(),
+            )
+        });
+        let stats = PyDict::new(py);
+        stats.set_item("selected", counts.selected)?;
+        stats.set_item("inflight", open)?;
+        stats.set_item("workers", known)?;
+        stats.set_item("expired", counts.expired)?;
+        stats.set_item("forgotten", counts.forgotten)?;
+        for (ending, count) in Ending::ALL.iter().zip(&self.endings) {
+            stats.set_item(ending.name(), count.load(Ordering::Relaxed))?;
+        }
+        Ok(stats)
+    }
+
+    /// Recounts everything.
+    fn validate(&self, py: Python<'_>) -> PyResult<()> {
+        self.locked(py, |selector| selector.validate())
+            .map_err(|error| PyAssertionError::new_err(error.to_string()))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.key)?;
+        visit.call(&self.clock)?;
+        self.roster
+            .try_lock()
+            .map_or(Ok(()), |roster| roster.traverse(&visit))
+    }
+}

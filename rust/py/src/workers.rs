@@ -1,0 +1,331 @@
+//! The caller's workers: their keys and health, remembered between calls.
+//!
+//! A gateway passes the same list on every request. The roster keeps the last list's objects, so an item that is the
+//! same object as last time costs one pointer comparison, and a fresh `str` with the same text one string comparison.
+//! Only the objects' key and health are read; they are handed back untouched.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cachelb_core::policy::{Offer, Standing};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
+
+/// Which of `healthy`, `is_healthy`, `ready` an object has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    /// A `str`: always healthy.
+    Silent,
+    /// A mapping: entries are looked up on every call.
+    Entries,
+    /// Attributes found when the object was first seen.
+    Attributes([bool; 3]),
+}
+
+#[derive(Debug)]
+struct Seat {
+    object: Py<PyAny>,
+    health: Health,
+}
+
+/// The last list of workers.
+#[derive(Debug, Default)]
+pub struct Roster {
+    seats: Vec<Seat>,
+    /// What the selector is offered; parallel to the seats.
+    pub offers: Vec<Offer>,
+    /// The offers' names, shared with the decisions made from this list.
+    names: Option<Arc<[Arc<str>]>>,
+}
+
+impl Roster {
+    /// Takes in this call's list; afterwards `offers` describes it item by item.
+    pub fn read(
+        &mut self,
+        workers: &Bound<'_, PyAny>,
+        key: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let py = workers.py();
+        let count = if let Ok(list) = workers.cast_exact::<PyList>() {
+            let mut count = 0;
+            // The length is read again each time: a key function may change the list.
+            while count < list.len() {
+                self.seat(count, &list.get_item(count)?, key)?;
+                count += 1;
+            }
+            count
+        } else {
+            let items = as_tuple(workers)?;
+            for (i, item) in items.iter_borrowed().enumerate() {
+                self.seat(i, &item, key)?;
+            }
+            items.len()
+        };
+        if count < self.seats.len() {
+            self.names = None;
+        }
+        self.seats.truncate(count);
+        self.offers.truncate(count);
+        for (seat, offer) in self.seats.iter().zip(&mut self.offers) {
+            offer.standing = seat.standing(py)?;
+        }
+        Ok(())
+    }
+
+    fn seat(
+        &mut self,
+        i: usize,
+        item: &Bound<'_, PyAny>,
+        key: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if self
+            .seats
+            .get(i)
+            .is_some_and(|seat| seat.object.as_ptr() == item.as_ptr())
+        {
+            return Ok(());
+        }
+        let (name, health) = match (item.cast::<PyString>(), key) {
+            (Ok(text), None) => (text.clone(), Health::Silent),
+            (Ok(_), Some(_)) => (key_of(item, key, i)?, Health::Silent),
+            _ => (key_of(item, key, i)?, health_of(item)?),
+        };
+        let name = name.to_str()?;
+        let same = self.offers.get(i).is_some_and(|offer| *offer.name == *name);
+        if !same {
+            self.names = None;
+        }
+        let seat = Seat {
+            object: item.clone().unbind(),
+            health,
+        };
+        if let (Some(old), Some(offer)) = (self.seats.get_mut(i), self.offers.get_mut(i)) {
+            if !same {
+                *offer = Offer::new(name);
+            }
+            *old = seat;
+        } else {
+            self.seats.push(seat);
+            self.offers.push(Offer::new(name));
+        }
+        Ok(())
+    }
+
+    /// Rules out offers outside `among`, then those in `exclude` or already `tried`.
+    pub fn restrict(
+        &mut self,
+        among: Option<&HashSet<String>>,
+        exclude: &HashSet<String>,
+        tried: &[Arc<str>],
+    ) {
+        for offer in &mut self.offers {
+            if among.is_some_and(|names| !names.contains(&*offer.name)) {
+                offer.standing = Standing::NotAmong;
+            } else if exclude.contains(&*offer.name) || tried.contains(&offer.name) {
+                offer.standing = Standing::Excluded;
+            }
+        }
+    }
+
+    /// The keys in the order of the list.
+    pub fn names(&mut self) -> Arc<[Arc<str>]> {
+        let offers = &self.offers;
+        Arc::clone(
+            self.names.get_or_insert_with(|| {
+                offers.iter().map(|offer| Arc::clone(&offer.name)).collect()
+            }),
+        )
+    }
+
+    /// The caller's object at `offer`.
+    pub fn worker(&self, py: Python<'_>, offer: usize) -> Py<PyAny> {
+        self.seats[offer].object.clone_ref(py)
+    }
+
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.seats
+            .iter()
+            .try_for_each(|seat| visit.call(&seat.object))
+    }
+}
+
+impl Seat {
+    fn standing(&self, py: Python<'_>) -> PyResult<Standing> {
+        let names = [
+            intern!(py, "healthy"),
+            intern!(py, "is_healthy"),
+            intern!(py, "ready"),
+        ];
+        let object = self.object.bind(py);
+        let healthy = match self.health {
+            Health::Silent => true,
+            Health::Attributes(present) => {
+                let mut healthy = true;
+                for (name, _) in names.iter().zip(present).filter(|(_, present)| *present) {
+                    healthy = healthy && says_yes(&object.getattr(*name)?)?;
+                }
+                healthy
+            }
+            Health::Entries => {
+                let mut healthy = true;
+                for name in names {
+                    if let Some(value) = entry(object, name)? {
+                        healthy = healthy && says_yes(&value)?;
+                    }
+                }
+                healthy
+            }
+        };
+        Ok(if healthy {
+            Standing::Candidate
+        } else {
+            Standing::Unhealthy
+        })
+    }
+}
+
+fn entry<'py>(
+    mapping: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if let Ok(dict) = mapping.cast::<PyDict>() {
+        return dict.get_item(name);
+    }
+    if mapping.contains(name)? {
+        mapping.get_item(name).map(Some)
+    } else {
+        Ok(None)
+    }
+}
+
+/// Only a false value rules a worker out; `None` is "not known".
+fn says_yes(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if value.is_callable() {
+        return says_yes(&value.call0()?);
+    }
+    Ok(value.is_none() || value.is_truthy()?)
+}
+
+fn health_of(item: &Bound<'_, PyAny>) -> PyResult<Health> {
+    if item.cast::<PyMapping>().is_ok() {
+        return Ok(Health::Entries);
+    }
+    let py = item.py();
+    Ok(Health::Attributes([
+        item.hasattr(intern!(py, "healthy"))?,
+        item.hasattr(intern!(py, "is_healthy"))?,
+        item.hasattr(intern!(py, "ready"))?,
+    ]))
+}
+
+/// The worker's key: what `key` says, else the `str` itself, else `.url`, else `.id`.
+pub fn key_of<'py>(
+    item: &Bound<'py, PyAny>,
+    key: Option<&Bound<'py, PyAny>>,
+    position: usize,
+) -> PyResult<Bound<'py, PyString>> {
+    let py = item.py();
+    let (value, origin) = if let Some(key) = key {
+        (key.call1((item,))?, "key() of")
+    } else if item.is_instance_of::<PyString>() {
+        (item.clone(), "")
+    } else if item.cast::<PyMapping>().is_ok() {
+        return Err(PyTypeError::new_err(format!(
+            "workers[{position}] is a {}, which has no identity of its own: pass key=, a function from a worker to its \
+             unique name, for example key=lambda worker: worker[\"url\"]",
+            item.get_type().name()?
+        )));
+    } else if let Some(url) = item.getattr_opt(intern!(py, "url"))? {
+        (url, "url of")
+    } else if let Some(id) = item.getattr_opt(intern!(py, "id"))? {
+        (id, "id of")
+    } else {
+        return Err(PyTypeError::new_err(format!(
+            "workers[{position}] is a {} without a url or id attribute: pass key=, a function from a worker to its \
+             unique name",
+            item.get_type().name()?
+        )));
+    };
+    value.cast_into::<PyString>().map_err(|error| {
+        let found = error.into_inner();
+        let found = found
+            .get_type()
+            .name()
+            .map_or_else(|_| String::from("?"), |name| name.to_string());
+        PyTypeError::new_err(format!(
+            "{origin} workers[{position}] must be a str, not {found}; pass key= to choose it"
+        ))
+    })
+}
+
+fn as_tuple<'py>(workers: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    if let Ok(tuple) = workers.cast::<PyTuple>() {
+        return Ok(tuple.clone());
+    }
+    if workers.is_instance_of::<PyString>() || workers.cast::<PyMapping>().is_ok() {
+        return Err(PyTypeError::new_err(format!(
+            "workers must be a sequence of workers, not a single {}",
+            workers.get_type().name()?
+        )));
+    }
+    let items: Vec<Bound<'py, PyAny>> = workers
+        .try_iter()
+        .map_err(|_| {
+            PyTypeError::new_err(format!(
+                "workers must be a sequence of workers, not {}",
+                type_name(workers)
+            ))
+        })?
+        .collect::<PyResult<_>>()?;
+    PyTuple::new(workers.py(), items)
+}
+
+pub fn type_name(value: &Bound<'_, PyAny>) -> String {
+    value
+        .get_type()
+        .name()
+        .map_or_else(|_| String::from("?"), |name| name.to_string())
+}
+
+/// The keys named by `among` or `exclude`, whose items are keys or workers.
+pub fn keys_of(
+    argument: &'static str,
+    items: &Bound<'_, PyAny>,
+    key: Option<&Bound<'_, PyAny>>,
+) -> PyResult<HashSet<String>> {
+    if items.is_instance_of::<PyString>() {
+        let text = format!(
+            "{argument} must be a collection of workers or keys, not a single str; pass [worker]"
+        );
+        return Err(PyTypeError::new_err(text));
+    }
+    let mut keys = HashSet::new();
+    for (i, item) in items.try_iter()?.enumerate() {
+        let item = item?;
+        let name = match item.cast::<PyString>() {
+            Ok(text) => text.clone(),
+            Err(_) => key_of(&item, key, i)?,
+        };
+        keys.insert(name.to_str()?.to_owned());
+    }
+    Ok(keys)
+}
+
+/// A count given by the caller.
+pub fn count(argument: &'static str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    value.extract::<u64>().map_err(|error| {
+        if error.is_instance_of::<PyTypeError>(value.py()) {
+            PyTypeError::new_err(format!(
+                "{argument} must be an int, not {}",
+                type_name(value)
+            ))
+        } else {
+            PyValueError::new_err(format!(
+                "{argument} must be 0 or more and below 2**64, got {value}"
+            ))
+        }
+    })
+}

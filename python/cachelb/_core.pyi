@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import GenericAlias, TracebackType
-from typing import Any, Generic, Self, TypeVar, final
+from typing import Any, Generic, Self, TypeAlias, TypeVar, final
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
 
 from cachelb.types import Explanation, Outcome, Reason
@@ -11,6 +13,9 @@ from cachelb.types import Explanation, Outcome, Reason
 __all__ = ["Decision", "NativePolicy"]
 
 _W = TypeVar("_W")
+
+# numpy declares its buffers to type checkers from Python 3.12 on, so its arrays are named here.
+_Integers: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]
 
 @final
 class Decision(Generic[_W]):
@@ -117,8 +122,8 @@ class NativePolicy:
         self,
         workers: Iterable[_W],
         *,
-        tokens: Buffer | Sequence[int] | None = None,
-        blocks: Buffer | Sequence[int] | None = None,
+        tokens: _Integers | None = None,
+        blocks: _Integers | None = None,
         prompt_tokens: int | None = None,
         session: str | None = None,
         lora: str | None = None,

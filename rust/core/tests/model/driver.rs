@@ -1,0 +1,351 @@
+//! Runs operations on the index and on the naive model, and compares everything observable.
+
+use cachelb_core::Error;
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::index::{BlockIndex, Matcher, Overlaps};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use super::naive::Naive;
+use super::ops::{HashKind, Hasher, Op, Shape, Tokens};
+
+/// Both sides, the same history.
+pub struct Driver {
+    index: BlockIndex,
+    naive: Naive,
+    hasher: Hasher,
+    /// Generation of every slot, and whether its worker is registered.
+    slots: Vec<(u32, bool)>,
+    now: u64,
+    out: Overlaps,
+    shape: Shape,
+}
+
+type Outcome = Result<(), TestCaseError>;
+
+fn wrap(hashes: &[u64]) -> Vec<SequenceHash> {
+    hashes.iter().copied().map(SequenceHash).collect()
+}
+
+/// The index's answer as the model gives it: an unknown worker is `None`, any other error fails the case.
+fn plain<T>(answer: Result<T, Error>) -> Result<Option<T>, TestCaseError> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::UnknownWorker(_)) => Ok(None),
+        Err(other) => Err(TestCaseError::fail(other.to_string())),
+    }
+}
+
+impl Driver {
+    pub fn new(matcher: Matcher, hashes: HashKind, shape: Shape, capacity: u32) -> Self {
+        let mut driver = Self {
+            index: BlockIndex::new(matcher),
+            naive: Naive::default(),
+            hasher: Hasher::new(hashes),
+            slots: vec![(0, true); shape.workers as usize],
+            now: 1000,
+            out: Overlaps::default(),
+            shape,
+        };
+        for slot in 0..shape.workers {
+            driver.index.add_worker(
+                WorkerId {
+                    slot,
+                    generation: 0,
+                },
+                capacity,
+            );
+            driver.naive.add_worker(
+                WorkerId {
+                    slot,
+                    generation: 0,
+                },
+                capacity,
+            );
+        }
+        driver
+    }
+
+    fn id(&self, slot: u32) -> WorkerId {
+        WorkerId {
+            slot,
+            generation: self.slots[slot as usize].0,
+        }
+    }
+
+    /// Applies `op` to both, compares its result and the answers for its own path, and returns how many operations
+    /// (writes and searches) that made.
+    pub fn step(&mut self, op: &Op) -> Result<u64, TestCaseError> {
+        let probe = self.apply(op)?;
+        let hashes = self.hasher.chain(&probe);
+        self.compare_overlaps(&hashes)?;
+        self.compare_counts()?;
+        Ok(2)
+    }
+
+    fn apply(&mut self, op: &Op) -> Result<Tokens, TestCaseError> {
+        let mut probe = Tokens::new();
+        match op {
+            Op::Add { worker, capacity } => {
+                let (generation, live) = &mut self.slots[*worker as usize];
+                if !*live {
+                    (*generation, *live) = (*generation + 1, true);
+                    let id = self.id(*worker);
+                    self.index.add_worker(id, *capacity);
+                    self.naive.add_worker(id, *capacity);
+                }
+            }
+            Op::RemoveWorker { worker } => {
+                let id = self.id(*worker);
+                self.slots[*worker as usize].1 = false;
+                prop_assert_eq!(
+                    plain(self.index.remove_worker(id))?,
+                    self.naive.remove_worker(id)
+                );
+            }
+            Op::Record {
+                worker,
+                tokens,
+                hinted,
+                ttl,
+            } => {
+                let (id, hashes) = (self.id(*worker), self.hasher.chain(tokens));
+                let wrapped = wrap(&hashes);
+                self.search(&wrapped);
+                let hint = hinted.then_some(&self.out);
+                let expires = ttl.map(|t| self.now + t);
+                let got = plain(self.index.record(id, &wrapped, hint, expires.map(Millis)))?;
+                prop_assert_eq!(got, self.naive.record(id, &hashes, expires));
+                probe.clone_from(tokens);
+            }
+            Op::Store {
+                worker,
+                tokens,
+                from,
+                medium,
+                ttl,
+            } => {
+                let hashes = self.hasher.chain(tokens);
+                let parent = from.checked_sub(1).map(|at| hashes[at]);
+                self.store(*worker, parent, &hashes[*from..], *medium, *ttl)?;
+                probe.clone_from(tokens);
+            }
+            Op::StoreTorn {
+                worker,
+                tokens,
+                behind,
+            } => {
+                let mut hashes = self.hasher.chain(tokens);
+                let parent = self.hasher.chain(behind).last().copied();
+                if tokens.len() > 4 {
+                    hashes.push(hashes[0]);
+                }
+                self.store(*worker, parent, &hashes, Medium::Gpu, None)?;
+                probe.clone_from(tokens);
+            }
+            Op::Remove {
+                worker,
+                tokens,
+                from,
+                to,
+                medium,
+            } => {
+                let (id, hashes) = (self.id(*worker), self.hasher.chain(tokens));
+                let some = &hashes[*from..*to];
+                let got = plain(self.index.remove(id, &wrap(some), *medium))?;
+                prop_assert_eq!(got, self.naive.remove(id, some, *medium));
+                probe.clone_from(tokens);
+            }
+            Op::Clear { worker } => {
+                let id = self.id(*worker);
+                prop_assert_eq!(plain(self.index.clear(id))?, self.naive.clear(id));
+            }
+            Op::Evict { worker, max_blocks } => {
+                let id = self.id(*worker);
+                let got = plain(self.index.evict_worker(id, *max_blocks))?;
+                prop_assert_eq!(got, self.naive.evict_worker(id, *max_blocks));
+            }
+            Op::Advance { millis } => self.advance(*millis)?,
+            Op::Restore => self.restore()?,
+            Op::Stale { worker, tokens } => {
+                self.refused(*worker, tokens)?;
+                probe.clone_from(tokens);
+            }
+        }
+        Ok(probe)
+    }
+
+    fn advance(&mut self, millis: u64) -> Outcome {
+        self.now += millis;
+        prop_assert_eq!(
+            self.index.expire(Millis(self.now)),
+            self.naive.expire(self.now)
+        );
+        if let Some(due) = self.naive.next_expiry() {
+            let said = self.index.next_expiry();
+            prop_assert!(
+                said.is_some_and(|at| at.0 <= due),
+                "next expiry {said:?}, but {due} is due"
+            );
+        }
+        Ok(())
+    }
+
+    /// Every write with the id before the worker's present one is refused.
+    fn refused(&mut self, slot: u32, tokens: &[u8]) -> Outcome {
+        let hashes = wrap(&self.hasher.chain(tokens));
+        let Some(generation) = self.id(slot).generation.checked_sub(1) else {
+            return Ok(());
+        };
+        let id = WorkerId { slot, generation };
+        prop_assert_eq!(plain(self.index.record(id, &hashes, None, None))?, None);
+        prop_assert_eq!(
+            plain(self.index.store(id, None, &hashes, Medium::Cpu, None))?,
+            None
+        );
+        prop_assert_eq!(plain(self.index.remove(id, &hashes, None))?, None);
+        prop_assert_eq!(plain(self.index.clear(id))?, None);
+        prop_assert_eq!(plain(self.index.evict_worker(id, 0))?, None);
+        prop_assert_eq!(plain(self.index.remove_worker(id))?, None);
+        Ok(())
+    }
+
+    fn store(
+        &mut self,
+        slot: u32,
+        parent: Option<u64>,
+        hashes: &[u64],
+        medium: Medium,
+        ttl: Option<u64>,
+    ) -> Outcome {
+        let (id, expires) = (self.id(slot), ttl.map(|t| self.now + t));
+        let wrapped = wrap(hashes);
+        let got = plain(self.index.store(
+            id,
+            parent.map(SequenceHash),
+            &wrapped,
+            medium,
+            expires.map(Millis),
+        ))?;
+        prop_assert_eq!(got, self.naive.store(id, parent, hashes, medium, expires));
+        Ok(())
+    }
+
+    /// Carries on with a restored copy of a restored copy; both must give the same snapshot.
+    fn restore(&mut self) -> Outcome {
+        self.index = self.copy()?;
+        let once = self.snapshot();
+        self.index = self.copy()?;
+        // Counters are no part of a snapshot.
+        (self.naive.orphans, self.naive.conflicts) = (0, 0);
+        prop_assert_eq!(
+            once,
+            self.snapshot(),
+            "a restored index gives another snapshot"
+        );
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.index.snapshot(Millis(self.now), &mut bytes);
+        bytes
+    }
+
+    fn copy(&self) -> Result<BlockIndex, TestCaseError> {
+        BlockIndex::restore(&self.snapshot(), Millis(self.now))
+            .map_err(|e| TestCaseError::fail(e.to_string()))
+    }
+
+    /// Both searches must agree, also where torn chains are stored.
+    fn search(&mut self, hashes: &[SequenceHash]) {
+        self.index.overlaps_verified(hashes, &mut self.out);
+        let verified: Vec<_> = self.out.iter().collect();
+        self.index.overlaps(hashes, &mut self.out);
+        assert_eq!(
+            verified,
+            self.out.iter().collect::<Vec<_>>(),
+            "the verified answer is another one"
+        );
+    }
+
+    fn compare_overlaps(&mut self, hashes: &[u64]) -> Outcome {
+        self.search(&wrap(hashes));
+        let mut expected = Vec::new();
+        for slot in 0..self.shape.workers {
+            let depth = self.naive.overlap(self.id(slot), hashes);
+            prop_assert_eq!(self.out.depth(slot), depth, "overlap of slot {}", slot);
+            if depth > 0 {
+                expected.push((slot, depth));
+            }
+        }
+        prop_assert_eq!(
+            self.out.best(),
+            expected.iter().map(|e| e.1).max().unwrap_or(0)
+        );
+        prop_assert_eq!(self.out.iter().collect::<Vec<_>>(), expected);
+        Ok(())
+    }
+
+    fn compare_counts(&self) -> Outcome {
+        for slot in 0..self.shape.workers {
+            let id = self.id(slot);
+            prop_assert_eq!(
+                plain(self.index.block_count(id))?,
+                self.naive.block_count(id),
+                "count of slot {}",
+                slot
+            );
+            if self.shape.prefix_closed {
+                prop_assert!(self.naive.is_prefix_closed(id));
+            }
+        }
+        let stats = self.index.stats();
+        let (orphans, conflicts) = (self.naive.orphans, self.naive.conflicts);
+        prop_assert_eq!((stats.orphans, stats.conflicts), (orphans, conflicts));
+        prop_assert_eq!(
+            self.index.len(),
+            self.naive.known().count() as u64,
+            "blocks known"
+        );
+        Ok(())
+    }
+
+    pub fn validate(&self) -> Outcome {
+        self.index
+            .validate()
+            .map_err(|e| TestCaseError::fail(e.to_string()))
+    }
+
+    /// Searching leaves the snapshot byte-identical.
+    pub fn check_purity(&mut self, tokens: &[u8]) -> Outcome {
+        let before = self.snapshot();
+        let hashes = wrap(&self.hasher.chain(tokens));
+        self.search(&hashes);
+        prop_assert_eq!(before, self.snapshot(), "a search changed the index");
+        Ok(())
+    }
+
+    /// Compares every held set, by asking a copy to remove each known block of each worker from each medium; what is
+    /// then left must be nothing.
+    pub fn compare_held_sets(&self) -> Outcome {
+        let mut copy = self.copy()?;
+        for id in self.naive.ids() {
+            for medium in Medium::ALL {
+                let held = self.naive.held_in(id, medium);
+                for hash in self.naive.known() {
+                    let got = plain(copy.remove(id, &[SequenceHash(hash)], Some(medium)))?;
+                    let expected = Some(u32::from(held.contains(&hash)));
+                    prop_assert_eq!(got, expected, "{:?} holds {:x} in {:?}", id, hash, medium);
+                }
+            }
+        }
+        prop_assert!(
+            copy.is_empty(),
+            "{} blocks stay after all were removed",
+            copy.len()
+        );
+        copy.validate()
+            .map_err(|e| TestCaseError::fail(e.to_string()))
+    }
+}

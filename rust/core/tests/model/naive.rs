@@ -1,0 +1,331 @@
+//! Which worker holds which block, by brute force: maps of sets, paths walked from tail to root, victims found by
+//! looking at everything.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use cachelb_core::ids::{Medium, WorkerId};
+
+/// What a worker knows about a block it holds, or that lies above one it holds.
+#[derive(Debug, Clone)]
+struct Pair {
+    held: bool,
+    depth: usize,
+    last: u64,
+    /// `u64::MAX`: never.
+    deadline: u64,
+}
+
+/// One worker's blocks in one medium.
+type Pairs = BTreeMap<u64, Pair>;
+
+#[derive(Debug, Clone)]
+struct Worker {
+    capacity: usize,
+    media: [Pairs; 3],
+}
+
+/// The naive index.
+#[derive(Debug, Clone, Default)]
+pub struct Naive {
+    parents: BTreeMap<u64, Option<u64>>,
+    workers: BTreeMap<WorkerId, Worker>,
+    uses: u64,
+    pub orphans: u64,
+    pub conflicts: u64,
+}
+
+/// Place of a medium in [`Worker::media`].
+fn place(medium: Medium) -> usize {
+    Medium::ALL
+        .iter()
+        .position(|&m| m == medium)
+        .expect("every medium is listed")
+}
+
+impl Naive {
+    pub fn add_worker(&mut self, id: WorkerId, capacity: u32) {
+        let worker = Worker {
+            capacity: capacity as usize,
+            media: Default::default(),
+        };
+        assert!(
+            self.workers.insert(id, worker).is_none(),
+            "the driver adds a worker once"
+        );
+    }
+
+    pub fn remove_worker(&mut self, id: WorkerId) -> Option<u64> {
+        let (dropped, gone) = (self.block_count(id)?, self.all_of(id));
+        self.workers.remove(&id);
+        self.forget(&gone);
+        Some(dropped)
+    }
+
+    pub fn record(&mut self, id: WorkerId, hashes: &[u64], deadline: Option<u64>) -> Option<u32> {
+        let capacity = self.workers.get(&id)?.capacity;
+        let kept = &hashes[..hashes.len().min(capacity)];
+        self.store(id, None, kept, Medium::Gpu, deadline)
+    }
+
+    pub fn store(
+        &mut self,
+        id: WorkerId,
+        parent: Option<u64>,
+        hashes: &[u64],
+        medium: Medium,
+        deadline: Option<u64>,
+    ) -> Option<u32> {
+        let capacity = self.workers.get(&id)?.capacity;
+        let hashes = &hashes[..hashes.len().min(capacity)];
+        if parent.is_some_and(|p| !self.parents.contains_key(&p)) {
+            self.orphans += 1;
+            return Some(0);
+        }
+        let mut chain = Vec::new();
+        let mut above = parent;
+        for &hash in hashes {
+            let known_elsewhere = self.parents.get(&hash).is_some_and(|&p| p != above);
+            if known_elsewhere || chain.contains(&hash) {
+                self.conflicts += 1;
+                break;
+            }
+            chain.push(hash);
+            above = Some(hash);
+        }
+        let Some(&tail) = chain.last() else {
+            return Some(0);
+        };
+        let mut above = parent;
+        for &hash in &chain {
+            self.parents.insert(hash, above);
+            above = Some(hash);
+        }
+        let path = self.path(tail);
+        self.uses += 1;
+        let before = self.held_in(id, medium);
+        let worker = self.workers.get_mut(&id).expect("checked above");
+        let pairs = &mut worker.media[place(medium)];
+        for (depth, hash) in path.iter().enumerate() {
+            let pair = pairs.entry(*hash).or_insert(Pair {
+                held: false,
+                depth,
+                last: 0,
+                deadline: 0,
+            });
+            pair.last = self.uses;
+            pair.deadline = pair.deadline.max(deadline.unwrap_or(u64::MAX));
+        }
+        for hash in &chain {
+            pairs.get_mut(hash).expect("it lies on its own path").held = true;
+        }
+        self.evict(id, medium, capacity);
+        Some(chain.iter().filter(|hash| !before.contains(hash)).count() as u32)
+    }
+
+    pub fn remove(&mut self, id: WorkerId, hashes: &[u64], medium: Option<Medium>) -> Option<u32> {
+        let worker = self.workers.get_mut(&id)?;
+        let mut removed = 0;
+        for m in Medium::ALL
+            .into_iter()
+            .filter(|m| medium.is_none_or(|only| only == *m))
+        {
+            for hash in hashes {
+                if let Some(pair) = worker.media[place(m)].get_mut(hash)
+                    && pair.held
+                {
+                    pair.held = false;
+                    removed += 1;
+                }
+            }
+        }
+        self.forget_unneeded(id);
+        Some(removed)
+    }
+
+    pub fn clear(&mut self, id: WorkerId) -> Option<u64> {
+        let (dropped, gone) = (self.block_count(id)?, self.all_of(id));
+        self.workers.get_mut(&id)?.media = Default::default();
+        self.forget(&gone);
+        Some(dropped)
+    }
+
+    pub fn evict_worker(&mut self, id: WorkerId, max_blocks: u64) -> Option<u64> {
+        self.workers.get(&id)?;
+        let mut evicted = 0;
+        for medium in Medium::ALL {
+            let before = self.held_in(id, medium).len();
+            self.evict(
+                id,
+                medium,
+                usize::try_from(max_blocks).unwrap_or(usize::MAX),
+            );
+            evicted += before - self.held_in(id, medium).len();
+        }
+        Some(evicted as u64)
+    }
+
+    /// Returns the (worker, medium, block) triples dropped.
+    pub fn expire(&mut self, now: u64) -> u64 {
+        let mut dropped = 0;
+        for pairs in self.workers.values_mut().flat_map(|w| &mut w.media) {
+            for pair in pairs.values_mut().filter(|p| p.held && p.deadline <= now) {
+                pair.held = false;
+                dropped += 1;
+            }
+        }
+        let ids: Vec<_> = self.ids().collect();
+        for id in ids {
+            self.forget_unneeded(id);
+        }
+        dropped
+    }
+
+    pub fn next_expiry(&self) -> Option<u64> {
+        let pairs = self
+            .workers
+            .values()
+            .flat_map(|w| &w.media)
+            .flat_map(BTreeMap::values);
+        pairs
+            .filter(|p| p.held && p.deadline != u64::MAX)
+            .map(|p| p.deadline)
+            .min()
+    }
+
+    /// Leading blocks of `hashes` the worker holds in any medium: the definition. A block that is known behind another
+    /// parent is another block.
+    pub fn overlap(&self, id: WorkerId, hashes: &[u64]) -> u32 {
+        let Some(worker) = self.workers.get(&id) else {
+            return 0;
+        };
+        let holds = |hash: &u64| {
+            worker
+                .media
+                .iter()
+                .any(|pairs| pairs.get(hash).is_some_and(|p| p.held))
+        };
+        let mut above = None;
+        let in_place = |hash: &u64| self.parents.get(hash) == Some(&above.replace(*hash));
+        hashes
+            .iter()
+            .take_while(|hash| holds(hash))
+            .copied()
+            .take_while(in_place)
+            .count() as u32
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.workers.keys().copied()
+    }
+
+    pub fn block_count(&self, id: WorkerId) -> Option<u64> {
+        self.workers.get(&id)?;
+        let held: BTreeSet<u64> = Medium::ALL
+            .into_iter()
+            .flat_map(|m| self.held_in(id, m))
+            .collect();
+        Some(held.len() as u64)
+    }
+
+    pub fn held_in(&self, id: WorkerId, medium: Medium) -> BTreeSet<u64> {
+        let pairs = self.workers.get(&id).map(|w| &w.media[place(medium)]);
+        pairs
+            .into_iter()
+            .flatten()
+            .filter(|(_, p)| p.held)
+            .map(|(&hash, _)| hash)
+            .collect()
+    }
+
+    /// Whether the worker holds no gpu block without the block before it.
+    pub fn is_prefix_closed(&self, id: WorkerId) -> bool {
+        let held = self.held_in(id, Medium::Gpu);
+        held.iter()
+            .all(|hash| self.parents[hash].is_none_or(|above| held.contains(&above)))
+    }
+
+    /// Every block somebody holds or needs for its place in the chain.
+    pub fn known(&self) -> impl Iterator<Item = u64> + '_ {
+        self.parents.keys().copied()
+    }
+
+    /// Root first.
+    fn path(&self, tail: u64) -> Vec<u64> {
+        let mut path = vec![tail];
+        while let Some(above) = self.parents[path.last().expect("never empty")] {
+            path.push(above);
+        }
+        path.reverse();
+        path
+    }
+
+    /// A block above a held one was used no earlier and is no deeper, so taking the least `(last, -depth)` takes leaves.
+    fn evict(&mut self, id: WorkerId, medium: Medium, limit: usize) {
+        let pairs = &mut self.workers.get_mut(&id).expect("present").media[place(medium)];
+        let mut order: Vec<_> = pairs
+            .iter()
+            .filter(|(_, p)| p.held)
+            .map(|(&hash, p)| (p.last, Reverse(p.depth), hash))
+            .collect();
+        let excess = order.len().saturating_sub(limit);
+        if excess == 0 {
+            return;
+        }
+        order.sort_unstable();
+        for (.., hash) in &order[..excess] {
+            pairs.get_mut(hash).expect("present").held = false;
+        }
+        for (.., hash) in &order[excess..] {
+            let above = self.parents[hash].and_then(|above| pairs.get(&above));
+            assert!(above.is_none_or(|p| {
+                p.held
+                    || order[..excess]
+                        .iter()
+                        .all(|v| Some(v.2) != self.parents[hash])
+            }));
+        }
+        self.forget_unneeded(id);
+    }
+
+    /// Of the worker's pairs, keeps those held and those above a held one; a block in no pair is unknown.
+    fn forget_unneeded(&mut self, id: WorkerId) {
+        let mut gone = Vec::new();
+        if let Some(worker) = self.workers.get_mut(&id) {
+            for pairs in &mut worker.media {
+                let mut needed = BTreeSet::new();
+                for (&hash, _) in pairs.iter().filter(|(_, p)| p.held) {
+                    let mut at = Some(hash);
+                    while let Some(block) = at.filter(|block| needed.insert(*block)) {
+                        at = self.parents[&block];
+                    }
+                }
+                gone.extend(pairs.keys().filter(|hash| !needed.contains(hash)));
+                pairs.retain(|hash, _| needed.contains(hash));
+            }
+        }
+        self.forget(&gone);
+    }
+
+    fn forget(&mut self, gone: &[u64]) {
+        for hash in gone {
+            if !self
+                .workers
+                .values()
+                .flat_map(|w| &w.media)
+                .any(|pairs| pairs.contains_key(hash))
+            {
+                self.parents.remove(hash);
+            }
+        }
+    }
+
+    /// Every block the worker holds or needs.
+    fn all_of(&self, id: WorkerId) -> Vec<u64> {
+        self.workers[&id]
+            .media
+            .iter()
+            .flat_map(|pairs| pairs.keys().copied())
+            .collect()
+    }
+}

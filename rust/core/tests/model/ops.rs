@@ -1,0 +1,267 @@
+//! Random operations, decoded from raw words so that a million of them are cheap to draw and short to shrink.
+
+use std::collections::HashMap;
+
+use cachelb_core::ids::Medium;
+
+/// Two raw words; proptest draws and shrinks these.
+pub type Word = (u64, u64);
+
+/// A token sequence with one token per block.
+pub type Tokens = Vec<u8>;
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    Add {
+        worker: u32,
+        capacity: u32,
+    },
+    RemoveWorker {
+        worker: u32,
+    },
+    /// `hinted`: pass the answer of a search for the same hashes. `ttl`: milliseconds.
+    Record {
+        worker: u32,
+        tokens: Tokens,
+        hinted: bool,
+        ttl: Option<u64>,
+    },
+    /// Stores `tokens[from..]` behind `tokens[..from]`.
+    Store {
+        worker: u32,
+        tokens: Tokens,
+        from: usize,
+        medium: Medium,
+        ttl: Option<u64>,
+    },
+    /// Stores blocks of two unrelated paths as one chain.
+    StoreTorn {
+        worker: u32,
+        tokens: Tokens,
+        behind: Tokens,
+    },
+    /// Removes the blocks `from..to` of the path.
+    Remove {
+        worker: u32,
+        tokens: Tokens,
+        from: usize,
+        to: usize,
+        medium: Option<Medium>,
+    },
+    Clear {
+        worker: u32,
+    },
+    Evict {
+        worker: u32,
+        max_blocks: u64,
+    },
+    Advance {
+        millis: u64,
+    },
+    Restore,
+    /// A write with the id of an incarnation that is gone.
+    Stale {
+        worker: u32,
+        tokens: Tokens,
+    },
+}
+
+/// What the operations of a run look like.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub workers: u32,
+    pub alphabet: u8,
+    pub max_len: usize,
+    /// Capacities are drawn up to here.
+    pub max_capacity: u32,
+    /// Only what keeps held sets prefix-closed: record, evict, clear, expire.
+    pub prefix_closed: bool,
+    /// Also store chains torn out of place, whose hashes later stand behind another parent than their path says.
+    pub torn: bool,
+}
+
+/// Draws small numbers from one word, least significant first; a word of 0 gives the simplest operation.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        let n = n.max(1) as u64;
+        let value = self.0 % n;
+        self.0 /= n;
+        value as usize
+    }
+}
+
+fn tokens(draw: &mut Draw, shape: &Shape) -> Tokens {
+    let base = draw.below(4);
+    let len = draw.below(shape.max_len + 1);
+    let alphabet = shape.alphabet;
+    let mut tokens: Tokens = match base {
+        0 => vec![0; len],
+        1 => (0..len)
+            .map(|i| (i % usize::from(alphabet)) as u8)
+            .collect(),
+        2 => (0..len)
+            .map(|i| ((i / 5) % usize::from(alphabet)) as u8)
+            .collect(),
+        _ => {
+            // Short and bushy: every token drawn.
+            let short = len.min(10);
+            (0..short)
+                .map(|_| draw.below(usize::from(alphabet)) as u8)
+                .collect()
+        }
+    };
+    if base < 3 && draw.below(2) == 1 && !tokens.is_empty() {
+        let at = draw.below(tokens.len());
+        tokens[at] = (tokens[at] + 1) % alphabet;
+    }
+    tokens
+}
+
+fn ttl(draw: &mut Draw) -> Option<u64> {
+    [None, None, Some(50), Some(200), Some(1000)][draw.below(5)]
+}
+
+impl Op {
+    pub fn decode((first, second): Word, shape: &Shape) -> Self {
+        let mut draw = Draw(first);
+        let kind = draw.below(32);
+        let worker = draw.below(shape.workers as usize) as u32;
+        let mut path = Draw(second);
+        match kind {
+            14..=18 if !shape.prefix_closed => {
+                let tokens = tokens(&mut path, shape);
+                let from = draw.below(tokens.len() + 1);
+                let medium = [Medium::Gpu, Medium::Gpu, Medium::Cpu, Medium::Disk][draw.below(4)];
+                Self::Store {
+                    worker,
+                    from,
+                    medium,
+                    ttl: ttl(&mut draw),
+                    tokens,
+                }
+            }
+            19..=21 if shape.torn => {
+                let behind = tokens(&mut draw, shape);
+                Self::StoreTorn {
+                    worker,
+                    tokens: tokens(&mut path, shape),
+                    behind,
+                }
+            }
+            22..=25 if !shape.prefix_closed => {
+                let tokens = tokens(&mut path, shape);
+                let from = draw.below(tokens.len() + 1);
+                let to = (from + 1 + draw.below(4)).min(tokens.len());
+                let medium = [
+                    None,
+                    Some(Medium::Gpu),
+                    Some(Medium::Cpu),
+                    Some(Medium::Disk),
+                ][draw.below(4)];
+                Self::Remove {
+                    worker,
+                    tokens,
+                    from,
+                    to,
+                    medium,
+                }
+            }
+            26 => match draw.below(4) {
+                0 => Self::Clear { worker },
+                1 => Self::RemoveWorker { worker },
+                _ => Self::Add {
+                    worker,
+                    capacity: 1 + draw.below(shape.max_capacity as usize) as u32,
+                },
+            },
+            27 => Self::Evict {
+                worker,
+                max_blocks: draw.below(2 * shape.max_len) as u64,
+            },
+            28 => Self::Advance {
+                millis: draw.below(300) as u64,
+            },
+            29 if draw.below(4) == 0 => Self::Restore,
+            30 => Self::Add {
+                worker,
+                capacity: 1 + draw.below(shape.max_capacity as usize) as u32,
+            },
+            31 if draw.below(4) == 0 => Self::Stale {
+                worker,
+                tokens: tokens(&mut path, shape),
+            },
+            _ => {
+                let hinted = draw.below(2) == 1;
+                Self::Record {
+                    worker,
+                    hinted,
+                    ttl: ttl(&mut draw),
+                    tokens: tokens(&mut path, shape),
+                }
+            }
+        }
+    }
+}
+
+/// How block hashes look; every kind gives different hashes to different paths.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HashKind {
+    /// All bits vary, as with real hashes.
+    Mixed,
+    /// The low 32 bits are equal everywhere.
+    LowEqual,
+    /// The high 32 bits are equal everywhere.
+    HighEqual,
+    /// Low 32 and top 16 bits are equal everywhere.
+    Narrow,
+}
+
+impl HashKind {
+    pub const ALL: [Self; 4] = [Self::Mixed, Self::LowEqual, Self::HighEqual, Self::Narrow];
+
+    fn spread(self, id: u64) -> u64 {
+        match self {
+            Self::Mixed => {
+                let x = (id + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                x ^ (x >> 31)
+            }
+            Self::LowEqual => ((id + 1).wrapping_mul(0x9e37_79b1) << 32) | 0xdead_beef,
+            Self::HighEqual => {
+                0xdead_beef_0000_0000 | ((id + 1).wrapping_mul(0x9e37_79b1) & 0xffff_ffff)
+            }
+            Self::Narrow => ((id & 0xffff) << 32) | 0xbeef,
+        }
+    }
+}
+
+/// Gives every path its chained hash.
+#[derive(Debug)]
+pub struct Hasher {
+    kind: HashKind,
+    ids: HashMap<(Option<u64>, u8), u64>,
+}
+
+impl Hasher {
+    pub fn new(kind: HashKind) -> Self {
+        Self {
+            kind,
+            ids: HashMap::new(),
+        }
+    }
+
+    pub fn chain(&mut self, tokens: &[u8]) -> Vec<u64> {
+        let mut above = None;
+        let mut chain = Vec::with_capacity(tokens.len());
+        for &token in tokens {
+            let next = self.ids.len() as u64;
+            let id = *self.ids.entry((above, token)).or_insert(next);
+            above = Some(id);
+            chain.push(self.kind.spread(id));
+        }
+        chain
+    }
+}

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb._core import BlockTracker, Match, Namespace, hash_blocks
 from cachelb.decision import Decision
 from cachelb.errors import CachelbError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
 
 __all__ = [
+    "BlockTracker",
     "CachelbError",
     "Decision",
+    "Match",
+    "Namespace",
     "NoWorkerAvailable",
     "SnapshotError",
     "TraceError",
     "UnknownWorkerError",
     "__version__",
+    "hash_blocks",
 ]
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Native core of cachelb."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GenericAlias, TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from cachelb.types import Explanation, Outcome, Reason
 
-__all__ = ["Decision", "NativePolicy"]
+__all__ = ["BlockTracker", "Decision", "Match", "Namespace", "NativePolicy", "hash_blocks"]
 
 _W = TypeVar("_W")
 
@@ -200,4 +200,480 @@ class NativePolicy:
 
         Raises:
             AssertionError: An internal invariant is broken.
+        """
+
+@final
+class Namespace:
+    """What separates the prompts of one adapter or cache salt from all others.
+
+    Prompts match only within their namespace. An empty string counts as absent.
+
+    Example:
+        >>> from cachelb import Namespace
+        >>> Namespace("adapter-a") == Namespace("adapter-b")
+        False
+        >>> Namespace("adapter-a", salt="secret")
+        Namespace('adapter-a', salt=...)
+    """
+
+    def __new__(cls, lora: str | None = None, *, salt: str | None = None) -> Self:
+        """Make a namespace.
+
+        Args:
+            lora: Name of the LoRA adapter.
+            salt: Cache salt or tenant, never shown again.
+        """
+    @property
+    def lora(self) -> str | None:
+        """Name of the LoRA adapter, or None."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+def hash_blocks(
+    tokens: _Integers,
+    block_size: int = 16,
+    *,
+    namespace: str | Namespace | None = None,
+    scheme: str = "chained",
+    seed: int = 1337,
+    mm: Iterable[tuple[int, int, int]] | None = None,
+) -> NDArray[np.uint64]:
+    """Hash the full blocks of a prompt.
+
+    A hash names a block and all before it, so equal hashes mean equal prefixes. With seed 1337 they equal the hashes of
+    Dynamo. A last block that is not full has no hash.
+
+    Args:
+        tokens: Token ids: a buffer of uint32 (numpy, array, memoryview), `bytes` of little-endian uint32, a buffer of
+            int32, int64 or uint64, or a sequence of int.
+        block_size: Tokens per block, 1 to 1024.
+        namespace: Adapter and salt; a `str` is a salt.
+        scheme: "chained"; "eagle" for the draft model's windows of one token more; "positional" for the inexact hashes
+            that are kept for study.
+        seed: Seed of all hashes; instances that share hashes must share it.
+        mm: Multimodal objects as (hash, first token, number of tokens); blocks that overlap one hash it too.
+
+    Returns:
+        One hash per full block.
+
+    Raises:
+        TypeError: An argument has the wrong type; the message names it.
+        ValueError: A token is negative or over 4294967295, the message names its position, or an argument is out of
+            range.
+
+    Example:
+        >>> from cachelb import hash_blocks
+        >>> [hex(block) for block in hash_blocks(list(range(33)))]
+        ['0xd47a8f41c833328a', '0xbf15dffb16447f38']
+    """
+
+@final
+class Match:
+    """A worker and how much of a prompt it holds. Unpacks like a tuple.
+
+    Example:
+        >>> from cachelb import BlockTracker
+        >>> tracker = BlockTracker(block_size=2)
+        >>> tracker.record_request([1, 2, 3, 4], "gpu0")
+        2
+        >>> worker, matched, total = tracker.find_best_worker([1, 2, 9, 9, 9, 9])
+        >>> worker, matched, total
+        ('gpu0', 1, 3)
+    """
+
+    __match_args__: ClassVar[tuple[str, str, str]] = ("worker", "matched_blocks", "total_blocks")
+
+    @property
+    def worker(self) -> str:
+        """Name of the worker."""
+    @property
+    def matched_blocks(self) -> int:
+        """Leading blocks it holds, at least 1."""
+    @property
+    def total_blocks(self) -> int:
+        """Full blocks of the prompt."""
+    def __iter__(self) -> Iterator[Any]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class BlockTracker:
+    """Tracks which worker holds which leading blocks of a prompt, exactly.
+
+    A worker is registered by its first `record_request` or `store`. Names that are not known are no error: they hold
+    nothing. Safe to use from any thread.
+
+    Example:
+        >>> from cachelb import BlockTracker
+        >>> tracker = BlockTracker(block_size=4)
+        >>> tracker.record_request(range(12), "gpu0"), tracker.record_request(range(8), "gpu1")
+        (3, 2)
+        >>> tracker.overlaps(range(12))
+        {'gpu0': 3, 'gpu1': 2}
+        >>> tracker.find_best_worker(range(16))
+        Match(worker='gpu0', matched_blocks=3, total_blocks=4)
+    """
+
+    def __new__(
+        cls,
+        *,
+        block_size: int = 16,
+        max_blocks_per_worker: int = 100_000,
+        hashing: str = "chained",
+        matcher: str = "kary",
+        seed: int = 1337,
+        clock: Callable[[], float] | None = None,
+    ) -> Self:
+        """Make an empty tracker.
+
+        Args:
+            block_size: Tokens per block, as the engines have it, 1 to 1024.
+            max_blocks_per_worker: Blocks a worker may hold per medium; the least recently used leaves go first. Of a
+                longer prompt the first blocks are kept.
+            hashing: "chained"; "eagle" for a draft model's windows; "positional" is inexact and kept for study: the
+                prompts ABBB and ZCCD credit ACCD with 4 blocks where 1 is true. It warns.
+            matcher: "kary", "binary" or "linear": how the longest known prefix is searched. The answers are the same.
+            seed: Seed of the hashes and of ties.
+            clock: Monotonic seconds; called only when something has a time to live. The process's own clock if None.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range or not one of the names.
+        """
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def max_blocks_per_worker(self) -> int:
+        """Blocks a worker may hold per medium."""
+    @property
+    def hashing(self) -> str:
+        """Name of the hashing scheme."""
+    @property
+    def matcher(self) -> str:
+        """Name of the matcher."""
+    @property
+    def seed(self) -> int:
+        """Seed of the hashes and of ties."""
+    @property
+    def memory_bytes(self) -> int:
+        """Heap bytes of the index."""
+    def record_request(
+        self,
+        tokens: _Integers,
+        worker: str,
+        *,
+        namespace: str | Namespace | None = None,
+        ttl_s: float | None = None,
+    ) -> int:
+        """Record that a worker serves a prompt and will hold its full blocks.
+
+        The whole path becomes the worker's most recent use.
+
+        Args:
+            tokens: Token ids, as for `hash_blocks`.
+            worker: Name of the worker, registered if new.
+            namespace: Adapter and salt; a `str` is a salt.
+            ttl_s: Seconds until the entry ends, None for never.
+
+        Returns:
+            The blocks newly tracked for the worker.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: A token or `ttl_s` is out of range, or `ttl_s` is given with positional hashing.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker(block_size=2)
+            >>> tracker.record_request([1, 2, 3, 4, 5], "gpu0")
+            2
+            >>> tracker.record_request([1, 2, 8, 9], "gpu0")
+            1
+        """
+    def find_best_worker(
+        self,
+        tokens: _Integers,
+        *,
+        among: Iterable[str] | None = None,
+        namespace: str | Namespace | None = None,
+    ) -> Match | None:
+        """Find the worker that holds the most leading blocks. Changes nothing.
+
+        Of several, it is the one with the smallest hash of seed, last sequence hash and name: different prompts spread,
+        the same prompt stays.
+
+        Args:
+            tokens: Token ids, as for `hash_blocks`.
+            among: Consider only these workers; unknown names are ignored.
+            namespace: Adapter and salt; a `str` is a salt.
+
+        Returns:
+            The match, or None if nobody holds the first block.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: A token is out of range.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker(block_size=2)
+            >>> tracker.record_request([1, 2, 3, 4], "gpu0")
+            2
+            >>> tracker.find_best_worker([1, 2, 3, 4, 5, 6]).matched_blocks
+            2
+            >>> tracker.find_best_worker([1, 2], among=["gpu1"]) is None
+            True
+        """
+    def overlaps(
+        self,
+        tokens: _Integers,
+        *,
+        among: Iterable[str] | None = None,
+        namespace: str | Namespace | None = None,
+    ) -> dict[str, int]:
+        """Count the leading blocks every worker holds. Changes nothing.
+
+        Args:
+            tokens: Token ids, as for `hash_blocks`.
+            among: Consider only these workers; unknown names are ignored.
+            namespace: Adapter and salt; a `str` is a salt.
+
+        Returns:
+            Every worker with at least one leading block.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: A token is out of range.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker(block_size=1)
+            >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.record_request([1, 9], "gpu1")
+            (3, 2)
+            >>> tracker.overlaps([1, 2, 3, 4])
+            {'gpu0': 3, 'gpu1': 1}
+        """
+    def store(
+        self,
+        worker: str,
+        hashes: _Integers,
+        *,
+        parent: int | None = None,
+        medium: str = "gpu",
+    ) -> int:
+        """Store a chain of blocks by sequence hash, as engine events do.
+
+        A set: storing a block twice counts once. A parent nobody holds drops the chain.
+
+        Args:
+            worker: Name of the worker, registered if new.
+            hashes: The chain, in order: a buffer of uint64 or a sequence of int.
+            parent: Sequence hash of the block before the chain, None for the beginning of a prompt.
+            medium: "gpu", "cpu" or "disk"; a chain in any other is dropped.
+
+        Returns:
+            The blocks newly held in that medium.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: A hash is negative or over 18446744073709551615.
+
+        Example:
+            >>> from cachelb import BlockTracker, hash_blocks
+            >>> tracker = BlockTracker(block_size=2)
+            >>> chain = hash_blocks([1, 2, 3, 4, 5, 6], 2)
+            >>> tracker.store("gpu0", chain[:1]), tracker.store("gpu0", chain[1:], parent=chain[0])
+            (1, 2)
+        """
+    def remove(self, worker: str, hashes: _Integers, *, medium: str | None = None) -> int:
+        """Remove single blocks, wherever they lie in a chain.
+
+        Args:
+            worker: Name of the worker.
+            hashes: A buffer of uint64 or a sequence of int; unknown ones are ignored.
+            medium: From which medium; None or an unknown one means all.
+
+        Returns:
+            How many left, counted in every medium they left.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: A hash is negative or over 18446744073709551615.
+
+        Example:
+            >>> from cachelb import BlockTracker, hash_blocks
+            >>> tracker = BlockTracker(block_size=1)
+            >>> tracker.record_request([1, 2, 3], "gpu0")
+            3
+            >>> tracker.remove("gpu0", hash_blocks([1, 2, 3], 1)[1:2])
+            1
+            >>> tracker.overlaps([1, 2, 3])
+            {'gpu0': 1}
+        """
+    def clear(self, worker: str) -> int:
+        """Drop every block of a worker, which stays registered.
+
+        Args:
+            worker: Name of the worker.
+
+        Returns:
+            The distinct blocks dropped.
+
+        Raises:
+            TypeError: `worker` is not a str.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker(block_size=1)
+            >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.clear("gpu0"), tracker.workers()
+            (3, 3, ['gpu0'])
+        """
+    def overlaps_of_hashes(self, hashes: _Integers, *, among: Iterable[str] | None = None) -> dict[str, int]:
+        """Count the leading blocks of a chain of sequence hashes every worker holds. Changes nothing.
+
+        Args:
+            hashes: The chain, in order: a buffer of uint64 or a sequence of int.
+            among: Consider only these workers; unknown names are ignored.
+
+        Returns:
+            Every worker with at least one leading block.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: A hash is negative or over 18446744073709551615.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker()
+            >>> tracker.store("gpu0", [11, 22, 33])
+            3
+            >>> tracker.overlaps_of_hashes([11, 22, 44])
+            {'gpu0': 2}
+        """
+    def evict_worker(self, worker: str, max_blocks: int) -> int:
+        """Evict the least recently used leaves of a worker.
+
+        Args:
+            worker: Name of the worker.
+            max_blocks: How many blocks may stay per medium.
+
+        Returns:
+            How many went.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: `max_blocks` is negative.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker(block_size=1)
+            >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.evict_worker("gpu0", 1)
+            (3, 2)
+            >>> tracker.overlaps([1, 2, 3])
+            {'gpu0': 1}
+        """
+    def remove_worker(self, worker: str) -> int:
+        """Forget a worker and all it holds. Registered again under the same name, it starts with nothing.
+
+        Args:
+            worker: Name of the worker.
+
+        Returns:
+            The distinct blocks dropped.
+
+        Raises:
+            TypeError: `worker` is not a str.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker(block_size=1)
+            >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.remove_worker("gpu0"), tracker.workers()
+            (3, 3, [])
+        """
+    def block_count(self, worker: str | None = None) -> int:
+        """Count the distinct blocks held.
+
+        Args:
+            worker: By whom; None for the sum over all workers.
+
+        Returns:
+            How many, 0 for an unknown worker.
+
+        Raises:
+            TypeError: `worker` is not a str.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker(block_size=1)
+            >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.record_request([1], "gpu1")
+            (3, 1)
+            >>> tracker.block_count("gpu0"), tracker.block_count()
+            (3, 4)
+        """
+    def workers(self) -> list[str]:
+        """List the registered workers.
+
+        Returns:
+            Their names.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker()
+            >>> tracker.record_request([], "gpu0"), tracker.workers()
+            (0, ['gpu0'])
+        """
+    def snapshot(self) -> bytes:
+        """Write everything down: settings, workers, blocks, order of use, times left to live.
+
+        Equal states give equal bytes as long as nothing has a time to live.
+
+        Returns:
+            Versioned and checksummed bytes for `restore`.
+
+        Raises:
+            ValueError: With positional hashing.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> tracker = BlockTracker(block_size=1)
+            >>> tracker.record_request([1, 2, 3], "gpu0")
+            3
+            >>> BlockTracker.restore(tracker.snapshot()).overlaps([1, 2])
+            {'gpu0': 2}
+        """
+    @classmethod
+    def restore(cls, data: Buffer, *, clock: Callable[[], float] | None = None) -> Self:
+        """Make the tracker that `snapshot` wrote down.
+
+        Args:
+            data: The bytes.
+            clock: As for the constructor; times to live go on from its time.
+
+        Returns:
+            A new tracker.
+
+        Raises:
+            TypeError: `data` is not bytes or `clock` not callable.
+            SnapshotError: The bytes are damaged, cut off, or of another version.
+
+        Example:
+            >>> from cachelb import BlockTracker, SnapshotError
+            >>> try:
+            ...     BlockTracker.restore(b"something else")
+            ... except SnapshotError as error:
+            ...     print(error)
+            snapshot refused: it does not start like a snapshot of cachelb
+        """
+    def validate(self) -> None:
+        """Recount everything. Slow; for tests and diagnosis.
+
+        Raises:
+            AssertionError: An invariant is broken; the message names it.
+
+        Example:
+            >>> from cachelb import BlockTracker
+            >>> BlockTracker().validate()
         """

@@ -25,6 +25,11 @@ pub enum Error {
     /// No offered worker may be picked.
     #[error("no worker may be picked")]
     NoCandidate,
+    /// Not available in the mode that is kept for study.
+    #[error(
+        "{0} is not available with hashing=\"positional\", which is kept for study; use hashing=\"chained\""
+    )]
+    Unsupported(&'static str),
     /// A snapshot cannot be restored.
     #[error("snapshot refused: {0}")]
     BadSnapshot(String),

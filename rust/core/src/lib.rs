@@ -9,6 +9,8 @@ pub mod ids;
 pub mod index;
 pub mod load;
 pub mod policy;
+pub mod positional;
 pub mod registry;
+pub mod tracker;
 
 pub use error::{Error, Result};

@@ -1,6 +1,12 @@
 //! Python module `cachelb._core`.
 
+mod args;
+mod clock;
 mod decision;
+mod error;
+mod hashing;
+mod index;
+mod names;
 mod options;
 mod policy;
 mod prompt;
@@ -13,6 +19,10 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use crate::decision::Decision;
+    #[pymodule_export]
+    use crate::hashing::{Namespace, hash_blocks};
+    #[pymodule_export]
+    use crate::index::{BlockTracker, Match};
     #[pymodule_export]
     use crate::policy::NativePolicy;
 }

@@ -54,16 +54,16 @@ impl Scheme {
         }
     }
 
-    /// The scheme called `name`.
+    /// The scheme called `name`, for the argument called `setting`.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] for any other name.
-    pub fn parse(name: &str) -> Result<Self> {
+    pub fn parse(setting: &'static str, name: &str) -> Result<Self> {
         Self::ALL
             .into_iter()
             .find(|scheme| scheme.name() == name)
             .ok_or_else(|| Error::InvalidSetting {
-                name: "scheme",
+                name: setting,
                 expected: "\"chained\", \"eagle\" or \"positional\"",
                 got: format!("{name:?}"),
             })

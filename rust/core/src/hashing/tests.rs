@@ -226,9 +226,9 @@ fn block_sizes_outside_the_range_are_refused() {
 #[test]
 fn scheme_names_round_trip() {
     for scheme in Scheme::ALL {
-        assert_eq!(Scheme::parse(scheme.name()), Ok(scheme));
+        assert_eq!(Scheme::parse("scheme", scheme.name()), Ok(scheme));
     }
-    let error = Scheme::parse("Chained").unwrap_err();
+    let error = Scheme::parse("scheme", "Chained").unwrap_err();
     assert_eq!(
         error.to_string(),
         "scheme must be \"chained\", \"eagle\" or \"positional\", got \"Chained\""

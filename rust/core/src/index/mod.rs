@@ -54,6 +54,34 @@ pub enum Matcher {
     Linear,
 }
 
+impl Matcher {
+    /// Every matcher.
+    pub const ALL: [Self; 3] = [Self::Kary, Self::Binary, Self::Linear];
+
+    /// Name as used in the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kary => "kary",
+            Self::Binary => "binary",
+            Self::Linear => "linear",
+        }
+    }
+
+    /// The matcher called `name`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for any other name.
+    pub fn parse(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|matcher| matcher.name() == name);
+        found.ok_or_else(|| Error::InvalidSetting {
+            name: "matcher",
+            expected: "\"kary\", \"binary\" or \"linear\"",
+            got: format!("{name:?}"),
+        })
+    }
+}
+
 /// What happened to the index since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IndexStats {

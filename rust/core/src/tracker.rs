@@ -1,0 +1,484 @@
+//! Block tracker: workers by name over one block index behind one lock.
+//!
+//! [`BlockTracker::view`] answers, [`BlockTracker::edit`] changes; each holds the lock for as long as its value lives,
+//! and each has a `try_` form for callers that must not wait where they stand. Names are added and removed only while
+//! the write lock is held, so under either lock the registry stands still and slots mean what they say.
+//! Lock order: index, then registry.
+
+mod snapshot;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub use store::Origin;
+use store::{Depths, Store};
+
+use crate::error::{Error, Result};
+use crate::hashing::{DEFAULT_SEED, Hasher, Scheme};
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+use crate::index::{BlockIndex, Matcher};
+use crate::positional::PositionalIndex;
+use crate::registry::WorkerRegistry;
+
+/// No entry has a time to live.
+const NEVER: u64 = u64::MAX;
+
+/// Settings of a [`BlockTracker`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrackerConfig {
+    /// Tokens per block, 1 to 1024.
+    pub block_size: usize,
+    /// Blocks a worker may hold per medium, at least 1.
+    pub max_blocks_per_worker: u32,
+    /// How tokens become hashes.
+    pub scheme: Scheme,
+    /// How the longest known prefix is searched.
+    pub matcher: Matcher,
+    /// Seed of hashes and of ties.
+    pub seed: u64,
+}
+
+impl Default for TrackerConfig {
+    fn default() -> Self {
+        Self {
+            block_size: 16,
+            max_blocks_per_worker: 100_000,
+            scheme: Scheme::default(),
+            matcher: Matcher::default(),
+            seed: DEFAULT_SEED,
+        }
+    }
+}
+
+/// Leading blocks of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Whose.
+    pub worker: WorkerId,
+    /// How many, at least 1.
+    pub blocks: u32,
+}
+
+/// Answer buffer of lookups, reused between calls so that a lookup allocates nothing.
+#[derive(Debug, Default)]
+pub struct Answer {
+    depths: Depths,
+    found: Vec<Held>,
+}
+
+impl Answer {
+    /// The workers that hold at least one leading block; in slot order, or in the order of `among` if that was given.
+    #[must_use]
+    pub fn found(&self) -> &[Held] {
+        &self.found
+    }
+}
+
+/// One model's blocks and who holds them.
+#[derive(Debug)]
+pub struct BlockTracker {
+    hasher: Hasher,
+    config: TrackerConfig,
+    registry: WorkerRegistry,
+    state: RwLock<State>,
+    /// When the next entry is due, in milliseconds: lets a lookup see without the lock that nothing is.
+    due: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    store: Store,
+    /// By slot.
+    members: Vec<Option<Member>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    generation: u32,
+    /// Hash of the name: the worker's part in a tie.
+    tie: u64,
+}
+
+impl BlockTracker {
+    /// An empty tracker.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for a block size outside 1..=1024 or a capacity of 0.
+    pub fn new(config: TrackerConfig) -> Result<Self> {
+        let store = match config.scheme {
+            Scheme::Chained | Scheme::Eagle => {
+                Store::Exact(Box::new(BlockIndex::new(config.matcher)))
+            }
+            Scheme::Positional => Store::Positional(PositionalIndex::default()),
+        };
+        Self::with_store(config, store, WorkerRegistry::new())
+    }
+
+    fn with_store(config: TrackerConfig, store: Store, registry: WorkerRegistry) -> Result<Self> {
+        let hasher = Hasher::new(config.scheme, config.block_size, config.seed)?;
+        if config.max_blocks_per_worker == 0 {
+            return Err(Error::InvalidSetting {
+                name: "max_blocks_per_worker",
+                expected: "at least 1",
+                got: "0".to_owned(),
+            });
+        }
+        let mut state = State {
+            store,
+            members: Vec::new(),
+        };
+        for (name, id) in registry.ids() {
+            state.join(id, &name, config.seed);
+        }
+        let due = AtomicU64::new(state.due());
+        Ok(Self {
+            hasher,
+            config,
+            registry,
+            state: RwLock::new(state),
+            due,
+        })
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &TrackerConfig {
+        &self.config
+    }
+
+    /// What turns tokens into this tracker's hashes.
+    #[must_use]
+    pub fn hasher(&self) -> &Hasher {
+        &self.hasher
+    }
+
+    /// Names and ids of the workers.
+    #[must_use]
+    pub fn registry(&self) -> &WorkerRegistry {
+        &self.registry
+    }
+
+    /// When the next entry with a time to live is due, if any has one. [`Edit::expire`] must run before a question
+    /// asked at or after that time; asking for the time is needless while this is `None`.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Millis> {
+        match self.due.load(Ordering::Acquire) {
+            NEVER => None,
+            due => Some(Millis(due)),
+        }
+    }
+
+    /// Waits for the read lock.
+    pub fn view(&self) -> View<'_> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        View {
+            tracker: self,
+            state,
+        }
+    }
+
+    /// The read lock, unless that means waiting.
+    pub fn try_view(&self) -> Option<View<'_>> {
+        let state = match self.state.try_read() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(View {
+            tracker: self,
+            state,
+        })
+    }
+
+    /// Waits for the write lock.
+    pub fn edit(&self) -> Edit<'_> {
+        let state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        Edit {
+            tracker: self,
+            state,
+        }
+    }
+
+    /// The write lock, unless that means waiting.
+    pub fn try_edit(&self) -> Option<Edit<'_>> {
+        let state = match self.state.try_write() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Edit {
+            tracker: self,
+            state,
+        })
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn join(&mut self, id: WorkerId, name: &str, seed: u64) {
+        let slot = id.slot as usize;
+        if self.members.len() <= slot {
+            self.members.resize(slot + 1, None);
+        }
+        let tie = xxh3_64_with_seed(name.as_bytes(), seed);
+        self.members[slot] = Some(Member {
+            generation: id.generation,
+            tie,
+        });
+    }
+
+    fn member(&self, slot: u32) -> Option<&Member> {
+        self.members.get(slot as usize)?.as_ref()
+    }
+
+    fn due(&self) -> u64 {
+        self.store.next_expiry().map_or(NEVER, |due| due.0)
+    }
+}
+
+// === impl View ===
+
+/// Questions to a tracker that stands still.
+#[derive(Debug)]
+pub struct View<'a> {
+    tracker: &'a BlockTracker,
+    state: RwLockReadGuard<'a, State>,
+}
+
+impl View<'_> {
+    /// Finds every worker that holds leading blocks of `hashes`; with `among`, of those names only, unknown ones
+    /// ignored.
+    pub fn overlaps(
+        &self,
+        hashes: &[SequenceHash],
+        origin: Origin,
+        among: Option<&[&str]>,
+        answer: &mut Answer,
+    ) {
+        let Answer { depths, found } = answer;
+        let State { store, .. } = &*self.state;
+        store.overlaps(hashes, origin, depths);
+        found.clear();
+        let Some(names) = among else {
+            depths.for_each(store, |(slot, blocks)| {
+                if let Some(member) = self.state.member(slot) {
+                    let worker = WorkerId {
+                        slot,
+                        generation: member.generation,
+                    };
+                    found.push(Held { worker, blocks });
+                }
+            });
+            return;
+        };
+        for name in names {
+            if let Some(worker) = self.tracker.registry.get(name) {
+                let blocks = depths.of(store, worker.slot);
+                if blocks > 0 {
+                    found.push(Held { worker, blocks });
+                }
+            }
+        }
+    }
+
+    /// The worker that holds the most leading blocks of `hashes`, which come from tokens. Of several, the one with the
+    /// smallest hash of seed, last sequence hash and name: different prompts spread over the tied workers, the same
+    /// prompt stays.
+    pub fn best(
+        &self,
+        hashes: &[SequenceHash],
+        among: Option<&[&str]>,
+        answer: &mut Answer,
+    ) -> Option<Held> {
+        self.overlaps(hashes, Origin::Tokens, among, answer);
+        let deepest = answer.found.iter().map(|held| held.blocks).max()?;
+        let mut tied = answer.found.iter().filter(|held| held.blocks == deepest);
+        let first = tied.next()?;
+        let Some(second) = tied.next() else {
+            return Some(*first);
+        };
+        let last = hashes.last()?.0.to_le_bytes();
+        let key = |held: &&Held| {
+            let tie = self
+                .state
+                .member(held.worker.slot)
+                .map_or(0, |member| member.tie);
+            let mut pair = [0; 16];
+            pair[..8].copy_from_slice(&last);
+            pair[8..].copy_from_slice(&tie.to_le_bytes());
+            xxh3_64_with_seed(&pair, self.tracker.config.seed)
+        };
+        [first, second]
+            .into_iter()
+            .chain(tied)
+            .min_by_key(key)
+            .copied()
+    }
+
+    /// Distinct blocks held by the worker called `name`, 0 for an unknown one; without a name, the sum over workers.
+    #[must_use]
+    pub fn block_count(&self, name: Option<&str>) -> u64 {
+        let count = |id| self.state.store.block_count(id).unwrap_or(0);
+        match name {
+            Some(name) => self.tracker.registry.get(name).map_or(0, count),
+            None => self
+                .tracker
+                .registry
+                .ids()
+                .into_iter()
+                .map(|(_, id)| count(id))
+                .sum(),
+        }
+    }
+
+    /// Heap bytes of the index.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.state.store.memory_bytes()
+            + self.state.members.capacity() * size_of::<Option<Member>>()
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first broken invariant.
+    pub fn validate(&self) -> Result<()> {
+        self.state.store.validate()?;
+        let ids = self.tracker.registry.ids();
+        let members = self.state.members.iter().flatten().count();
+        if ids.len() != members {
+            return Err(Error::Invariant(format!(
+                "{} workers are registered, {members} are members",
+                ids.len()
+            )));
+        }
+        for (name, id) in ids {
+            let generation = self.state.member(id.slot).map(|member| member.generation);
+            if generation != Some(id.generation) || self.state.store.block_count(id).is_err() {
+                return Err(Error::Invariant(format!(
+                    "worker {name:?} is registered and unknown to the index"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Edit ===
+
+/// Changes to a tracker that nobody else sees half-made.
+#[derive(Debug)]
+pub struct Edit<'a> {
+    tracker: &'a BlockTracker,
+    state: RwLockWriteGuard<'a, State>,
+}
+
+impl Edit<'_> {
+    /// Records that `name`, registered if new, now holds the prompt of `hashes`; returns the blocks newly held.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a time to live with position hashes.
+    pub fn record(
+        &mut self,
+        name: &str,
+        hashes: &[SequenceHash],
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        let worker = self.join(name);
+        self.state.store.record(worker, hashes, expires)
+    }
+
+    /// Stores a chain behind `parent` for `name`, registered if new; returns the blocks newly held in `medium`.
+    ///
+    /// # Errors
+    /// None today; the index refuses only workers that are not registered.
+    pub fn store(
+        &mut self,
+        name: &str,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> Result<u32> {
+        let worker = self.join(name);
+        self.state.store.store(worker, parent, hashes, medium)
+    }
+
+    /// Removes single blocks from one medium of `name` or from all; returns how many left.
+    ///
+    /// # Errors
+    /// None today; an unknown name removes nothing.
+    pub fn remove(
+        &mut self,
+        name: &str,
+        hashes: &[SequenceHash],
+        medium: Option<Medium>,
+    ) -> Result<u32> {
+        match self.tracker.registry.get(name) {
+            Some(worker) => self.state.store.remove(worker, hashes, medium),
+            None => Ok(0),
+        }
+    }
+
+    /// Drops every block of `name`, which stays registered; returns how many.
+    ///
+    /// # Errors
+    /// None today; an unknown name has no blocks.
+    pub fn clear(&mut self, name: &str) -> Result<u64> {
+        match self.tracker.registry.get(name) {
+            Some(worker) => self.state.store.clear(worker),
+            None => Ok(0),
+        }
+    }
+
+    /// Evicts least recently used leaves of `name` down to `max_blocks` per medium; returns how many went.
+    ///
+    /// # Errors
+    /// None today; an unknown name has no blocks.
+    pub fn evict_worker(&mut self, name: &str, max_blocks: u64) -> Result<u64> {
+        match self.tracker.registry.get(name) {
+            Some(worker) => self.state.store.evict_worker(worker, max_blocks),
+            None => Ok(0),
+        }
+    }
+
+    /// Forgets `name` and all it holds; returns the blocks dropped.
+    ///
+    /// # Errors
+    /// None today; an unknown name has no blocks.
+    pub fn remove_worker(&mut self, name: &str) -> Result<u64> {
+        match self.tracker.registry.remove(name) {
+            Some(worker) => {
+                self.state.members[worker.slot as usize] = None;
+                self.state.store.remove_worker(worker)
+            }
+            None => Ok(0),
+        }
+    }
+
+    /// Drops entries whose time to live ended at or before `now`; returns how many.
+    pub fn expire(&mut self, now: Millis) -> u64 {
+        self.state.store.expire(now)
+    }
+
+    fn join(&mut self, name: &str) -> WorkerId {
+        let (worker, added) = self.tracker.registry.get_or_add(name);
+        if added {
+            let State { store, .. } = &mut *self.state;
+            store.add_worker(worker, self.tracker.config.max_blocks_per_worker);
+            self.state.join(worker, name, self.tracker.config.seed);
+        }
+        worker
+    }
+}
+
+impl Drop for Edit<'_> {
+    fn drop(&mut self) {
+        self.tracker.due.store(self.state.due(), Ordering::Release);
+    }
+}

@@ -1,0 +1,162 @@
+//! The index behind a tracker: the exact one, or the positional one kept for study.
+
+use crate::error::{Error, Result};
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+use crate::index::{BlockIndex, Overlaps};
+use crate::positional::PositionalIndex;
+
+/// Where the hashes of a lookup come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Hashed here from tokens: a chain by construction.
+    Tokens,
+    /// Given by the caller: may be anything.
+    Caller,
+}
+
+#[derive(Debug)]
+pub(super) enum Store {
+    Exact(Box<BlockIndex>),
+    Positional(PositionalIndex),
+}
+
+/// Answer buffers, one pair per caller.
+#[derive(Debug, Default)]
+pub(super) struct Depths {
+    exact: Overlaps,
+    positional: Vec<(u32, u32)>,
+}
+
+impl Depths {
+    /// Leading blocks of the worker in `slot`, in the answer `store` wrote last.
+    pub(super) fn of(&self, store: &Store, slot: u32) -> u32 {
+        match store {
+            Store::Exact(_) => self.exact.depth(slot),
+            Store::Positional(_) => {
+                let at = self
+                    .positional
+                    .binary_search_by_key(&slot, |(slot, _)| *slot);
+                at.map_or(0, |at| self.positional[at].1)
+            }
+        }
+    }
+
+    /// Calls `each` with slot and depth of every worker in the answer.
+    pub(super) fn for_each(&self, store: &Store, each: impl FnMut((u32, u32))) {
+        match store {
+            Store::Exact(_) => self.exact.iter().for_each(each),
+            Store::Positional(_) => self.positional.iter().copied().for_each(each),
+        }
+    }
+}
+
+impl Store {
+    pub(super) fn overlaps(&self, hashes: &[SequenceHash], origin: Origin, out: &mut Depths) {
+        match (self, origin) {
+            (Self::Exact(index), Origin::Tokens) => index.overlaps(hashes, &mut out.exact),
+            (Self::Exact(index), Origin::Caller) => index.overlaps_verified(hashes, &mut out.exact),
+            (Self::Positional(index), _) => index.overlaps(hashes, &mut out.positional),
+        }
+    }
+
+    pub(super) fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
+        match self {
+            Self::Exact(index) => index.add_worker(worker, capacity),
+            Self::Positional(index) => index.add_worker(worker, capacity),
+        }
+    }
+
+    pub(super) fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
+        match self {
+            Self::Exact(index) => index.remove_worker(worker),
+            Self::Positional(index) => index.remove_worker(worker),
+        }
+    }
+
+    pub(super) fn record(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        match self {
+            Self::Exact(index) => index.record(worker, hashes, None, expires),
+            Self::Positional(_) if expires.is_some() => Err(Error::Unsupported("a time to live")),
+            Self::Positional(index) => index.record(worker, hashes),
+        }
+    }
+
+    pub(super) fn store(
+        &mut self,
+        worker: WorkerId,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> Result<u32> {
+        match self {
+            Self::Exact(index) => index.store(worker, parent, hashes, medium, None),
+            Self::Positional(index) => index.record(worker, hashes),
+        }
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        medium: Option<Medium>,
+    ) -> Result<u32> {
+        match self {
+            Self::Exact(index) => index.remove(worker, hashes, medium),
+            Self::Positional(index) => index.remove(worker, hashes),
+        }
+    }
+
+    pub(super) fn clear(&mut self, worker: WorkerId) -> Result<u64> {
+        match self {
+            Self::Exact(index) => index.clear(worker),
+            Self::Positional(index) => index.clear(worker),
+        }
+    }
+
+    pub(super) fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
+        match self {
+            Self::Exact(index) => index.evict_worker(worker, max_blocks),
+            Self::Positional(index) => index.evict_worker(worker, max_blocks),
+        }
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Millis> {
+        match self {
+            Self::Exact(index) => index.next_expiry(),
+            Self::Positional(_) => None,
+        }
+    }
+
+    pub(super) fn expire(&mut self, now: Millis) -> u64 {
+        match self {
+            Self::Exact(index) => index.expire(now),
+            Self::Positional(_) => 0,
+        }
+    }
+
+    pub(super) fn block_count(&self, worker: WorkerId) -> Result<u64> {
+        match self {
+            Self::Exact(index) => index.block_count(worker),
+            Self::Positional(index) => index.block_count(worker),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Exact(index) => index.memory_bytes(),
+            Self::Positional(index) => index.memory_bytes(),
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        match self {
+            Self::Exact(index) => index.validate(),
+            Self::Positional(index) => index.validate(),
+        }
+    }
+}

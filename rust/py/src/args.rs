@@ -1,0 +1,455 @@
+//! Reads tokens and hashes from Python. The only place that looks into Python buffers.
+//!
+//! In order of speed: a C-contiguous aligned buffer of the wanted unsigned type is borrowed; `bytes` likewise, as
+//! little-endian words; other 4- and 8-byte integer buffers, and those with strides or a bad alignment, are copied; a
+//! list or tuple is read item by item (1.5 ns each) without running Python code as long as the items are ints; any
+//! other sequence is iterated.
+//!
+//! The borrowed forms rely on the GIL: it is held while the slice is in use, and no Python code runs meanwhile.
+#![allow(unsafe_code)]
+
+use std::borrow::Cow;
+use std::ffi::CStr;
+use std::slice;
+
+use cachelb_core::hashing::MAX_BLOCK_SIZE;
+use cachelb_core::ids::SequenceHash;
+use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
+use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
+use pyo3::{ffi, intern};
+
+/// Little-endian words that arrive as buffers or Python ints.
+pub(crate) trait Word: Copy + 'static {
+    /// Largest value.
+    const LIMIT: u64;
+    /// Name of the matching unsigned dtype.
+    const DTYPE: &'static str;
+
+    fn from_u64(value: u64) -> Self;
+
+    /// The C API's conversion: a value over [`Self::LIMIT`], or the error value, means a closer look.
+    ///
+    /// # Safety
+    /// `item` points to a live object and the GIL is held.
+    unsafe fn read(item: *mut ffi::PyObject) -> u64;
+}
+
+impl Word for u32 {
+    const LIMIT: u64 = u32::MAX as u64;
+    const DTYPE: &'static str = "uint32";
+
+    #[inline]
+    fn from_u64(value: u64) -> Self {
+        value as Self
+    }
+
+    #[inline]
+    #[allow(
+        clippy::useless_conversion,
+        reason = "c_ulong is 32 bits wide elsewhere"
+    )]
+    unsafe fn read(item: *mut ffi::PyObject) -> u64 {
+        // SAFETY: the caller's promise is what the call asks for.
+        u64::from(unsafe { ffi::PyLong_AsUnsignedLong(item) })
+    }
+}
+
+impl Word for SequenceHash {
+    const LIMIT: u64 = u64::MAX;
+    const DTYPE: &'static str = "uint64";
+
+    #[inline]
+    fn from_u64(value: u64) -> Self {
+        Self(value)
+    }
+
+    #[inline]
+    unsafe fn read(item: *mut ffi::PyObject) -> u64 {
+        // SAFETY: the caller's promise is what the call asks for.
+        unsafe { ffi::PyLong_AsUnsignedLongLong(item) }
+    }
+}
+
+/// Words of one argument, borrowed or copied.
+pub(crate) enum Words<'a, W> {
+    /// Copied into the scratch buffer, or the content of a `bytes` object, which cannot change.
+    Slice(&'a [W]),
+    /// An aligned, contiguous buffer of the wanted type. Its exporter may still change the content.
+    Buffer(PyUntypedBuffer),
+}
+
+impl<'a, W: Word> Words<'a, W> {
+    /// Reads `values`, which is called `name` in errors. `scratch` holds them if they must be copied.
+    pub(crate) fn get(
+        values: &'a Bound<'_, PyAny>,
+        name: &str,
+        scratch: &'a mut Vec<W>,
+    ) -> PyResult<Self> {
+        scratch.clear();
+        if let Ok(list) = values.cast_exact::<PyList>() {
+            // SAFETY: a live list; an index out of range gives null.
+            let get = |at| unsafe { ffi::PyList_GetItem(list.as_ptr(), at) };
+            push_items(list, list.len(), name, scratch, get)?;
+            return Ok(Self::Slice(scratch));
+        }
+        if let Ok(bytes) = values.cast_exact::<PyBytes>() {
+            return words_of_bytes(bytes.as_bytes(), name, scratch).map(Self::Slice);
+        }
+        if let Ok(tuple) = values.cast_exact::<PyTuple>() {
+            // SAFETY: a live tuple; an index out of range gives null.
+            let get = |at| unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), at) };
+            push_items(tuple, tuple.len(), name, scratch, get)?;
+            return Ok(Self::Slice(scratch));
+        }
+        // SAFETY: `values` is a live object; the call only looks at its type.
+        if unsafe { ffi::PyObject_CheckBuffer(values.as_ptr()) } != 0 {
+            return words_of_buffer(values, name, scratch);
+        }
+        if values.is_instance_of::<PyString>() || values.cast::<PySequence>().is_err() {
+            return Err(PyTypeError::new_err(format!(
+                "{name} must be a buffer of {} or a sequence of int, got {}",
+                W::DTYPE,
+                type_name(values)
+            )));
+        }
+        for (at, item) in values.try_iter()?.enumerate() {
+            scratch.push(closer_look(&item?, name, at)?);
+        }
+        Ok(Self::Slice(scratch))
+    }
+
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Slice(words) => words.len(),
+            Self::Buffer(buffer) => buffer.item_count(),
+        }
+    }
+
+    /// The words. No Python code may run and the GIL must be held until the last use.
+    pub(crate) fn as_slice<'s>(&'s self, _py: Python<'s>) -> &'s [W] {
+        match self {
+            Self::Slice(words) => words,
+            // SAFETY: checked to be contiguous, aligned and of this type when it was taken; the exporter keeps the
+            // memory while the buffer lives, and whoever would write to it needs the GIL.
+            Self::Buffer(buffer) => unsafe {
+                slice::from_raw_parts(buffer.buf_ptr().cast::<W>(), buffer.item_count())
+            },
+        }
+    }
+}
+
+/// Words that stay put while the GIL is let go: only a buffer's content, which others may write to, is copied.
+pub(crate) fn steady_words<'a, W: Word>(
+    values: &'a Bound<'_, PyAny>,
+    name: &str,
+    scratch: &'a mut Vec<W>,
+    copy: &'a mut Vec<W>,
+) -> PyResult<&'a [W]> {
+    match Words::get(values, name, scratch)? {
+        Words::Slice(words) => Ok(words),
+        buffer @ Words::Buffer(_) => {
+            copy.clear();
+            copy.extend_from_slice(buffer.as_slice(values.py()));
+            Ok(copy)
+        }
+    }
+}
+
+/// The content of a bytes-like object, which is called `name` in errors.
+pub(crate) fn bytes<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow<'a, [u8]>> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Ok(Cow::Borrowed(bytes.as_bytes()));
+    }
+    match PyBuffer::<u8>::get(value) {
+        Ok(buffer) => Ok(Cow::Owned(buffer.to_vec(value.py())?)),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "{name} must be bytes, got {}",
+            type_name(value)
+        ))),
+    }
+}
+
+/// Reads a list or tuple. `get` gives a borrowed reference.
+fn push_items<W: Word>(
+    owner: &Bound<'_, PyAny>,
+    len: usize,
+    name: &str,
+    out: &mut Vec<W>,
+    get: impl Fn(isize) -> *mut ffi::PyObject,
+) -> PyResult<()> {
+    let py = owner.py();
+    out.reserve(len);
+    for at in 0..len {
+        let item = get(at.cast_signed());
+        if item.is_null() {
+            let _ = PyErr::take(py);
+            return Err(PyValueError::new_err(format!(
+                "{name} became shorter while it was read"
+            )));
+        }
+        // SAFETY: the owner keeps the item alive; the conversion of an int runs no Python code that could change that,
+        // and anything else is refused by the C API without running any.
+        let value = unsafe { W::read(item) };
+        // The error value of the conversion is the largest of its type, so it comes here too.
+        if value >= W::LIMIT {
+            let _ = PyErr::take(py);
+            // SAFETY: not null, and the new reference keeps it alive through whatever `__index__` does.
+            let item = unsafe { Bound::from_borrowed_ptr(py, item) };
+            out.push(closer_look(&item, name, at)?);
+        } else {
+            out.push(W::from_u64(value));
+        }
+    }
+    Ok(())
+}
+
+/// Converts anything with `__index__`, or says what is wrong with it.
+fn closer_look<W: Word>(item: &Bound<'_, PyAny>, name: &str, at: usize) -> PyResult<W> {
+    match item.extract::<u64>() {
+        Ok(value) if value <= W::LIMIT => Ok(W::from_u64(value)),
+        Err(error) if !error.is_instance_of::<PyOverflowError>(item.py()) => {
+            Err(if error.is_instance_of::<PyTypeError>(item.py()) {
+                PyTypeError::new_err(format!("{name}[{at}] must be int, got {}", type_name(item)))
+            } else {
+                error
+            })
+        }
+        _ => Err(out_of_range::<W>(name, at, &shown(item))),
+    }
+}
+
+/// A number for a message. Python refuses to print very large ones.
+fn shown(number: &Bound<'_, PyAny>) -> String {
+    number
+        .str()
+        .map_or_else(|_| "a huge number".to_owned(), |text| text.to_string())
+}
+
+fn out_of_range<W: Word>(name: &str, at: usize, got: &str) -> PyErr {
+    PyValueError::new_err(format!(
+        "{name}[{at}] must be from 0 to {}, got {got}",
+        W::LIMIT
+    ))
+}
+
+fn words_of_bytes<'a, W: Word>(
+    bytes: &'a [u8],
+    name: &str,
+    scratch: &'a mut Vec<W>,
+) -> PyResult<&'a [W]> {
+    let width = size_of::<W>();
+    if !bytes.len().is_multiple_of(width) {
+        return Err(PyValueError::new_err(format!(
+            "{name} as bytes must be whole little-endian {}, {width} bytes each, got {} bytes",
+            W::DTYPE,
+            bytes.len()
+        )));
+    }
+    let count = bytes.len() / width;
+    let start = bytes.as_ptr().cast::<W>();
+    if start.is_aligned() {
+        // SAFETY: aligned, `count` words long, valid for the slice's lifetime; every bit pattern is a word.
+        return Ok(unsafe { slice::from_raw_parts(start, count) });
+    }
+    // SAFETY: `start.add(at)` lies inside the slice; `read_unaligned` needs no more.
+    scratch.extend((0..count).map(|at| unsafe { start.add(at).read_unaligned() }));
+    Ok(scratch)
+}
+
+/// Integer types that are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    U32,
+    I32,
+    U64,
+    I64,
+}
+
+fn kind(format: &CStr, width: usize) -> Option<Kind> {
+    let code = match format.to_bytes() {
+        [code] | [b'@' | b'=' | b'<', code] => *code,
+        _ => return None,
+    };
+    match (code, width) {
+        (b'I' | b'L', 4) => Some(Kind::U32),
+        (b'i' | b'l', 4) => Some(Kind::I32),
+        (b'L' | b'Q' | b'N', 8) => Some(Kind::U64),
+        (b'l' | b'q' | b'n', 8) => Some(Kind::I64),
+        _ => None,
+    }
+}
+
+fn words_of_buffer<'a, W: Word>(
+    values: &Bound<'_, PyAny>,
+    name: &str,
+    scratch: &'a mut Vec<W>,
+) -> PyResult<Words<'a, W>> {
+    let buffer = PyUntypedBuffer::get(values).map_err(|error| {
+        if error.is_instance_of::<PyBufferError>(values.py()) {
+            let text = format!("{name} must be a readable buffer of one dimension: {error}");
+            PyValueError::new_err(text)
+        } else {
+            error
+        }
+    })?;
+    let Some(kind) = kind(buffer.format(), buffer.item_size()) else {
+        return Err(PyTypeError::new_err(format!(
+            "{name} must be a buffer of {}, got {}",
+            if size_of::<W>() == 4 {
+                "uint32, int32, int64 or uint64"
+            } else {
+                "uint64, int64, uint32 or int32"
+            },
+            dtype_name(&buffer, values)
+        )));
+    };
+    if buffer.dimensions() != 1 || buffer.suboffsets().is_some() {
+        return Err(PyValueError::new_err(format!(
+            "{name} must have one dimension, got {}",
+            buffer.dimensions()
+        )));
+    }
+    let count = buffer.item_count();
+    if count == 0 {
+        return Ok(Words::Slice(&[]));
+    }
+    let matching = if size_of::<W>() == 4 {
+        Kind::U32
+    } else {
+        Kind::U64
+    };
+    if kind == matching && buffer.is_c_contiguous() && buffer.buf_ptr().cast::<W>().is_aligned() {
+        return Ok(Words::Buffer(buffer));
+    }
+    let failed = match kind {
+        Kind::U32 => copy::<u32, W>(&buffer, count, scratch, |value| (value.into(), false)),
+        Kind::I32 => copy::<i32, W>(&buffer, count, scratch, |value| {
+            (i64::from(value).cast_unsigned(), value < 0)
+        }),
+        Kind::U64 => copy::<u64, W>(&buffer, count, scratch, |value| (value, false)),
+        Kind::I64 => copy::<i64, W>(&buffer, count, scratch, |value| {
+            (value.cast_unsigned(), value < 0)
+        }),
+    };
+    match failed {
+        None => Ok(Words::Slice(scratch)),
+        Some((at, value, true)) => Err(out_of_range::<W>(
+            name,
+            at,
+            &value.cast_signed().to_string(),
+        )),
+        Some((at, value, false)) => Err(out_of_range::<W>(name, at, &value.to_string())),
+    }
+}
+
+/// Copies a one-dimensional buffer of `T`; returns position, bits and sign of the first value that is not a `W`.
+fn copy<T: Copy, W: Word>(
+    buffer: &PyUntypedBuffer,
+    count: usize,
+    out: &mut Vec<W>,
+    widen: impl Fn(T) -> (u64, bool),
+) -> Option<(usize, u64, bool)> {
+    let start = buffer.buf_ptr().cast::<u8>().cast_const();
+    let stride = buffer.strides()[0];
+    // SAFETY: the exporter guarantees that item `at` lies `at * stride` bytes from the start, whatever its alignment.
+    let item = |at: usize| {
+        widen(unsafe {
+            start
+                .offset(at.cast_signed() * stride)
+                .cast::<T>()
+                .read_unaligned()
+        })
+    };
+    let fits = |(value, negative): (u64, bool)| !negative && value <= W::LIMIT;
+    // No way out of this loop, so that it is vectorised.
+    let mut good = true;
+    out.extend((0..count).map(|at| {
+        let item = item(at);
+        good &= fits(item);
+        W::from_u64(item.0)
+    }));
+    if good {
+        return None;
+    }
+    (0..count)
+        .map(|at| (at, item(at)))
+        .find(|(_, item)| !fits(*item))
+        .map(|(at, (value, negative))| (at, value, negative))
+}
+
+fn dtype_name(buffer: &PyUntypedBuffer, values: &Bound<'_, PyAny>) -> String {
+    match values
+        .getattr(intern!(values.py(), "dtype"))
+        .and_then(|dtype| dtype.str())
+    {
+        Ok(dtype) => format!("an array of {dtype}"),
+        Err(_) => format!(
+            "{} of format {:?}",
+            type_name(values),
+            buffer.format().to_string_lossy()
+        ),
+    }
+}
+
+/// Name of an object's type, for messages.
+pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
+    value
+        .get_type()
+        .name()
+        .map_or_else(|_| "an object".to_owned(), |name| name.to_string())
+}
+
+/// An int argument from `low` to `high`.
+pub(crate) fn ranged(value: &Bound<'_, PyAny>, name: &str, low: u64, high: u64) -> PyResult<u64> {
+    match value.extract::<u64>() {
+        Ok(number) if (low..=high).contains(&number) => Ok(number),
+        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => Err(PyTypeError::new_err(
+            format!("{name} must be int, got {}", type_name(value)),
+        )),
+        Err(error) if !error.is_instance_of::<PyOverflowError>(value.py()) => Err(error),
+        _ => Err(PyValueError::new_err(format!(
+            "{name} must be from {low} to {high}, got {}",
+            shown(value)
+        ))),
+    }
+}
+
+/// Tokens per block.
+pub(crate) fn block_size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    ranged(value, "block_size", 1, MAX_BLOCK_SIZE as u64).map(|size| size as usize)
+}
+
+/// Seed of hashes.
+pub(crate) fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    ranged(value, "seed", 0, u64::MAX)
+}
+
+/// A new numpy array of `len` uint64, filled by `fill`, which must not run Python code.
+pub(crate) fn new_hash_array(
+    py: Python<'_>,
+    len: usize,
+    fill: impl FnOnce(&mut [SequenceHash]) -> PyResult<()>,
+) -> PyResult<Bound<'_, PyAny>> {
+    static EMPTY: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
+    let (empty, dtype) = EMPTY.get_or_try_init(py, || {
+        let numpy = py.import("numpy")?;
+        PyResult::Ok((
+            numpy.getattr("empty")?.unbind(),
+            numpy.getattr("uint64")?.unbind(),
+        ))
+    })?;
+    let array = empty.bind(py).call1((len, dtype))?;
+    if len > 0 {
+        let buffer = PyBuffer::<u64>::get(&array)?;
+        let words = buffer
+            .as_slice_ptr()
+            .ok_or_else(|| PyTypeError::new_err("numpy.empty gave no contiguous array"))?;
+        // SAFETY: `len` aligned words that nobody else has seen yet; `SequenceHash` is a transparent u64.
+        fill(unsafe { slice::from_raw_parts_mut(words.as_ptr().cast::<SequenceHash>(), len) })?;
+    }
+    Ok(array)
+}

@@ -1,0 +1,45 @@
+//! Core errors and panics as Python exceptions.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cachelb_core::error::{Error, Result};
+use pyo3::PyErr;
+use pyo3::exceptions::{PyAssertionError, PyValueError};
+use pyo3::prelude::*;
+
+mod classes {
+    pyo3::import_exception!(cachelb.errors, CachelbError);
+    pyo3::import_exception!(cachelb.errors, SnapshotError);
+    pyo3::import_exception!(cachelb.errors, UnknownWorkerError);
+}
+
+/// The exception a core error is raised as.
+pub(crate) fn to_python(error: &Error) -> PyErr {
+    let text = error.to_string();
+    match error {
+        Error::InvalidSetting { .. } | Error::Unsupported(_) | Error::DuplicateWorker(_) => {
+            PyValueError::new_err(text)
+        }
+        Error::UnknownWorker(_) => classes::UnknownWorkerError::new_err(text),
+        Error::BadSnapshot(_) => classes::SnapshotError::new_err(text),
+        Error::Invariant(_) => PyAssertionError::new_err(text),
+        _ => classes::CachelbError::new_err(text),
+    }
+}
+
+/// Runs core code; a core error becomes its exception, a panic a `CachelbError` instead of the end of the process.
+pub(crate) fn enter<T>(call: impl FnOnce() -> Result<T>) -> PyResult<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| to_python(&error)),
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(classes::CachelbError::new_err(format!(
+                "internal error, please report it: {text}"
+            )))
+        }
+    }
+}

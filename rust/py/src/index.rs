@@ -1,0 +1,523 @@
+//! `BlockTracker` and `Match`.
+//!
+//! Every call first runs whatever may run Python code (the clock, reading lists, names), then takes the lock without
+//! waiting; only if somebody else has it, or the work is large, is the GIL let go meanwhile.
+
+use std::cell::Cell;
+
+use cachelb_core::error::Result;
+use cachelb_core::hashing::Scheme;
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::index::Matcher;
+use cachelb_core::tracker::{
+    Answer, BlockTracker as Core, Edit, Held, Origin, TrackerConfig, View,
+};
+use pyo3::exceptions::{PyTypeError, PyUserWarning};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyString, PyTuple, PyType};
+
+use crate::args::{self, Words, type_name};
+use crate::clock::Clock;
+use crate::error::enter;
+use crate::hashing::namespace;
+use crate::names::Names;
+
+/// More blocks than this take longer than the GIL should be held.
+const BULK: usize = 100_000;
+
+/// Buffers of one call, kept by the thread for the next.
+#[derive(Default)]
+struct Scratch {
+    tokens: Vec<u32>,
+    hashes: Vec<SequenceHash>,
+    given: Vec<SequenceHash>,
+    answer: Answer,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Lends the thread's buffers to `work`, which gets fresh ones if it is entered again meanwhile.
+fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    let mut scratch = SCRATCH.take().unwrap_or_default();
+    let result = work(&mut scratch);
+    if scratch.tokens.capacity() <= BULK * 16 && scratch.hashes.capacity() <= BULK {
+        SCRATCH.set(Some(scratch));
+    }
+    result
+}
+
+/// Which worker holds which leading blocks.
+#[pyclass(frozen, module = "cachelb")]
+pub(crate) struct BlockTracker {
+    core: Core,
+    clock: Clock,
+    names: Names,
+}
+
+impl BlockTracker {
+    fn of(core: Core, clock: Clock) -> Self {
+        Self {
+            core,
+            clock,
+            names: Names::default(),
+        }
+    }
+
+    fn read<R: Send>(
+        &self,
+        py: Python<'_>,
+        bulk: bool,
+        work: impl FnOnce(View<'_>) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        let core = &self.core;
+        enter(|| match core.try_view() {
+            Some(view) if !bulk => work(view),
+            view => {
+                drop(view);
+                py.detach(|| work(core.view()))
+            }
+        })
+    }
+
+    fn write<R: Send>(
+        &self,
+        py: Python<'_>,
+        bulk: bool,
+        work: impl FnOnce(Edit<'_>) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        let core = &self.core;
+        enter(|| match core.try_edit() {
+            Some(edit) if !bulk => work(edit),
+            edit => {
+                drop(edit);
+                py.detach(|| work(core.edit()))
+            }
+        })
+    }
+
+    /// Drops what is past its time to live, before anything is asked or changed.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(due) = self.core.next_expiry() {
+            let now = self.clock.now(py)?;
+            if now >= due {
+                self.write(py, false, |mut edit| Ok(edit.expire(now)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hash(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        within: Option<&Bound<'_, PyAny>>,
+        scratch: &mut Scratch,
+    ) -> PyResult<()> {
+        let namespace = namespace(within)?;
+        let tokens_read = Words::get(tokens, "tokens", &mut scratch.tokens)?;
+        let hashes = &mut scratch.hashes;
+        enter(|| {
+            self.core
+                .hasher()
+                .hash(tokens_read.as_slice(tokens.py()), namespace, &[], hashes);
+            Ok(())
+        })
+    }
+
+    fn name<'py>(&self, py: Python<'py>, worker: WorkerId) -> Option<Bound<'py, PyString>> {
+        self.names.get(py, self.core.registry(), worker)
+    }
+
+    fn found<'py>(&self, py: Python<'py>, answer: &Answer) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for held in answer.found() {
+            if let Some(name) = self.name(py, held.worker) {
+                dict.set_item(name, held.blocks)?;
+            }
+        }
+        Ok(dict)
+    }
+}
+
+/// Names a lookup is restricted to.
+fn names<'py>(among: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Vec<Bound<'py, PyString>>>> {
+    let Some(among) = among else {
+        return Ok(None);
+    };
+    if among.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(
+            "among must be an iterable of str, got one str; put it in a list",
+        ));
+    }
+    let iterator = among.try_iter().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "among must be an iterable of str, got {}",
+            type_name(among)
+        ))
+    })?;
+    let mut names = Vec::new();
+    for (at, item) in iterator.enumerate() {
+        names.push(item?.cast_into::<PyString>().map_err(|error| {
+            PyTypeError::new_err(format!(
+                "among[{at}] must be str, got {}",
+                type_name(&error.into_inner())
+            ))
+        })?);
+    }
+    Ok(Some(names))
+}
+
+fn as_strs<'a>(names: Option<&'a Vec<Bound<'_, PyString>>>) -> PyResult<Option<Vec<&'a str>>> {
+    names
+        .map(|names| names.iter().map(|name| name.to_str()).collect())
+        .transpose()
+}
+
+fn capacity(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    args::ranged(value, "max_blocks_per_worker", 1, u64::from(u32::MAX)).map(|blocks| blocks as u32)
+}
+
+fn max_blocks(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    args::ranged(value, "max_blocks", 0, u64::MAX)
+}
+
+fn parent(value: &Bound<'_, PyAny>) -> PyResult<Option<SequenceHash>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    args::ranged(value, "parent", 0, u64::MAX).map(|hash| Some(SequenceHash(hash)))
+}
+
+#[pymethods]
+impl BlockTracker {
+    #[new]
+    #[pyo3(signature = (*, block_size=16, max_blocks_per_worker=100_000, hashing="chained", matcher="kary", seed=1337, clock=None))]
+    fn new(
+        py: Python<'_>,
+        #[pyo3(from_py_with = args::block_size)] block_size: usize,
+        #[pyo3(from_py_with = capacity)] max_blocks_per_worker: u32,
+        hashing: &str,
+        matcher: &str,
+        #[pyo3(from_py_with = args::seed)] seed: u64,
+        clock: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let core = enter(|| {
+            Core::new(TrackerConfig {
+                block_size,
+                max_blocks_per_worker,
+                scheme: Scheme::parse("hashing", hashing)?,
+                matcher: Matcher::parse(matcher)?,
+                seed,
+            })
+        })?;
+        if core.config().scheme == Scheme::Positional {
+            let text = c"hashing=\"positional\" is inexact and kept for study: a match says nothing about the blocks \
+                before it; use hashing=\"chained\"";
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), text, 1)?;
+        }
+        Ok(Self::of(core, Clock::new(clock)?))
+    }
+
+    #[getter]
+    fn block_size(&self) -> usize {
+        self.core.config().block_size
+    }
+
+    #[getter]
+    fn max_blocks_per_worker(&self) -> u32 {
+        self.core.config().max_blocks_per_worker
+    }
+
+    #[getter]
+    fn hashing(&self) -> &'static str {
+        self.core.config().scheme.name()
+    }
+
+    #[getter]
+    fn matcher(&self) -> &'static str {
+        self.core.config().matcher.name()
+    }
+
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.core.config().seed
+    }
+
+    #[pyo3(signature = (tokens, worker, *, namespace=None, ttl_s=None))]
+    fn record_request(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        worker: &str,
+        namespace: Option<&Bound<'_, PyAny>>,
+        ttl_s: Option<f64>,
+    ) -> PyResult<u32> {
+        let py = tokens.py();
+        with_scratch(|scratch| {
+            self.hash(tokens, namespace, scratch)?;
+            self.settle(py)?;
+            let expires = ttl_s.map(|ttl_s| self.clock.after(py, ttl_s)).transpose()?;
+            let hashes = &scratch.hashes;
+            self.write(py, hashes.len() > BULK, |mut edit| {
+                edit.record(worker, hashes, expires)
+            })
+        })
+    }
+
+    #[pyo3(signature = (tokens, *, among=None, namespace=None))]
+    fn find_best_worker(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        among: Option<&Bound<'_, PyAny>>,
+        namespace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Match>> {
+        let py = tokens.py();
+        let among = names(among)?;
+        let among = as_strs(among.as_ref())?;
+        with_scratch(|scratch| {
+            self.hash(tokens, namespace, scratch)?;
+            self.settle(py)?;
+            let Scratch { hashes, answer, .. } = scratch;
+            let best = self.read(py, hashes.len() > BULK, |view| {
+                Ok(view.best(hashes, among.as_deref(), answer))
+            })?;
+            let total_blocks = hashes.len() as u32;
+            let matched = |held: Held| {
+                let worker = self.name(py, held.worker)?.unbind();
+                Some(Match {
+                    worker,
+                    matched_blocks: held.blocks,
+                    total_blocks,
+                })
+            };
+            Ok(best.and_then(matched))
+        })
+    }
+
+    #[pyo3(signature = (tokens, *, among=None, namespace=None))]
+    fn overlaps<'py>(
+        &self,
+        tokens: &Bound<'py, PyAny>,
+        among: Option<&Bound<'py, PyAny>>,
+        namespace: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let py = tokens.py();
+        let among = names(among)?;
+        let among = as_strs(among.as_ref())?;
+        with_scratch(|scratch| {
+            self.hash(tokens, namespace, scratch)?;
+            self.settle(py)?;
+            let Scratch { hashes, answer, .. } = scratch;
+            self.read(py, hashes.len() > BULK, |view| {
+                view.overlaps(hashes, Origin::Tokens, among.as_deref(), answer);
+                Ok(())
+            })?;
+            self.found(py, answer)
+        })
+    }
+
+    #[pyo3(signature = (hashes, *, among=None))]
+    fn overlaps_of_hashes<'py>(
+        &self,
+        hashes: &Bound<'py, PyAny>,
+        among: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let py = hashes.py();
+        let among = names(among)?;
+        let among = as_strs(among.as_ref())?;
+        with_scratch(|scratch| {
+            let Scratch {
+                hashes: copy,
+                given,
+                answer,
+                ..
+            } = scratch;
+            let hashes = args::steady_words(hashes, "hashes", given, copy)?;
+            self.settle(py)?;
+            self.read(py, hashes.len() > BULK, |view| {
+                view.overlaps(hashes, Origin::Caller, among.as_deref(), answer);
+                Ok(())
+            })?;
+            self.found(py, answer)
+        })
+    }
+
+    #[pyo3(signature = (worker, hashes, *, parent=None, medium="gpu"))]
+    fn store(
+        &self,
+        worker: &str,
+        hashes: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = parent)] parent: Option<SequenceHash>,
+        medium: &str,
+    ) -> PyResult<u32> {
+        let py = hashes.py();
+        with_scratch(|scratch| {
+            let hashes =
+                args::steady_words(hashes, "hashes", &mut scratch.given, &mut scratch.hashes)?;
+            self.settle(py)?;
+            let Some(medium) = Medium::parse(medium) else {
+                return Ok(0);
+            };
+            self.write(py, hashes.len() > BULK, |mut edit| {
+                edit.store(worker, parent, hashes, medium)
+            })
+        })
+    }
+
+    #[pyo3(signature = (worker, hashes, *, medium=None))]
+    fn remove(
+        &self,
+        worker: &str,
+        hashes: &Bound<'_, PyAny>,
+        medium: Option<&str>,
+    ) -> PyResult<u32> {
+        let py = hashes.py();
+        with_scratch(|scratch| {
+            let hashes =
+                args::steady_words(hashes, "hashes", &mut scratch.given, &mut scratch.hashes)?;
+            self.settle(py)?;
+            let medium = medium.and_then(Medium::parse);
+            self.write(py, hashes.len() > BULK, |mut edit| {
+                edit.remove(worker, hashes, medium)
+            })
+        })
+    }
+
+    fn clear(&self, py: Python<'_>, worker: &str) -> PyResult<u64> {
+        self.settle(py)?;
+        self.write(py, true, |mut edit| edit.clear(worker))
+    }
+
+    fn evict_worker(
+        &self,
+        py: Python<'_>,
+        worker: &str,
+        #[pyo3(from_py_with = max_blocks)] max_blocks: u64,
+    ) -> PyResult<u64> {
+        self.settle(py)?;
+        self.write(py, true, |mut edit| edit.evict_worker(worker, max_blocks))
+    }
+
+    fn remove_worker(&self, py: Python<'_>, worker: &str) -> PyResult<u64> {
+        self.settle(py)?;
+        self.write(py, true, |mut edit| edit.remove_worker(worker))
+    }
+
+    #[pyo3(signature = (worker=None))]
+    fn block_count(&self, py: Python<'_>, worker: Option<&str>) -> PyResult<u64> {
+        self.settle(py)?;
+        self.read(py, false, |view| Ok(view.block_count(worker)))
+    }
+
+    fn workers(&self) -> Vec<String> {
+        self.core
+            .registry()
+            .ids()
+            .into_iter()
+            .map(|(name, _)| name.to_string())
+            .collect()
+    }
+
+    #[getter]
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.read(py, false, |view| Ok(view.memory_bytes()))
+    }
+
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.settle(py)?;
+        let now = self.anchor(py)?;
+        let bytes = self.read(py, true, |view| view.snapshot(now))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    #[classmethod]
+    #[pyo3(signature = (data, *, clock=None))]
+    fn restore(
+        _cls: &Bound<'_, PyType>,
+        data: &Bound<'_, PyAny>,
+        clock: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = data.py();
+        let clock = Clock::new(clock)?;
+        let bytes = args::bytes(data, "data")?;
+        let now = clock.now(py)?;
+        let core = enter(|| py.detach(|| Core::restore(&bytes, now)))?;
+        Ok(Self::of(core, clock))
+    }
+
+    fn validate(&self, py: Python<'_>) -> PyResult<()> {
+        self.read(py, true, |view| view.validate())
+    }
+
+    fn __repr__(&self) -> String {
+        let config = self.core.config();
+        format!(
+            "BlockTracker(block_size={}, max_blocks_per_worker={}, hashing={:?}, matcher={:?}, workers={})",
+            config.block_size,
+            config.max_blocks_per_worker,
+            config.scheme.name(),
+            config.matcher.name(),
+            self.core.registry().len()
+        )
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        self.clock.traverse(&visit)
+    }
+}
+
+impl BlockTracker {
+    /// The time a snapshot is anchored at; nobody is asked for it while nothing has a time to live.
+    fn anchor(&self, py: Python<'_>) -> PyResult<Millis> {
+        match self.core.next_expiry() {
+            Some(_) => self.clock.now(py),
+            None => Ok(Millis(0)),
+        }
+    }
+}
+
+/// A worker and how much of a prompt it holds.
+#[pyclass(frozen, module = "cachelb", get_all)]
+pub(crate) struct Match {
+    worker: Py<PyString>,
+    matched_blocks: u32,
+    total_blocks: u32,
+}
+
+#[pymethods]
+impl Match {
+    #[classattr]
+    fn __match_args__() -> (&'static str, &'static str, &'static str) {
+        ("worker", "matched_blocks", "total_blocks")
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.tuple(py)?.try_iter()
+    }
+
+    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        match other.cast::<Self>() {
+            Ok(other) => self.tuple(py)?.eq(other.get().tuple(py)?),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        self.tuple(py)?.hash()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let worker = self.worker.bind(py).repr()?;
+        Ok(format!(
+            "Match(worker={worker}, matched_blocks={}, total_blocks={})",
+            self.matched_blocks, self.total_blocks
+        ))
+    }
+}
+
+impl Match {
+    fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        (self.worker.bind(py), self.matched_blocks, self.total_blocks).into_pyobject(py)
+    }
+}

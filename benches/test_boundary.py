@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pytest
-from cachelb.policies import CacheAware
 from numpy.typing import NDArray
 
 from cachelb import BlockTracker
+from cachelb.policies import CacheAware
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,8 @@ def as_is(tokens: Buffer) -> Buffer:
 
 def as_list(tokens: Buffer) -> list[int]:
     """Pass Python integers."""
-    return tokens.tolist()
+    integers: list[int] = tokens.tolist()
+    return integers
 
 
 def label(benchmark: BenchmarkFixture, name: str, note: str) -> None:

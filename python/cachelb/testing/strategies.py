@@ -1,0 +1,282 @@
+"""Random operations on a block tracker, and the comparison of a tracker with the oracle.
+
+Alphabets are tiny, so that prompts share prefixes, fork in the middle and repeat: that is where routers go wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cachelb._core import hash_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import ModuleType
+
+    from cachelb._core import Namespace
+    from cachelb.testing.oracle import NaiveTracker
+    from hypothesis.strategies import SearchStrategy
+
+_DEFAULT_WORKERS: Final = ("w0", "w1", "w2")
+
+
+class Answer(Protocol):
+    """What `cachelb.Match` and `Found` have in common."""
+
+    @property
+    def worker(self) -> str:
+        """The worker found."""
+
+    @property
+    def matched_blocks(self) -> int:
+        """Leading blocks it holds."""
+
+    @property
+    def total_blocks(self) -> int:
+        """Full blocks of the prompt."""
+
+
+class Tracker(Protocol):
+    """What `cachelb.BlockTracker` and `NaiveTracker` have in common."""
+
+    def record_request(
+        self, tokens: Sequence[int], worker: str, *, namespace: str | Namespace | None = None, ttl_s: float | None = None
+    ) -> int:
+        """Record that ``worker`` now holds the prompt's blocks."""
+
+    def store(self, worker: str, hashes: Iterable[int], *, parent: int | None = None, medium: str = "gpu") -> int:
+        """Store a chain behind ``parent``."""
+
+    def remove(self, worker: str, hashes: Iterable[int], *, medium: str | None = None) -> int:
+        """Remove single blocks."""
+
+    def clear(self, worker: str) -> int:
+        """Drop every block of the worker."""
+
+    def evict_worker(self, worker: str, max_blocks: int) -> int:
+        """Evict leaves down to ``max_blocks``."""
+
+    def remove_worker(self, worker: str) -> int:
+        """Forget the worker."""
+
+    def overlaps(
+        self, tokens: Sequence[int], *, among: Sequence[str] | None = None, namespace: str | Namespace | None = None
+    ) -> dict[str, int]:
+        """Count the leading blocks every worker holds."""
+
+    def find_best_worker(
+        self, tokens: Sequence[int], *, among: Sequence[str] | None = None, namespace: str | Namespace | None = None
+    ) -> Answer | None:
+        """Find a worker that holds the most leading blocks."""
+
+    def block_count(self, worker: str | None = None) -> int:
+        """Count the blocks held."""
+
+    def workers(self) -> list[str]:
+        """List the registered workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call on a tracker, to be made on any number of them.
+
+    Example:
+        >>> from cachelb.testing import NaiveTracker, Operation
+        >>> oracle = NaiveTracker(block_size=1)
+        >>> Operation("record_request", (0, 1, 1), "w0", {}).apply(oracle)
+        3
+        >>> Operation("remove", (0, 1, 1), "w0", {"start": 1, "stop": 2}).apply(oracle)
+        1
+        >>> oracle.overlaps([0, 1, 1])
+        {'w0': 1}
+    """
+
+    name: str
+    """The method called."""
+    tokens: tuple[int, ...]
+    """The prompt whose blocks are meant."""
+    worker: str
+    """Whose blocks."""
+    options: Mapping[str, Any]
+    """The other arguments; `store` and `remove` mean the blocks ``start`` to ``stop`` of the prompt."""
+
+    def apply(self, tracker: Tracker, *, block_size: int = 1, seed: int = 1337) -> int:
+        """Make the call.
+
+        Args:
+            tracker: Where.
+            block_size: The tracker's block size.
+            seed: The tracker's hash seed.
+
+        Returns:
+            What the call returned.
+        """
+        options = dict(self.options)
+        if self.name == "record_request":
+            return tracker.record_request(list(self.tokens), self.worker, **options)
+        if self.name in ("store", "remove"):
+            namespace = options.pop("namespace", None)
+            chain = [int(h) for h in hash_blocks(self.tokens, block_size, namespace=namespace, seed=seed)]
+            start, stop = options.pop("start", 0), options.pop("stop", None)
+            if self.name == "remove":
+                return tracker.remove(self.worker, chain[start:stop], **options)
+            parent = chain[start - 1] if 0 < start <= len(chain) else None
+            return tracker.store(self.worker, chain[start:stop], parent=parent, **options)
+        result: int = getattr(tracker, self.name)(self.worker, **options)
+        return result
+
+
+def token_sequences(
+    *, alphabet: int = 2, max_tokens: int = 40, block_size: int = 1
+) -> SearchStrategy[list[int]]:
+    """Prompts that often share long prefixes: a pattern, cut anywhere, with at most one token changed.
+
+    Args:
+        alphabet: How many different tokens.
+        max_tokens: Longest prompt.
+        block_size: Random prompts are kept to a few blocks of this size, where they still collide.
+
+    Returns:
+        A strategy of token lists.
+
+    Raises:
+        ImportError: hypothesis is not installed.
+    """
+    st = _strategies()
+    token = st.integers(0, alphabet - 1)
+
+    def build(period: int, length: int, change: tuple[int, int] | None) -> list[int]:
+        tokens = [(at // period) % alphabet for at in range(length)]
+        if change is not None and tokens:
+            tokens[change[0] % length] = change[1]
+        return tokens
+
+    patterned = st.builds(
+        build,
+        st.sampled_from([max_tokens + 1, 1, 3 * block_size]),
+        st.integers(0, max_tokens),
+        st.none() | st.tuples(st.integers(0, max_tokens), token),
+    )
+    bushy = st.lists(token, max_size=min(max_tokens, 6 * block_size))
+    result: SearchStrategy[list[int]] = patterned | bushy
+    return result
+
+
+def worker_names(*, count: int = 3) -> SearchStrategy[str]:
+    """Names ``w0``, ``w1`` and so on.
+
+    Args:
+        count: How many different ones.
+
+    Returns:
+        A strategy of names.
+
+    Raises:
+        ImportError: hypothesis is not installed.
+    """
+    result: SearchStrategy[str] = _strategies().sampled_from([f"w{number}" for number in range(count)])
+    return result
+
+
+def operations(
+    *,
+    tokens: SearchStrategy[list[int]] | None = None,
+    workers: SearchStrategy[str] | None = None,
+    ttls_s: Sequence[float | None] = (None,),
+    media: Sequence[str] = ("gpu", "gpu", "cpu"),
+    namespaces: Sequence[str | Namespace | None] = (None,),
+    max_blocks: int = 40,
+) -> SearchStrategy[Operation]:
+    """Draw any write a tracker offers.
+
+    Args:
+        tokens: The prompts, by default `token_sequences`.
+        workers: The names, by default `worker_names`.
+        ttls_s: Times to live of recorded requests.
+        media: Where stored blocks lie.
+        namespaces: Identities of the prompts besides their tokens.
+        max_blocks: Evictions go down to at most this many blocks.
+
+    Returns:
+        A strategy of operations.
+
+    Raises:
+        ImportError: hypothesis is not installed.
+    """
+    st = _strategies()
+    prompts = (token_sequences() if tokens is None else tokens).map(tuple)
+    names = worker_names(count=len(_DEFAULT_WORKERS)) if workers is None else workers
+
+    def writes(name: str, **options: SearchStrategy[Any]) -> SearchStrategy[Operation]:
+        built: SearchStrategy[Operation] = st.builds(
+            Operation, st.just(name), prompts, names, st.fixed_dictionaries(options)
+        )
+        return built
+
+    at = st.integers(0, 8)
+    namespace = st.sampled_from(list(namespaces))
+    record = writes("record_request", ttl_s=st.sampled_from(list(ttls_s)), namespace=namespace)
+    store = writes("store", start=at, medium=st.sampled_from(list(media)), namespace=namespace)
+    remove = writes(
+        "remove", start=at, stop=st.none() | at, medium=st.sampled_from([None, *media]), namespace=namespace
+    )
+    evict = writes("evict_worker", max_blocks=st.integers(0, max_blocks))
+    result: SearchStrategy[Operation] = st.one_of(
+        record, record, store, remove, evict, writes("clear"), writes("remove_worker")
+    )
+    return result
+
+
+def assert_agrees(
+    tracker: Tracker,
+    oracle: NaiveTracker,
+    tokens: Sequence[int],
+    *,
+    among: Sequence[str] | None = None,
+    namespace: str | Namespace | None = None,
+) -> None:
+    """Compare everything both can be asked.
+
+    Args:
+        tracker: The one under test.
+        oracle: The truth, after the same operations.
+        tokens: The prompt to ask about.
+        among: Restrict the question to these workers.
+        namespace: Identity of the prompt besides its tokens.
+
+    Raises:
+        AssertionError: They differ.
+
+    Example:
+        >>> from cachelb import BlockTracker
+        >>> from cachelb.testing import NaiveTracker, assert_agrees
+        >>> tracker, oracle = BlockTracker(block_size=2), NaiveTracker(block_size=2)
+        >>> for each in (tracker, oracle):
+        ...     _ = each.record_request([1, 2, 3, 4], "gpu0")
+        >>> assert_agrees(tracker, oracle, [1, 2, 9])
+    """
+    expected = oracle.overlaps(tokens, among=among, namespace=namespace)
+    got = tracker.overlaps(tokens, among=among, namespace=namespace)
+    assert got == expected, f"overlaps of {list(tokens)}: {got}, by linear scan {expected}"
+    best = oracle.best_workers(tokens, among=among, namespace=namespace)
+    match = tracker.find_best_worker(tokens, among=among, namespace=namespace)
+    if match is None:
+        assert not best.workers, f"no worker for {list(tokens)}, by linear scan {best}"
+    else:
+        found = (match.worker in best.workers, match.matched_blocks, match.total_blocks)
+        assert found == (True, best.matched_blocks, best.total_blocks), f"{match}, by linear scan {best}"
+    assert sorted(tracker.workers()) == sorted(oracle.workers())
+    for worker in oracle.workers():
+        counts = (tracker.block_count(worker), oracle.block_count(worker))
+        assert counts[0] == counts[1], f"{worker} holds {counts[0]} blocks, by recount {counts[1]}"
+
+
+def _strategies() -> ModuleType:
+    try:
+        from hypothesis import strategies
+    except ImportError as error:
+        raise ImportError(
+            "the strategies of cachelb.testing need hypothesis: pip install 'cachelb[testing]'"
+        ) from error
+    return strategies

@@ -1,0 +1,120 @@
+"""The native tracker against the published oracle, through the binding, with real tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from cachelb import BlockTracker, Namespace
+from cachelb.testing import (
+    ManualClock,
+    NaiveTracker,
+    Operation,
+    assert_agrees,
+    operations,
+    token_sequences,
+    worker_names,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Step = Operation | float | Literal["restore"]
+
+NAMESPACES = (None, "tenant-1", Namespace("adapter-a"))
+PROMPTS = token_sequences(alphabet=2, max_tokens=40)
+STEPS: st.SearchStrategy[Step] = st.one_of(
+    operations(tokens=PROMPTS, media=("gpu", "cpu", "disk"), max_blocks=30),
+    operations(tokens=PROMPTS, namespaces=NAMESPACES, ttls_s=(None, 0.5, 2.0), max_blocks=30),
+    operations(tokens=PROMPTS, ttls_s=(None, 1.0)),
+    st.sampled_from([0.25, 1.0, 3.0, "restore"]),
+)
+
+
+def play(
+    history: Sequence[Step], prompts: Sequence[list[int]], *, block_size: int, cap: int, matcher: str
+) -> None:
+    clock = ManualClock()
+    tracker = BlockTracker(block_size=block_size, max_blocks_per_worker=cap, matcher=matcher, clock=clock)
+    oracle = NaiveTracker(block_size=block_size, max_blocks_per_worker=cap, clock=clock)
+    for step in history:
+        if isinstance(step, Operation):
+            got, expected = (step.apply(each, block_size=block_size) for each in (tracker, oracle))
+            assert got == expected, f"{step}: {got}, by the model {expected}"
+        elif step == "restore":
+            tracker = BlockTracker.restore(tracker.snapshot(), clock=clock)
+        else:
+            clock.advance(float(step))
+        for number, prompt in enumerate(prompts):
+            among = [None, ["w0"], ["w1", "nobody", "w2"]][number % 3]
+            assert_agrees(tracker, oracle, prompt, among=among, namespace=NAMESPACES[number % 2])
+            assert_agrees(tracker, oracle, prompt)
+        assert all(oracle.block_count(worker) <= 3 * cap for worker in oracle.workers())
+        tracker.validate()
+    before = tracker.snapshot()
+    for prompt in prompts:
+        tracker.find_best_worker(prompt)
+        tracker.overlaps(prompt, among=["w0"])
+        tracker.overlaps_of_hashes(oracle.hashes(prompt))
+    assert tracker.snapshot() == before, "a question changed the tracker"
+
+
+@settings(max_examples=600)
+@given(
+    st.lists(STEPS, min_size=10, max_size=40),
+    st.lists(PROMPTS, min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.sampled_from([1, 4, 12, 40, 1000]),
+    st.sampled_from(["kary", "binary", "linear"]),
+)
+def test_tracker_equals_the_oracle_after_every_operation(
+    history: list[Step], prompts: list[list[int]], block_size: int, cap: int, matcher: str
+) -> None:
+    play(history, prompts, block_size=block_size, cap=cap, matcher=matcher)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(operations(tokens=PROMPTS, workers=worker_names(count=80)), min_size=80, max_size=120),
+    st.lists(PROMPTS, min_size=1, max_size=2),
+    st.sampled_from(["kary", "binary"]),
+)
+def test_tracker_equals_the_oracle_with_more_workers_than_bits_in_a_word(
+    history: list[Step], prompts: list[list[int]], matcher: str
+) -> None:
+    play(history, prompts, block_size=1, cap=30, matcher=matcher)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(token_sequences(alphabet=3), worker_names()), max_size=20),
+    token_sequences(alphabet=3),
+    st.integers(1, 5),
+    st.sampled_from(["kary", "binary", "linear"]),
+)
+def test_overlap_is_the_longest_common_block_prefix(
+    recorded: list[tuple[list[int], str]], prompt: list[int], block_size: int, matcher: str
+) -> None:
+    tracker = BlockTracker(block_size=block_size, matcher=matcher)
+    expected: dict[str, int] = {}
+    for tokens, worker in recorded:
+        tracker.record_request(tokens, worker)
+        common = 0
+        while common < min(len(tokens), len(prompt)) and tokens[common] == prompt[common]:
+            common += 1
+        expected[worker] = max(common // block_size, expected.get(worker, 0))
+    assert tracker.overlaps(prompt) == {worker: blocks for worker, blocks in expected.items() if blocks}
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(token_sequences(), worker_names()), max_size=30), st.integers(1, 30))
+def test_recording_alone_leaves_no_gap_and_no_excess(recorded: list[tuple[list[int], str]], cap: int) -> None:
+    tracker = BlockTracker(block_size=1, max_blocks_per_worker=cap)
+    oracle = NaiveTracker(block_size=1, max_blocks_per_worker=cap)
+    for tokens, worker in recorded:
+        tracker.record_request(tokens, worker)
+        oracle.record_request(tokens, worker)
+        assert tracker.overlaps(tokens).get(worker, 0) == min(len(tokens), cap)
+        assert tracker.block_count(worker) == oracle.block_count(worker) <= cap
+        assert oracle.is_prefix_closed(worker)

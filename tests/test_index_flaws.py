@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
+
 from cachelb import BlockTracker, hash_blocks
 from cachelb.policies import CacheAware
 from cachelb.testing import ManualClock
@@ -17,8 +19,8 @@ A, B, C, D, Z = 1, 2, 3, 4, 26
 WORKERS = ["gpu0", "gpu1", "gpu2"]
 
 
-def tracker(cap: int = 1000, **options: object) -> BlockTracker:
-    return BlockTracker(block_size=1, max_blocks_per_worker=cap, **options)  # type: ignore[arg-type]
+def tracker(cap: int = 1000, **options: Any) -> BlockTracker:
+    return BlockTracker(block_size=1, max_blocks_per_worker=cap, **options)
 
 
 def prompt(blocks: int, seed: int = 0) -> list[int]:
@@ -43,10 +45,10 @@ def test_flaw_01_a_block_counts_only_behind_its_own_prefix() -> None:
 def test_flaw_01_positional_hashing_shows_the_flaw_and_warns_once() -> None:
     with pytest.warns(UserWarning, match="positional.*inexact") as warned:
         flawed = tracker(hashing="positional")
-        flawed.record_request([A, B, B, B], "w1")
-        flawed.record_request([Z, C, C, D], "w1")
-        assert flawed.overlaps([A, C, C, D]) == {"w1": 4}, "the truth is 1"
     assert len(warned) == 1
+    flawed.record_request([A, B, B, B], "w1")
+    flawed.record_request([Z, C, C, D], "w1")
+    assert flawed.overlaps([A, C, C, D]) == {"w1": 4}, "the truth is 1"
 
 
 def test_flaw_02_eviction_takes_leaves_and_keeps_the_root() -> None:
@@ -270,11 +272,11 @@ def test_flaw_17_policies_break_ties_by_their_seed() -> None:
     [({"lora": "a"}, {"lora": "b"}), ({"cache_salt": "s"}, {}), ({}, {"cache_salt": "s"}), ({"lora": "a"}, {})],
     ids=["lora", "salted for all", "unsalted for salted", "adapter for base"],
 )
-def test_flaw_18_identities_do_not_share_blocks(stored: dict[str, str], asked: dict[str, str]) -> None:
+def test_flaw_18_identities_do_not_share_blocks(stored: dict[str, Any], asked: dict[str, Any]) -> None:
     policy = CacheAware(seed=1)
-    policy.select_worker(["gpu0"], tokens=prompt(8), **stored).on_complete()  # type: ignore[call-overload]
-    assert policy.select_worker(WORKERS, tokens=prompt(8), **stored).matched_tokens > 0  # type: ignore[call-overload]
-    assert policy.select_worker(WORKERS, tokens=prompt(8), **asked).best_matched_tokens == 0  # type: ignore[call-overload]
+    policy.select_worker(["gpu0"], tokens=prompt(8), **stored).on_complete()
+    assert policy.select_worker(WORKERS, tokens=prompt(8), **stored).matched_tokens > 0
+    assert policy.select_worker(WORKERS, tokens=prompt(8), **asked).best_matched_tokens == 0
 
 
 def test_flaw_19_the_last_token_is_always_computed() -> None:

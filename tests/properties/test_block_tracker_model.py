@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from cachelb import BlockTracker, Namespace
 from cachelb.testing import (
     ManualClock,
@@ -14,8 +17,6 @@ from cachelb.testing import (
     token_sequences,
     worker_names,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +33,13 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 )
 
 
-def play(
-    history: Sequence[Step], prompts: Sequence[list[int]], *, block_size: int, cap: int, matcher: str
-) -> None:
+def play(history: Sequence[Step], prompts: Sequence[list[int]], *, block_size: int, cap: int, matcher: str) -> None:
     clock = ManualClock()
     tracker = BlockTracker(block_size=block_size, max_blocks_per_worker=cap, matcher=matcher, clock=clock)
     oracle = NaiveTracker(block_size=block_size, max_blocks_per_worker=cap, clock=clock)
     for step in history:
         if isinstance(step, Operation):
-            got, expected = (step.apply(each, block_size=block_size) for each in (tracker, oracle))
+            got, expected = step.apply(tracker, block_size=block_size), step.apply(oracle, block_size=block_size)
             assert got == expected, f"{step}: {got}, by the model {expected}"
         elif step == "restore":
             tracker = BlockTracker.restore(tracker.snapshot(), clock=clock)

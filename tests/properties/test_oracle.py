@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.replay import Replay
 
 from cachelb.testing import ManualClock, NaiveTracker, Operation, operations, token_sequences
-from tests.models.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ def replayed(replay: Replay, operation: Operation) -> int | None:
     if operation.name == "record_request":
         return replay.insert(worker, prompt, start=0, medium="gpu", ttl_s=options["ttl_s"])
     if operation.name == "store":
-        start = options["start"] if options["start"] <= len(prompt) else len(prompt)
+        start = min(options["start"], len(prompt))
         return replay.insert(worker, prompt, start=start, medium=options["medium"], ttl_s=None)
     if operation.name == "remove":
         paths = [prompt[: depth + 1] for depth in range(len(prompt))][options["start"] : options["stop"]]
@@ -28,10 +28,10 @@ def replayed(replay: Replay, operation: Operation) -> int | None:
     if operation.name == "evict_worker":
         for shelf in replay.shelves.get(worker, {}).values():
             replay.evict(shelf, options["max_blocks"])
-    if operation.name == "clear" and replay.shelves.pop(worker, None):
-        replay.register(worker)
-    if operation.name == "remove_worker":
-        replay.shelves.pop(worker, None)
+    if operation.name in ("clear", "remove_worker") and worker in replay.shelves:
+        del replay.shelves[worker]
+        if operation.name == "clear":
+            replay.register(worker)
     return None
 
 

@@ -103,7 +103,8 @@ class NaiveTracker:
       block goes whose latest use (through itself or any block behind it) is oldest, the deepest first among equals.
     * A stored chain whose parent nobody has is dropped and counted in `orphans`. A block whose parent the worker does
       not hold is stored all the same, but is no leading block until the gap is filled.
-    * Of a chain longer than the cap, the first blocks are kept. A chain stops before a hash that is known behind another parent, or repeats inside the chain (`conflicts`).
+    * Of a chain longer than the cap, the first blocks are kept. A chain stops before a hash that is known behind
+      another parent, or repeats inside the chain (`conflicts`).
     * A block expires when the latest deadline of all uses through it has come; a use without one never expires.
     * A block known behind another parent than the one asked for is another block.
     * Asking changes nothing.
@@ -147,7 +148,12 @@ class NaiveTracker:
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def record_request(
-        self, tokens: Sequence[int], worker: str, *, namespace: str | Namespace | None = None, ttl_s: float | None = None
+        self,
+        tokens: Sequence[int],
+        worker: str,
+        *,
+        namespace: str | Namespace | None = None,
+        ttl_s: float | None = None,
     ) -> int:
         """Record that ``worker`` now holds the prompt's blocks, at most the cap's first ones.
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from cachelb._core import hash_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
+
+    from hypothesis.strategies import SearchStrategy
 
     from cachelb._core import Namespace
     from cachelb.testing.oracle import NaiveTracker
-    from hypothesis.strategies import SearchStrategy
 
 _DEFAULT_WORKERS: Final = ("w0", "w1", "w2")
 
@@ -41,14 +42,19 @@ class Tracker(Protocol):
     """What `cachelb.BlockTracker` and `NaiveTracker` have in common."""
 
     def record_request(
-        self, tokens: Sequence[int], worker: str, *, namespace: str | Namespace | None = None, ttl_s: float | None = None
+        self,
+        tokens: Sequence[int],
+        worker: str,
+        *,
+        namespace: str | Namespace | None = None,
+        ttl_s: float | None = None,
     ) -> int:
         """Record that ``worker`` now holds the prompt's blocks."""
 
-    def store(self, worker: str, hashes: Iterable[int], *, parent: int | None = None, medium: str = "gpu") -> int:
+    def store(self, worker: str, hashes: Sequence[int], *, parent: int | None = None, medium: str = "gpu") -> int:
         """Store a chain behind ``parent``."""
 
-    def remove(self, worker: str, hashes: Iterable[int], *, medium: str | None = None) -> int:
+    def remove(self, worker: str, hashes: Sequence[int], *, medium: str | None = None) -> int:
         """Remove single blocks."""
 
     def clear(self, worker: str) -> int:
@@ -127,9 +133,7 @@ class Operation:
         return result
 
 
-def token_sequences(
-    *, alphabet: int = 2, max_tokens: int = 40, block_size: int = 1
-) -> SearchStrategy[list[int]]:
+def token_sequences(*, alphabet: int = 2, max_tokens: int = 40, block_size: int = 1) -> SearchStrategy[list[int]]:
     """Prompts that often share long prefixes: a pattern, cut anywhere, with at most one token changed.
 
     Args:

@@ -48,6 +48,12 @@ impl PositionalIndex {
         Ok(dropped)
     }
 
+    /// Distinct blocks of all workers.
+    #[must_use]
+    pub fn distinct_blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
     /// Fills `out` with slot and leading blocks of every worker that holds at least one, in slot order. Linear.
     pub fn overlaps(&self, hashes: &[SequenceHash], out: &mut Vec<(u32, u32)>) {
         out.clear();

@@ -6,7 +6,7 @@
 //! Lock order: index, then registry.
 
 mod snapshot;
-mod store;
+pub(crate) mod store;
 #[cfg(test)]
 mod tests;
 
@@ -391,7 +391,7 @@ impl Edit<'_> {
         expires: Option<Millis>,
     ) -> Result<u32> {
         let worker = self.join(name);
-        self.state.store.record(worker, hashes, expires)
+        self.state.store.record(worker, hashes, None, expires)
     }
 
     /// Stores a chain behind `parent` for `name`, registered if new; returns the blocks newly held in `medium`.

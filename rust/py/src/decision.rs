@@ -11,8 +11,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy, PyTuple};
 
+use crate::args::{ranged, type_name};
 use crate::policy::{Call, Ending, NativePolicy};
-use crate::workers;
 
 /// The chosen worker and its booked load. Every method may be called repeatedly and from any thread.
 #[pyclass(frozen, generic, weakref, module = "cachelb")]
@@ -145,19 +145,19 @@ impl Decision {
         };
         let policy = self.policy.get();
         let now = policy.now(py)?;
-        policy.locked(py, |selector| selector.first_token(booking, now));
+        policy.locked(py, |selector| selector.first_token(booking, now))?;
         Ok(())
     }
 
     /// `n` more output tokens arrived.
     fn on_tokens(&self, py: Python<'_>, n: &Bound<'_, PyAny>) -> PyResult<()> {
-        let n = workers::count("n", n)?;
+        let n = ranged(n, "n", 0, u64::MAX)?;
         let Some(booking) = self.booking() else {
             return Ok(());
         };
         let policy = self.policy.get();
         let now = policy.now(py)?;
-        policy.locked(py, |selector| selector.tokens(booking, n, now));
+        policy.locked(py, |selector| selector.tokens(booking, n, now))?;
         Ok(())
     }
 
@@ -170,7 +170,7 @@ impl Decision {
         output_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let read = |name, value: Option<&Bound<'_, PyAny>>| {
-            value.map(|v| workers::count(name, v)).transpose()
+            value.map(|v| ranged(v, name, 0, u64::MAX)).transpose()
         };
         let cached = read("cached_tokens", cached_tokens)?;
         read("prompt_tokens", prompt_tokens)?;
@@ -302,7 +302,7 @@ fn classify(error: &Bound<'_, PyAny>) -> PyResult<Ending> {
         };
     }
     if !error.is_instance_of::<pyo3::exceptions::PyBaseException>() {
-        let found = workers::type_name(error);
+        let found = type_name(error);
         return Err(PyTypeError::new_err(format!(
             "on_error takes an exception or an int status, not {found}"
         )));

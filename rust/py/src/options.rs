@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
-use crate::workers::type_name;
+use crate::args::type_name;
 
 /// What a policy needs from the tokens of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,7 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
             block_size: block_size as u32,
             seed: seed.unwrap_or_else(|| RandomState::new().hash_one(rule)),
             max_blocks_per_worker: u32::MAX,
+            scheme: Scheme::Chained,
             matcher: Matcher::Kary,
             ttl_ms: None,
             booking_ttl_ms: millis(given.number("booking_ttl_s", ABOVE_ZERO)?),
@@ -64,8 +65,16 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
         "cache-aware" => {
             configured.need = Need::Blocks;
             let hash_seed = given.integer("hash_seed", 0, u64::MAX)?;
-            configured.hasher = hasher(Scheme::Chained, block_size, hash_seed)?;
+            let scheme = given.choice(
+                "hashing",
+                &[
+                    ("chained", Scheme::Chained),
+                    ("positional", Scheme::Positional),
+                ],
+            )?;
+            configured.hasher = hasher(scheme, block_size, hash_seed)?;
             let settings = &mut configured.settings;
+            settings.scheme = scheme;
             settings.max_blocks_per_worker =
                 given.integer("max_blocks_per_worker", 1, u64::from(u32::MAX))? as u32;
             settings.ttl_ms = given
@@ -81,6 +90,11 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
                     ("linear", Matcher::Linear),
                 ],
             )?;
+            if scheme == Scheme::Positional && settings.ttl_ms.is_some() {
+                return Err(PyValueError::new_err(
+                    "ttl_s needs hashing=\"chained\": positional blocks have no time to live",
+                ));
+            }
             given.number("eviction_interval_secs", ABOVE_ZERO)?;
             Rule::CacheAware(cache_aware(&given)?)
         }

@@ -6,22 +6,24 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use cachelb_core::Error;
-use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::ids::Millis;
 use cachelb_core::load::{BookingId, Report};
-use cachelb_core::policy::{Offer, Request, Selector};
-use pyo3::exceptions::{PyAssertionError, PyTypeError, PyValueError};
+use cachelb_core::policy::{Ended, Offer, Request, Selector};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::args::{ranged, type_name};
+use crate::clock::Clock;
 use crate::decision::{Decision, Selected};
+use crate::error::{enter, to_python};
 use crate::options::{Configured, configure};
-use crate::prompt::{Prompt, Reader};
+use crate::prompt::{Prompt, Reader, Scratch};
 use crate::workers::{self, Roster};
 
 /// How a decision ended.
@@ -105,7 +107,7 @@ pub struct NativePolicy {
     roster: Mutex<Roster>,
     reader: Reader,
     key: Option<Py<PyAny>>,
-    clock: Option<Py<PyAny>>,
+    clock: Clock,
     decisions: AtomicU64,
     endings: [AtomicU64; Ending::ALL.len()],
     /// Tells the decision ids of this policy from those of others.
@@ -113,7 +115,7 @@ pub struct NativePolicy {
 }
 
 thread_local! {
-    static HASHES: Cell<Vec<SequenceHash>> = const { Cell::new(Vec::new()) };
+    static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
 impl NativePolicy {
@@ -122,44 +124,38 @@ impl NativePolicy {
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut Selector) -> R + Send,
-    ) -> R {
-        match self.selector.try_lock() {
-            Ok(mut selector) => work(&mut selector),
-            Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => py
-                .detach(|| work(&mut self.selector.lock().unwrap_or_else(PoisonError::into_inner))),
-        }
+    ) -> PyResult<R> {
+        enter(|| {
+            Ok(match self.selector.try_lock() {
+                Ok(mut selector) => work(&mut selector),
+                Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => py.detach(|| {
+                    work(&mut self.selector.lock().unwrap_or_else(PoisonError::into_inner))
+                }),
+            })
+        })
     }
 
     /// Closes a booking and counts how it ended, unless it was closed before.
     pub fn end(&self, booking: BookingId, ending: Ending) {
         // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
+        let ended = match ending {
+            Ending::Completed | Ending::Abandoned => Ended::Served,
+            _ => Ended::Failed,
+        };
         let closed = self
             .selector
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .close(booking);
-        if closed.is_some() {
+            .close(booking, ended);
+        if closed {
             self.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The policy's clock.
+    /// The time now.
     pub fn now(&self, py: Python<'_>) -> PyResult<Millis> {
-        static START: OnceLock<Instant> = OnceLock::new();
-        let Some(clock) = &self.clock else {
-            return Ok(Millis(
-                START.get_or_init(Instant::now).elapsed().as_millis() as u64,
-            ));
-        };
-        let seconds: f64 = clock.bind(py).call0()?.extract()?;
-        if !seconds.is_finite() || seconds < 0.0 {
-            return Err(PyValueError::new_err(format!(
-                "clock must return seconds, 0 or more, got {seconds}"
-            )));
-        }
-        #[expect(clippy::cast_sign_loss, reason = "checked above")]
-        Ok(Millis((seconds * 1000.0) as u64))
+        self.clock.now(py)
     }
 
     /// Selects for `call`, leaving out the workers already `tried`.
@@ -170,9 +166,9 @@ impl NativePolicy {
         dry_run: bool,
     ) -> PyResult<Decision> {
         let (py, this) = (slf.py(), slf.get());
-        let mut hashes = HASHES.take();
-        let result = this.select_with(py, &call, &tried, dry_run, &mut hashes);
-        HASHES.set(hashes);
+        let mut scratch = SCRATCH.take();
+        let result = this.select_with(py, &call, &tried, dry_run, &mut scratch);
+        SCRATCH.set(scratch);
         Ok(Decision::new(
             slf.clone().unbind(),
             call,
@@ -186,10 +182,10 @@ impl NativePolicy {
         call: &Call,
         tried: &[Arc<str>],
         dry_run: bool,
-        hashes: &mut Vec<SequenceHash>,
+        scratch: &mut Scratch,
     ) -> PyResult<Selected> {
         let now = self.now(py)?;
-        let prompt = self.prompt(py, call, hashes)?;
+        let prompt = self.prompt(py, call, scratch)?;
         // Taken out, not locked: reading the workers may call back into this policy.
         let mut roster =
             std::mem::take(&mut *self.roster.lock().unwrap_or_else(PoisonError::into_inner));
@@ -209,7 +205,9 @@ impl NativePolicy {
             roster.restrict(among.as_ref(), &exclude.unwrap_or_default(), tried);
         }
         let request = Request {
-            hashes: prompt.has_blocks.then_some(hashes.as_slice()),
+            blocks: prompt
+                .blocks
+                .map(|origin| (scratch.hashes.as_slice(), origin)),
             prompt_tokens: prompt.length,
             key: prompt.key(),
             now,
@@ -218,11 +216,11 @@ impl NativePolicy {
         let outcome = self.locked(py, |selector| {
             let pick = selector.select(offers, &request, dry_run)?;
             Ok((pick, selector.seen(offers)))
-        });
+        })?;
         let (pick, candidates) = match outcome {
             Ok(found) => found,
             Err(Error::NoCandidate) => return Err(no_worker(py, &roster.offers)?),
-            Err(error) => return Err(PyValueError::new_err(error.to_string())),
+            Err(error) => return Err(to_python(&error)),
         };
         let selected = Selected {
             worker: roster.worker(py, pick.offer),
@@ -243,12 +241,7 @@ impl NativePolicy {
         Ok(selected)
     }
 
-    fn prompt(
-        &self,
-        py: Python<'_>,
-        call: &Call,
-        hashes: &mut Vec<SequenceHash>,
-    ) -> PyResult<Prompt> {
+    fn prompt(&self, py: Python<'_>, call: &Call, scratch: &mut Scratch) -> PyResult<Prompt> {
         let text = |value: &Option<Py<PyString>>| -> PyResult<Option<String>> {
             value
                 .as_ref()
@@ -262,7 +255,7 @@ impl NativePolicy {
                 return Err(PyTypeError::new_err("give tokens= or blocks=, not both"));
             }
             (Some(tokens), None) => {
-                let prompt = self.reader.tokens(tokens.bind(py), namespace, hashes)?;
+                let prompt = self.reader.tokens(tokens.bind(py), namespace, scratch)?;
                 if let Some(length) = call.prompt_tokens.filter(|n| *n != prompt.length) {
                     let given = prompt.length;
                     let text = format!(
@@ -274,7 +267,7 @@ impl NativePolicy {
             }
             (None, Some(blocks)) => {
                 self.reader
-                    .blocks(blocks.bind(py), call.prompt_tokens, hashes)?
+                    .blocks(blocks.bind(py), call.prompt_tokens, scratch)?
             }
             (None, None) => Prompt::without_tokens(call.prompt_tokens.unwrap_or(0)),
         };
@@ -321,7 +314,7 @@ impl NativePolicy {
     ) -> PyResult<Self> {
         let callable = |name: &str, value: Option<Bound<'_, PyAny>>| match value {
             Some(value) if !value.is_callable() => {
-                let found = workers::type_name(&value);
+                let found = type_name(&value);
                 Err(PyTypeError::new_err(format!(
                     "{name} must be callable, not {found}"
                 )))
@@ -338,7 +331,7 @@ impl NativePolicy {
             roster: Mutex::default(),
             reader: Reader { hasher, need },
             key: callable("key", key)?,
-            clock: callable("clock", clock)?,
+            clock: Clock::new(clock)?,
             decisions: AtomicU64::new(0),
             endings: Default::default(),
             nonce: RandomState::new().hash_one(0) as u32,
@@ -369,7 +362,7 @@ impl NativePolicy {
             tokens: tokens.map(Bound::unbind),
             blocks: blocks.map(Bound::unbind),
             prompt_tokens: prompt_tokens
-                .map(|n| workers::count("prompt_tokens", &n))
+                .map(|n| ranged(&n, "prompt_tokens", 0, u64::MAX))
                 .transpose()?,
             session: session.map(Bound::unbind),
             lora: lora.map(Bound::unbind),
@@ -383,15 +376,14 @@ impl NativePolicy {
     /// Marks a worker ready or not.
     fn set_ready(&self, py: Python<'_>, worker: &Bound<'_, PyAny>, ready: bool) -> PyResult<()> {
         let name = self.key_name(worker)?;
-        self.locked(py, |selector| selector.set_ready(&name, ready));
-        Ok(())
+        self.locked(py, |selector| selector.set_ready(&name, ready))
     }
 
     /// Sets the relative capacity of a worker.
     fn set_weight(&self, py: Python<'_>, worker: &Bound<'_, PyAny>, weight: f64) -> PyResult<()> {
         let name = self.key_name(worker)?;
-        self.locked(py, |selector| selector.set_weight(&name, weight))
-            .map_err(|error| PyValueError::new_err(error.to_string()))
+        self.locked(py, |selector| selector.set_weight(&name, weight))?
+            .map_err(|error| to_python(&error))
     }
 
     /// Replaces what the engine of a worker reports about itself.
@@ -410,14 +402,14 @@ impl NativePolicy {
             queued_tokens,
             prefill_tps,
         };
-        self.locked(py, |selector| selector.set_report(&name, report))
-            .map_err(|error| PyValueError::new_err(error.to_string()))
+        self.locked(py, |selector| selector.set_report(&name, report))?
+            .map_err(|error| to_python(&error))
     }
 
     /// Forgets a worker, its blocks and its load.
     fn remove_worker(&self, py: Python<'_>, worker: &Bound<'_, PyAny>) -> PyResult<bool> {
         let name = self.key_name(worker)?;
-        Ok(self.locked(py, |selector| selector.remove_worker(&name)))
+        self.locked(py, |selector| selector.remove_worker(&name))
     }
 
     /// Requests in flight by worker key.
@@ -429,7 +421,7 @@ impl NativePolicy {
                 .into_iter()
                 .map(|(name, id)| (name, book.inflight(id)))
                 .collect::<Vec<_>>()
-        });
+        })?;
         let loads = PyDict::new(py);
         for (name, inflight) in rows {
             loads.set_item(&*name, inflight)?;
@@ -441,12 +433,12 @@ impl NativePolicy {
     #[pyo3(signature = (worker=None))]
     fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let name = worker.map(|worker| self.key_name(worker)).transpose()?;
-        Ok(self.locked(py, |selector| selector.block_count(name.as_deref())))
+        self.locked(py, |selector| selector.block_count(name.as_deref()))
     }
 
     /// Bytes of native memory in use.
     #[getter]
-    fn memory_bytes(&self, py: Python<'_>) -> usize {
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.locked(py, |selector| selector.memory_bytes())
     }
 
@@ -464,7 +456,7 @@ impl NativePolicy {
                 selector.book().len(),
                 selector.workers().len(),
             )
-        });
+        })?;
         let stats = PyDict::new(py);
         stats.set_item("selected", counts.selected)?;
         stats.set_item("inflight", open)?;
@@ -479,13 +471,13 @@ impl NativePolicy {
 
     /// Recounts everything.
     fn validate(&self, py: Python<'_>) -> PyResult<()> {
-        self.locked(py, |selector| selector.validate())
-            .map_err(|error| PyAssertionError::new_err(error.to_string()))
+        self.locked(py, |selector| selector.validate())?
+            .map_err(|error| to_python(&error))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.key)?;
-        visit.call(&self.clock)?;
+        self.clock.traverse(&visit)?;
         self.roster
             .try_lock()
             .map_or(Ok(()), |roster| roster.traverse(&visit))

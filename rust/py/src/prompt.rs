@@ -2,10 +2,11 @@
 
 use cachelb_core::hashing::{Hasher, Namespace};
 use cachelb_core::ids::SequenceHash;
-use pyo3::buffer::PyBuffer;
+use cachelb_core::tracker::Origin;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::args::Words;
 use crate::options::Need;
 
 /// Reads tokens and block hashes for one policy.
@@ -19,8 +20,8 @@ pub struct Reader {
 #[derive(Debug)]
 pub struct Prompt {
     pub length: u64,
-    /// Whether the caller's hash buffer holds the request's blocks.
-    pub has_blocks: bool,
+    /// Where the request's block hashes come from, if the policy asked for them.
+    pub blocks: Option<Origin>,
     key: Key,
 }
 
@@ -31,12 +32,26 @@ enum Key {
     Session(Box<[u8]>),
 }
 
+impl Key {
+    fn of_prefix(last: Option<&SequenceHash>) -> Self {
+        last.map_or(Self::Absent, |hash| Self::Prefix(hash.0.to_le_bytes()))
+    }
+}
+
+/// Buffers that outlive a request.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    words: Vec<u32>,
+    given: Vec<SequenceHash>,
+    pub hashes: Vec<SequenceHash>,
+}
+
 impl Prompt {
     /// A request that carries nothing to match.
     pub fn without_tokens(length: u64) -> Self {
         Self {
             length,
-            has_blocks: false,
+            blocks: None,
             key: Key::Absent,
         }
     }
@@ -64,30 +79,26 @@ impl Reader {
         &self,
         tokens: &Bound<'_, PyAny>,
         namespace: Namespace,
-        hashes: &mut Vec<SequenceHash>,
+        scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
-        let mut read = |tokens: &[u32]| {
-            let mut prompt = Prompt::without_tokens(tokens.len() as u64);
-            match self.need {
-                Need::Length => {}
-                Need::Prefix(count) => {
-                    self.hasher
-                        .hash(&tokens[..count.min(tokens.len())], namespace, &[], hashes);
-                    prompt.key = hashes
-                        .last()
-                        .map_or(Key::Absent, |hash| Key::Prefix(hash.0.to_le_bytes()));
-                }
-                Need::Blocks => {
-                    self.hasher.hash(tokens, namespace, &[], hashes);
-                    prompt.has_blocks = true;
-                }
+        let Scratch { words, hashes, .. } = scratch;
+        let words = Words::<u32>::get(tokens, "tokens", words)?;
+        let mut prompt = Prompt::without_tokens(words.len() as u64);
+        match self.need {
+            Need::Length => {}
+            Need::Prefix(count) => {
+                let words = words.as_slice(tokens.py());
+                let first = &words[..count.min(words.len())];
+                self.hasher.hash(first, namespace, &[], hashes);
+                prompt.key = Key::of_prefix(hashes.last());
             }
-            prompt
-        };
-        if let Ok(buffer) = PyBuffer::<u32>::get(tokens) {
-            return Ok(read(&buffer.to_vec(tokens.py())?));
+            Need::Blocks => {
+                self.hasher
+                    .hash(words.as_slice(tokens.py()), namespace, &[], hashes);
+                prompt.blocks = Some(Origin::Tokens);
+            }
         }
-        Ok(read(&tokens.extract::<Vec<u32>>()?))
+        Ok(prompt)
     }
 
     /// Reads `blocks=`, the hashes of the full blocks, of a prompt of `prompt_tokens` tokens.
@@ -95,10 +106,12 @@ impl Reader {
         &self,
         blocks: &Bound<'_, PyAny>,
         prompt_tokens: Option<u64>,
-        hashes: &mut Vec<SequenceHash>,
+        scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
+        let Scratch { given, hashes, .. } = scratch;
+        let words = Words::<SequenceHash>::get(blocks, "blocks", given)?;
         hashes.clear();
-        hashes.extend(blocks.extract::<Vec<u64>>()?.into_iter().map(SequenceHash));
+        hashes.extend_from_slice(words.as_slice(blocks.py()));
         let block_size = self.hasher.block_size() as u64;
         let covered = hashes.len() as u64 * block_size;
         let prompt_tokens = prompt_tokens.unwrap_or(covered);
@@ -115,11 +128,9 @@ impl Reader {
                 let first = hashes
                     .get(..count / self.hasher.block_size())
                     .unwrap_or(hashes);
-                prompt.key = first
-                    .last()
-                    .map_or(Key::Absent, |hash| Key::Prefix(hash.0.to_le_bytes()));
+                prompt.key = Key::of_prefix(first.last());
             }
-            Need::Blocks => prompt.has_blocks = true,
+            Need::Blocks => prompt.blocks = Some(Origin::Caller),
         }
         Ok(prompt)
     }

@@ -8,11 +8,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cachelb_core::policy::{Offer, Standing};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
+
+use crate::args::type_name;
 
 /// Which of `healthy`, `is_healthy`, `ready` an object has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,13 +285,6 @@ fn as_tuple<'py>(workers: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     PyTuple::new(workers.py(), items)
 }
 
-pub fn type_name(value: &Bound<'_, PyAny>) -> String {
-    value
-        .get_type()
-        .name()
-        .map_or_else(|_| String::from("?"), |name| name.to_string())
-}
-
 /// The keys named by `among` or `exclude`, whose items are keys or workers.
 pub fn keys_of(
     argument: &'static str,
@@ -312,20 +307,4 @@ pub fn keys_of(
         keys.insert(name.to_str()?.to_owned());
     }
     Ok(keys)
-}
-
-/// A count given by the caller.
-pub fn count(argument: &'static str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    value.extract::<u64>().map_err(|error| {
-        if error.is_instance_of::<PyTypeError>(value.py()) {
-            PyTypeError::new_err(format!(
-                "{argument} must be an int, not {}",
-                type_name(value)
-            ))
-        } else {
-            PyValueError::new_err(format!(
-                "{argument} must be 0 or more and below 2**64, got {value}"
-            ))
-        }
-    })
 }

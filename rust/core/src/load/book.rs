@@ -230,6 +230,13 @@ impl LoadBook {
             .filter(|b| b.generation == id.generation && b.phase.is_some())
     }
 
+    /// The worker of an open booking.
+    #[must_use]
+    pub fn worker(&self, id: BookingId) -> Option<WorkerId> {
+        self.phase(id)
+            .map(|_| self.bookings[id.entry as usize].worker)
+    }
+
     /// Where the booking stands, `None` once closed.
     #[must_use]
     pub fn phase(&self, id: BookingId) -> Option<Phase> {

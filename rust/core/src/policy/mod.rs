@@ -16,6 +16,7 @@ mod rng;
 mod round_robin;
 mod rule;
 mod selector;
+mod unproven;
 mod view;
 
 pub use cache_aware::{CacheAware, Threshold};
@@ -29,7 +30,7 @@ pub use rendezvous::Rendezvous;
 pub use rng::Rng;
 pub use round_robin::RoundRobin;
 pub use rule::{Choice, Rule};
-pub use selector::{Explained, Pick, Request, Selector, Settings, Stats};
+pub use selector::{Ended, Explained, Pick, Request, Selector, Settings, Stats};
 pub use view::{Candidate, Names, View};
 
 #[cfg(test)]

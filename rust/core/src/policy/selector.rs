@@ -1,14 +1,19 @@
 //! Rule, booking and record as one step over one fleet.
 
 use crate::error::{Error, Result};
+use crate::hashing::Scheme;
 use crate::ids::{Millis, SequenceHash, WorkerId};
-use crate::index::{BlockIndex, Matcher, Overlaps};
+use crate::index::{BlockIndex, Matcher};
 use crate::load::{BookingId, LoadBook, Phase, Report};
+use crate::positional::PositionalIndex;
+use crate::tracker::Origin;
+use crate::tracker::store::{Depths, Store};
 
 use super::fleet::{Fleet, Offer, Standing};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::unproven::Unproven;
 use super::view::{Candidate, Names, View};
 
 /// What every policy is built from.
@@ -22,6 +27,8 @@ pub struct Settings {
     pub seed: u64,
     /// Blocks one worker may hold in the index.
     pub max_blocks_per_worker: u32,
+    /// How the request's blocks were hashed.
+    pub scheme: Scheme,
     /// How prefixes are searched.
     pub matcher: Matcher,
     /// How long a recorded placement is believed, `None` for until evicted.
@@ -33,8 +40,8 @@ pub struct Settings {
 /// One request. Hashes are computed outside, before the selector is locked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
-    /// Chained hashes of the full blocks, `None` if neither tokens nor blocks were given.
-    pub hashes: Option<&'a [SequenceHash]>,
+    /// Chained hashes of the full blocks and where they come from, `None` if neither tokens nor blocks were given.
+    pub blocks: Option<(&'a [SequenceHash], Origin)>,
     /// Length of the prompt.
     pub prompt_tokens: u64,
     /// What hashing policies hash.
@@ -71,6 +78,15 @@ pub struct Explained {
     pub pending_prefill_tokens: u64,
 }
 
+/// How a booking ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The worker served it, or nobody said otherwise.
+    Served,
+    /// It failed or was given up. Without a first token, its placement is taken back.
+    Failed,
+}
+
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
@@ -94,8 +110,9 @@ pub struct Selector {
     rng: Rng,
     fleet: Fleet,
     book: LoadBook,
-    index: Option<BlockIndex>,
-    overlaps: Overlaps,
+    index: Option<Store>,
+    overlaps: Depths,
+    unproven: Unproven,
     rows: Vec<Candidate>,
     call: u64,
     stats: Stats,
@@ -110,6 +127,15 @@ impl Names for OfferNames<'_> {
     }
 }
 
+fn store_of(settings: &Settings) -> Store {
+    match settings.scheme {
+        Scheme::Chained | Scheme::Eagle => {
+            Store::Exact(Box::new(BlockIndex::new(settings.matcher)))
+        }
+        Scheme::Positional => Store::Positional(PositionalIndex::default()),
+    }
+}
+
 impl Selector {
     /// An empty fleet under `settings`.
     #[must_use]
@@ -121,8 +147,9 @@ impl Selector {
             index: settings
                 .rule
                 .records_placement()
-                .then(|| BlockIndex::new(settings.matcher)),
-            overlaps: Overlaps::default(),
+                .then(|| store_of(&settings)),
+            overlaps: Depths::default(),
+            unproven: Unproven::default(),
             rows: Vec::new(),
             call: 0,
             stats: Stats::default(),
@@ -152,7 +179,7 @@ impl Selector {
         let view = View {
             rows: &self.rows,
             names: &names,
-            total_blocks: request.hashes.map(|hashes| hashes.len() as u32),
+            total_blocks: request.blocks.map(|(hashes, _)| hashes.len() as u32),
             block_size: self.settings.block_size,
             key: request.key,
         };
@@ -252,12 +279,12 @@ impl Selector {
     }
 
     fn gather(&mut self, offers: &[Offer], request: &Request<'_>) {
-        let indexed = match (&self.index, request.hashes) {
-            (Some(index), Some(hashes)) if !hashes.is_empty() => {
-                index.overlaps(hashes, &mut self.overlaps);
-                true
+        let indexed = match (&self.index, request.blocks) {
+            (Some(index), Some((hashes, origin))) if !hashes.is_empty() => {
+                index.overlaps(hashes, origin, &mut self.overlaps);
+                Some(index)
             }
-            _ => false,
+            _ => None,
         };
         self.rows.clear();
         let mut unknown = 0;
@@ -272,10 +299,10 @@ impl Selector {
             if offer.standing != Standing::Candidate {
                 continue;
             }
-            let overlap = offer
-                .id
-                .filter(|_| indexed)
-                .map_or(0, |id| self.overlaps.depth(id.slot));
+            let overlap = match (offer.id, indexed) {
+                (Some(id), Some(index)) => self.overlaps.of(index, id.slot),
+                _ => 0,
+            };
             let load = offer.id.and_then(|id| self.book.load(id));
             self.rows
                 .push(Candidate::new(i as u32, order, overlap, load));
@@ -311,7 +338,7 @@ impl Selector {
         if choice.cold {
             self.book.mark_cold_pick(worker);
         }
-        if let (Some(index), Some(hashes)) = (&mut self.index, request.hashes)
+        if let (Some(index), Some((hashes, _))) = (&mut self.index, request.blocks)
             && !hashes.is_empty()
         {
             let expires = self
@@ -319,6 +346,10 @@ impl Selector {
                 .ttl_ms
                 .map(|ttl| Millis(request.now.0.saturating_add(ttl)));
             index.record(worker, hashes, Some(&self.overlaps), expires)?;
+            if matches!(index, Store::Exact(_)) {
+                let held = self.overlaps.of(index, worker.slot) as usize;
+                self.unproven.placed(worker.slot, booking, hashes, held);
+            }
         }
         self.stats.selected += 1;
         Ok(booking)
@@ -364,19 +395,44 @@ impl Selector {
 
     // === impl life cycle ===
 
-    /// The first token of a booking arrived.
+    /// The first token of a booking arrived: its placement is real.
     pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
+        self.confirm(id);
         self.book.first_token(id, now)
     }
 
     /// `n` more output tokens arrived.
     pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
+        self.confirm(id);
         self.book.tokens(id, n, now)
     }
 
-    /// The request ended, however it did. Returns the phase it closed from, `None` if it was closed already.
-    pub fn close(&mut self, id: BookingId) -> Option<Phase> {
-        self.book.close(id)
+    fn confirm(&mut self, id: BookingId) {
+        if self.book.phase(id) == Some(Phase::Booked)
+            && let Some(worker) = self.book.worker(id)
+        {
+            self.unproven.take(worker.slot, id);
+        }
+    }
+
+    /// The request ended. Returns whether the booking was still open.
+    pub fn close(&mut self, id: BookingId, ended: Ended) -> bool {
+        let Some(worker) = self.book.worker(id) else {
+            return false;
+        };
+        let phase = self.book.close(id);
+        if phase == Some(Phase::Booked) && self.fleet.is_current(worker) {
+            let blocks = self.unproven.take(worker.slot, id);
+            if let Some(index) = self
+                .index
+                .as_mut()
+                .filter(|_| ended == Ended::Failed && !blocks.is_empty())
+            {
+                let removed = index.remove(worker, &blocks, None);
+                debug_assert!(removed.is_ok(), "{removed:?}");
+            }
+        }
+        phase.is_some()
     }
 
     // === impl fleet ===
@@ -423,6 +479,7 @@ impl Selector {
         };
         self.book.remove_worker(id);
         self.settings.rule.forget(order);
+        self.unproven.forget(id.slot);
         if let Some(index) = &mut self.index {
             // Known to the fleet means known to the index.
             let removed = index.remove_worker(id);
@@ -462,7 +519,7 @@ impl Selector {
     pub fn block_count(&self, name: Option<&str>) -> u64 {
         let Some(index) = &self.index else { return 0 };
         match name {
-            None => index.len(),
+            None => index.distinct_blocks(),
             Some(name) => self
                 .fleet
                 .find(name)
@@ -476,8 +533,9 @@ impl Selector {
     pub fn memory_bytes(&self) -> usize {
         self.book.memory_bytes()
             + self.fleet.memory_bytes()
+            + self.unproven.memory_bytes()
             + self.rows.capacity() * size_of::<Candidate>()
-            + self.index.as_ref().map_or(0, BlockIndex::memory_bytes)
+            + self.index.as_ref().map_or(0, Store::memory_bytes)
     }
 
     /// Recounts everything.
@@ -491,6 +549,6 @@ impl Selector {
                 return Err(Error::Invariant(format!("worker {name:?} has no columns")));
             }
         }
-        self.index.as_ref().map_or(Ok(()), BlockIndex::validate)
+        self.index.as_ref().map_or(Ok(()), Store::validate)
     }
 }

@@ -2,6 +2,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::error::Error;
+use crate::hashing::Scheme;
 use crate::ids::Millis;
 use crate::index::Matcher;
 use crate::load::Report;
@@ -450,6 +451,7 @@ fn settings(rule: Rule) -> Settings {
         block_size: 16,
         seed: 1,
         max_blocks_per_worker: 1000,
+        scheme: Scheme::Chained,
         matcher: Matcher::Kary,
         ttl_ms: None,
         booking_ttl_ms: 3_600_000,

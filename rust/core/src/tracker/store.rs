@@ -15,21 +15,21 @@ pub enum Origin {
 }
 
 #[derive(Debug)]
-pub(super) enum Store {
+pub(crate) enum Store {
     Exact(Box<BlockIndex>),
     Positional(PositionalIndex),
 }
 
 /// Answer buffers, one pair per caller.
 #[derive(Debug, Default)]
-pub(super) struct Depths {
+pub(crate) struct Depths {
     exact: Overlaps,
     positional: Vec<(u32, u32)>,
 }
 
 impl Depths {
     /// Leading blocks of the worker in `slot`, in the answer `store` wrote last.
-    pub(super) fn of(&self, store: &Store, slot: u32) -> u32 {
+    pub(crate) fn of(&self, store: &Store, slot: u32) -> u32 {
         match store {
             Store::Exact(_) => self.exact.depth(slot),
             Store::Positional(_) => {
@@ -42,7 +42,7 @@ impl Depths {
     }
 
     /// Calls `each` with slot and depth of every worker in the answer.
-    pub(super) fn for_each(&self, store: &Store, each: impl FnMut((u32, u32))) {
+    pub(crate) fn for_each(&self, store: &Store, each: impl FnMut((u32, u32))) {
         match store {
             Store::Exact(_) => self.exact.iter().for_each(each),
             Store::Positional(_) => self.positional.iter().copied().for_each(each),
@@ -51,7 +51,7 @@ impl Depths {
 }
 
 impl Store {
-    pub(super) fn overlaps(&self, hashes: &[SequenceHash], origin: Origin, out: &mut Depths) {
+    pub(crate) fn overlaps(&self, hashes: &[SequenceHash], origin: Origin, out: &mut Depths) {
         match (self, origin) {
             (Self::Exact(index), Origin::Tokens) => index.overlaps(hashes, &mut out.exact),
             (Self::Exact(index), Origin::Caller) => index.overlaps_verified(hashes, &mut out.exact),
@@ -59,34 +59,37 @@ impl Store {
         }
     }
 
-    pub(super) fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
+    pub(crate) fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
         match self {
             Self::Exact(index) => index.add_worker(worker, capacity),
             Self::Positional(index) => index.add_worker(worker, capacity),
         }
     }
 
-    pub(super) fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
+    pub(crate) fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
         match self {
             Self::Exact(index) => index.remove_worker(worker),
             Self::Positional(index) => index.remove_worker(worker),
         }
     }
 
-    pub(super) fn record(
+    pub(crate) fn record(
         &mut self,
         worker: WorkerId,
         hashes: &[SequenceHash],
+        hint: Option<&Depths>,
         expires: Option<Millis>,
     ) -> Result<u32> {
         match self {
-            Self::Exact(index) => index.record(worker, hashes, None, expires),
+            Self::Exact(index) => {
+                index.record(worker, hashes, hint.map(|hint| &hint.exact), expires)
+            }
             Self::Positional(_) if expires.is_some() => Err(Error::Unsupported("a time to live")),
             Self::Positional(index) => index.record(worker, hashes),
         }
     }
 
-    pub(super) fn store(
+    pub(crate) fn store(
         &mut self,
         worker: WorkerId,
         parent: Option<SequenceHash>,
@@ -99,7 +102,7 @@ impl Store {
         }
     }
 
-    pub(super) fn remove(
+    pub(crate) fn remove(
         &mut self,
         worker: WorkerId,
         hashes: &[SequenceHash],
@@ -111,49 +114,57 @@ impl Store {
         }
     }
 
-    pub(super) fn clear(&mut self, worker: WorkerId) -> Result<u64> {
+    pub(crate) fn clear(&mut self, worker: WorkerId) -> Result<u64> {
         match self {
             Self::Exact(index) => index.clear(worker),
             Self::Positional(index) => index.clear(worker),
         }
     }
 
-    pub(super) fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
+    pub(crate) fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
         match self {
             Self::Exact(index) => index.evict_worker(worker, max_blocks),
             Self::Positional(index) => index.evict_worker(worker, max_blocks),
         }
     }
 
-    pub(super) fn next_expiry(&self) -> Option<Millis> {
+    pub(crate) fn next_expiry(&self) -> Option<Millis> {
         match self {
             Self::Exact(index) => index.next_expiry(),
             Self::Positional(_) => None,
         }
     }
 
-    pub(super) fn expire(&mut self, now: Millis) -> u64 {
+    pub(crate) fn expire(&mut self, now: Millis) -> u64 {
         match self {
             Self::Exact(index) => index.expire(now),
             Self::Positional(_) => 0,
         }
     }
 
-    pub(super) fn block_count(&self, worker: WorkerId) -> Result<u64> {
+    /// Distinct blocks of all workers.
+    pub(crate) fn distinct_blocks(&self) -> u64 {
+        match self {
+            Self::Exact(index) => index.len(),
+            Self::Positional(index) => index.distinct_blocks(),
+        }
+    }
+
+    pub(crate) fn block_count(&self, worker: WorkerId) -> Result<u64> {
         match self {
             Self::Exact(index) => index.block_count(worker),
             Self::Positional(index) => index.block_count(worker),
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Self::Exact(index) => index.memory_bytes(),
             Self::Positional(index) => index.memory_bytes(),
         }
     }
 
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         match self {
             Self::Exact(index) => index.validate(),
             Self::Positional(index) => index.validate(),

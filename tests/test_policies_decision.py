@@ -1,0 +1,365 @@
+"""Life of a decision: what it books, and that it releases it exactly once."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import weakref
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cachelb
+from cachelb import policies
+from cachelb.policies import CacheAware, LeastLoaded
+
+WORKERS = ["a", "b", "c"]
+
+
+def total(policy: LeastLoaded | CacheAware) -> int:
+    return sum(policy.loads().values())
+
+
+def test_ending_twice_or_in_several_ways_releases_once() -> None:
+    policy = LeastLoaded(seed=1)
+    other = policy.select_worker(WORKERS)
+    decision = policy.select_worker(WORKERS)
+    for end in (decision.on_complete, decision.on_complete, decision.cancel, decision.on_first_token):
+        end()
+    decision.on_tokens(5)
+    assert decision.on_error(500) == "failed"
+    assert total(policy) == 1
+    stats = policy.stats()
+    assert (stats["completed"], stats["cancelled"], stats["failed"]) == (1, 0, 0)
+    other.cancel()
+    assert policy.loads() == {"a": 0, "b": 0, "c": 0}
+
+
+def test_a_dropped_decision_releases_its_load_and_is_counted() -> None:
+    policy = LeastLoaded(seed=1)
+    decision = policy.select_worker(WORKERS)
+    ended = policy.select_worker(WORKERS)
+    ended.on_complete()
+    assert total(policy) == 1
+    del decision, ended
+    gc.collect()
+    assert total(policy) == 0
+    assert policy.abandoned == policy.stats()["abandoned"] == 1
+
+
+def test_a_dry_run_has_nothing_to_release() -> None:
+    policy = LeastLoaded(seed=1)
+    decision = policy.select_worker(WORKERS, dry_run=True)
+    decision.on_first_token()
+    decision.on_complete()
+    del decision
+    gc.collect()
+    assert (policy.abandoned, policy.stats()["selected"], policy.loads()) == (0, 0, {})
+
+
+def test_a_worker_re_added_under_its_name_owes_nothing_to_its_predecessor() -> None:
+    policy = CacheAware(seed=1)
+    old = policy.select_worker(["a"], tokens=range(64))
+    policy.remove_worker("a")
+    new = policy.select_worker(["a"], tokens=range(64))
+    assert (new.matched_tokens, policy.loads()) == (0, {"a": 1})
+    old.on_first_token()
+    old.on_complete()
+    assert policy.loads() == {"a": 1}
+    new.on_complete()
+    assert policy.loads() == {"a": 0}
+    policy.validate()
+
+
+def test_retry_books_another_worker_and_excludes_all_tried() -> None:
+    policy = LeastLoaded(seed=1)
+    decisions = [policy.select_worker(WORKERS)]
+    for _ in range(2):
+        decisions.append(decisions[-1].retry())
+        assert total(policy) == 1
+        assert policy.loads()[decisions[-1].key] == 1
+    assert {decision.key for decision in decisions} == set(WORKERS)
+    with pytest.raises(cachelb.NoWorkerAvailable) as info:
+        decisions[-1].retry()
+    assert info.value.reasons == dict.fromkeys(WORKERS, "excluded")
+    assert total(policy) == 0
+
+
+def test_retry_moves_the_prompt_to_the_next_worker() -> None:
+    policy = CacheAware(seed=1)
+    first = policy.select_worker(["a", "b"], tokens=range(64))
+    second = first.retry()
+    assert second.key != first.key
+    assert policy.block_count(second.key) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (400, "client"),
+        (404, "client"),
+        (429, "backpressure"),
+        (503, "backpressure"),
+        (500, "failed"),
+        (599, "failed"),
+        (ConnectionError(), "failed"),
+        (KeyboardInterrupt(), "failed"),
+        (type("Refused", (Exception,), {"status_code": 429})(), "backpressure"),
+        (type("Bad", (Exception,), {"status": 422})(), "client"),
+    ],
+    ids=repr,
+)
+def test_errors_are_told_apart_and_release(error: BaseException | int, outcome: str) -> None:
+    policy = LeastLoaded(seed=1)
+    decision = policy.select_worker(WORKERS)
+    assert decision.on_error(error) == outcome
+    assert total(policy) == 0
+    assert policy.stats()[outcome] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(200, ValueError), (399, ValueError), (600, ValueError), (-1, ValueError), (True, TypeError), ("500", TypeError)],
+)
+def test_what_is_no_error_is_refused_and_keeps_the_booking(error: object, kind: type) -> None:
+    policy = LeastLoaded(seed=1)
+    decision = policy.select_worker(WORKERS)
+    with pytest.raises(kind, match="on_error takes"):
+        decision.on_error(error)  # type: ignore[arg-type]
+    assert total(policy) == 1
+
+
+@pytest.mark.parametrize("call", ["on_tokens", "on_complete"])
+@pytest.mark.parametrize(("value", "kind"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError)])
+def test_counts_are_checked_before_anything_changes(call: str, value: object, kind: type) -> None:
+    policy = LeastLoaded(seed=1)
+    decision = policy.select_worker(WORKERS)
+    with pytest.raises(kind):
+        decision.on_tokens(value) if call == "on_tokens" else decision.on_complete(cached_tokens=value)  # type: ignore[arg-type]
+    assert total(policy) == 1
+
+
+def test_leaving_the_with_block_ends_the_booking_by_its_outcome() -> None:
+    policy = LeastLoaded(seed=1)
+    with policy.select_worker(WORKERS) as decision:
+        assert total(policy) == 1
+    assert policy.stats()["completed"] == 1
+    with pytest.raises(ConnectionError), policy.select_worker(WORKERS):
+        raise ConnectionError
+    assert policy.stats()["failed"] == 1
+    with policy.select_worker(WORKERS) as decision:
+        decision.on_error(429)
+    assert (policy.stats()["backpressure"], policy.stats()["completed"], total(policy)) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(("load", "picks"), [("tokens", "baa"), ("blocks", "aba"), ("inflight", "bba")])
+def test_tokens_and_blocks_follow_the_life_of_a_request(load: str, picks: str) -> None:
+    policy = policies.make("least-loaded", load=load, seed=1)
+    decision = policy.select_worker(["a"], prompt_tokens=160)
+    # From here on "a" was picked longer ago, so it wins where the loads are equal.
+    policy.select_worker(["b"]).on_complete()
+    seen = []
+    for step in (decision.on_first_token, decision.on_complete, decision.cancel):
+        seen.append(policy.select_worker(["a", "b"], dry_run=True).key)
+        step()
+    assert "".join(seen) == picks
+
+
+def test_pending_prefill_counts_uncached_tokens_only() -> None:
+    policy = CacheAware(seed=1)
+    policy.select_worker(["a"], tokens=range(96)).on_first_token()
+    second = policy.select_worker(["a"], tokens=range(112))
+    assert second.matched_tokens == 96
+    third = policy.select_worker(["a"], tokens=range(96), dry_run=True)
+    assert third.explain().candidates[0].pending_prefill_tokens == 112 - 96
+    assert third.matched_tokens == 80, "the last token is always computed"
+
+
+def test_headers_carry_the_key_and_nothing_a_header_must_not() -> None:
+    policy = LeastLoaded(seed=1)
+    decision = policy.select_worker(["http://gpu0:8000"])
+    assert decision.headers["x-cachelb-worker"] == "http://gpu0:8000"
+    assert decision.headers["x-cachelb-decision"] == decision.id
+    with pytest.raises(TypeError):
+        decision.headers["x"] = "y"  # type: ignore[index]
+    hostile = policy.select_worker(["a\r\nset-cookie: x"])
+    assert hostile.headers["x-cachelb-worker"] == "a%0D%0Aset-cookie:%20x"
+
+
+def test_repr_shows_no_prompt_salt_or_session() -> None:
+    policy = CacheAware(seed=1)
+    decision = policy.select_worker(
+        WORKERS, tokens=[424242] * 32, session="secret-session", cache_salt="secret-salt", lora="secret-lora"
+    )
+    for text in (repr(decision), str(decision), repr(decision.explain()), str(dict(decision.headers)), repr(policy)):
+        assert "secret" not in text
+        assert "424242" not in text
+
+
+def test_explain_shows_what_the_rule_saw() -> None:
+    policy = CacheAware(seed=1)
+    first = policy.select_worker(["a", "b"], tokens=range(64))
+    policy.set_ready("c", False)
+    explanation = policy.select_worker(["a", "b", "c"], tokens=range(80)).explain()
+    views = {view.key: view for view in explanation.candidates}
+    assert (explanation.key, explanation.reason, explanation.matched_tokens) == (first.key, "prefix", 64)
+    assert [view.key for view in explanation.candidates] == ["a", "b", "c"]
+    assert (views[first.key].overlap_blocks, views[first.key].inflight) == (4, 1)
+    assert views["c"].state == "not ready"
+
+
+def test_a_cycle_through_the_worker_is_collected() -> None:
+    class Pod:
+        def __init__(self) -> None:
+            self.url = "a"
+            self.last: object = None
+
+    policy = LeastLoaded(seed=1)
+    pod = Pod()
+    pod.last = policy.select_worker([pod])
+    gone = weakref.ref(pod)
+    policy.select_worker(["other"]).on_complete()
+    del pod
+    gc.collect()
+    assert gone() is None
+    assert policy.abandoned == 1
+
+
+def test_bookings_without_a_sign_of_life_expire_and_live_ones_do_not() -> None:
+    now = [0.0]
+    policy = LeastLoaded(seed=1, clock=lambda: now[0], booking_ttl_s=3600)
+    silent, streaming = policy.select_worker(["a"]), policy.select_worker(["a"])
+    now[0] = 300.0
+    for _ in range(8):
+        policy.select_worker(["b"]).on_complete()
+    assert policy.loads()["a"] == 2
+    now[0] = 3000.0
+    streaming.on_tokens(1)
+    now[0] = 3700.0
+    for _ in range(8):
+        policy.select_worker(["b"]).on_complete()
+    assert policy.loads()["a"] == 1
+    assert policy.stats()["expired"] == 1
+    silent.on_complete()
+    assert policy.loads()["a"] == 1
+    streaming.on_complete()
+    assert policy.loads()["a"] == 0
+
+
+def test_random_aborts_and_refusals_end_at_zero() -> None:
+    rng = random.Random(600)
+    policy = CacheAware(seed=1)
+    open_decisions = []
+    for i in range(600):
+        decision = policy.select_worker(WORKERS, tokens=range(i % 5, 64))
+        while rng.random() < 0.2:
+            decision.on_error(503)
+            try:
+                decision = decision.retry()
+            except cachelb.NoWorkerAvailable:
+                break
+        open_decisions.append(decision)
+        if rng.random() < 0.7:
+            victim = open_decisions.pop(rng.randrange(len(open_decisions)))
+            rng.choice([victim.on_complete, victim.cancel, victim.on_first_token])()
+            rng.choice([victim.on_complete, victim.cancel])()
+    for decision in open_decisions:
+        decision.on_complete()
+    assert set(policy.loads().values()) == {0}
+    policy.validate()
+
+
+@pytest.mark.parametrize("name", ["cache-aware", "least-loaded", "round-robin"])
+def test_threads_leave_counters_equal_to_a_recount(name: str) -> None:
+    policy = policies.make(name, seed=1)
+    kept: list[list[cachelb.Decision[str]]] = [[] for _ in range(8)]
+    errors: list[Exception] = []
+
+    def run(which: int) -> None:
+        try:
+            for i in range(10_000):
+                decision = policy.select_worker(WORKERS, tokens=range(i % 7, 48))
+                decision.on_first_token()
+                if i % 1000 == 0:
+                    kept[which].append(decision)
+                else:
+                    decision.on_complete()
+                    decision.on_complete()
+        except Exception as error:  # noqa: BLE001 - shown by the assertion below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(which,)) for which in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    policy.validate()
+    assert sum(policy.loads().values()) == 80
+    assert policy.stats()["completed"] == 8 * 9_990
+    for decision in [decision for decisions in kept for decision in decisions]:
+        decision.cancel()
+    assert set(policy.loads().values()) == {0}
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["select", "first", "tokens", "complete", "error", "cancel", "drop", "retry", "remove", "ready"]
+        ),
+        st.integers(0, 7),
+        st.integers(0, 63),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(steps=STEPS, name=st.sampled_from(sorted(policies.POLICIES)))
+def test_any_interleaving_keeps_loads_exact_and_ends_at_zero(  # noqa: C901, PLR0912 - one branch per action
+    steps: list[tuple[str, int, int]], name: str
+) -> None:
+    policy = policies.make(name, seed=3)
+    held: list[cachelb.Decision[str]] = []
+    booked: list[bool] = []
+    for action, which, n in steps:
+        at = which % len(held) if held else 0
+        if action == "select":
+            held.append(policy.select_worker(WORKERS, tokens=range(n), session=str(which)))
+            booked.append(True)
+        elif action == "remove":
+            worker = WORKERS[which % 3]
+            policy.remove_worker(worker)
+            booked = [open_ and decision.key != worker for open_, decision in zip(booked, held, strict=True)]
+        elif action == "ready":
+            policy.set_ready(WORKERS[1 + which % 2], n % 2 == 0)
+        elif not held:
+            continue
+        elif action in {"first", "tokens"}:
+            held[at].on_first_token() if action == "first" else held[at].on_tokens(n)
+        elif action == "drop":
+            del held[at], booked[at]
+        else:
+            if action == "retry":
+                try:
+                    held.append(held[at].retry())
+                    booked.append(True)
+                except cachelb.NoWorkerAvailable:
+                    pass
+            elif action == "error":
+                held[at].on_error(400 + n)
+            elif action == "cancel":
+                held[at].cancel()
+            else:
+                held[at].on_complete(output_tokens=n)
+            booked[at] = False
+        policy.validate()
+        expected = {
+            key: sum(open_ and decision.key == key for open_, decision in zip(booked, held, strict=True))
+            for key in policy.loads()
+        }
+        assert policy.loads() == expected
+    held.clear()
+    assert not any(policy.loads().values())

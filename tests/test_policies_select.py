@@ -1,0 +1,348 @@
+"""Selecting: kinds of workers, health, subsets, errors."""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import cachelb
+from cachelb import policies
+from cachelb.policies import CacheAware, LeastLoaded, PowerOfTwo, Random, Rendezvous, RoundRobin
+
+ALL = sorted(policies.POLICIES)
+WORKERS = ["gpu0", "gpu1", "gpu2"]
+
+
+@dataclass(frozen=True)
+class Replica:
+    url: str
+    healthy: bool = True
+
+
+class Pod:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.up = True
+        self.calls = 0
+
+    @property
+    def url(self) -> str:
+        return self._name
+
+    def is_healthy(self) -> bool:
+        self.calls += 1
+        return self.up
+
+
+class Numbered:
+    __slots__ = ("id", "ready")
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+        self.ready = True
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("workers", "key"),
+    [
+        (["a", "b"], None),
+        ([Replica("a"), Replica("b")], None),
+        ([Pod("a"), Pod("b")], None),
+        ([Numbered("a"), Numbered("b")], None),
+        ([{"url": "a"}, {"url": "b"}], lambda worker: worker["url"]),
+        (({"url": "a"}, {"url": "b"}), lambda worker: worker["url"]),
+    ],
+    ids=["str", "dataclass", "property", "id", "dict", "tuple"],
+)
+def test_the_callers_own_object_is_handed_back(name: str, workers: list[Any], key: object) -> None:
+    policy = policies.make(name, seed=1, key=key)
+    decision = policy.select_worker(workers, tokens=array("I", range(64)))
+    assert any(decision.worker is worker for worker in workers)
+    assert decision.key == workers[["a", "b"].index(decision.key)] or decision.key in {"a", "b"}
+    assert policy.loads() == {"a": int(decision.key == "a"), "b": int(decision.key == "b")}
+
+
+def test_iterators_of_workers_are_read_once() -> None:
+    policy = LeastLoaded(seed=1)
+    assert policy.select_worker(worker for worker in WORKERS).worker in WORKERS
+
+
+@pytest.mark.parametrize(
+    ("workers", "error", "message"),
+    [
+        ([{"url": "a"}], TypeError, r"workers\[0\] is a dict.*pass key="),
+        (["a", 7], TypeError, r"workers\[1\] is a int without a url or id.*pass key="),
+        ("gpu0", TypeError, "not a single str"),
+        ({"gpu0": 1}, TypeError, "not a single dict"),
+        (7, TypeError, "not int"),
+        ([Numbered(7)], TypeError, r"id of workers\[0\] must be a str, not int"),  # type: ignore[arg-type]
+        (["a", "b", "a"], ValueError, "'a' occurs twice|\"a\" occurs twice"),
+        ([Replica("x"), Replica("x")], ValueError, "occurs twice"),
+    ],
+    ids=["dict", "int", "str", "mapping", "scalar", "int id", "twice", "equal keys"],
+)
+def test_workers_that_cannot_be_told_apart_are_refused(workers: object, error: type, message: str) -> None:
+    policy = LeastLoaded()
+    with pytest.raises(error, match=message):
+        policy.select_worker(workers)  # type: ignore[arg-type]
+    assert sum(policy.loads().values()) == 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_unhealthy_workers_are_passed_over_while_they_are(name: str) -> None:
+    policy = policies.make(name, seed=1)
+    pods = [Pod("a"), Pod("b"), Pod("c")]
+    pods[0].up = pods[2].up = False
+    assert {policy.select_worker(pods, tokens=range(64)).key for _ in range(8)} == {"b"}
+    pods[0].up = True
+    picked = {policy.select_worker(pods, tokens=range(i, i + 64), session=str(i)).key for i in range(64)}
+    assert picked == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "usable"),
+    [
+        ({"healthy": False}, False),
+        ({"is_healthy": lambda: False}, False),
+        ({"ready": False, "healthy": True}, False),
+        ({"healthy": None}, True),
+        ({"ready": lambda: True}, True),
+        ({}, True),
+    ],
+)
+def test_health_of_dicts_is_read_on_every_call(entry: dict[str, Any], usable: bool) -> None:
+    policy = LeastLoaded(key=lambda worker: worker["url"])
+    workers: list[dict[str, Any]] = [{"url": "a"}]
+    policy.select_worker(workers)
+    workers[0].update(entry)
+    if usable:
+        assert policy.select_worker(workers).key == "a"
+    else:
+        with pytest.raises(cachelb.NoWorkerAvailable, match="a is unhealthy"):
+            policy.select_worker(workers)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_set_ready_and_remove_rule_workers_out(name: str) -> None:
+    policy = policies.make(name, seed=1)
+    policy.set_ready("gpu0", False)
+    policy.set_ready(Replica("gpu1"), False)
+    assert {policy.select_worker(WORKERS, session=str(i)).key for i in range(20)} == {"gpu2"}
+    policy.set_ready("gpu0", True)
+    assert {policy.select_worker(WORKERS, session=str(i)).key for i in range(60)} == {"gpu0", "gpu2"}
+    assert policy.remove_worker("gpu0") is True
+    assert policy.remove_worker("gpu0") is False
+    assert "gpu0" not in policy.loads()
+    policy.validate()
+
+
+def test_nobody_available_names_every_reason() -> None:
+    policy = CacheAware()
+    with pytest.raises(cachelb.NoWorkerAvailable, match="the list of workers is empty") as empty:
+        policy.select_worker([])
+    assert empty.value.reasons == {}
+    policy.set_ready("b", False)
+    workers = [Replica("a", healthy=False), Replica("b"), Replica("c"), Replica("d")]
+    with pytest.raises(cachelb.NoWorkerAvailable) as info:
+        policy.select_worker(workers, among=["a", "b", workers[2], "unknown"], exclude=["c"])
+    assert info.value.reasons == {"a": "unhealthy", "b": "not ready", "c": "excluded", "d": "not in `among`"}
+    assert info.value.retry_after_s > 0
+    assert sum(policy.loads().values()) == 0
+
+
+def test_among_and_exclude_take_keys_or_workers() -> None:
+    policy = RoundRobin(start="first")
+    replicas = [Replica(name) for name in "abcd"]
+    assert policy.select_worker(replicas, among=[replicas[2], "nobody"]).key == "c"
+    assert policy.select_worker(replicas, among=["a", "b"], exclude=[replicas[0]]).key == "b"
+    with pytest.raises(TypeError, match="not a single str"):
+        policy.select_worker(replicas, among="a")
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17])
+@pytest.mark.parametrize("count", [1, 2, 1000])
+def test_every_size_of_fleet_and_prompt_is_served(name: str, length: int, count: int) -> None:
+    policy = policies.make(name, seed=1)
+    workers = [f"gpu{i}" for i in range(count)]
+    decision = policy.select_worker(workers, tokens=array("I", range(length)))
+    assert decision.prompt_tokens == length
+    assert decision.matched_tokens == 0
+    assert (decision.reason == "only-one") == (count == 1)
+    decision.on_complete()
+    assert not any(policy.loads().values())
+    policy.validate()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_missing_signal_is_never_an_error(name: str) -> None:
+    policy = policies.make(name, seed=1)
+    decisions = [policy.select_worker(WORKERS) for _ in range(60)]
+    assert {decision.key for decision in decisions} == set(WORKERS)
+    if name in {"cache-aware", "rendezvous"}:
+        assert {decision.reason for decision in decisions} == {"no-key"}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_dry_run_tells_the_next_pick_and_books_nothing(name: str) -> None:
+    policy = policies.make(name, seed=5)
+    for step in range(30):
+        tokens = array("I", range(step % 3, 64))
+        expected = [policy.select_worker(WORKERS, tokens=tokens, dry_run=True) for _ in range(2)]
+        assert sum(policy.loads().values()) == step
+        real = policy.select_worker(WORKERS, tokens=tokens)
+        assert {(d.key, d.reason, d.matched_tokens) for d in [*expected, real]} == {
+            (real.key, real.reason, real.matched_tokens)
+        }
+        KEEP.append(real)
+    assert policy.abandoned == 0
+
+
+KEEP: list[object] = []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_same_seed_and_calls_give_the_same_picks_in_any_list_order(name: str) -> None:
+    def picks(order: list[str]) -> list[str]:
+        policy = policies.make(name, seed=11)
+        held = []
+        for i in range(200):
+            held.append(policy.select_worker(order, tokens=array("I", range(i % 7, 64)), session=str(i % 9)))
+            if i % 3 == 0:
+                held[i // 3].on_complete()
+        return [decision.key for decision in held]
+
+    assert picks(WORKERS) == picks(WORKERS)
+    if name in {"rendezvous", "round-robin"}:
+        assert picks(WORKERS) == picks(WORKERS[::-1])
+
+
+def test_fresh_lists_and_strings_are_the_same_workers() -> None:
+    policy = CacheAware(seed=1)
+    first = policy.select_worker([f"gpu{i}" for i in range(64)], tokens=range(64))
+    again = policy.select_worker([f"gpu{i}" for i in reversed(range(64))], tokens=range(64))
+    assert again.worker == first.worker
+    assert len(policy.loads()) == 64
+
+
+def test_pods_that_churn_leave_no_trace() -> None:
+    policy = CacheAware(seed=1)
+    sizes = []
+    for i in range(6000):
+        pods = [f"pod-{i + j}" for j in range(4)]
+        policy.select_worker(pods, tokens=array("I", [i] * 32)).on_complete()
+        if i % 1500 == 1499:
+            sizes.append((len(policy.loads()), policy.block_count()))
+    assert max(known for known, _ in sizes) < 72 + 1024 + 128
+    assert sizes[-1][1] < 2 * (72 + 1024 + 128)
+    policy.validate()
+
+
+def test_clock_drives_ttl_and_must_return_usable_seconds() -> None:
+    now = [0.0]
+    policy = CacheAware(seed=1, ttl_s=10, clock=lambda: now[0])
+    policy.select_worker(WORKERS, tokens=range(64)).on_complete()
+    now[0] = 9.9
+    assert policy.select_worker(WORKERS, tokens=range(64), dry_run=True).reason == "prefix"
+    now[0] = 10.1
+    assert policy.select_worker(WORKERS, tokens=range(64), dry_run=True).reason == "cold"
+    assert policy.block_count() == 0
+    now[0] = float("nan")
+    with pytest.raises(ValueError, match="clock must return seconds"):
+        policy.select_worker(WORKERS)
+
+
+def test_a_workers_code_may_call_back_into_the_policy() -> None:
+    policy = LeastLoaded(seed=1)
+
+    class Curious(Pod):
+        def is_healthy(self) -> bool:
+            policy.loads()
+            return policy.select_worker(["other"]).key == "other"
+
+    assert policy.select_worker([Curious("a"), Curious("b")]).key in {"a", "b"}
+    gc.collect()
+    policy.validate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"tokens": [1], "blocks": [1]}, TypeError, "not both"),
+        ({"tokens": [1, -1]}, ValueError, r"tokens\[1\]"),
+        ({"tokens": "text"}, TypeError, "tokens"),
+        ({"tokens": array("d", [1.0])}, TypeError, "tokens"),
+        ({"tokens": range(3), "prompt_tokens": 4}, ValueError, "prompt_tokens is 4 but tokens holds 3"),
+        ({"blocks": [1, 2], "prompt_tokens": 31}, ValueError, "prompt_tokens is 31"),
+        ({"blocks": [-1]}, ValueError, r"blocks\[0\]"),
+        ({"prompt_tokens": -1}, ValueError, "prompt_tokens"),
+        ({"prompt_tokens": 1.5}, TypeError, "prompt_tokens"),
+        ({"session": 7}, TypeError, "session"),
+        ({"lora": 7}, TypeError, "lora"),
+        ({"cache_salt": b"x"}, TypeError, "cache_salt"),
+        ({"among": 7}, TypeError, "int"),
+    ],
+)
+def test_bad_arguments_are_named_and_book_nothing(arguments: dict[str, Any], error: type, message: str) -> None:
+    policy = CacheAware()
+    with pytest.raises(error, match=message):
+        policy.select_worker(WORKERS, **arguments)
+    assert sum(policy.loads().values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("cache-awar", {}, ValueError, "did you mean 'cache-aware'"),
+        ("cache-aware", {"cache_treshold": 0.1}, TypeError, "did you mean 'cache_threshold'"),
+        ("cache-aware", {"block_size": 0}, ValueError, "block_size must be from 1 to 1024, got 0"),
+        ("cache-aware", {"block_size": True}, TypeError, "block_size must be an int, not bool"),
+        ("cache-aware", {"cache_threshold": 1.1}, ValueError, "cache_threshold must be between 0 and 1"),
+        ("cache-aware", {"cache_threshold": "0.3"}, TypeError, "cache_threshold must be a number"),
+        ("cache-aware", {"load_factor": float("nan")}, ValueError, "load_factor"),
+        ("cache-aware", {"balance_abs_threshold": "fast"}, ValueError, "balance_abs_threshold"),
+        ("cache-aware", {"balance_abs_threshold": -1}, ValueError, "balance_abs_threshold"),
+        ("cache-aware", {"ttl_s": 0}, ValueError, "ttl_s must be a finite number above 0"),
+        ("cache-aware", {"matcher": "quick"}, ValueError, '"kary", "binary", "linear"'),
+        ("cache-aware", {"hashing": 1}, TypeError, "hashing"),
+        ("cache-aware", {"hashing": "positional", "ttl_s": 1}, ValueError, "ttl_s needs hashing"),
+        ("cache-aware", {"seed": -1}, ValueError, "seed must be from 0"),
+        ("least-loaded", {"load": "cpu"}, ValueError, "load must be one of"),
+        ("power-of-two", {"choices": 0}, ValueError, "choices"),
+        ("round-robin", {"start": "last"}, ValueError, "start"),
+        ("random", {"key": "url"}, TypeError, "key must be callable"),
+        ("random", {"booking_ttl_s": 0}, ValueError, "booking_ttl_s"),
+    ],
+)
+def test_bad_options_are_named(name: str, options: dict[str, Any], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        policies.make(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [
+        ("cache_aware", CacheAware),
+        ("vllm_cache_aware", CacheAware),
+        ("least_loaded", LeastLoaded),
+        ("power-of-two", PowerOfTwo),
+        ("rendezvous_hash", Rendezvous),
+        ("round_robin", RoundRobin),
+        ("random", Random),
+    ],
+)
+def test_names_and_aliases_make_the_policy(name: str, cls: type) -> None:
+    policy = policies.make(name)
+    assert type(policy) is cls
+    assert policies.POLICIES[policy.name] is cls
+
+
+def test_the_seeds_spelling_of_the_capacity_is_accepted() -> None:
+    policy = CacheAware(max_blocks_per_backend=4, eviction_interval_secs=30)
+    policy.select_worker(["a"], tokens=range(160)).on_complete()
+    assert policy.block_count("a") == 4

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, assert_type
+from collections.abc import Mapping
+from typing import Any, assert_type
 
 from cachelb import Decision, policies
 from cachelb.policies import BuiltinPolicy, CacheAware
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cachelb.types import CandidateView, Outcome
+from cachelb.types import CandidateView, Outcome
 
 
 def life(decision: Decision[dict[str, Any]]) -> None:

@@ -319,6 +319,10 @@ impl BlockIndex {
             return 0;
         }
         let got = self.blocks.extend(base + len, new.len() as u32);
+        if got == 0 {
+            // The next id may lie in a chunk that does not exist.
+            return 0;
+        }
         let filled = self.fill(base + len, &new[..got as usize], run);
         let r = &mut self.runs[run];
         r.len = len + filled;

@@ -65,6 +65,19 @@ fn split_runs_are_joined_when_the_branch_is_gone() {
     assert_eq!(index.runs.iter().count(), 1);
 }
 
+#[test]
+fn path_grows_past_the_end_of_the_only_chunk() {
+    let chunk = super::blocks::CHUNK as u64;
+    let mut index = BlockIndex::new(Matcher::Kary);
+    index.add_worker(worker(0), 10_000);
+    let chain = path(&(0..chunk + 5).collect::<Vec<u64>>());
+    let full = &chain[..chunk as usize];
+    assert_eq!(index.record(worker(0), full, None, None), Ok(4096));
+    assert_eq!(index.record(worker(0), &chain, None, None), Ok(5));
+    index.validate().unwrap();
+    assert_eq!(depth(&index, &chain, 0), 4101);
+}
+
 /// A small deterministic generator, so that failures repeat.
 struct Dice(u64);
 

@@ -1,0 +1,24 @@
+"""The click group; one file per command stands beside it."""
+
+from __future__ import annotations
+
+import click
+
+from cachelb.cli.demo import demo
+from cachelb.cli.replay import replay
+
+_EXAMPLES = """\b
+Examples:
+  cachelb demo
+  cachelb replay conversation_trace.jsonl.xz --policy cache-aware,random
+"""
+
+
+@click.group(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.version_option(package_name="cachelb", message="cachelb %(version)s")
+def app() -> None:
+    """Compare routing policies for fleets of LLM engines, without a GPU."""
+
+
+app.add_command(demo)
+app.add_command(replay)

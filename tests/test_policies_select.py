@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from array import array
 from dataclasses import dataclass
 from typing import Any
@@ -67,9 +68,10 @@ def test_the_callers_own_object_is_handed_back(name: str, workers: list[Any], ke
     assert policy.loads() == {"a": int(decision.key == "a"), "b": int(decision.key == "b")}
 
 
-def test_iterators_of_workers_are_read_once() -> None:
+def test_iterators_are_read_once_and_can_still_be_retried() -> None:
     policy = LeastLoaded(seed=1)
-    assert policy.select_worker(worker for worker in WORKERS).worker in WORKERS
+    decision = policy.select_worker(iter(WORKERS), among=iter(WORKERS), exclude=iter(["gpu0"]))
+    assert {decision.key, decision.retry().key} == {"gpu1", "gpu2"}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +222,25 @@ def test_the_same_seed_and_calls_give_the_same_picks_in_any_list_order(name: str
     assert picks(WORKERS) == picks(WORKERS)
     if name in {"rendezvous", "round-robin"}:
         assert picks(WORKERS) == picks(WORKERS[::-1])
+
+
+@pytest.mark.parametrize("name", ["cache-aware", "least-loaded"])
+def test_permuting_the_list_moves_picks_only_among_exact_ties(name: str) -> None:
+    policy = policies.make(name, seed=2)
+    rng = random.Random(7)
+    held = []
+    for _ in range(300):
+        tokens = array("I", range(rng.randrange(4), 16 * rng.randrange(12)))
+        orders = [WORKERS, rng.sample(WORKERS, 3)]
+        seen = set()
+        for decision in [policy.select_worker(order, tokens=tokens, dry_run=True) for order in orders]:
+            views = {view.key: view for view in decision.explain().candidates}
+            picked = views[decision.key]
+            seen.add((decision.reason, picked.overlap_blocks, picked.inflight))
+        assert len(seen) == 1
+        held.append(policy.select_worker(orders[1], tokens=tokens))
+        if rng.random() < 0.6:
+            held.pop(rng.randrange(len(held))).on_complete()
 
 
 def test_fresh_lists_and_strings_are_the_same_workers() -> None:

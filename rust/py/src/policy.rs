@@ -24,7 +24,7 @@ use crate::decision::{Decision, Selected};
 use crate::error::{enter, to_python};
 use crate::options::{Configured, configure};
 use crate::prompt::{Prompt, Reader, Scratch};
-use crate::workers::{self, Roster};
+use crate::workers::{self, Roster, readable_again};
 
 /// How a decision ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,12 +195,12 @@ impl NativePolicy {
             let among = call
                 .among
                 .as_ref()
-                .map(|v| workers::keys_of("among", v.bind(py), key))
+                .map(|v| workers::keys_of(v.bind(py), key))
                 .transpose()?;
             let exclude = call
                 .exclude
                 .as_ref()
-                .map(|v| workers::keys_of("exclude", v.bind(py), key))
+                .map(|v| workers::keys_of(v.bind(py), key))
                 .transpose()?;
             roster.restrict(among.as_ref(), &exclude.unwrap_or_default(), tried);
         }
@@ -357,8 +357,13 @@ impl NativePolicy {
         exclude: Option<Bound<'_, PyAny>>,
         dry_run: bool,
     ) -> PyResult<Decision> {
+        let kept = |argument, items: Option<Bound<'_, PyAny>>| {
+            items
+                .map(|items| readable_again(argument, items).map(Bound::unbind))
+                .transpose()
+        };
         let call = Call {
-            workers: workers.unbind(),
+            workers: readable_again("workers", workers)?.unbind(),
             tokens: tokens.map(Bound::unbind),
             blocks: blocks.map(Bound::unbind),
             prompt_tokens: prompt_tokens
@@ -367,8 +372,8 @@ impl NativePolicy {
             session: session.map(Bound::unbind),
             lora: lora.map(Bound::unbind),
             cache_salt: cache_salt.map(Bound::unbind),
-            among: among.map(Bound::unbind),
-            exclude: exclude.map(Bound::unbind),
+            among: kept("among", among)?,
+            exclude: kept("exclude", exclude)?,
         };
         Self::select(slf, call, Vec::new(), dry_run)
     }

@@ -44,7 +44,7 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Takes in this call's list; afterwards `offers` describes it item by item.
+    /// Takes in this call's list or tuple; afterwards `offers` describes it item by item.
     pub fn read(
         &mut self,
         workers: &Bound<'_, PyAny>,
@@ -60,7 +60,7 @@ impl Roster {
             }
             count
         } else {
-            let items = as_tuple(workers)?;
+            let items = workers.cast::<PyTuple>()?;
             for (i, item) in items.iter_borrowed().enumerate() {
                 self.seat(i, &item, key)?;
             }
@@ -156,30 +156,10 @@ impl Roster {
 
 impl Seat {
     fn standing(&self, py: Python<'_>) -> PyResult<Standing> {
-        let names = [
-            intern!(py, "healthy"),
-            intern!(py, "is_healthy"),
-            intern!(py, "ready"),
-        ];
-        let object = self.object.bind(py);
         let healthy = match self.health {
             Health::Silent => true,
-            Health::Attributes(present) => {
-                let mut healthy = true;
-                for (name, _) in names.iter().zip(present).filter(|(_, present)| *present) {
-                    healthy = healthy && says_yes(&object.getattr(*name)?)?;
-                }
-                healthy
-            }
-            Health::Entries => {
-                let mut healthy = true;
-                for name in names {
-                    if let Some(value) = entry(object, name)? {
-                        healthy = healthy && says_yes(&value)?;
-                    }
-                }
-                healthy
-            }
+            Health::Attributes(present) => self.attributes_say_yes(py, present)?,
+            Health::Entries => self.entries_say_yes(py)?,
         };
         Ok(if healthy {
             Standing::Candidate
@@ -187,6 +167,38 @@ impl Seat {
             Standing::Unhealthy
         })
     }
+
+    fn attributes_say_yes(&self, py: Python<'_>, present: [bool; 3]) -> PyResult<bool> {
+        for (name, _) in health_names(py)
+            .iter()
+            .zip(present)
+            .filter(|(_, present)| *present)
+        {
+            if !says_yes(&self.object.bind(py).getattr(*name)?)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn entries_say_yes(&self, py: Python<'_>) -> PyResult<bool> {
+        for name in health_names(py) {
+            if let Some(value) = entry(self.object.bind(py), name)?
+                && !says_yes(&value)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn health_names(py: Python<'_>) -> [&Bound<'_, PyString>; 3] {
+    [
+        intern!(py, "healthy"),
+        intern!(py, "is_healthy"),
+        intern!(py, "ready"),
+    ]
 }
 
 fn entry<'py>(
@@ -215,12 +227,11 @@ fn health_of(item: &Bound<'_, PyAny>) -> PyResult<Health> {
     if item.cast::<PyMapping>().is_ok() {
         return Ok(Health::Entries);
     }
-    let py = item.py();
-    Ok(Health::Attributes([
-        item.hasattr(intern!(py, "healthy"))?,
-        item.hasattr(intern!(py, "is_healthy"))?,
-        item.hasattr(intern!(py, "ready"))?,
-    ]))
+    let mut present = [false; 3];
+    for (name, found) in health_names(item.py()).into_iter().zip(&mut present) {
+        *found = item.hasattr(name)?;
+    }
+    Ok(Health::Attributes(present))
 }
 
 /// The worker's key: what `key` says, else the `str` itself, else `.url`, else `.id`.
@@ -263,40 +274,32 @@ pub fn key_of<'py>(
     })
 }
 
-fn as_tuple<'py>(workers: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
-    if let Ok(tuple) = workers.cast::<PyTuple>() {
-        return Ok(tuple.clone());
+/// `items` as a list or tuple: whatever else can be iterated is copied, since it may be readable only once.
+pub fn readable_again<'py>(
+    argument: &str,
+    items: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if items.is_exact_instance_of::<PyList>() || items.is_exact_instance_of::<PyTuple>() {
+        return Ok(items);
     }
-    if workers.is_instance_of::<PyString>() || workers.cast::<PyMapping>().is_ok() {
-        return Err(PyTypeError::new_err(format!(
-            "workers must be a sequence of workers, not a single {}",
-            workers.get_type().name()?
-        )));
+    let found = type_name(&items);
+    if items.is_instance_of::<PyString>() || items.cast::<PyMapping>().is_ok() {
+        let text = format!("{argument} must be a collection of workers, not a single {found}");
+        return Err(PyTypeError::new_err(text));
     }
-    let items: Vec<Bound<'py, PyAny>> = workers
-        .try_iter()
-        .map_err(|_| {
-            PyTypeError::new_err(format!(
-                "workers must be a sequence of workers, not {}",
-                type_name(workers)
-            ))
-        })?
-        .collect::<PyResult<_>>()?;
-    PyTuple::new(workers.py(), items)
+    let Ok(iterator) = items.try_iter() else {
+        let text = format!("{argument} must be a collection of workers, not {found}");
+        return Err(PyTypeError::new_err(text));
+    };
+    let copied: Vec<Bound<'py, PyAny>> = iterator.collect::<PyResult<_>>()?;
+    Ok(PyTuple::new(items.py(), copied)?.into_any())
 }
 
 /// The keys named by `among` or `exclude`, whose items are keys or workers.
 pub fn keys_of(
-    argument: &'static str,
     items: &Bound<'_, PyAny>,
     key: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<HashSet<String>> {
-    if items.is_instance_of::<PyString>() {
-        let text = format!(
-            "{argument} must be a collection of workers or keys, not a single str; pass [worker]"
-        );
-        return Err(PyTypeError::new_err(text));
-    }
     let mut keys = HashSet::new();
     for (i, item) in items.try_iter()?.enumerate() {
         let item = item?;

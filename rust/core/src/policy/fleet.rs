@@ -66,6 +66,15 @@ struct Member {
     ready: bool,
 }
 
+/// What the fleet knows of an offered worker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sight {
+    /// Whether it is offered for the first time in this call.
+    pub first: bool,
+    /// Whether it was marked ready.
+    pub ready: bool,
+}
+
 const VACANT: Member = Member {
     generation: None,
     order: 0,
@@ -113,10 +122,6 @@ impl Fleet {
         self.member(id).map_or(0, |m| m.order)
     }
 
-    pub fn is_ready(&self, id: WorkerId) -> bool {
-        self.member(id).is_none_or(|m| m.ready)
-    }
-
     pub fn set_ready(&mut self, id: WorkerId, ready: bool) {
         if let Some(member) = self
             .members
@@ -127,12 +132,18 @@ impl Fleet {
         }
     }
 
-    /// Marks the worker as offered in `call`; `false` if it already was.
-    pub fn see(&mut self, id: WorkerId, call: u64) -> bool {
-        let member = &mut self.members[id.slot as usize];
+    /// Marks the worker as offered in `call`; `None` if the id is not current.
+    pub fn see(&mut self, id: WorkerId, call: u64) -> Option<Sight> {
+        let member = self
+            .members
+            .get_mut(id.slot as usize)
+            .filter(|m| m.generation == Some(id.generation))?;
         let first = member.last_seen != call;
         member.last_seen = call;
-        first
+        Some(Sight {
+            first,
+            ready: member.ready,
+        })
     }
 
     /// Registers a new name, seen in `call`.

@@ -9,7 +9,7 @@ use crate::positional::PositionalIndex;
 use crate::tracker::Origin;
 use crate::tracker::store::{Depths, Store};
 
-use super::fleet::{Fleet, Offer, Standing};
+use super::fleet::{Fleet, Offer, Sight, Standing};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
@@ -236,19 +236,20 @@ impl Selector {
         self.call += 1;
         let mut new: Vec<u32> = Vec::new();
         for (i, offer) in offers.iter_mut().enumerate() {
-            if !offer.id.is_some_and(|id| self.fleet.is_current(id)) {
+            let mut sight = offer.id.and_then(|id| self.fleet.see(id, self.call));
+            if sight.is_none() {
                 offer.id = self.fleet.find(&offer.name);
+                sight = offer.id.and_then(|id| self.fleet.see(id, self.call));
             }
-            match offer.id {
-                Some(id) if !self.fleet.see(id, self.call) => {
+            match sight {
+                None => new.push(i as u32),
+                Some(Sight { first: false, .. }) => {
                     return Err(Error::DuplicateWorker(offer.name.to_string()));
                 }
-                Some(id) => {
-                    if offer.standing == Standing::Candidate && !self.fleet.is_ready(id) {
-                        offer.standing = Standing::NotReady;
-                    }
+                Some(Sight { ready: false, .. }) if offer.standing == Standing::Candidate => {
+                    offer.standing = Standing::NotReady;
                 }
-                None => new.push(i as u32),
+                Some(_) => {}
             }
         }
         new.sort_unstable_by(|a, b| offers[*a as usize].name.cmp(&offers[*b as usize].name));

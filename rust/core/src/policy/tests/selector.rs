@@ -1,0 +1,191 @@
+//! The selector: booking, dry runs, fleets that change.
+
+use std::collections::HashMap;
+
+use super::NAMES;
+use crate::error::Error;
+use crate::hashing::Scheme;
+use crate::ids::Millis;
+use crate::index::Matcher;
+use crate::policy::*;
+
+fn settings(rule: Rule) -> Settings {
+    Settings {
+        rule,
+        block_size: 16,
+        seed: 1,
+        max_blocks_per_worker: 1000,
+        scheme: Scheme::Chained,
+        matcher: Matcher::Kary,
+        ttl_ms: None,
+        booking_ttl_ms: 3_600_000,
+    }
+}
+
+fn selector(rule: Rule) -> Selector {
+    Selector::new(settings(rule))
+}
+
+fn offers(names: &[&str]) -> Vec<Offer> {
+    names.iter().map(|&name| Offer::new(name)).collect()
+}
+
+fn pick(selector: &mut Selector, names: &[&str]) -> String {
+    let mut offers = offers(names);
+    let pick = selector
+        .select(&mut offers, &Request::default(), false)
+        .unwrap();
+    offers[pick.offer].name.to_string()
+}
+
+#[test]
+fn round_robin_follows_names_through_flaps() {
+    let mut s = selector(Rule::RoundRobin(RoundRobin::new(true)));
+    s.set_ready("a", true);
+    let all = ["a", "b", "c"];
+    s.set_ready("b", false);
+    let picks: Vec<String> = (0..4).map(|_| pick(&mut s, &all)).collect();
+    assert_eq!(picks, ["a", "c", "a", "c"]);
+    s.set_ready("b", true);
+    let picks: Vec<String> = (0..3).map(|_| pick(&mut s, &["c", "b", "a"])).collect();
+    assert_eq!(picks, ["a", "b", "c"]);
+}
+
+#[test]
+fn weighted_round_robin_is_smooth() {
+    let mut s = selector(Rule::RoundRobin(RoundRobin::new(true)));
+    s.set_weight("a", 5.0).unwrap();
+    let picks: Vec<String> = (0..14).map(|_| pick(&mut s, &["a", "b", "c"])).collect();
+    assert_eq!(picks.concat(), "aabacaaaabacaa");
+}
+
+#[test]
+fn a_seeded_start_uses_every_worker_as_first() {
+    let mut firsts: HashMap<String, u32> = HashMap::new();
+    for seed in 0..300 {
+        let rule = Rule::RoundRobin(RoundRobin::new(false));
+        let mut s = Selector::new(Settings {
+            seed,
+            ..settings(rule)
+        });
+        *firsts.entry(pick(&mut s, &["a", "b", "c"])).or_default() += 1;
+    }
+    assert!(
+        firsts.len() == 3 && firsts.values().all(|&n| n > 60),
+        "{firsts:?}"
+    );
+}
+
+#[test]
+fn dry_run_tells_the_next_pick_and_changes_nothing() {
+    let rules = [
+        Rule::LeastLoaded(LeastLoaded::default()),
+        Rule::RoundRobin(RoundRobin::new(false)),
+        Rule::Random(Random),
+        Rule::PowerOfTwo(PowerOfTwo {
+            choices: 2,
+            compare: Compare::Inflight,
+        }),
+    ];
+    for rule in rules {
+        let mut s = selector(rule);
+        for step in 0..40 {
+            let mut list = offers(&NAMES[..=step % 8]);
+            let dry = s.select(&mut list, &Request::default(), true).unwrap();
+            assert_eq!(dry.booking, None);
+            let again = s.select(&mut list, &Request::default(), true).unwrap();
+            let real = s.select(&mut list, &Request::default(), false).unwrap();
+            assert_eq!(
+                (dry, dry),
+                (
+                    again,
+                    Pick {
+                        booking: None,
+                        ..real
+                    }
+                )
+            );
+            assert_eq!(s.book().len(), step + 1);
+        }
+    }
+}
+
+#[test]
+fn duplicates_and_nobody_ready_are_refused_without_booking() {
+    let mut s = selector(Rule::Random(Random));
+    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
+    assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
+    assert_eq!(
+        s.select(&mut [], &Request::default(), false),
+        Err(Error::NoCandidate)
+    );
+    pick(&mut s, &["a", "b"]);
+    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
+    assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
+    s.set_ready("a", false);
+    let mut list = offers(&["a", "b"]);
+    list[1].standing = Standing::Excluded;
+    assert_eq!(
+        s.select(&mut list, &Request::default(), false),
+        Err(Error::NoCandidate)
+    );
+    assert_eq!(
+        [list[0].standing, list[1].standing],
+        [Standing::NotReady, Standing::Excluded]
+    );
+    assert_eq!(s.book().len(), 1);
+}
+
+#[test]
+fn one_candidate_is_booked_under_its_own_reason() {
+    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    let mut list = offers(&["a"]);
+    let pick = s
+        .select(
+            &mut list,
+            &Request {
+                prompt_tokens: 40,
+                ..Request::default()
+            },
+            false,
+        )
+        .unwrap();
+    assert_eq!(pick.reason, Reason::OnlyOne);
+    assert_eq!(s.book().pending_prefill_tokens(list[0].id.unwrap()), 40);
+}
+
+#[test]
+fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
+    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    for i in 0..20_000 {
+        let names = [format!("pod-{i}"), format!("pod-{}", i + 1)];
+        pick(&mut s, &[&names[0], &names[1]]);
+        assert!(s.workers().len() <= 68 + 1024 + 64, "{}", s.workers().len());
+    }
+    assert!(s.stats().forgotten > 18_000);
+    s.validate().unwrap();
+}
+
+#[test]
+fn two_pools_in_turn_keep_each_other() {
+    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    let large: Vec<String> = (0..300).map(|i| format!("pod-{i}")).collect();
+    let large: Vec<&str> = large.iter().map(String::as_str).collect();
+    for _ in 0..2_000 {
+        pick(&mut s, &large);
+        pick(&mut s, &["a", "b"]);
+    }
+    assert_eq!((s.workers().len(), s.stats().forgotten), (302, 0));
+}
+
+#[test]
+fn silent_bookings_expire() {
+    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    pick(&mut s, &["a", "b"]);
+    let late = Request {
+        now: Millis(3_600_002),
+        ..Request::default()
+    };
+    s.select(&mut offers(&["a", "b"]), &late, false).unwrap();
+    assert_eq!((s.book().len(), s.stats().expired), (1, 1));
+}

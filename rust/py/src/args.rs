@@ -2,11 +2,13 @@
 //!
 //! In order of speed: a C-contiguous aligned buffer of the wanted unsigned type is borrowed; `bytes` likewise, as
 //! little-endian words; other 4- and 8-byte integer buffers, and those with strides or a bad alignment, are copied; a
-//! list or tuple is read item by item (1.5 ns each) without running Python code as long as the items are ints; any
-//! other sequence is iterated.
+//! list or tuple is read item by item, without running Python code as long as the items are ints; any other sequence is
+//! iterated.
 //!
 //! The borrowed forms rely on the GIL: it is held while the slice is in use, and no Python code runs meanwhile.
 #![allow(unsafe_code)]
+
+mod digits;
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -20,6 +22,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
 use pyo3::{ffi, intern};
+
+use digits::Layout;
 
 /// Little-endian words that arrive as buffers or Python ints.
 pub(crate) trait Word: Copy + 'static {
@@ -35,6 +39,11 @@ pub(crate) trait Word: Copy + 'static {
     /// # Safety
     /// `item` points to a live object and the GIL is held.
     unsafe fn read(item: *mut ffi::PyObject) -> u64;
+
+    /// Reads what it can of `list` without the C API, from `from` on; returns where it stopped.
+    fn read_list(_list: &Bound<'_, PyList>, from: usize, _out: &mut [Self]) -> usize {
+        from
+    }
 }
 
 impl Word for u32 {
@@ -54,6 +63,10 @@ impl Word for u32 {
     unsafe fn read(item: *mut ffi::PyObject) -> u64 {
         // SAFETY: the caller's promise is what the call asks for.
         u64::from(unsafe { ffi::PyLong_AsUnsignedLong(item) })
+    }
+
+    fn read_list(list: &Bound<'_, PyList>, from: usize, out: &mut [Self]) -> usize {
+        Layout::get(list.py()).map_or(from, |layout| layout.read(list, from, out))
     }
 }
 
@@ -88,21 +101,25 @@ impl<'a, W: Word> Words<'a, W> {
         name: &str,
         scratch: &'a mut Vec<W>,
     ) -> PyResult<Self> {
-        scratch.clear();
         if let Ok(list) = values.cast_exact::<PyList>() {
             // SAFETY: a live list; an index out of range gives null.
             let get = |at| unsafe { ffi::PyList_GetItem(list.as_ptr(), at) };
-            push_items(list, list.len(), name, scratch, get)?;
+            scratch.resize(list.len(), W::from_u64(0));
+            read_items(list, name, scratch, get, |at, out| {
+                W::read_list(list, at, out)
+            })?;
             return Ok(Self::Slice(scratch));
-        }
-        if let Ok(bytes) = values.cast_exact::<PyBytes>() {
-            return words_of_bytes(bytes.as_bytes(), name, scratch).map(Self::Slice);
         }
         if let Ok(tuple) = values.cast_exact::<PyTuple>() {
             // SAFETY: a live tuple; an index out of range gives null.
             let get = |at| unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), at) };
-            push_items(tuple, tuple.len(), name, scratch, get)?;
+            scratch.resize(tuple.len(), W::from_u64(0));
+            read_items(tuple, name, scratch, get, |at, _| at)?;
             return Ok(Self::Slice(scratch));
+        }
+        scratch.clear();
+        if let Ok(bytes) = values.cast_exact::<PyBytes>() {
+            return words_of_bytes(bytes.as_bytes(), name, scratch).map(Self::Slice);
         }
         // SAFETY: `values` is a live object; the call only looks at its type.
         if unsafe { ffi::PyObject_CheckBuffer(values.as_ptr()) } != 0 {
@@ -173,17 +190,18 @@ pub(crate) fn bytes<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow
     }
 }
 
-/// Reads a list or tuple. `get` gives a borrowed reference.
-fn push_items<W: Word>(
+/// Reads a list or tuple into `out`, as many items as it has places. `get` gives a borrowed reference; `skip` reads
+/// what it can at once, from a position on, and tells where it stopped.
+fn read_items<W: Word>(
     owner: &Bound<'_, PyAny>,
-    len: usize,
     name: &str,
-    out: &mut Vec<W>,
+    out: &mut [W],
     get: impl Fn(isize) -> *mut ffi::PyObject,
+    skip: impl Fn(usize, &mut [W]) -> usize,
 ) -> PyResult<()> {
     let py = owner.py();
-    out.reserve(len);
-    for at in 0..len {
+    let mut at = skip(0, out);
+    while let Some(slot) = out.get_mut(at) {
         let item = get(at.cast_signed());
         if item.is_null() {
             let _ = PyErr::take(py);
@@ -195,14 +213,15 @@ fn push_items<W: Word>(
         // and anything else is refused by the C API without running any.
         let value = unsafe { W::read(item) };
         // The error value of the conversion is the largest of its type, so it comes here too.
-        if value >= W::LIMIT {
+        *slot = if value >= W::LIMIT {
             let _ = PyErr::take(py);
             // SAFETY: not null, and the new reference keeps it alive through whatever `__index__` does.
             let item = unsafe { Bound::from_borrowed_ptr(py, item) };
-            out.push(closer_look(&item, name, at)?);
+            closer_look(&item, name, at)?
         } else {
-            out.push(W::from_u64(value));
-        }
+            W::from_u64(value)
+        };
+        at = skip(at + 1, out);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Small ints of a list, read where they lie.
 //!
-//! The C API needs two calls per item, 4.2 ns here; this needs 0.9 ns. The layouts are `CPython`'s private ones, so they
+//! The C API needs two calls per item, 4.2 ns here; this needs 0.9 ns. The layouts are private to `CPython`, so they
 //! are used only in the versions they were checked in, after a test of every kind of int in the running interpreter.
 //! Anywhere else, and for every item that is not an int of one digit, the C API is asked.
 
@@ -14,7 +14,7 @@ use pyo3::types::PyList;
 /// Ints of one digit are 1 to this.
 const ONE_DIGIT_MAX: u32 = (1 << 30) - 1;
 
-/// A list object up to its items (`CPython` 3.11 to 3.14).
+/// A list object up to its items (`CPython` 3.11 to 3.13).
 #[repr(C)]
 struct ListObject {
     head: ffi::PyObject,
@@ -22,7 +22,7 @@ struct ListObject {
     items: *const *mut ffi::PyObject,
 }
 
-/// An int object up to its first digit (`CPython` 3.11 to 3.14).
+/// An int object up to its first digit (`CPython` 3.11 to 3.13).
 #[repr(C)]
 struct IntObject {
     head: ffi::PyObject,
@@ -51,7 +51,7 @@ impl Layout {
             let version = py.version_info();
             let layout = match (version.major, version.minor) {
                 (3, 11) => Self::SIZE,
-                (3, 12..=14) => Self::TAG,
+                (3, 12 | 13) => Self::TAG,
                 _ => return None,
             };
             let usable = size_of::<usize>() == 8 && layout.is_right(py).unwrap_or(false);

@@ -28,14 +28,17 @@ class Answer(Protocol):
     @property
     def worker(self) -> str:
         """The worker found."""
+        raise NotImplementedError
 
     @property
     def matched_blocks(self) -> int:
         """Leading blocks it holds."""
+        raise NotImplementedError
 
     @property
     def total_blocks(self) -> int:
         """Full blocks of the prompt."""
+        raise NotImplementedError
 
 
 class Tracker(Protocol):
@@ -50,37 +53,47 @@ class Tracker(Protocol):
         ttl_s: float | None = None,
     ) -> int:
         """Record that ``worker`` now holds the prompt's blocks."""
+        raise NotImplementedError
 
     def store(self, worker: str, hashes: Sequence[int], *, parent: int | None = None, medium: str = "gpu") -> int:
         """Store a chain behind ``parent``."""
+        raise NotImplementedError
 
     def remove(self, worker: str, hashes: Sequence[int], *, medium: str | None = None) -> int:
         """Remove single blocks."""
+        raise NotImplementedError
 
     def clear(self, worker: str) -> int:
         """Drop every block of the worker."""
+        raise NotImplementedError
 
     def evict_worker(self, worker: str, max_blocks: int) -> int:
         """Evict leaves down to ``max_blocks``."""
+        raise NotImplementedError
 
     def remove_worker(self, worker: str) -> int:
         """Forget the worker."""
+        raise NotImplementedError
 
     def overlaps(
         self, tokens: Sequence[int], *, among: Sequence[str] | None = None, namespace: str | Namespace | None = None
     ) -> dict[str, int]:
         """Count the leading blocks every worker holds."""
+        raise NotImplementedError
 
     def find_best_worker(
         self, tokens: Sequence[int], *, among: Sequence[str] | None = None, namespace: str | Namespace | None = None
     ) -> Answer | None:
         """Find a worker that holds the most leading blocks."""
+        raise NotImplementedError
 
     def block_count(self, worker: str | None = None) -> int:
         """Count the blocks held."""
+        raise NotImplementedError
 
     def workers(self) -> list[str]:
         """List the registered workers."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,341 @@
+"""Every wrong type, value and shape gets the documented error, and never ends the process or changes the state."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import random
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+
+from cachelb import BlockTracker, Namespace, hash_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+U32, U64 = 4294967295, 18446744073709551615
+
+
+class Raising:
+    """Raises its own error wherever it is asked for anything."""
+
+    def __index__(self) -> int:
+        raise ZeroDivisionError("on purpose")
+
+    def __iter__(self) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    def __getitem__(self, at: object) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    def __len__(self) -> int:
+        raise ZeroDivisionError("on purpose")
+
+    def __hash__(self) -> int:
+        raise ZeroDivisionError("on purpose")
+
+
+class Indexable:
+    def __index__(self) -> int:
+        return 7
+
+
+class Shrinking:
+    """Empties the list it lies in while that is read."""
+
+    def __init__(self, owner: list[Any]) -> None:
+        self.owner = owner
+
+    def __index__(self) -> int:
+        self.owner.clear()
+        return 7
+
+
+def filled() -> BlockTracker:
+    tracker = BlockTracker(block_size=1, max_blocks_per_worker=50)
+    tracker.record_request([1, 2, 3], "w")
+    return tracker
+
+
+TOKEN_CALLS: dict[str, Callable[[BlockTracker, Any], Any]] = {
+    "hash_blocks": lambda _, tokens: hash_blocks(tokens),
+    "record_request": lambda tracker, tokens: tracker.record_request(tokens, "w"),
+    "find_best_worker": lambda tracker, tokens: tracker.find_best_worker(tokens),
+    "overlaps": lambda tracker, tokens: tracker.overlaps(tokens),
+}
+
+HASH_CALLS: dict[str, Callable[[BlockTracker, Any], Any]] = {
+    "overlaps_of_hashes": lambda tracker, hashes: tracker.overlaps_of_hashes(hashes),
+    "store": lambda tracker, hashes: tracker.store("w", hashes),
+    "remove": lambda tracker, hashes: tracker.remove("w", hashes),
+}
+
+WRONG_WORDS: dict[str, tuple[Any, type[Exception], str]] = {
+    "none": (None, TypeError, "{name} must be a buffer of {dtype} or a sequence of int, got NoneType"),
+    "int": (5, TypeError, "{name} must be a buffer of {dtype} or a sequence of int, got int"),
+    "str": ("abcd", TypeError, "{name} must be a buffer of {dtype} or a sequence of int, got str"),
+    "set": ({1, 2}, TypeError, "{name} must be a buffer of {dtype} or a sequence of int, got set"),
+    "generator": ((i for i in range(3)), TypeError, "{name} must be .* got generator"),
+    "float item": ([1, 2.5], TypeError, r"{name}\[1\] must be int, got float"),
+    "str item": ((1, 2, "3"), TypeError, r"{name}\[2\] must be int, got str"),
+    "none item": ([None], TypeError, r"{name}\[0\] must be int, got NoneType"),
+    "negative": ([1, 2, -3], ValueError, r"{name}\[2\] must be from 0 to {limit}, got -3"),
+    "huge": ([2**70], ValueError, r"{name}\[0\] must be from 0 to {limit}, got 1180591620717411303424"),
+    "too huge to print": ([1 << 20000], ValueError, r"{name}\[0\] must be from 0 to {limit}, got a huge number"),
+    "range below": (range(-1, 3), ValueError, r"{name}\[0\] must be from 0 to {limit}, got -1"),
+    "negative i32": (np.array([0, -7], np.int32), ValueError, r"{name}\[1\] must be from 0 to {limit}, got -7"),
+    "negative i64": (np.array([-7], np.int64), ValueError, r"{name}\[0\] must be from 0 to {limit}, got -7"),
+    "negative array": (array.array("i", [1, -2]), ValueError, r"{name}\[1\] must be from 0 to {limit}, got -2"),
+    "float array": (np.array([1.0]), TypeError, "{name} must be a buffer of .*, got an array of float64"),
+    "i16 array": (np.array([1], np.int16), TypeError, "{name} must be a buffer of .*, got an array of int16"),
+    "bool array": (np.array([True]), TypeError, "{name} must be a buffer of .*, got an array of bool"),
+    "big-endian": (np.array([1], ">u4"), TypeError, "{name} must be a buffer of .*, got an array of >u4"),
+    "two-dimensional": (np.zeros((2, 2), np.uint32), ValueError, "{name} must have one dimension, got 2"),
+    "no dimension": (np.array(5, np.uint32), ValueError, "{name} must be a readable buffer of one dimension"),
+    "bytearray": (bytearray(8), TypeError, "{name} must be a buffer of .*, got bytearray of format"),
+    "half a word": (b"12345", ValueError, "{name} as bytes must be whole little-endian {dtype}, .* got 5 bytes"),
+    "raising": ([1, Raising()], ZeroDivisionError, "on purpose"),
+}
+
+
+@pytest.mark.parametrize(("given", "error", "message"), WRONG_WORDS.values(), ids=WRONG_WORDS)
+@pytest.mark.parametrize("call", TOKEN_CALLS)
+def test_wrong_tokens_are_named(call: str, given: Any, error: type[Exception], message: str) -> None:
+    tracker = filled()
+    before = tracker.snapshot()
+    with pytest.raises(error, match=message.format(name="tokens", dtype="uint32", limit=U32)):
+        TOKEN_CALLS[call](tracker, given)
+    assert tracker.snapshot() == before
+
+
+@pytest.mark.parametrize(("given", "error", "message"), WRONG_WORDS.values(), ids=WRONG_WORDS)
+@pytest.mark.parametrize("call", HASH_CALLS)
+def test_wrong_hashes_are_named(call: str, given: Any, error: type[Exception], message: str) -> None:
+    tracker = filled()
+    before = tracker.snapshot()
+    with pytest.raises(error, match=message.format(name="hashes", dtype="uint64", limit=U64)):
+        HASH_CALLS[call](tracker, given)
+    assert tracker.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [np.array([0, 2**32], np.uint64), np.array([0, 2**32], np.int64), [0, 2**32], (0, 2**32)],
+    ids=["u64", "i64", "list", "tuple"],
+)
+@pytest.mark.parametrize("call", TOKEN_CALLS)
+def test_a_token_over_32_bits_is_refused_with_its_position(call: str, tokens: Any) -> None:
+    with pytest.raises(ValueError, match=rf"tokens\[1\] must be from 0 to {U32}, got 4294967296"):
+        TOKEN_CALLS[call](filled(), tokens)
+
+
+EQUAL_TOKENS: dict[str, Any] = {
+    "list": [1, 2, 3],
+    "tuple": (1, 2, 3),
+    "range": range(1, 4),
+    "array": array.array("I", [1, 2, 3]),
+    "u32": np.array([1, 2, 3], np.uint32),
+    "i32": np.array([1, 2, 3], np.int32),
+    "i64": np.array([1, 2, 3], np.int64),
+    "u64": np.array([1, 2, 3], np.uint64),
+    "bytes": np.array([1, 2, 3], "<u4").tobytes(),
+    "memoryview": memoryview(array.array("I", [1, 2, 3])),
+    "strided": np.array([1, 0, 2, 0, 3], np.uint32)[::2],
+    "backwards": np.array([3, 2, 1], np.uint32)[::-1],
+    "misaligned": np.frombuffer(b"x" + np.array([1, 2, 3], "<u4").tobytes(), "<u4", offset=1),
+    "read-only": np.frombuffer(np.array([1, 2, 3], "<u4").tobytes(), np.uint32),
+    "ctypes view": memoryview((ctypes.c_uint32 * 3)(1, 2, 3)),
+    "bool items": [True, 2, 3],
+    "numpy items": [np.uint32(1), np.int64(2), 3],
+}
+
+
+@pytest.mark.parametrize("tokens", EQUAL_TOKENS.values(), ids=EQUAL_TOKENS)
+def test_every_container_of_the_same_tokens_means_the_same(tokens: Any) -> None:
+    assert hash_blocks(tokens, 1).tolist() == hash_blocks([1, 2, 3], 1).tolist()
+    assert filled().overlaps(tokens) == {"w": 3}
+
+
+def test_an_item_that_empties_its_list_is_survived() -> None:
+    for call in TOKEN_CALLS.values():
+        tokens: list[Any] = [1, 2]
+        tokens[1:] = [Shrinking(tokens), 3, 4]
+        with pytest.raises(ValueError, match="tokens became shorter while it was read"):
+            call(filled(), tokens)
+    assert hash_blocks(cast("Any", [Indexable()]), 1).tolist() == hash_blocks([7], 1).tolist()
+
+
+SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"block_size": 0}, ValueError, "block_size must be from 1 to 1024, got 0"),
+    ({"block_size": 1025}, ValueError, "block_size must be from 1 to 1024, got 1025"),
+    ({"block_size": -1}, ValueError, "block_size must be from 1 to 1024, got -1"),
+    ({"block_size": "16"}, TypeError, "block_size must be int, got str"),
+    ({"block_size": 16.0}, TypeError, "block_size must be int, got float"),
+    ({"max_blocks_per_worker": 0}, ValueError, "max_blocks_per_worker must be from 1 to 4294967295, got 0"),
+    ({"max_blocks_per_worker": 2**32}, ValueError, "max_blocks_per_worker must be from 1 .*, got 4294967296"),
+    ({"max_blocks_per_worker": None}, TypeError, "max_blocks_per_worker must be int, got NoneType"),
+    ({"seed": -1}, ValueError, f"seed must be from 0 to {U64}, got -1"),
+    ({"seed": 2**64}, ValueError, f"seed must be from 0 to {U64}, got 18446744073709551616"),
+    ({"hashing": "sha256"}, ValueError, "hashing must be .*sha256"),
+    ({"matcher": "jump"}, ValueError, "matcher must be .*jump"),
+    ({"hashing": 3}, TypeError, "hashing"),
+    ({"matcher": None}, TypeError, "matcher"),
+    ({"clock": 5}, TypeError, "clock must be callable and return seconds, got int"),
+    ({"blocksize": 4}, TypeError, "blocksize"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), SETTINGS, ids=[str(row[0]) for row in SETTINGS])
+def test_wrong_settings_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        BlockTracker(**options)
+
+
+CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
+    ("worker of record", lambda t: t.record_request([1], 5), TypeError, "worker"),
+    ("worker of store", lambda t: t.store(None, [1]), TypeError, "worker"),
+    ("worker of remove", lambda t: t.remove(b"w", [1]), TypeError, "worker"),
+    ("worker of clear", lambda t: t.clear(1), TypeError, "worker"),
+    ("worker of evict", lambda t: t.evict_worker(1, 1), TypeError, "worker"),
+    ("worker of remove_worker", lambda t: t.remove_worker(["w"]), TypeError, "worker"),
+    ("worker of count", lambda t: t.block_count(1), TypeError, "worker"),
+    ("max_blocks below", lambda t: t.evict_worker("w", -1), ValueError, "max_blocks must be from 0 .*, got -1"),
+    ("max_blocks type", lambda t: t.evict_worker("w", 1.5), TypeError, "max_blocks must be int, got float"),
+    ("among str", lambda t: t.overlaps([1], among="w"), TypeError, "among must be an iterable of str, got one str"),
+    ("among int", lambda t: t.overlaps([1], among=5), TypeError, "among must be an iterable of str, got int"),
+    ("among item", lambda t: t.find_best_worker([1], among=["w", 5]), TypeError, r"among\[1\] must be str, got int"),
+    ("among raising", lambda t: t.overlaps([1], among=Raising()), TypeError, "among must be"),
+    (
+        "namespace",
+        lambda t: t.overlaps([1], namespace=5),
+        TypeError,
+        "namespace must be str, Namespace or None, got int",
+    ),
+    ("ttl zero", lambda t: t.record_request([1], "w", ttl_s=0), ValueError, "ttl_s must be more than 0 .*, got 0"),
+    ("ttl below", lambda t: t.record_request([1], "w", ttl_s=-1), ValueError, "ttl_s must be more than 0 .*, got -1"),
+    ("ttl nan", lambda t: t.record_request([1], "w", ttl_s=float("nan")), ValueError, "ttl_s .*, got NaN"),
+    ("ttl inf", lambda t: t.record_request([1], "w", ttl_s=float("inf")), ValueError, "ttl_s .*, got inf"),
+    ("ttl type", lambda t: t.record_request([1], "w", ttl_s="1"), TypeError, "ttl_s"),
+    ("parent type", lambda t: t.store("w", [1], parent="1"), TypeError, "parent must be int, got str"),
+    ("parent below", lambda t: t.store("w", [1], parent=-1), ValueError, "parent must be from 0 .*, got -1"),
+    ("medium type", lambda t: t.store("w", [1], medium=1), TypeError, "medium"),
+    ("restore str", lambda t: t.restore("x"), TypeError, "data must be bytes, got str"),
+    ("restore none", lambda t: t.restore(None), TypeError, "data must be bytes, got NoneType"),
+    ("restore clock", lambda t: t.restore(t.snapshot(), clock=5), TypeError, "clock must be callable"),
+    ("positional", lambda t: t.store("w", [1], 2), TypeError, "positional argument"),
+    ("missing", lambda t: t.record_request([1]), TypeError, "missing 1 required positional argument: 'worker'"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [row[1:] for row in CALLS], ids=[row[0] for row in CALLS])
+def test_wrong_arguments_are_named_and_change_nothing(
+    call: Callable[[Any], Any], error: type[Exception], message: str
+) -> None:
+    tracker = filled()
+    before = tracker.snapshot()
+    with pytest.raises(error, match=message):
+        call(tracker)
+    assert tracker.snapshot() == before
+    tracker.validate()
+
+
+HASHING: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"block_size": 0}, ValueError, "block_size must be from 1 to 1024, got 0"),
+    ({"block_size": []}, TypeError, "block_size must be int, got list"),
+    ({"scheme": "crc"}, ValueError, "scheme must be .*crc"),
+    ({"namespace": 1}, TypeError, "namespace must be str, Namespace or None, got int"),
+    ({"seed": 1.0}, TypeError, "seed must be int, got float"),
+    ({"mm": 5}, TypeError, "mm must be an iterable of tuples, got int"),
+    ({"mm": [5]}, TypeError, r"mm\[0\] must be a tuple \(hash, start, length\), got int"),
+    ({"mm": [(1, 2)]}, TypeError, r"mm\[0\] must be a tuple"),
+    ({"mm": [(1, 2, -3)]}, ValueError, r"mm\[0\] length must be from 0 .*, got -3"),
+    ({"mm": [("a", 0, 1)]}, TypeError, r"mm\[0\] hash must be int, got str"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), HASHING, ids=[str(row[0]) for row in HASHING])
+def test_wrong_hashing_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        hash_blocks(range(64), **options)
+
+
+@pytest.mark.parametrize("given", [5, b"x", ["a"]])
+def test_wrong_namespaces_are_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match="lora"):
+        Namespace(given)
+    with pytest.raises(TypeError, match="salt"):
+        Namespace(salt=given)
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "message"),
+    [
+        ("now", TypeError, "clock must return seconds, got str"),
+        (-1.0, ValueError, "clock must return seconds from 0 .*, got -1"),
+        (float("nan"), ValueError, "clock must return seconds .*NaN"),
+        (float("inf"), ValueError, "clock must return seconds .*inf"),
+    ],
+)
+def test_a_wrong_clock_is_named(told: Any, error: type[Exception], message: str) -> None:
+    tracker = BlockTracker(block_size=1, clock=lambda: told)
+    with pytest.raises(error, match=message):
+        tracker.record_request([1], "w", ttl_s=1)
+    assert tracker.record_request([1], "w") == 1, "the clock is not asked without a time to live"
+
+
+def test_the_error_of_a_clock_comes_through_and_a_clock_may_use_the_tracker() -> None:
+    def broken() -> float:
+        raise ZeroDivisionError("on purpose")
+
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        BlockTracker(block_size=1, clock=broken).record_request([1], "w", ttl_s=1)
+    trackers: list[BlockTracker] = []
+
+    def curious() -> float:
+        assert trackers[0].overlaps_of_hashes([1]) == {}
+        return 1.0
+
+    trackers.append(BlockTracker(block_size=1, clock=curious))
+    assert trackers[0].record_request([1, 2], "w", ttl_s=1) == 2
+
+
+def test_random_arguments_never_end_the_process_or_break_the_tracker() -> None:
+    rng = random.Random(7)
+    loop: list[Any] = []
+    loop.append(loop)
+    objects: list[Any] = [
+        None, True, 0, 1, -1, 2**31, 2**32, 2**64, -(2**70), 1.5, float("nan"), "", "w", "\ud800", "é" * 50, b"",
+        b"abcd", b"12345678", bytearray(16), [], [1, 2, 3], [[1]], (1, 2), {1}, {"a": 1}, range(20), range(-2, 2),
+        object(), Raising(), [Raising()], Indexable(), [Indexable()], int, print, loop, np.zeros(4, np.uint32),
+        np.zeros((2, 2)), np.array([], np.uint64), np.array(["a"]), np.array([None]), memoryview(b"12345678"),
+        memoryview(bytearray(8)).cast("I"), Namespace("a", salt="b"), 1 << 40000, np.uint64(2**64 - 1),
+    ]  # fmt: skip
+    tracker = filled()
+    allowed = (TypeError, ValueError, OverflowError, ZeroDivisionError, UnicodeEncodeError, BufferError)
+    names = [
+        "record_request", "find_best_worker", "overlaps", "store", "remove", "clear", "overlaps_of_hashes",
+        "evict_worker", "remove_worker", "block_count", "restore",
+    ]  # fmt: skip
+    keywords = ["among", "namespace", "ttl_s", "parent", "medium", "clock", "worker", "tokens", "hashes", "data"]
+    survived = 0
+    for _ in range(20_000):
+        name = rng.choice(names)
+        arguments = [rng.choice(objects) for _ in range(rng.randrange(4))]
+        options = {rng.choice(keywords): rng.choice(objects) for _ in range(rng.randrange(3))}
+        try:
+            getattr(tracker, name)(*arguments, **options)
+            survived += 1
+        except allowed:
+            pass
+    assert survived > 300
+    tracker.validate()
+    assert tracker.record_request([5, 6, 7], "fresh") == 3
+    for _ in range(5_000):
+        options = {rng.choice(["block_size", "namespace", "scheme", "seed", "mm"]): rng.choice(objects)}
+        try:
+            hash_blocks(rng.choice(objects), **options)
+            survived += 1
+        except allowed:
+            pass

@@ -313,7 +313,7 @@ def test_random_arguments_never_end_the_process_or_break_the_tracker() -> None:
         memoryview(bytearray(8)).cast("I"), Namespace("a", salt="b"), 1 << 40000, np.uint64(2**64 - 1),
     ]  # fmt: skip
     tracker = filled()
-    allowed = (TypeError, ValueError, OverflowError, ZeroDivisionError, UnicodeEncodeError, BufferError)
+    allowed = (TypeError, ValueError, ZeroDivisionError)
     names = [
         "record_request", "find_best_worker", "overlaps", "store", "remove", "clear", "overlaps_of_hashes",
         "evict_worker", "remove_worker", "block_count", "restore",

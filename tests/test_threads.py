@@ -1,0 +1,172 @@
+"""Eight threads on one tracker: every thread gets its work done, and the tracker is sound and exact at the end."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cachelb import BlockTracker, hash_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def frequent_switches() -> Iterator[None]:
+    """Threads change places far more often than usual."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def run(work: Callable[[int], None], *, threads: int = THREADS) -> None:
+    """Run `work` on threads that start together; the first error of any is raised."""
+    barrier = threading.Barrier(threads)
+    errors: list[BaseException] = []
+
+    def body(number: int) -> None:
+        try:
+            barrier.wait()
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - raised again below, where the test sees it
+            errors.append(error)
+
+    running = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in running), "a thread is stuck"
+    if errors:
+        raise errors[0]
+
+
+def test_any_mix_of_calls_leaves_a_sound_tracker_and_starves_nobody() -> None:
+    tracker = BlockTracker(block_size=4, max_blocks_per_worker=200)
+    quota, done = 5000, [0] * THREADS
+
+    def work(number: int) -> None:
+        rng = random.Random(number)
+        for _ in range(quota):
+            start, length = rng.randrange(3), rng.randrange(120)
+            tokens = [start] * (length // 2) + [rng.randrange(2)] * (length // 2)
+            worker = f"w{rng.randrange(12)}"
+            kind = rng.randrange(20)
+            if kind < 8:
+                assert tracker.record_request(tokens, worker) <= len(tokens) // 4
+            elif kind < 14:
+                match = tracker.find_best_worker(tokens)
+                assert match is None or 0 < match.matched_blocks <= match.total_blocks == len(tokens) // 4
+            elif kind < 16:
+                overlaps = tracker.overlaps(tokens, among=[worker])
+                assert overlaps.keys() <= {worker}
+            elif kind == 16:
+                tracker.remove_worker(worker)
+            elif kind == 17:
+                tracker.remove(worker, hash_blocks(tokens, 4)[1:3])
+            elif kind == 18:
+                tracker.evict_worker(worker, 20)
+                tracker.clear(f"w{rng.randrange(12)}")
+            else:
+                BlockTracker.restore(tracker.snapshot()).validate()
+            assert tracker.block_count(worker) <= 200
+            done[number] += 1
+
+    run(work)
+    assert done == [quota] * THREADS
+    tracker.validate()
+    for worker in tracker.workers():
+        tracker.remove_worker(worker)
+    assert (tracker.workers(), tracker.block_count(), tracker.overlaps([0] * 40)) == ([], 0, {})
+    tracker.validate()
+
+
+def test_what_each_thread_recorded_for_its_own_worker_is_exact() -> None:
+    tracker = BlockTracker(block_size=1, max_blocks_per_worker=100_000)
+    added = [0] * THREADS
+
+    def work(number: int) -> None:
+        for start in range(200):
+            added[number] += tracker.record_request([start % 5, number, *range(start, start + 30)], f"w{number}")
+            assert tracker.overlaps([start % 5, number, start], among=[f"w{number}"]) == {f"w{number}": 3}
+
+    run(work)
+    alone = BlockTracker(block_size=1, max_blocks_per_worker=100_000)
+    for number in range(THREADS):
+        expected = sum(alone.record_request([s % 5, number, *range(s, s + 30)], "w") for s in range(200))
+        assert added[number] == expected == tracker.block_count(f"w{number}")
+        alone.clear("w")
+    tracker.validate()
+
+
+def test_one_prompt_recorded_by_all_threads_counts_once() -> None:
+    tracker = BlockTracker(block_size=1, max_blocks_per_worker=100_000)
+    added: list[int] = []
+
+    def work(_: int) -> None:
+        added.extend(tracker.record_request(range(start, start + 40), "w") for start in range(0, 2000, 40))
+
+    run(work)
+    assert sum(added) == 2000 == tracker.block_count("w")
+    tracker.validate()
+
+
+def test_a_removed_worker_never_reappears_while_others_are_recorded() -> None:
+    tracker = BlockTracker(block_size=1)
+    ghosts: list[dict[str, int]] = []
+
+    def work(number: int) -> None:
+        for step in range(1000):
+            name, tokens = f"{number}-{step}", [number, step, 7]
+            tracker.record_request(tokens, name)
+            tracker.remove_worker(name)
+            if found := tracker.overlaps(tokens):
+                ghosts.append(found)
+
+    run(work)
+    assert (ghosts, tracker.workers(), tracker.block_count()) == ([], [], 0)
+    tracker.validate()
+
+
+def test_expiry_beside_lookups_and_records_is_sound() -> None:
+    now = [0.0]
+    tracker = BlockTracker(block_size=1, clock=lambda: now[0])
+
+    def work(number: int) -> None:
+        for step in range(1000):
+            if number == 0:
+                now[0] += 0.1
+            tracker.record_request([number % 3, step % 50, number], f"w{number % 4}", ttl_s=1.0)
+            assert tracker.overlaps([number % 3], among=[f"w{number % 4}"]).get(f"w{number % 4}", 0) <= 1
+
+    run(work)
+    tracker.validate()
+    now[0] += 2.0
+    assert (tracker.overlaps([0]), tracker.block_count()) == ({}, 0)
+    tracker.validate()
+
+
+def test_a_large_call_lets_other_threads_run_and_they_see_whole_states() -> None:
+    tracker = BlockTracker(block_size=1, max_blocks_per_worker=1_000_000)
+    large = list(range(150_000))
+    seen: set[int] = set()
+
+    def work(number: int) -> None:
+        for _ in range(6):
+            if number == 0:
+                tracker.record_request(large, "w")
+                tracker.clear("w")
+            else:
+                for _ in range(20):
+                    seen.add(tracker.overlaps(large).get("w", 0))
+
+    run(work, threads=3)
+    assert seen <= {0, 150_000}
+    tracker.validate()

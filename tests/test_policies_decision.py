@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import threading
@@ -152,6 +153,14 @@ def test_leaving_the_with_block_ends_the_booking_by_its_outcome() -> None:
     with policy.select_worker(WORKERS) as decision:
         decision.on_error(429)
     assert (policy.stats()["backpressure"], policy.stats()["completed"], total(policy)) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("interrupt", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit])
+def test_a_cancelled_with_block_is_no_failure_of_the_worker(interrupt: type[BaseException]) -> None:
+    policy = LeastLoaded(seed=1)
+    with pytest.raises(interrupt), policy.select_worker(WORKERS):
+        raise interrupt
+    assert (policy.stats()["cancelled"], policy.stats()["failed"], total(policy)) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(("load", "picks"), [("tokens", "baa"), ("blocks", "aba"), ("inflight", "bba")])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 from array import array
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cachelb
 from cachelb import policies
 from cachelb.policies import CacheAware, LeastLoaded, PowerOfTwo, Random, Rendezvous, RoundRobin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ALL = sorted(policies.POLICIES)
 WORKERS = ["gpu0", "gpu1", "gpu2"]
@@ -302,6 +308,7 @@ def test_a_workers_code_may_call_back_into_the_policy() -> None:
         ({"blocks": [1, 2], "prompt_tokens": 31}, ValueError, "prompt_tokens is 31"),
         ({"blocks": [-1]}, ValueError, r"blocks\[0\]"),
         ({"prompt_tokens": -1}, ValueError, "prompt_tokens"),
+        ({"prompt_tokens": 2**63}, ValueError, "prompt_tokens"),
         ({"prompt_tokens": 1.5}, TypeError, "prompt_tokens"),
         ({"session": 7}, TypeError, "session"),
         ({"lora": 7}, TypeError, "lora"),
@@ -322,7 +329,7 @@ def test_bad_arguments_are_named_and_book_nothing(arguments: dict[str, Any], err
         ("cache-awar", {}, ValueError, "did you mean 'cache-aware'"),
         ("cache-aware", {"cache_treshold": 0.1}, TypeError, "did you mean 'cache_threshold'"),
         ("cache-aware", {"block_size": 0}, ValueError, "block_size must be from 1 to 1024, got 0"),
-        ("cache-aware", {"block_size": True}, TypeError, "block_size must be an int, not bool"),
+        ("cache-aware", {"block_size": True}, TypeError, "block_size must be int, got bool"),
         ("cache-aware", {"cache_threshold": 1.1}, ValueError, "cache_threshold must be between 0 and 1"),
         ("cache-aware", {"cache_threshold": "0.3"}, TypeError, "cache_threshold must be a number"),
         ("cache-aware", {"load_factor": float("nan")}, ValueError, "load_factor"),
@@ -367,3 +374,65 @@ def test_the_seeds_spelling_of_the_capacity_is_accepted() -> None:
     policy = CacheAware(max_blocks_per_backend=4, eviction_interval_secs=30)
     policy.select_worker(["a"], tokens=range(160)).on_complete()
     assert policy.block_count("a") == 4
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=3),
+    st.binary(max_size=9),
+    st.lists(st.integers(-2, 2**64), max_size=3),
+    st.lists(st.text(max_size=2), max_size=3),
+    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
+    st.just(object()),
+    st.just(10**400),
+    st.sampled_from([array("d", [1.0]), array("b", [1]), memoryview(b"abcd"), {1}, {"gpu0"}, int, len]),
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(ALL),
+    workers=JUNK | st.just(WORKERS),
+    arguments=st.dictionaries(
+        st.sampled_from(
+            [
+                "tokens",
+                "blocks",
+                "prompt_tokens",
+                "session",
+                "lora",
+                "cache_salt",
+                "among",
+                "exclude",
+                "dry_run",
+                "nonsense",
+            ],
+        ),
+        JUNK,
+        max_size=3,
+    ),
+    value=JUNK,
+)
+def test_any_input_is_served_or_refused_as_documented(
+    name: str, workers: Any, arguments: dict[str, Any], value: Any
+) -> None:
+    policy = policies.make(name, seed=1)
+    calls: list[Callable[[], object]] = [
+        lambda: policy.select_worker(workers, **arguments).on_complete(cached_tokens=value),
+        lambda: policy.select_worker(WORKERS).on_error(value),
+        lambda: policy.select_worker(WORKERS).on_tokens(value),
+        lambda: policy.set_ready(value, value),
+        lambda: policy.set_weight("gpu0", value),
+        lambda: policy.update_load(value, kv_usage=value, queued_tokens=value, prefill_tps=value),
+        lambda: policy.remove_worker(value),
+        lambda: policy.block_count(value),
+        lambda: policies.make(name, seed=value, booking_ttl_s=value, key=value, clock=value).select_worker(WORKERS),
+    ]
+    for call in calls:
+        with contextlib.suppress(TypeError, ValueError, cachelb.NoWorkerAvailable):
+            call()
+    policy.validate()
+    assert not any(policy.loads().values())

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::{Explained, Pick, Reason};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyException, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy, PyTuple};
 
 use crate::args::{ranged, type_name};
-use crate::policy::{Call, Ending, NativePolicy};
+use crate::policy::{Call, Ending, MAX_TOKENS, NativePolicy};
 
 /// The chosen worker and its booked load. Every method may be called repeatedly and from any thread.
 #[pyclass(frozen, generic, weakref, module = "cachelb")]
@@ -73,16 +73,17 @@ impl Decision {
         self.pick.booking
     }
 
-    fn end(&self, ending: Ending) {
-        if let Some(booking) = self.booking() {
-            self.policy.get().end(booking, ending);
-        }
+    fn end(&self, ending: Ending) -> PyResult<()> {
+        self.booking()
+            .map_or(Ok(()), |booking| self.policy.get().end(booking, ending))
     }
 }
 
 impl Drop for Decision {
     fn drop(&mut self) {
-        self.end(Ending::Abandoned);
+        if let Err(error) = self.end(Ending::Abandoned) {
+            Python::attach(|py| error.write_unraisable(py, None));
+        }
     }
 }
 
@@ -151,7 +152,7 @@ impl Decision {
 
     /// `n` more output tokens arrived.
     fn on_tokens(&self, py: Python<'_>, n: &Bound<'_, PyAny>) -> PyResult<()> {
-        let n = ranged(n, "n", 0, u64::MAX)?;
+        let n = ranged(n, "n", 0, MAX_TOKENS)?;
         let Some(booking) = self.booking() else {
             return Ok(());
         };
@@ -170,7 +171,7 @@ impl Decision {
         output_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let read = |name, value: Option<&Bound<'_, PyAny>>| {
-            value.map(|v| ranged(v, name, 0, u64::MAX)).transpose()
+            value.map(|v| ranged(v, name, 0, MAX_TOKENS)).transpose()
         };
         let cached = read("cached_tokens", cached_tokens)?;
         read("prompt_tokens", prompt_tokens)?;
@@ -179,20 +180,19 @@ impl Decision {
             self.cached_tokens
                 .store(cached.saturating_add(1), Ordering::Relaxed);
         }
-        self.end(Ending::Completed);
-        Ok(())
+        self.end(Ending::Completed)
     }
 
     /// The request failed; tells what kind of failure it was.
     fn on_error(&self, error_or_status: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         let ending = classify(error_or_status)?;
-        self.end(ending);
+        self.end(ending)?;
         Ok(ending.name())
     }
 
     /// The request was given up by the client or never sent.
-    fn cancel(&self) {
-        self.end(Ending::Cancelled);
+    fn cancel(&self) -> PyResult<()> {
+        self.end(Ending::Cancelled)
     }
 
     /// Books another worker, none of those tried so far, and releases this one.
@@ -201,7 +201,7 @@ impl Decision {
         let mut tried = this.tried.clone();
         tried.push(Arc::clone(&this.key));
         let policy = this.policy.bind(slf.py());
-        this.end(Ending::Failed);
+        this.end(Ending::Failed)?;
         NativePolicy::select(
             policy,
             this.call.clone_ref(slf.py()),
@@ -245,11 +245,15 @@ impl Decision {
         error: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        self.end(if error.is_none() {
+        let ending = if error.is_none() {
             Ending::Completed
-        } else {
+        } else if error.is_instance_of::<PyException>() {
             classify(error)?
-        });
+        } else {
+            // Cancelled tasks and interrupts: the worker did nothing wrong.
+            Ending::Cancelled
+        };
+        self.end(ending)?;
         Ok(false)
     }
 
@@ -301,7 +305,7 @@ fn classify(error: &Bound<'_, PyAny>) -> PyResult<Ending> {
             ))),
         };
     }
-    if !error.is_instance_of::<pyo3::exceptions::PyBaseException>() {
+    if !error.is_instance_of::<PyBaseException>() {
         let found = type_name(error);
         return Err(PyTypeError::new_err(format!(
             "on_error takes an exception or an int status, not {found}"

@@ -12,9 +12,9 @@ use cachelb_core::policy::{
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
+use pyo3::types::{PyBool, PyDict, PyString};
 
-use crate::args::type_name;
+use crate::args::{ranged, type_name};
 
 /// What a policy needs from the tokens of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,10 +182,10 @@ fn millis(seconds: f64) -> u64 {
 }
 
 /// A range of numbers, in words and as a test.
-type Range = (&'static str, fn(f64) -> bool);
-const FRACTION: Range = ("between 0 and 1", |v| (0.0..=1.0).contains(&v));
-const NOT_NEGATIVE: Range = ("a finite number, 0 or more", |v| v.is_finite() && v >= 0.0);
-const ABOVE_ZERO: Range = ("a finite number above 0", |v| v.is_finite() && v > 0.0);
+pub type Range = (&'static str, fn(f64) -> bool);
+pub const FRACTION: Range = ("between 0 and 1", |v| (0.0..=1.0).contains(&v));
+pub const NOT_NEGATIVE: Range = ("a finite number, 0 or more", |v| v.is_finite() && v >= 0.0);
+pub const ABOVE_ZERO: Range = ("a finite number above 0", |v| v.is_finite() && v > 0.0);
 const AT_LEAST_ONE: Range = ("a finite number, 1 or more", |v| v.is_finite() && v >= 1.0);
 
 struct Options<'a, 'py>(&'a Bound<'py, PyDict>);
@@ -241,29 +241,28 @@ impl<'py> Options<'_, 'py> {
 }
 
 fn whole(name: &str, value: &Bound<'_, PyAny>, low: u64, high: u64) -> PyResult<u64> {
-    if !value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>() {
+    if value.is_instance_of::<PyBool>() {
         return Err(PyTypeError::new_err(format!(
-            "{name} must be an int, not {}",
-            type_name(value)
+            "{name} must be int, got bool"
         )));
     }
-    let fits = value
-        .extract::<u64>()
-        .ok()
-        .filter(|v| (low..=high).contains(v));
-    fits.ok_or_else(|| {
-        PyValueError::new_err(format!("{name} must be from {low} to {high}, got {value}"))
-    })
+    ranged(value, name, low, high)
 }
 
-fn number(name: &str, value: &Bound<'_, PyAny>, (expected, accepts): Range) -> PyResult<f64> {
-    let numeric = value.is_instance_of::<PyFloat>() || value.is_instance_of::<PyInt>();
-    if !numeric || value.is_instance_of::<PyBool>() {
+/// A real number in a range; whatever converts to float counts, except bool.
+pub fn number(name: &str, value: &Bound<'_, PyAny>, (expected, accepts): Range) -> PyResult<f64> {
+    let read = value.extract::<f64>();
+    let wrong_type = |error: &PyErr| error.is_instance_of::<PyTypeError>(value.py());
+    if value.is_instance_of::<PyBool>() || read.as_ref().is_err_and(wrong_type) {
         return Err(PyTypeError::new_err(format!(
             "{name} must be a number, not {}",
             type_name(value)
         )));
     }
-    let fits = value.extract::<f64>().ok().filter(|v| accepts(*v));
-    fits.ok_or_else(|| PyValueError::new_err(format!("{name} must be {expected}, got {value}")))
+    read.ok().filter(|v| accepts(*v)).ok_or_else(|| {
+        let got = value
+            .str()
+            .map_or_else(|_| String::from("a huge number"), |text| text.to_string());
+        PyValueError::new_err(format!("{name} must be {expected}, got {got}"))
+    })
 }

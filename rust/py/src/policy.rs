@@ -22,9 +22,12 @@ use crate::args::{ranged, type_name};
 use crate::clock::Clock;
 use crate::decision::{Decision, Selected};
 use crate::error::{enter, to_python};
-use crate::options::{Configured, configure};
+use crate::options::{ABOVE_ZERO, Configured, FRACTION, NOT_NEGATIVE, configure, number};
 use crate::prompt::{Prompt, Reader, Scratch};
 use crate::workers::{self, Roster, readable_again};
+
+/// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
+pub const MAX_TOKENS: u64 = 1 << 40;
 
 /// How a decision ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,20 +140,20 @@ impl NativePolicy {
     }
 
     /// Closes a booking and counts how it ended, unless it was closed before.
-    pub fn end(&self, booking: BookingId, ending: Ending) {
-        // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
+    pub fn end(&self, booking: BookingId, ending: Ending) -> PyResult<()> {
         let ended = match ending {
             Ending::Completed | Ending::Abandoned => Ended::Served,
             _ => Ended::Failed,
         };
-        let closed = self
-            .selector
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .close(booking, ended);
+        // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
+        let closed = enter(|| {
+            let mut selector = self.selector.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(selector.close(booking, ended))
+        })?;
         if closed {
             self.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// The time now.
@@ -367,7 +370,7 @@ impl NativePolicy {
             tokens: tokens.map(Bound::unbind),
             blocks: blocks.map(Bound::unbind),
             prompt_tokens: prompt_tokens
-                .map(|n| ranged(&n, "prompt_tokens", 0, u64::MAX))
+                .map(|n| ranged(&n, "prompt_tokens", 0, MAX_TOKENS))
                 .transpose()?,
             session: session.map(Bound::unbind),
             lora: lora.map(Bound::unbind),
@@ -385,7 +388,13 @@ impl NativePolicy {
     }
 
     /// Sets the relative capacity of a worker.
-    fn set_weight(&self, py: Python<'_>, worker: &Bound<'_, PyAny>, weight: f64) -> PyResult<()> {
+    fn set_weight(
+        &self,
+        py: Python<'_>,
+        worker: &Bound<'_, PyAny>,
+        weight: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let weight = number("weight", weight, ABOVE_ZERO)?;
         let name = self.key_name(worker)?;
         self.locked(py, |selector| selector.set_weight(&name, weight))?
             .map_err(|error| to_python(&error))
@@ -397,15 +406,18 @@ impl NativePolicy {
         &self,
         py: Python<'_>,
         worker: &Bound<'_, PyAny>,
-        kv_usage: Option<f64>,
-        queued_tokens: Option<f64>,
-        prefill_tps: Option<f64>,
+        kv_usage: Option<&Bound<'_, PyAny>>,
+        queued_tokens: Option<&Bound<'_, PyAny>>,
+        prefill_tps: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let read = |name, value: Option<&Bound<'_, PyAny>>, range| {
+            value.map(|value| number(name, value, range)).transpose()
+        };
         let name = self.key_name(worker)?;
         let report = Report {
-            kv_usage,
-            queued_tokens,
-            prefill_tps,
+            kv_usage: read("kv_usage", kv_usage, FRACTION)?,
+            queued_tokens: read("queued_tokens", queued_tokens, NOT_NEGATIVE)?,
+            prefill_tps: read("prefill_tps", prefill_tps, ABOVE_ZERO)?,
         };
         self.locked(py, |selector| selector.set_report(&name, report))?
             .map_err(|error| to_python(&error))

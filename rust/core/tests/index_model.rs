@@ -89,6 +89,15 @@ const LONG: Run = Run {
     validate_every: 10,
 };
 
+/// Paths that cross the index's storage chunks of 4,096 blocks.
+const HUGE: Run = Run {
+    name: "huge",
+    shape: shape(2, 2, 9000, 15_000),
+    cases: 8,
+    writes: 50,
+    validate_every: 10,
+};
+
 /// What one run of this file drives, writes and searches together.
 const _: () = assert!(
     FEW.operations()
@@ -97,6 +106,7 @@ const _: () = assert!(
         + TORN.operations()
         + MANY.operations()
         + LONG.operations()
+        + HUGE.operations()
         >= 1_000_000
 );
 
@@ -243,4 +253,9 @@ fn many_workers_match_the_model() {
 #[test]
 fn long_runs_match_the_model() {
     drive(&LONG);
+}
+
+#[test]
+fn runs_over_several_chunks_match_the_model() {
+    drive(&HUGE);
 }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cachelb_core::ids::{Medium, WorkerId};
+use cachelb_core::index::IndexStats;
 
 /// What a worker knows about a block it holds, or that lies above one it holds.
 #[derive(Debug, Clone)]
@@ -31,8 +32,7 @@ pub struct Naive {
     parents: BTreeMap<u64, Option<u64>>,
     workers: BTreeMap<WorkerId, Worker>,
     uses: u64,
-    pub orphans: u64,
-    pub conflicts: u64,
+    pub stats: IndexStats,
 }
 
 /// Place of a medium in [`Worker::media`].
@@ -79,7 +79,7 @@ impl Naive {
         let capacity = self.workers.get(&id)?.capacity;
         let hashes = &hashes[..hashes.len().min(capacity)];
         if parent.is_some_and(|p| !self.parents.contains_key(&p)) {
-            self.orphans += 1;
+            self.stats.orphans += 1;
             return Some(0);
         }
         let mut chain = Vec::new();
@@ -87,7 +87,7 @@ impl Naive {
         for &hash in hashes {
             let known_elsewhere = self.parents.get(&hash).is_some_and(|&p| p != above);
             if known_elsewhere || chain.contains(&hash) {
-                self.conflicts += 1;
+                self.stats.conflicts += 1;
                 break;
             }
             chain.push(hash);
@@ -125,19 +125,19 @@ impl Naive {
 
     pub fn remove(&mut self, id: WorkerId, hashes: &[u64], medium: Option<Medium>) -> Option<u32> {
         let worker = self.workers.get_mut(&id)?;
-        let mut removed = 0;
-        for m in Medium::ALL
+        let media = Medium::ALL
             .into_iter()
-            .filter(|m| medium.is_none_or(|only| only == *m))
-        {
-            for hash in hashes {
-                if let Some(pair) = worker.media[place(m)].get_mut(hash)
-                    && pair.held
-                {
+            .filter(|m| medium.is_none_or(|only| only == *m));
+        let mut removed = 0;
+        for hash in hashes {
+            let before = removed;
+            for m in media.clone() {
+                if let Some(pair) = worker.media[place(m)].get_mut(hash) {
+                    removed += u32::from(pair.held);
                     pair.held = false;
-                    removed += 1;
                 }
             }
+            self.stats.unknown_removals += u64::from(removed == before);
         }
         self.forget_unneeded(id);
         Some(removed)
@@ -174,6 +174,7 @@ impl Naive {
                 dropped += 1;
             }
         }
+        self.stats.expired += dropped;
         let ids: Vec<_> = self.ids().collect();
         for id in ids {
             self.forget_unneeded(id);
@@ -272,6 +273,7 @@ impl Naive {
         if excess == 0 {
             return;
         }
+        self.stats.evicted += excess as u64;
         order.sort_unstable();
         for (.., hash) in &order[..excess] {
             pairs.get_mut(hash).expect("present").held = false;

@@ -351,6 +351,10 @@ def test_rendezvous_moves_only_what_it_must() -> None:
     assert owners(["a", "b", "c"], seed=7) != three
 
 
+def test_rendezvous_agrees_with_routers_of_every_release() -> None:
+    assert "".join(owners(["a", "b", "c"])[:24]) == "bcbcbbaabcbcbaabbcbbccca"
+
+
 def test_a_returning_worker_gets_exactly_its_old_keys() -> None:
     policy = Rendezvous()
     workers = ["a", "b", "c"]

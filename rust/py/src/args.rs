@@ -27,7 +27,7 @@ use digits::Layout;
 
 /// Little-endian words that arrive as buffers or Python ints.
 pub(crate) trait Word: Copy + 'static {
-    /// Largest value.
+    /// Largest value, which is also the mask of its bits.
     const LIMIT: u64;
     /// Name of the matching unsigned dtype.
     const DTYPE: &'static str;
@@ -344,15 +344,12 @@ fn words_of_buffer<'a, W: Word>(
     if kind == matching && buffer.is_c_contiguous() && buffer.buf_ptr().cast::<W>().is_aligned() {
         return Ok(Words::Buffer(buffer));
     }
+    let signed = |value: i64| (value.cast_unsigned(), value.cast_unsigned() & (1 << 63));
     let failed = match kind {
-        Kind::U32 => copy::<u32, W>(&buffer, count, scratch, |value| (value.into(), false)),
-        Kind::I32 => copy::<i32, W>(&buffer, count, scratch, |value| {
-            (i64::from(value).cast_unsigned(), value < 0)
-        }),
-        Kind::U64 => copy::<u64, W>(&buffer, count, scratch, |value| (value, false)),
-        Kind::I64 => copy::<i64, W>(&buffer, count, scratch, |value| {
-            (value.cast_unsigned(), value < 0)
-        }),
+        Kind::U32 => copy::<u32, W>(&buffer, count, scratch, |value| (value.into(), 0)),
+        Kind::I32 => copy::<i32, W>(&buffer, count, scratch, |value| signed(value.into())),
+        Kind::U64 => copy::<u64, W>(&buffer, count, scratch, |value| (value, 0)),
+        Kind::I64 => copy::<i64, W>(&buffer, count, scratch, signed),
     };
     match failed {
         None => Ok(Words::Slice(scratch)),
@@ -370,34 +367,45 @@ fn copy<T: Copy, W: Word>(
     buffer: &PyUntypedBuffer,
     count: usize,
     out: &mut Vec<W>,
-    widen: impl Fn(T) -> (u64, bool),
+    widen: impl Fn(T) -> (u64, u64),
 ) -> Option<(usize, u64, bool)> {
-    let start = buffer.buf_ptr().cast::<u8>().cast_const();
+    let start = buffer.buf_ptr().cast::<T>().cast_const();
     let stride = buffer.strides()[0];
-    // SAFETY: the exporter guarantees that item `at` lies `at * stride` bytes from the start, whatever its alignment.
+    if stride == size_of::<T>().cast_signed() && start.is_aligned() {
+        // SAFETY: contiguous and aligned, `count` items; nobody writes while the GIL is held here.
+        let items = unsafe { slice::from_raw_parts(start, count) };
+        return narrow(items.iter().map(|item| widen(*item)), out);
+    }
     let item = |at: usize| {
-        widen(unsafe {
+        // SAFETY: the exporter guarantees that item `at` lies `at * stride` bytes from the start, whatever its
+        // alignment.
+        unsafe {
             start
-                .offset(at.cast_signed() * stride)
-                .cast::<T>()
+                .byte_offset(at.cast_signed() * stride)
                 .read_unaligned()
-        })
+        }
     };
-    let fits = |(value, negative): (u64, bool)| !negative && value <= W::LIMIT;
-    // No way out of this loop, so that it is vectorised.
-    let mut good = true;
-    out.extend((0..count).map(|at| {
-        let item = item(at);
-        good &= fits(item);
-        W::from_u64(item.0)
+    narrow((0..count).map(|at| widen(item(at))), out)
+}
+
+/// Appends the items, given as bits and sign bit; returns the first that is not a `W`, with its position.
+fn narrow<W: Word>(
+    items: impl Iterator<Item = (u64, u64)> + Clone,
+    out: &mut Vec<W>,
+) -> Option<(usize, u64, bool)> {
+    // The limit is a mask. No comparison and no way out of this loop, so that it is vectorised.
+    let wrong = |bits: u64, sign: u64| (bits & !W::LIMIT) | sign;
+    let mut seen = 0;
+    out.extend(items.clone().map(|(bits, sign)| {
+        seen |= wrong(bits, sign);
+        W::from_u64(bits)
     }));
-    if good {
+    if seen == 0 {
         return None;
     }
-    (0..count)
-        .map(|at| (at, item(at)))
-        .find(|(_, item)| !fits(*item))
-        .map(|(at, (value, negative))| (at, value, negative))
+    let mut all = items.enumerate();
+    let bad = all.find(|(_, (bits, sign))| wrong(*bits, *sign) != 0);
+    bad.map(|(at, (bits, sign))| (at, bits, sign != 0))
 }
 
 fn dtype_name(buffer: &PyUntypedBuffer, values: &Bound<'_, PyAny>) -> String {

@@ -1,4 +1,4 @@
-//! `BlockTracker` and `Match`.
+//! `BlockTracker`.
 //!
 //! Every call first runs whatever may run Python code (the clock, reading lists, names), then takes the lock without
 //! waiting; only if somebody else has it, or the work is large, is the GIL let go meanwhile.
@@ -15,12 +15,13 @@ use cachelb_core::tracker::{
 use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 
 use crate::args::{self, Words, type_name};
 use crate::clock::Clock;
 use crate::error::enter;
 use crate::hashing::namespace;
+use crate::matched::Match;
 use crate::names::Names;
 
 /// More blocks than this take longer than the GIL should be held.
@@ -474,50 +475,5 @@ impl BlockTracker {
             Some(_) => self.clock.now(py),
             None => Ok(Millis(0)),
         }
-    }
-}
-
-/// A worker and how much of a prompt it holds.
-#[pyclass(frozen, module = "cachelb", get_all)]
-pub(crate) struct Match {
-    worker: Py<PyString>,
-    matched_blocks: u32,
-    total_blocks: u32,
-}
-
-#[pymethods]
-impl Match {
-    #[classattr]
-    fn __match_args__() -> (&'static str, &'static str, &'static str) {
-        ("worker", "matched_blocks", "total_blocks")
-    }
-
-    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
-        self.tuple(py)?.try_iter()
-    }
-
-    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
-        match other.cast::<Self>() {
-            Ok(other) => self.tuple(py)?.eq(other.get().tuple(py)?),
-            Err(_) => Ok(false),
-        }
-    }
-
-    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
-        self.tuple(py)?.hash()
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let worker = self.worker.bind(py).repr()?;
-        Ok(format!(
-            "Match(worker={worker}, matched_blocks={}, total_blocks={})",
-            self.matched_blocks, self.total_blocks
-        ))
-    }
-}
-
-impl Match {
-    fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        (self.worker.bind(py), self.matched_blocks, self.total_blocks).into_pyobject(py)
     }
 }

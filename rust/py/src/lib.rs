@@ -6,6 +6,7 @@ mod decision;
 mod error;
 mod hashing;
 mod index;
+mod matched;
 mod names;
 mod options;
 mod policy;
@@ -22,7 +23,9 @@ mod _core {
     #[pymodule_export]
     use crate::hashing::{Namespace, hash_blocks};
     #[pymodule_export]
-    use crate::index::{BlockTracker, Match};
+    use crate::index::BlockTracker;
+    #[pymodule_export]
+    use crate::matched::Match;
     #[pymodule_export]
     use crate::policy::NativePolicy;
 }

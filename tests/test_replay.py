@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cachelb import policies
 from cachelb.policies import POLICIES
 from cachelb.sim.engine_cache import EngineCaches
 from cachelb.sim.expand import TokenExpander
@@ -51,6 +53,7 @@ def test_every_request_and_block_is_counted_once(report: Report) -> None:
         assert result.hits.blocks == blocks
         assert 0 <= result.hits.hit_blocks <= blocks
         assert result.saved_tokens == result.hits.hit_blocks * FLEET.block_size
+        assert result.hit_vs_bound == result.saved_tokens / report.bound.pool.hit_tokens
         assert result.hits.prompt_tokens == sum(row.prompt_tokens for row in ROWS)
 
 
@@ -109,6 +112,56 @@ def test_cached_tokens_shorten_the_prefill() -> None:
     rows = [Request(0.0, 8000, 0, (1,)), Request(10.0, 8000, 1, (1,)), Request(10.03, 16, 0, (2,))]
     (result,) = compare("repeat", rows, ["random"], fleet).policies
     assert (result.saved_tokens, result.peak_inflight) == (8000, 1)
+
+
+class Recorder:
+    """A policy of ours: always the first worker; notes when the replay tells it what."""
+
+    needs = frozenset({"tokens"})
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.calls: list[tuple[float, str, int]] = []
+
+    def select_worker(self, workers: list[str], *, tokens: Any, session: str) -> Any:
+        number = len([call for call in self.calls if call[1] == "select"])
+        self.note("select", number)
+        return SimpleNamespace(
+            worker=workers[0],
+            reason=session,
+            matched_tokens=len(tokens),
+            on_first_token=lambda: self.note("first token", number),
+            on_complete=lambda: self.note("complete", number),
+        )
+
+    def note(self, what: str, number: int) -> None:
+        self.calls.append((self.options["clock"](), what, number))
+
+
+def test_policy_lives_in_simulated_time_and_is_told_of_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorders: list[Recorder] = []
+
+    def make(_name: str, **options: Any) -> Recorder:
+        recorders.append(Recorder(**options))
+        return recorders[-1]
+
+    monkeypatch.setattr(policies, "make", make)
+    fleet = Fleet(workers=2, kv_tokens=16_000, block_size=16, id_tokens=8000, seed=5)
+    # The second request arrives as the first one ends and finds its whole prompt cached.
+    rows = [Request(1.0, 8000, 50, (1,), session="s"), Request(3.0, 8000, 25, (1,), session="s")]
+    (result,) = compare("stages", rows, ["ours"], fleet).policies
+    assert recorders[-1].calls == [
+        (1.0, "select", 0),
+        (2.0, "first token", 0),
+        (3.0, "complete", 0),
+        (3.0, "select", 1),
+        (3.0, "first token", 1),
+        (3.5, "complete", 1),
+    ]
+    options = {key: value for key, value in recorders[-1].options.items() if key != "clock"}
+    assert options == {"seed": 5, "block_size": 16, "max_blocks_per_worker": 1000}
+    assert (result.predicted_tokens, result.saved_tokens, result.reasons) == (16_000, 8000, {"s": 2})
+    assert (result.worker_requests, result.requests_max_over_mean, result.busy_max_over_mean) == ((2, 0), 2.0, 2.0)
 
 
 def test_same_seed_gives_the_same_report(report: Report) -> None:

@@ -91,8 +91,9 @@ def test_load_policies_see_the_load_that_the_replay_makes() -> None:
     # Ten requests at one instant on ten workers: a policy that sees no booking would pick some worker twice.
     fleet = Fleet(workers=10, kv_tokens=1024, block_size=16, id_tokens=64)
     rows = [Request(0.0, 64, 100, (number,)) for number in range(10)]
+    rows += [Request(100.0 * number, 64, 100, (number,)) for number in range(1, 11)]
     (result,) = compare("burst", rows, ["least-loaded"], fleet).policies
-    assert result.worker_requests == (1,) * 10
+    assert result.worker_requests == (2,) * 10
     assert (result.peak_inflight, result.peak_inflight_worker) == (10, 1)
 
 

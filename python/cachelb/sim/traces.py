@@ -8,7 +8,6 @@ an equal id means an equal whole prefix, so a row says what is shared without an
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import lzma
 import math
@@ -119,9 +118,7 @@ def _open_zstd(path: Path) -> tuple[IO[str], tuple[type[Exception], ...]]:
         raise ModuleNotFoundError(
             f"reading {path} needs zstandard: pip install 'cachelb[traces]'", name="zstandard"
         ) from error
-    # zstandard.open() would end silently at the first frame of a file made of several.
-    reader = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True)
-    return io.TextIOWrapper(reader, encoding="utf-8"), (zstandard.ZstdError,)
+    return zstandard.open(path, "rt", encoding="utf-8"), (zstandard.ZstdError,)
 
 
 def _parse_row(line: str, where: str, id_tokens: int) -> Request:

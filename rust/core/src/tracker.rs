@@ -321,6 +321,12 @@ impl View<'_> {
             .copied()
     }
 
+    /// When the next entry with a time to live is due, if any has one.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Millis> {
+        self.state.store.next_expiry()
+    }
+
     /// Distinct blocks held by the worker called `name`, 0 for an unknown one; without a name, the sum over workers.
     #[must_use]
     pub fn block_count(&self, name: Option<&str>) -> u64 {

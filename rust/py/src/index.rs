@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use cachelb_core::error::Result;
 use cachelb_core::hashing::Scheme;
-use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::Matcher;
 use cachelb_core::tracker::{
     Answer, BlockTracker as Core, Edit, Held, Origin, TrackerConfig, View,
@@ -427,9 +427,18 @@ impl BlockTracker {
 
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.settle(py)?;
-        let now = self.anchor(py)?;
-        let bytes = self.read(py, true, |view| view.snapshot(now))?;
-        Ok(PyBytes::new(py, &bytes))
+        let mut now = None;
+        loop {
+            let bytes = self.read(py, true, |view| match now {
+                // Something got a time to live since: ask the clock, which must not happen under the lock.
+                None if view.next_expiry().is_some() => Ok(None),
+                _ => view.snapshot(now.unwrap_or_default()).map(Some),
+            })?;
+            match bytes {
+                Some(bytes) => return Ok(PyBytes::new(py, &bytes)),
+                None => now = Some(self.clock.now(py)?),
+            }
+        }
     }
 
     #[classmethod]
@@ -465,15 +474,5 @@ impl BlockTracker {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         self.clock.traverse(&visit)
-    }
-}
-
-impl BlockTracker {
-    /// The time a snapshot is anchored at; nobody is asked for it while nothing has a time to live.
-    fn anchor(&self, py: Python<'_>) -> PyResult<Millis> {
-        match self.core.next_expiry() {
-            Some(_) => self.clock.now(py),
-            None => Ok(Millis(0)),
-        }
     }
 }

@@ -93,7 +93,7 @@ const LONG: Run = Run {
 const HUGE: Run = Run {
     name: "huge",
     shape: shape(2, 2, 9000, 15_000),
-    cases: 8,
+    cases: 5,
     writes: 50,
     validate_every: 10,
 };
@@ -143,6 +143,7 @@ fn play(run: &Run, seed: u64, words: &[Word]) -> Result<u64, TestCaseError> {
         }
     }
     driver.compare_held_sets()?;
+    driver.check_memory()?;
     Ok(operations)
 }
 

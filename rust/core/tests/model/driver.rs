@@ -346,4 +346,24 @@ impl Driver {
         copy.validate()
             .map_err(|e| TestCaseError::fail(e.to_string()))
     }
+
+    /// Whoever removes everybody gets the memory back, but for scratch buffers and interned sets.
+    pub fn check_memory(&self) -> Outcome {
+        let mut copy = self.copy()?;
+        for id in self.naive.ids() {
+            plain(copy.remove_worker(id))?;
+        }
+        prop_assert!(copy.is_empty());
+        let (left, fresh) = (
+            copy.memory_bytes(),
+            BlockIndex::new(Matcher::Kary).memory_bytes(),
+        );
+        prop_assert!(
+            left <= fresh + 64 * 1024,
+            "{} bytes stay of an empty index, {} at the start",
+            left,
+            fresh
+        );
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@
 use super::hints::prefetch;
 use super::recency::NEVER;
 use super::runs::Entry;
-use super::table::{AHEAD, Key};
+use super::table::Key;
 use super::{BlockIndex, NONE};
 use crate::ids::SequenceHash;
 
@@ -188,37 +188,27 @@ impl BlockIndex {
     }
 
     fn free_blocks(&mut self, base: u32, len: u32) {
-        for i in 0..len.min(AHEAD as u32) {
-            self.table.prefetch(Key::new(self.blocks.hash(base + i)));
-        }
-        for i in 0..len {
-            if i + (AHEAD as u32) < len {
-                self.table
-                    .prefetch(Key::new(self.blocks.hash(base + i + AHEAD as u32)));
-            }
-            let key = Key::new(self.blocks.hash(base + i));
-            let removed = self.table.remove(key, base + i, &self.blocks);
-            debug_assert!(removed, "a live block is in the table");
-        }
+        let removed = self.table.remove_all(base, len, &self.blocks);
+        debug_assert_eq!(removed, len, "live blocks are in the table");
         self.blocks.free(base, len);
     }
 
-    /// Fills the columns of the fresh ids from `base` on and adds them to the table, up to a hash that is already stored.
-    /// Returns how many were added; the other ids are given back.
+    /// Fills the columns of the fresh ids from `base` on and adds them to the table, up to a hash that is already stored:
+    /// only claims can be. Returns how many were added; the other ids are given back.
     pub(super) fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32) -> u32 {
         self.blocks.set_hashes(base, hashes);
         self.blocks.set_run(base, hashes.len() as u32, run);
-        for &hash in &hashes[..hashes.len().min(AHEAD)] {
-            self.table.prefetch(Key::new(hash));
+        if !self.claims {
+            self.table.insert_all(hashes, base, &self.blocks);
+            return hashes.len() as u32;
         }
         for (i, &hash) in hashes.iter().enumerate() {
-            if let Some(&ahead) = hashes.get(i + AHEAD) {
-                self.table.prefetch(Key::new(ahead));
-            }
-            if !self.table.insert(hash, base + i as u32, &self.blocks) {
-                self.blocks.free(base + i as u32, (hashes.len() - i) as u32);
+            let block = base + i as u32;
+            if self.table.find(hash, &self.blocks).is_some() {
+                self.blocks.free(block, (hashes.len() - i) as u32);
                 return i as u32;
             }
+            self.table.insert(Key::new(hash), block, &self.blocks);
         }
         hashes.len() as u32
     }

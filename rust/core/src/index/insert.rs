@@ -44,7 +44,7 @@ impl BlockIndex {
         }
         let lane = self.lane(worker.slot, Medium::Gpu);
         let held = self.insert(lane, last, &hashes[known..], 0, expires, false);
-        self.evict_excess(lane, capacity);
+        self.evict_excess(lane);
         Ok(held)
     }
 
@@ -96,7 +96,7 @@ impl BlockIndex {
         let lane = self.lane(worker.slot, medium);
         let held = self.insert(lane, last, &hashes[known..], from, expires, true);
         // Ancestors may make the path longer than the capacity: then its own end is among what goes.
-        self.evict_excess(lane, capacity as usize);
+        self.evict_excess(lane);
         Ok(held)
     }
 
@@ -116,19 +116,37 @@ impl BlockIndex {
             let end = self.end_at(last, lane, !new.is_empty());
             (held, run) = self.hold_path(end, lane, from, expires);
         }
+        let end = if run == NONE {
+            None
+        } else {
+            self.entry(run, lane)
+        };
+        self.claims |= claimed;
+        if from == 0 && !self.claims {
+            // The path is made the most recent use and fits, so what goes lies outside it, and its ids are warm for reuse.
+            if let Some(end) = end {
+                self.touch_record(end.record, 0);
+            }
+            self.evict(lane, self.excess(lane, new.len()));
+        }
         let added = self.attach(lane, run, new, expires, claimed);
-        if added == 0
-            && run != NONE
-            && let Some(entry) = self.entry(run, lane)
+        if let Some(end) = end
+            && added == 0
         {
-            self.touch_record(entry.record, expires);
+            self.touch_record(end.record, expires);
         }
         held + added
     }
 
-    fn evict_excess(&mut self, lane: u32, capacity: usize) {
-        let excess = self.lanes[lane].count.saturating_sub(capacity as u64);
-        self.evict(lane, excess);
+    /// Blocks over the capacity of a lane's worker once it holds `more`.
+    fn excess(&self, lane: u32, more: usize) -> u64 {
+        let l = &self.lanes[lane];
+        let capacity = self.lanes.worker(l.slot).map_or(0, |w| w.capacity);
+        (l.count + more as u64).saturating_sub(u64::from(capacity))
+    }
+
+    fn evict_excess(&mut self, lane: u32) {
+        self.evict(lane, self.excess(lane, 0));
         self.finish();
     }
 

@@ -111,6 +111,8 @@ pub struct BlockIndex {
     /// Changes so far; an [`Overlaps`] answer names the one it was made at.
     version: u64,
     stats: IndexStats,
+    /// Whether any hash may be stored as given since the index was last empty.
+    claims: bool,
     /// Runs that may be joined with their only child at the end of the change.
     merges: Vec<u32>,
     /// Scratch of `hold_path`.
@@ -132,6 +134,7 @@ impl BlockIndex {
             matcher,
             version: 1,
             stats: IndexStats::default(),
+            claims: false,
             merges: Vec::new(),
             steps: Vec::new(),
         }
@@ -250,6 +253,7 @@ impl BlockIndex {
         self.join_runs();
         if self.is_empty() {
             self.expiry.reset();
+            self.claims = false;
         }
     }
 }

@@ -10,6 +10,7 @@ use super::lanes::{Lane, Worker};
 use super::recency::NEVER;
 use super::runs::Entry;
 use super::sets::EMPTY;
+use super::table::Key;
 use super::{BlockIndex, Matcher, NONE};
 use crate::error::{Error, Result};
 use crate::ids::{Millis, SequenceHash};
@@ -231,13 +232,15 @@ impl BlockIndex {
             let run = self.runs.add(base, len, 0, NONE);
             self.runs[run].parent = parent;
             self.runs[run].claimed = word & 1 == 1;
+            self.claims |= self.runs[run].claimed;
             self.blocks.set_run(base, len, run);
             for block in base..base + len {
                 let hash = SequenceHash(reader.u64()?);
                 self.blocks.set_hashes(block, &[hash]);
-                if !self.table.insert(hash, block, &self.blocks) {
+                if self.table.find(hash, &self.blocks).is_some() {
                     return refuse(format!("hash {:#x} stands twice", hash.0));
                 }
+                self.table.insert(Key::new(hash), block, &self.blocks);
             }
             self.restore_entries(reader, run, &moved)?;
         }

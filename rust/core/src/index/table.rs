@@ -21,7 +21,7 @@ const MIN_BUCKETS: usize = 8;
 /// Buckets moved by every mutation while a resize is under way.
 const STEP: usize = 4;
 /// Keys hashed ahead of the one at work.
-pub(super) const AHEAD: usize = 16;
+const AHEAD: usize = 16;
 
 /// Where a key lives: its mixed hash, computed once per key.
 #[derive(Debug, Clone, Copy)]
@@ -242,25 +242,16 @@ impl Table {
             .find(key, |block| blocks.hash(block) == hash)
     }
 
-    /// Adds the hash of a block whose columns are filled; `false` if that hash is in the table already.
+    /// Adds a block whose columns are filled and whose hash is not in the table.
     #[inline]
-    pub(super) fn insert(&mut self, hash: SequenceHash, block: u32, blocks: &Blocks) -> bool {
+    pub(super) fn insert(&mut self, key: Key, block: u32, blocks: &Blocks) {
+        self.live += 1;
         if self.old.is_some() {
             self.advance(blocks);
-        } else if (self.live + 1) * 5 > self.current.len() * SLOTS * 4 {
+        } else if self.live * 5 > self.current.len() * SLOTS * 4 {
             self.start_resize(self.current.len() * 2);
         }
-        let key = Key::new(hash);
-        let array = self.array_mut(key);
-        if array
-            .find(key, |other| blocks.hash(other) == hash)
-            .is_some()
-        {
-            return false;
-        }
-        array.insert(key, block);
-        self.live += 1;
-        true
+        self.array_mut(key).insert(key, block);
     }
 
     /// Takes out a block; `false` if it was not there.
@@ -278,6 +269,47 @@ impl Table {
             {
                 self.start_resize((self.current.len() / 4).max(MIN_BUCKETS));
             }
+        }
+        removed
+    }
+
+    /// [`Self::insert`] for the blocks `base..`, fetching ahead.
+    pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
+        for &hash in &hashes[..hashes.len().min(AHEAD)] {
+            self.prefetch(Key::new(hash));
+        }
+        let room = (self.live + hashes.len()) * 5 <= self.current.len() * SLOTS * 4;
+        if self.old.is_none() && room {
+            self.live += hashes.len();
+            for (i, &hash) in hashes.iter().enumerate() {
+                if let Some(&ahead) = hashes.get(i + AHEAD) {
+                    self.current.prefetch(Key::new(ahead));
+                }
+                self.current.insert(Key::new(hash), base + i as u32);
+            }
+            return;
+        }
+        for (i, &hash) in hashes.iter().enumerate() {
+            if let Some(&ahead) = hashes.get(i + AHEAD) {
+                self.prefetch(Key::new(ahead));
+            }
+            self.insert(Key::new(hash), base + i as u32, blocks);
+        }
+    }
+
+    /// [`Self::remove`] for the blocks `base..`, fetching ahead. Returns how many were there.
+    pub(super) fn remove_all(&mut self, base: u32, len: u32, blocks: &Blocks) -> u32 {
+        let hashes = blocks.hashes(base, len);
+        let key = |i: usize| Key::new(SequenceHash(hashes[i]));
+        for i in 0..hashes.len().min(AHEAD) {
+            self.prefetch(key(i));
+        }
+        let mut removed = 0;
+        for i in 0..hashes.len() {
+            if i + AHEAD < hashes.len() {
+                self.prefetch(key(i + AHEAD));
+            }
+            removed += u32::from(self.remove(key(i), base + i as u32, blocks));
         }
         removed
     }

@@ -242,16 +242,25 @@ impl BlockIndex {
             return lane;
         }
         let lane = self.lanes.add(slot, medium);
-        self.sets
-            .reserve(self.lanes.items.len().max(self.lanes.workers.len()));
+        self.reserve_sets();
         lane
+    }
+
+    fn reserve_sets(&mut self) {
+        let lanes = self.lanes.items.len().max(self.lanes.workers.len());
+        self.sets.reserve(lanes);
     }
 
     /// Ends every change.
     fn finish(&mut self) {
         self.version += 1;
         self.join_runs();
-        if self.is_empty() {
+        if self.is_empty() && self.sets.len() > 1 {
+            // The slabs gave their memory back when their last item went; this does the same for what named them.
+            self.sets = sets::LaneSets::new();
+            self.reserve_sets();
+            self.merges = Vec::new();
+            self.steps = Vec::new();
             self.expiry.reset();
             self.claims = false;
         }

@@ -79,6 +79,11 @@ impl LaneSets {
         self.stride
     }
 
+    /// Sets known, the empty one and forgotten ones included.
+    pub(super) fn len(&self) -> usize {
+        self.heads.len()
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.bits.capacity() * size_of::<u64>()
             + self.heads.capacity() * size_of::<Head>()

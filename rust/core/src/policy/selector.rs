@@ -149,7 +149,7 @@ impl Selector {
                 .records_placement()
                 .then(|| store_of(&settings)),
             overlaps: Depths::default(),
-            unproven: Unproven::default(),
+            unproven: Unproven::new(settings.max_blocks_per_worker as usize),
             rows: Vec::new(),
             call: 0,
             stats: Stats::default(),

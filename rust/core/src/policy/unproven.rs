@@ -2,7 +2,8 @@
 //!
 //! A placement is recorded when the request is routed, so that the very next request sees it. If the request then fails
 //! before its first token, the blocks it alone brought are taken back; those another request was routed by meanwhile
-//! stay. Per worker, at most [`KEPT`] requests are remembered: beyond that the oldest counts as confirmed.
+//! stay. Per worker, at most [`KEPT`] requests and as many blocks as it may hold are remembered: beyond that the oldest
+//! counts as confirmed.
 
 use std::collections::VecDeque;
 
@@ -21,12 +22,22 @@ struct Placement {
 }
 
 /// Unconfirmed placements by worker slot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Unproven {
     slots: Vec<VecDeque<Placement>>,
+    /// Most blocks remembered per worker.
+    capacity: usize,
 }
 
 impl Unproven {
+    /// Remembers at most `capacity` blocks per worker.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            capacity,
+        }
+    }
+
     /// A request was routed to the worker in `slot` along `path`, whose first `held` blocks it already held.
     pub fn placed(&mut self, slot: u32, booking: BookingId, path: &[SequenceHash], held: usize) {
         let slot = slot as usize;
@@ -37,10 +48,20 @@ impl Unproven {
         for placement in &mut *placements {
             placement.share(path);
         }
+        // A worker holds the first blocks of a prompt longer than its capacity.
+        let path = &path[..path.len().min(self.capacity)];
         if held < path.len() {
-            if placements.len() == KEPT {
-                placements.pop_front();
-            }
+            let mut room = self.capacity - (path.len() - held);
+            // The newest that fit stay.
+            let newest = placements.iter().rev().take(KEPT - 1);
+            let kept = newest
+                .take_while(|placement| {
+                    let fits = placement.blocks.len() <= room;
+                    room = room.saturating_sub(placement.blocks.len());
+                    fits
+                })
+                .count();
+            placements.drain(..placements.len() - kept);
             placements.push_back(Placement {
                 booking,
                 from: held,
@@ -120,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_failed_request_takes_back_only_what_it_alone_brought() {
-        let mut unproven = Unproven::default();
+        let mut unproven = Unproven::new(1000);
         unproven.placed(3, booking(0), &path(&[1, 2, 3, 4, 5]), 2);
         assert_eq!(unproven.take(3, booking(0)), path(&[5, 4, 3]));
         assert_eq!(unproven.take(3, booking(0)), []);
@@ -134,7 +155,7 @@ mod tests {
             (&[1, 2], &[5, 4, 3]),
             (&[7, 8], &[5, 4, 3]),
         ] {
-            let mut unproven = Unproven::default();
+            let mut unproven = Unproven::new(1000);
             unproven.placed(0, booking(0), &path(&[1, 2, 3, 4, 5]), 2);
             unproven.placed(0, booking(1), &path(other), other.len());
             assert_eq!(unproven.take(0, booking(0)), path(left), "{other:?}");
@@ -143,7 +164,7 @@ mod tests {
 
     #[test]
     fn at_most_a_fixed_number_is_remembered() {
-        let mut unproven = Unproven::default();
+        let mut unproven = Unproven::new(1000);
         for i in 0..100 {
             unproven.placed(0, booking(i), &path(&[u64::from(i) + 1]), 0);
         }
@@ -152,5 +173,18 @@ mod tests {
         assert_eq!(unproven.take(0, booking(99)), path(&[100]));
         unproven.forget(0);
         assert_eq!(unproven.take(0, booking(98)), []);
+    }
+
+    #[test]
+    fn no_more_blocks_are_remembered_than_a_worker_holds() {
+        let mut unproven = Unproven::new(6);
+        unproven.placed(0, booking(0), &path(&[1, 2, 3, 4]), 0);
+        unproven.placed(0, booking(1), &path(&[11, 12]), 0);
+        unproven.placed(0, booking(2), &path(&[21, 22, 23]), 0);
+        assert_eq!(unproven.take(0, booking(0)), []);
+        assert_eq!(unproven.take(0, booking(1)), path(&[12, 11]));
+        unproven.placed(0, booking(3), &path(&[1, 2, 3, 4, 5, 6, 7, 8]), 0);
+        assert_eq!(unproven.take(0, booking(2)), []);
+        assert_eq!(unproven.take(0, booking(3)).len(), 6);
     }
 }

@@ -276,8 +276,9 @@ impl Blocks {
         }
         self.free[index] += length as u16;
         self.free_total += u64::from(length);
+        // Twice the slack that makes a new chunk: a steady load does not make and drop chunks in turn.
         if self.free[index] == CHUNK as u16
-            && (self.live() == 0 || self.free_total * SLACK > self.capacity())
+            && (self.live() == 0 || self.free_total * SLACK > 2 * self.capacity())
         {
             self.chunks[index] = None;
             self.free[index] = 0;

@@ -218,6 +218,8 @@ impl BlockIndex {
         moved: impl Fn(u64) -> u64,
     ) -> Result<Vec<u32>> {
         let count = reader.count(12)?;
+        // Whoever seals a snapshot may have chosen its hashes.
+        self.claims = count > 0;
         for number in 0..count as u32 {
             let (parent, word) = (reader.u32()?, reader.u32()?);
             let len = word >> 1;
@@ -232,7 +234,6 @@ impl BlockIndex {
             let run = self.runs.add(base, len, 0, NONE);
             self.runs[run].parent = parent;
             self.runs[run].claimed = word & 1 == 1;
-            self.claims |= self.runs[run].claimed;
             self.blocks.set_run(base, len, run);
             for block in base..base + len {
                 let hash = SequenceHash(reader.u64()?);

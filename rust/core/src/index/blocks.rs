@@ -104,6 +104,8 @@ pub(super) struct Blocks {
     /// Chunk that served last.
     cursor: usize,
     free_total: u64,
+    /// Chunks without a live id.
+    unused: usize,
 }
 
 impl Blocks {
@@ -218,6 +220,7 @@ impl Blocks {
         if let Some(c) = &mut self.chunks[chunk] {
             c.mark(at, got as usize, false);
         }
+        self.unused -= usize::from(self.free[chunk] == CHUNK as u16 && got > 0);
         self.free[chunk] -= got as u16;
         self.free_total -= u64::from(got);
     }
@@ -258,6 +261,7 @@ impl Blocks {
 
     fn new_chunk(&mut self) -> usize {
         self.free_total += CHUNK as u64;
+        self.unused += 1;
         if let Some(index) = self.missing.pop() {
             self.chunks[index as usize] = Some(Chunk::new());
             self.free[index as usize] = CHUNK as u16;
@@ -276,17 +280,23 @@ impl Blocks {
         }
         self.free[index] += length as u16;
         self.free_total += u64::from(length);
-        // Twice the slack that makes a new chunk: a steady load does not make and drop chunks in turn.
-        if self.free[index] == CHUNK as u16
-            && (self.live() == 0 || self.free_total * SLACK > 2 * self.capacity())
-        {
-            self.chunks[index] = None;
-            self.free[index] = 0;
-            self.missing.push(index as u32);
-            self.free_total -= CHUNK as u64;
-            if self.missing.len() == self.chunks.len() {
-                *self = Self::default();
-            }
+        self.unused += usize::from(self.free[index] == CHUNK as u16);
+        if self.live() == 0 {
+            *self = Self::default();
         }
+        // Twice the slack that makes a new chunk: a steady load does not make and drop chunks in turn.
+        while self.unused > 0 && self.free_total * SLACK > 2 * self.capacity() {
+            self.drop_unused();
+        }
+    }
+
+    fn drop_unused(&mut self) {
+        let unused = self.free.iter().rposition(|free| *free == CHUNK as u16);
+        let Some(index) = unused else { return };
+        self.chunks[index] = None;
+        self.free[index] = 0;
+        self.missing.push(index as u32);
+        self.free_total -= CHUNK as u64;
+        self.unused -= 1;
     }
 }

@@ -78,6 +78,32 @@ fn path_grows_past_the_end_of_the_only_chunk() {
     assert_eq!(depth(&index, &chain, 0), 4101);
 }
 
+#[test]
+fn memory_follows_a_fleet_that_shrinks() {
+    let mut index = BlockIndex::new(Matcher::Kary);
+    index.add_worker(worker(0), 1_000_000);
+    let chains: Vec<_> = (0..400)
+        .map(|n| path(&(n << 32..(n << 32) + 500).collect::<Vec<u64>>()))
+        .collect();
+    for chain in &chains[..40] {
+        index.record(worker(0), chain, None, None).unwrap();
+    }
+    let small = index.memory_bytes();
+    for chain in &chains {
+        index.record(worker(0), chain, None, None).unwrap();
+    }
+    assert!(index.memory_bytes() > 8 * small);
+    index.evict_worker(worker(0), 20_000).unwrap();
+    index.validate().unwrap();
+    assert!(
+        index.memory_bytes() < 4 * small,
+        "{} after {small}",
+        index.memory_bytes()
+    );
+    index.evict_worker(worker(0), 0).unwrap();
+    assert!(index.memory_bytes() < 4096, "{}", index.memory_bytes());
+}
+
 /// A small deterministic generator, so that failures repeat.
 struct Dice(u64);
 

@@ -42,6 +42,7 @@ impl BlockIndex {
         if known > 0 {
             last = self.ancestor(last, known as u32 - 1);
         }
+        self.claims |= hint.is_some_and(Overlaps::unchained);
         let lane = self.lane(worker.slot, Medium::Gpu);
         let held = self.insert(lane, last, &hashes[known..], 0, expires, false);
         self.evict_excess(lane);

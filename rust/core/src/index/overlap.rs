@@ -20,6 +20,8 @@ pub struct Overlaps {
     asked: usize,
     known: u32,
     block: u32,
+    /// Whether the hashes came from a caller and may be no chain.
+    unchained: bool,
 }
 
 impl Overlaps {
@@ -51,6 +53,10 @@ impl Overlaps {
         self.version == version && self.asked == asked
     }
 
+    pub(super) fn unchained(&self) -> bool {
+        self.unchained
+    }
+
     pub(super) fn known(&self) -> (u32, u32) {
         (self.known, self.block)
     }
@@ -76,12 +82,14 @@ impl BlockIndex {
     /// [`Self::overlaps_verified`].
     pub fn overlaps(&self, hashes: &[SequenceHash], out: &mut Overlaps) {
         let (known, block) = self.known_path(hashes, false);
+        out.unchained = false;
         self.answer(hashes.len(), known, block, out);
     }
 
     /// [`Self::overlaps`] for hashes that may not be a chain at all: compares the whole known path, block by block.
     pub fn overlaps_verified(&self, hashes: &[SequenceHash], out: &mut Overlaps) {
         let (known, block) = self.known_path(hashes, true);
+        out.unchained = true;
         self.answer(hashes.len(), known, block, out);
     }
 

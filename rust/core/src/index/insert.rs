@@ -42,9 +42,9 @@ impl BlockIndex {
         if known > 0 {
             last = self.ancestor(last, known as u32 - 1);
         }
-        self.claims |= hint.is_some_and(Overlaps::unchained);
+        let claimed = hint.is_some_and(Overlaps::unchained);
         let lane = self.lane(worker.slot, Medium::Gpu);
-        let held = self.insert(lane, last, &hashes[known..], 0, expires, false);
+        let held = self.insert(lane, last, &hashes[known..], 0, expires, claimed);
         self.evict_excess(lane);
         Ok(held)
     }

@@ -79,6 +79,20 @@ fn path_grows_past_the_end_of_the_only_chunk() {
 }
 
 #[test]
+fn hashes_recorded_as_given_do_not_vouch_for_the_ones_before_them() {
+    let mut index = BlockIndex::new(Matcher::Kary);
+    index.add_worker(worker(0), 100);
+    let real = path(&(0..20).collect::<Vec<u64>>());
+    let mut given = real.clone();
+    given[3] = SequenceHash(12345);
+    let mut hint = Overlaps::default();
+    index.overlaps_verified(&given, &mut hint);
+    assert_eq!(index.record(worker(0), &given, Some(&hint), None), Ok(20));
+    assert_eq!(depth(&index, &real, 0), 3);
+    index.validate().unwrap();
+}
+
+#[test]
 fn memory_follows_a_fleet_that_shrinks() {
     let mut index = BlockIndex::new(Matcher::Kary);
     index.add_worker(worker(0), 1_000_000);

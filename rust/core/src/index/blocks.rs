@@ -3,6 +3,7 @@
 //! A run owns a contiguous range of ids, so that splitting it rewrites one `u32` range and no table slot. Ids come in
 //! chunks; a range never crosses a chunk, a chunk without a live id gives its memory back.
 
+use super::hints::prefetch;
 use crate::ids::SequenceHash;
 
 /// Ids per chunk, hence the longest run.
@@ -142,6 +143,11 @@ impl Blocks {
     #[inline]
     pub(super) fn hash(&self, id: u32) -> SequenceHash {
         SequenceHash(self.chunk(id).hashes[id as usize % CHUNK])
+    }
+
+    #[inline]
+    pub(super) fn prefetch_hash(&self, id: u32) {
+        prefetch(&self.chunk(id).hashes[id as usize % CHUNK]);
     }
 
     #[inline]

@@ -1,12 +1,13 @@
 //! Open-addressing table: sequence hash -> block id.
 //!
 //! A bucket is one cache line: seven 8-byte slots `{fingerprint 32, block id}` and a word that says which slots are in
-//! use and counts the keys that passed this bucket because it was full. A search stops at the first bucket nobody passed, so deletion leaves no
-//! tombstone and lookup cost never degrades under churn. The full hash lives in the block columns, not here: a
-//! fingerprint match is a claim that the caller verifies where it matters.
+//! use and counts the keys that passed this bucket because it was full. A search stops at the first bucket nobody
+//! passed, so deletion leaves no tombstone and lookup cost never degrades under churn. The full hash lives in the block
+//! columns, not here: a fingerprint match is a claim that the caller verifies where it matters.
 //!
-//! Growing and shrinking are incremental: every mutation moves a few buckets, in the order of their home in the old
-//! array, so that one comparison tells which array holds a key.
+//! Growing and shrinking are incremental: every mutation moves a few buckets, in their order in the old array, so that one
+//! comparison of a key's home tells which array holds it. What is moved at once is a cluster: buckets up to one that
+//! no key passed, so that all keys in them have their home there.
 
 use super::blocks::Blocks;
 use super::hints::{huge_pages, prefetch};
@@ -18,8 +19,8 @@ const WORDS: usize = 8;
 const IN_USE: u64 = (1 << SLOTS) - 1;
 const PASSED: u64 = 1 << 8;
 const MIN_BUCKETS: usize = 8;
-/// Buckets moved by every mutation while a resize is under way.
-const STEP: usize = 4;
+/// Buckets ahead of the one being moved whose hashes are fetched: they lie anywhere in the columns.
+const FETCH: usize = 8;
 /// Keys hashed ahead of the one at work.
 const AHEAD: usize = 16;
 
@@ -174,12 +175,97 @@ impl Buckets {
     }
 }
 
+/// An array being emptied into the current one.
+#[derive(Debug)]
+struct Resize {
+    old: Buckets,
+    /// A bucket that no key passed into: the first to move.
+    origin: usize,
+    /// Buckets from the origin on that have moved.
+    moved: usize,
+    /// Buckets to move per change.
+    pace: isize,
+    /// Buckets that may move now; negative after a long cluster.
+    credit: isize,
+}
+
+impl Resize {
+    fn new(old: Buckets, pace: isize) -> Self {
+        let first = (0..old.len()).find(|b| old.bucket(*b)[SLOTS] < PASSED);
+        Self {
+            origin: first.map_or(0, |b| (b + 1) & old.mask),
+            old,
+            moved: 0,
+            pace,
+            credit: 0,
+        }
+    }
+
+    /// Buckets from the origin to a key's home.
+    #[inline]
+    fn distance(&self, key: Key) -> usize {
+        self.old.home(key).wrapping_sub(self.origin) & self.old.mask
+    }
+
+    #[inline]
+    fn has_moved(&self, key: Key) -> bool {
+        self.distance(key) < self.moved
+    }
+
+    /// Moves the next cluster into `current`.
+    fn move_cluster(&mut self, current: &mut Buckets, blocks: &Blocks) {
+        let start = self.moved;
+        let mut end = start;
+        // The last cluster may reach around into buckets that were emptied before.
+        while end < start + self.old.len() {
+            end += 1;
+            if self.old.bucket((self.origin + end - 1) & self.old.mask)[SLOTS] < PASSED {
+                break;
+            }
+        }
+        let mut strays = Vec::new();
+        for place in start..end {
+            let at = (self.origin + place) & self.old.mask;
+            self.fetch((at + FETCH) & self.old.mask, blocks);
+            let bucket = *self.old.bucket(at);
+            let mut used = bucket[SLOTS] & IN_USE;
+            while used != 0 {
+                let block = bucket[used.trailing_zeros() as usize] as u32;
+                used &= used - 1;
+                let key = Key::new(blocks.hash(block));
+                if self.distance(key) < end {
+                    current.insert(key, block);
+                } else {
+                    // From the end of the array, around it and past all that was emptied: its turn comes.
+                    self.old.remove(key, block);
+                    strays.push((key, block));
+                }
+            }
+            *self.old.bucket_mut(at) = [0; WORDS];
+        }
+        for (key, block) in strays {
+            self.old.insert(key, block);
+        }
+        self.moved = end;
+        self.credit -= (end - start).cast_signed();
+    }
+
+    /// Hashes lie anywhere in the columns, so they are asked for early.
+    fn fetch(&self, at: usize, blocks: &Blocks) {
+        let bucket = self.old.bucket(at);
+        let mut used = bucket[SLOTS] & IN_USE;
+        while used != 0 {
+            blocks.prefetch_hash(bucket[used.trailing_zeros() as usize] as u32);
+            used &= used - 1;
+        }
+    }
+}
+
 /// The table, with a second array while a resize is under way.
 #[derive(Debug)]
 pub(super) struct Table {
     current: Buckets,
-    /// The array being emptied; homes below the cursor have moved.
-    old: Option<(Buckets, usize)>,
+    resize: Option<Resize>,
     live: usize,
 }
 
@@ -187,7 +273,7 @@ impl Table {
     pub(super) fn new() -> Self {
         Self {
             current: Buckets::new(MIN_BUCKETS),
-            old: None,
+            resize: None,
             live: 0,
         }
     }
@@ -198,7 +284,7 @@ impl Table {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let words = self.current.words.capacity()
-            + self.old.as_ref().map_or(0, |(old, _)| old.words.capacity());
+            + self.resize.as_ref().map_or(0, |r| r.old.words.capacity());
         words * size_of::<u64>()
     }
 
@@ -209,16 +295,16 @@ impl Table {
 
     #[inline]
     fn array(&self, key: Key) -> &Buckets {
-        match &self.old {
-            Some((old, cursor)) if old.home(key) >= *cursor => old,
+        match &self.resize {
+            Some(resize) if !resize.has_moved(key) => &resize.old,
             _ => &self.current,
         }
     }
 
     #[inline]
     fn array_mut(&mut self, key: Key) -> &mut Buckets {
-        match &mut self.old {
-            Some((old, cursor)) if old.home(key) >= *cursor => old,
+        match &mut self.resize {
+            Some(resize) if !resize.has_moved(key) => &mut resize.old,
             _ => &mut self.current,
         }
     }
@@ -246,7 +332,7 @@ impl Table {
     #[inline]
     pub(super) fn insert(&mut self, key: Key, block: u32, blocks: &Blocks) {
         self.live += 1;
-        if self.old.is_some() {
+        if self.resize.is_some() {
             self.advance(blocks);
         } else if self.live * 5 > self.current.len() * SLOTS * 4 {
             self.start_resize(self.current.len() * 2);
@@ -257,13 +343,13 @@ impl Table {
     /// Takes out a block; `false` if it was not there.
     #[inline]
     pub(super) fn remove(&mut self, key: Key, block: u32, blocks: &Blocks) -> bool {
-        if self.old.is_some() {
+        if self.resize.is_some() {
             self.advance(blocks);
         }
         let removed = self.array_mut(key).remove(key, block);
         if removed {
             self.live -= 1;
-            if self.old.is_none()
+            if self.resize.is_none()
                 && self.current.len() > MIN_BUCKETS
                 && self.live * 8 < self.current.len() * SLOTS
             {
@@ -279,7 +365,7 @@ impl Table {
             self.prefetch(Key::new(hash));
         }
         let room = (self.live + hashes.len()) * 5 <= self.current.len() * SLOTS * 4;
-        if self.old.is_none() && room {
+        if self.resize.is_none() && room {
             self.live += hashes.len();
             for (i, &hash) in hashes.iter().enumerate() {
                 if let Some(&ahead) = hashes.get(i + AHEAD) {
@@ -315,60 +401,30 @@ impl Table {
     }
 
     fn start_resize(&mut self, buckets: usize) {
-        self.old = Some((
-            std::mem::replace(&mut self.current, Buckets::new(buckets)),
-            0,
-        ));
+        let old = std::mem::replace(&mut self.current, Buckets::new(buckets));
+        // Growing, one bucket is enough: while they are emptied one by one the old array gains less than one key in
+        // each. Shrinking, they are nearly empty and memory waits.
+        let pace = if buckets > old.len() { 1 } else { 8 };
+        self.resize = Some(Resize::new(old, pace));
     }
 
-    /// Moves the keys of a few homes from the old array to the current one.
+    /// Moves a few buckets of the old array.
     fn advance(&mut self, blocks: &Blocks) {
-        let Some((old, cursor)) = &mut self.old else {
+        let Some(resize) = &mut self.resize else {
             return;
         };
-        let end = (*cursor + STEP).min(old.len());
-        let mut moving = [0_u32; SLOTS * 4];
-        while *cursor < end {
-            let home = *cursor;
-            loop {
-                // Keys of this home lie in its bucket and, if keys passed it, in the ones behind.
-                let mut found = 0;
-                let mut at = home;
-                loop {
-                    let bucket = old.bucket(at);
-                    let mut used = bucket[SLOTS] & IN_USE;
-                    while used != 0 {
-                        let block = bucket[used.trailing_zeros() as usize] as u32;
-                        used &= used - 1;
-                        if found < moving.len() && old.home(Key::new(blocks.hash(block))) == home {
-                            moving[found] = block;
-                            found += 1;
-                        }
-                    }
-                    at = (at + 1) & old.mask;
-                    if bucket[SLOTS] < PASSED || at == home {
-                        break;
-                    }
-                }
-                for &block in &moving[..found] {
-                    let key = Key::new(blocks.hash(block));
-                    old.remove(key, block);
-                    self.current.insert(key, block);
-                }
-                if found < moving.len() {
-                    break;
-                }
-            }
-            *cursor += 1;
+        resize.credit += resize.pace;
+        while resize.credit > 0 && resize.moved < resize.old.len() {
+            resize.move_cluster(&mut self.current, blocks);
         }
-        if *cursor == old.len() {
-            self.old = None;
+        if resize.moved >= resize.old.len() {
+            self.resize = None;
         }
     }
 
     /// Every block in the table, for recounts.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let arrays = [Some(&self.current), self.old.as_ref().map(|(old, _)| old)];
+        let arrays = [Some(&self.current), self.resize.as_ref().map(|r| &r.old)];
         arrays.into_iter().flatten().flat_map(|array| {
             (0..array.len())
                 .flat_map(move |b| {

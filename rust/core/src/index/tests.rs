@@ -183,3 +183,63 @@ fn invariants_hold_under_random_operations_and_memory_returns() {
         );
     }
 }
+
+/// The hash that the table's multiplication turns into `key`.
+fn hash_with_key(key: u64) -> SequenceHash {
+    // Newton's iteration for the inverse of an odd number modulo 2^64.
+    let odd = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut inverse = odd;
+    for _ in 0..6 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+    }
+    SequenceHash(key.wrapping_mul(inverse))
+}
+
+#[test]
+fn table_finds_every_key_while_crowded_homes_wrap_around_and_arrays_change() {
+    let mut dice = Dice(7);
+    for round in 0..40 {
+        let (mut table, mut blocks) =
+            (super::table::Table::new(), super::blocks::Blocks::default());
+        let mut held: Vec<(SequenceHash, u32)> = Vec::new();
+        // Homes at the very end of the array, or anywhere; growth and decline in turn.
+        let crowded = round % 2 == 0;
+        for step in 0..3_000 {
+            let grow = (step / 500) % 2 == 0;
+            if held.is_empty() || dice.roll(10) < if grow { 8 } else { 2 } {
+                let low = dice.roll(1 << 40);
+                let top = if crowded && dice.roll(3) > 0 {
+                    u64::MAX << 52
+                } else {
+                    dice.roll(4096) << 52
+                };
+                let hash = hash_with_key(top | low);
+                if table.find(hash, &blocks).is_some() {
+                    continue;
+                }
+                let (block, _) = blocks.alloc(1);
+                blocks.set_hashes(block, &[hash]);
+                table.insert(super::table::Key::new(hash), block, &blocks);
+                held.push((hash, block));
+            } else {
+                let (hash, block) = held.swap_remove(dice.roll(held.len() as u64) as usize);
+                assert!(
+                    table.remove(super::table::Key::new(hash), block, &blocks),
+                    "round {round} step {step}"
+                );
+                assert_eq!(table.find(hash, &blocks), None);
+                blocks.free(block, 1);
+            }
+            if step % 7 == 0 {
+                for (hash, block) in &held {
+                    assert_eq!(
+                        table.find(*hash, &blocks),
+                        Some(*block),
+                        "round {round} step {step}"
+                    );
+                }
+                assert_eq!(table.iter().count(), held.len());
+            }
+        }
+    }
+}

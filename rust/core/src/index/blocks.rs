@@ -9,8 +9,8 @@ use crate::ids::SequenceHash;
 /// Ids per chunk, hence the longest run.
 pub(super) const CHUNK: usize = 4096;
 const MAP_WORDS: usize = CHUNK / 64;
-/// Free ids beyond 1/8 of all are used up, however scattered, before a new chunk is made.
-const SLACK: u64 = 8;
+/// Free ids beyond 1/12 of all are used up, however scattered, before a new chunk is made.
+const SLACK: u64 = 12;
 /// Chunks looked at for a long enough range before the choice falls back to the best seen.
 const TRIES: usize = 8;
 /// A free range of this length is taken without looking further.

@@ -214,7 +214,7 @@ pub enum HashKind {
     LowEqual,
     /// The high 32 bits are equal everywhere.
     HighEqual,
-    /// Low 32 and top 16 bits are equal everywhere.
+    /// Low 32 and top 8 bits are equal everywhere; still one hash per path, as no history has 2^24 paths.
     Narrow,
 }
 
@@ -233,7 +233,7 @@ impl HashKind {
             Self::HighEqual => {
                 0xdead_beef_0000_0000 | ((id + 1).wrapping_mul(0x9e37_79b1) & 0xffff_ffff)
             }
-            Self::Narrow => ((id & 0xffff) << 32) | 0xbeef,
+            Self::Narrow => ((id & 0xff_ffff) << 32) | 0xbeef,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! one comparison of set ids whether anything changes. Going up, a lane's answer is the shallowest place where its
 //! coverage breaks, which is exact with holes too.
 
+use super::runs::Run;
 use super::sets::ones;
 use super::{BlockIndex, NONE};
 use crate::ids::SequenceHash;
@@ -140,55 +141,37 @@ impl BlockIndex {
         }
     }
 
-    /// Fills `out` by lane.
+    /// Fills `out`, which is empty, by lane.
     fn climb(&self, known: u32, block: u32, out: &mut Overlaps) {
-        let deepest = self.blocks.run(block);
-        let mut run = &self.runs[deepest];
-        let covered = known - run.start;
-        out.members.copy_from_slice(self.sets.members(run.full));
-        for (at, &word) in self.sets.members(run.full).iter().enumerate() {
-            let mut rest = word;
-            while rest != 0 {
-                out.depth[at * 64 + rest.trailing_zeros() as usize] = known;
-                rest &= rest - 1;
-            }
-        }
-        if run.partial > 0 {
-            for entry in run
-                .holders
-                .as_slice()
-                .iter()
-                .filter(|e| e.count > 0 && e.count < run.len)
-            {
-                out.set(entry.lane, run.start + entry.count.min(covered));
-            }
-        }
+        let mut run = &self.runs[self.blocks.run(block)];
+        self.climb_into(run, known, out);
         while run.parent != NONE {
             let above = &self.runs[run.parent];
             if above.full != run.full || above.partial > 0 || run.partial > 0 {
-                let end = above.end();
-                let full = self.sets.members(above.full);
-                for (at, &word) in full.iter().enumerate() {
-                    // Held above, but not the first block below.
-                    let mut rest = word & !out.members[at];
-                    while rest != 0 {
-                        out.depth[at * 64 + rest.trailing_zeros() as usize] = end;
-                        rest &= rest - 1;
-                    }
-                }
-                out.members.copy_from_slice(full);
-                if above.partial > 0 {
-                    for entry in above
-                        .holders
-                        .as_slice()
-                        .iter()
-                        .filter(|e| e.count > 0 && e.count < above.len)
-                    {
-                        out.set(entry.lane, above.start + entry.count);
-                    }
-                }
+                self.climb_into(above, above.end(), out);
             }
             run = above;
+        }
+    }
+
+    /// Extends an answer for what lies below `run` by the run itself, of which the query covers the depths up to `end`.
+    #[inline]
+    fn climb_into(&self, run: &Run, end: u32, out: &mut Overlaps) {
+        let full = self.sets.members(run.full);
+        for (at, &word) in full.iter().enumerate() {
+            // These hold the run, but not the first block below it.
+            let mut rest = word & !out.members[at];
+            while rest != 0 {
+                out.depth[at * 64 + rest.trailing_zeros() as usize] = end;
+                rest &= rest - 1;
+            }
+        }
+        out.members.copy_from_slice(full);
+        if run.partial > 0 {
+            let entries = run.holders.as_slice().iter();
+            for entry in entries.filter(|e| e.count > 0 && e.count < run.len) {
+                out.set(entry.lane, end.min(run.start + entry.count));
+            }
         }
     }
 

@@ -149,9 +149,9 @@ impl BlockIndex {
                 .saturating_add(expires.saturating_sub(written))
                 .clamp(1, NEVER - 1),
         };
-        let runs = index.restore_runs(&mut reader, moved)?;
+        index.restore_runs(&mut reader, moved)?;
         index.connect_records()?;
-        index.restore_lists(&mut reader, &runs)?;
+        index.restore_lists(&mut reader)?;
         if !reader.bytes.is_empty() {
             return refuse(format!("{} bytes follow its end", reader.bytes.len()));
         }
@@ -211,12 +211,8 @@ impl BlockIndex {
         Ok(())
     }
 
-    /// Reads the runs; returns their ids by number.
-    fn restore_runs(
-        &mut self,
-        reader: &mut Reader,
-        moved: impl Fn(u64) -> u64,
-    ) -> Result<Vec<u32>> {
+    /// Reads the runs; in the fresh slab their numbers are their ids.
+    fn restore_runs(&mut self, reader: &mut Reader, moved: impl Fn(u64) -> u64) -> Result<()> {
         let count = reader.count(12)?;
         // Whoever seals a snapshot may have chosen its hashes.
         self.claims = count > 0;
@@ -230,7 +226,7 @@ impl BlockIndex {
                 return refuse(format!("run {number} hangs on run {parent} of {count}"));
             }
             let base = self.blocks.alloc_whole(len);
-            // Numbers are ids in a fresh slab; children are counted once all runs are there.
+            // Children are counted once all runs are there.
             let run = self.runs.add(base, len, 0, NONE);
             self.runs[run].parent = parent;
             self.runs[run].claimed = word & 1 == 1;
@@ -251,8 +247,7 @@ impl BlockIndex {
                 self.runs[parent].children += 1;
             }
         }
-        self.place_runs(count)?;
-        Ok((0..count as u32).collect())
+        self.place_runs(count)
     }
 
     fn restore_entries(
@@ -350,7 +345,7 @@ impl BlockIndex {
         Ok(())
     }
 
-    fn restore_lists(&mut self, reader: &mut Reader, runs: &[u32]) -> Result<()> {
+    fn restore_lists(&mut self, reader: &mut Reader) -> Result<()> {
         let lanes = reader.u32()? as usize;
         // Free lanes at the end are not kept.
         for lane in 0..lanes as u32 {
@@ -367,15 +362,17 @@ impl BlockIndex {
             }
             self.lanes[lane].clock = clock;
             for _ in 0..listed {
-                let number = reader.u32()?;
-                let entry = runs
-                    .get(number as usize)
-                    .and_then(|run| self.entry(*run, lane));
+                let run = reader.u32()?;
+                let entry = if self.runs.is_live(run) {
+                    self.entry(run, lane)
+                } else {
+                    None
+                };
                 let Some(record) = entry
                     .map(|e| e.record)
                     .filter(|r| !self.records[*r].listed())
                 else {
-                    return refuse(format!("lane {lane} lists run {number}"));
+                    return refuse(format!("lane {lane} lists run {run}"));
                 };
                 let newest = self.lanes[lane].newest;
                 self.records

@@ -1,4 +1,4 @@
-//! Tokens to sequence hashes.
+//! Tokens, or text, to sequence hashes.
 //!
 //! A block is `block_size` consecutive tokens; a tail that does not fill one has no hash. [`Scheme::Chained`] is the
 //! identity everything exact relies on: a sequence hash names a block *and all before it*. It equals the hashes of
@@ -8,11 +8,13 @@
 mod chained;
 mod multimodal;
 mod positional;
+mod text;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use chained::hash_blocks;
 pub use multimodal::MmObject;
+pub use text::{hash_text, hash_text_into};
 
 use crate::error::{Error, Result};
 use crate::ids::SequenceHash;

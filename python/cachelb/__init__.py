@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cachelb._core import BlockTracker, Match, Namespace, hash_blocks
+from cachelb._core import BlockTracker, Match, Namespace, hash_blocks, hash_text
 from cachelb.decision import Decision
 from cachelb.errors import CachelbError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
 
@@ -20,6 +20,7 @@ __all__ = [
     "UnknownWorkerError",
     "__version__",
     "hash_blocks",
+    "hash_text",
 ]
 
 if TYPE_CHECKING:

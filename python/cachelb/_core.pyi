@@ -10,7 +10,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from cachelb.types import Explanation, Outcome, Reason
 
-__all__ = ["BlockTracker", "Decision", "Match", "Namespace", "NativePolicy", "hash_blocks"]
+__all__ = ["BlockTracker", "Decision", "Match", "Namespace", "NativePolicy", "hash_blocks", "hash_text"]
 
 _W = TypeVar("_W")
 
@@ -266,6 +266,34 @@ def hash_blocks(
         >>> from cachelb import hash_blocks
         >>> [hex(block) for block in hash_blocks(list(range(33)))]
         ['0xd47a8f41c833328a', '0xbf15dffb16447f38']
+    """
+
+def hash_text(
+    text: str, chunk_bytes: int = 64, *, namespace: str | Namespace | None = None, seed: int = 1337
+) -> NDArray[np.uint64]:
+    """Hash the full chunks of a prompt that comes without tokens.
+
+    A hash names a chunk of UTF-8 bytes and all before it, so equal hashes mean equal beginnings. It never equals a hash
+    of tokens. A last chunk that is not full has no hash.
+
+    Args:
+        text: The prompt; `cachelb.text.render_messages` makes one of chat messages.
+        chunk_bytes: Bytes per chunk, 1 to 4096. A chunk may end inside a character.
+        namespace: A `Namespace`, a str for a cache salt, or None.
+        seed: Seed of the hashes; whoever shares hashes shares the seed.
+
+    Returns:
+        A new array of one hash per full chunk.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range, or the text holds half of a surrogate pair, which UTF-8 cannot hold.
+
+    Example:
+        >>> import cachelb
+        >>> one, other = cachelb.hash_text("What is a KV cache?", 8), cachelb.hash_text("What is a KV pair?", 8)
+        >>> (one == other).tolist()
+        [True, False]
     """
 
 @final

@@ -1,4 +1,4 @@
-//! Reads tokens and hashes from Python. The only place that looks into Python buffers.
+//! Reads tokens, hashes and text from Python. The only place that looks into Python buffers.
 //!
 //! In order of speed: a C-contiguous aligned buffer of the wanted unsigned type is borrowed; `bytes` likewise, as
 //! little-endian words; other 4- and 8-byte integer buffers, and those with strides or a bad alignment, are copied; a
@@ -17,7 +17,9 @@ use std::slice;
 use cachelb_core::hashing::MAX_BLOCK_SIZE;
 use cachelb_core::ids::SequenceHash;
 use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
-use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyBufferError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
@@ -188,6 +190,30 @@ pub(crate) fn bytes<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow
             type_name(value)
         ))),
     }
+}
+
+/// The UTF-8 of a `str`, which is called `name` in errors. ASCII is borrowed where it lies, anything else encoded once and
+/// kept by the object. The errors never show the text.
+pub(crate) fn text<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<&'a str> {
+    let py = value.py();
+    let Ok(text) = value.cast::<PyString>() else {
+        let got = type_name(value);
+        return Err(PyTypeError::new_err(format!(
+            "{name} must be str, got {got}"
+        )));
+    };
+    text.to_str().map_err(|error| {
+        if !error.is_instance_of::<PyUnicodeEncodeError>(py) {
+            return error;
+        }
+        // The original error holds the whole text.
+        match error.value(py).getattr(intern!(py, "start")) {
+            Ok(at) => PyValueError::new_err(format!(
+                "{name}[{at}] is half of a surrogate pair, which UTF-8 cannot hold; replace it, for instance by U+FFFD"
+            )),
+            Err(error) => error,
+        }
+    })
 }
 
 /// Reads a list or tuple into `out`, as many items as it has places. `get` gives a borrowed reference; `skip` reads
@@ -448,6 +474,11 @@ pub(crate) fn ranged(value: &Bound<'_, PyAny>, name: &str, low: u64, high: u64) 
 /// Tokens per block.
 pub(crate) fn block_size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     ranged(value, "block_size", 1, MAX_BLOCK_SIZE as u64).map(|size| size as usize)
+}
+
+/// Bytes per chunk of text: as far as blocks of tokens go, at 4 bytes a token.
+pub(crate) fn chunk_bytes(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    ranged(value, "chunk_bytes", 1, 4 * MAX_BLOCK_SIZE as u64).map(|size| size as usize)
 }
 
 /// Seed of hashes.

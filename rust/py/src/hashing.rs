@@ -1,4 +1,4 @@
-//! `hash_blocks` and `Namespace`.
+//! `hash_blocks`, `hash_text` and `Namespace`.
 
 use cachelb_core::hashing::{self, Hasher, MmObject, Scheme};
 use pyo3::exceptions::PyTypeError;
@@ -84,6 +84,25 @@ pub(crate) fn hash_blocks<'py>(
     args::new_hash_array(py, hasher.block_count(tokens.len()), |out| {
         enter(|| {
             hasher.hash_into(tokens.as_slice(py), namespace, &mm, out);
+            Ok(())
+        })
+    })
+}
+
+/// Hashes the full chunks of a text.
+#[pyfunction]
+#[pyo3(signature = (text, chunk_bytes=64, *, namespace=None, seed=1337))]
+pub(crate) fn hash_text<'py>(
+    text: &Bound<'py, PyAny>,
+    #[pyo3(from_py_with = args::chunk_bytes)] chunk_bytes: usize,
+    namespace: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = args::seed)] seed: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let namespace = self::namespace(namespace)?;
+    let bytes = args::text(text, "text")?.as_bytes();
+    args::new_hash_array(text.py(), bytes.len() / chunk_bytes, |out| {
+        enter(|| {
+            hashing::hash_text_into(bytes, chunk_bytes, namespace, seed, out);
             Ok(())
         })
     })

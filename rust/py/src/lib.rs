@@ -21,7 +21,7 @@ mod _core {
     #[pymodule_export]
     use crate::decision::Decision;
     #[pymodule_export]
-    use crate::hashing::{Namespace, hash_blocks};
+    use crate::hashing::{Namespace, hash_blocks, hash_text};
     #[pymodule_export]
     use crate::index::BlockTracker;
     #[pymodule_export]

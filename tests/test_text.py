@@ -1,0 +1,109 @@
+"""Hashes of text, for prompts that come without tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelb import Namespace, hash_blocks, hash_text
+
+# Bytes that are equal at many places, in characters of one to four bytes.
+TEXTS = st.text(alphabet="aé字😀", max_size=40)
+
+
+def hexes(hashes: Any) -> list[str]:
+    return [f"{int(value):016x}" for value in hashes]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("".join(map(chr, range(48))), {"chunk_bytes": 16}, "86a7e2497b4a75cf 6643c9a6f7141095 57a8cc8e2d8cd788"),
+        ("The quick brown fox jumps over the lazy dog. " * 4, {}, "3651b62adc4d7721 6bffdbca664ee79a"),
+        ("é" * 200, {"chunk_bytes": 256}, "8df601390672369d"),
+        ("é" * 40, {"namespace": Namespace("adapter-a", salt="tenant-1"), "seed": 7}, "3fca2ae5992984b7"),
+        ("x" * 63, {}, ""),
+        ("", {}, ""),
+    ],
+    ids=["ascii", "default-chunk", "long-chunk", "namespace-and-seed", "part-of-a-chunk", "empty"],
+)
+def test_golden_vectors(text: str, options: dict[str, Any], expected: str) -> None:
+    """Computed by the documented rule with python-xxhash 4.1.0. Old vectors never change."""
+    assert hexes(hash_text(text, **options)) == expected.split()
+
+
+def test_the_result_is_a_fresh_writable_uint64_array() -> None:
+    text = "x" * 256
+    first = hash_text(text)
+    assert (str(first.dtype), first.shape) == ("uint64", (4,))
+    assert first.flags.owndata
+    assert first.flags.writeable
+    first[:] = 0
+    assert hash_text(text).all()
+
+
+@given(TEXTS, TEXTS, st.integers(1, 9))
+def test_equal_hashes_mean_equal_leading_bytes(one: str, other: str, chunk_bytes: int) -> None:
+    left, right = (hash_text(text, chunk_bytes).tolist() for text in (one, other))
+    bytes_of = (one.encode(), other.encode())
+    for end, (a, b) in enumerate(zip(left, right, strict=False), start=1):
+        same = bytes_of[0][: end * chunk_bytes] == bytes_of[1][: end * chunk_bytes]
+        assert (a == b) == same
+
+
+def test_characters_are_compared_byte_by_byte_and_never_normalised() -> None:
+    composed, decomposed = "caf\u00e9 bien", "cafe\u0301 bien"
+    assert (hash_text(composed, 3) == hash_text(decomposed, 3)[:3]).tolist() == [True, False, False]
+
+
+def test_text_never_matches_the_tokens_with_the_same_bytes() -> None:
+    tokens = np.arange(64, dtype=np.uint32)
+    text = tokens.tobytes().decode()
+    assert set(hash_text(text, 64).tolist()).isdisjoint(hash_blocks(tokens, 16).tolist())
+
+
+def test_namespaces_and_seeds_share_no_hash() -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"seed": 1},
+        {"namespace": "s"},
+        {"namespace": Namespace("s")},
+        {"namespace": Namespace("s", salt="s")},
+    ]
+    hashes = [value for keywords in options for value in hash_text("x" * 128, **keywords).tolist()]
+    assert len(set(hashes)) == len(hashes) == 10
+    assert hexes(hash_text("x" * 64, namespace="s")) == hexes(hash_text("x" * 64, namespace=Namespace(salt="s")))
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "kind", "message"),
+    [
+        ((b"bytes",), {}, TypeError, "text must be str, got bytes"),
+        ((None,), {}, TypeError, "text must be str, got NoneType"),
+        (([1, 2],), {}, TypeError, "text must be str, got list"),
+        (("x", 0), {}, ValueError, "chunk_bytes must be from 1 to 4096, got 0"),
+        (("x", 4097), {}, ValueError, "chunk_bytes must be from 1 to 4096, got 4097"),
+        (("x", 64.0), {}, TypeError, "chunk_bytes must be int, got float"),
+        (("x",), {"seed": -1}, ValueError, "seed must be from 0"),
+        (("x",), {"namespace": 7}, TypeError, "namespace must be str, Namespace or None, got int"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_refused(
+    args: tuple[Any, ...], options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        hash_text(*args, **options)
+
+
+def test_half_of_a_surrogate_pair_is_refused_by_its_position_without_showing_the_text() -> None:
+    with pytest.raises(ValueError, match=r"text\[7\] is half of a surrogate pair") as caught:
+        hash_text("secret \ud83d" + "x" * 100)
+    assert type(caught.value) is ValueError
+    assert "secret" not in repr(caught.value)
+    assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None

@@ -39,6 +39,8 @@ Reason: TypeAlias = Literal[
     "local-decode",
     "random",
     "round-robin",
+    "custom",
+    "policy-error",
 ]
 """Why a worker was picked; a closed set, every fallback has its own name."""
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use cachelb_core::Error;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::{BookingId, Report};
-use cachelb_core::policy::{Ended, Offer, Request, Selector};
+use cachelb_core::policy::{Ended, Offer, Request, Selector, Settings};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -22,7 +22,8 @@ use crate::args::{ranged, type_name};
 use crate::clock::Clock;
 use crate::decision::{Decision, Selected};
 use crate::error::{enter, to_python};
-use crate::options::{ABOVE_ZERO, Configured, FRACTION, NOT_NEGATIVE, configure, number};
+use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, number};
+use crate::options::{Configured, configure};
 use crate::prompt::{Prompt, Reader, Scratch};
 use crate::workers::{self, Roster, readable_again};
 
@@ -325,14 +326,26 @@ impl NativePolicy {
             value => Ok(value.map(Bound::unbind)),
         };
         let Configured {
-            settings,
+            ruled,
+            placements,
             hasher,
-            need,
+            seed,
+            booking_ttl_ms,
         } = configure(rule, options)?;
+        let settings = Settings {
+            rule: ruled.rule,
+            block_size: hasher.block_size() as u32,
+            placements,
+            seed,
+            booking_ttl_ms,
+        };
         Ok(Self {
             selector: Mutex::new(Selector::new(settings)),
             roster: Mutex::default(),
-            reader: Reader { hasher, need },
+            reader: Reader {
+                hasher,
+                need: ruled.need,
+            },
             key: callable("key", key)?,
             clock: Clock::new(clock)?,
             decisions: AtomicU64::new(0),
@@ -415,9 +428,10 @@ impl NativePolicy {
         };
         let name = self.key_name(worker)?;
         let report = Report {
-            kv_usage: read("kv_usage", kv_usage, FRACTION)?,
-            queued_tokens: read("queued_tokens", queued_tokens, NOT_NEGATIVE)?,
-            prefill_tps: read("prefill_tps", prefill_tps, ABOVE_ZERO)?,
+            kv_usage: read("kv_usage", kv_usage, FRACTION)?.into(),
+            queued_tokens: read("queued_tokens", queued_tokens, NOT_NEGATIVE)?.into(),
+            prefill_tps: read("prefill_tps", prefill_tps, ABOVE_ZERO)?.into(),
+            ..Report::NONE
         };
         self.locked(py, |selector| selector.set_report(&name, report))?
             .map_err(|error| to_python(&error))

@@ -74,6 +74,14 @@ impl Prompt {
 }
 
 impl Reader {
+    /// The key of a request without a session: the hash of the prompt's head, whole blocks.
+    fn head(&self, hashes: &[SequenceHash]) -> Key {
+        self.need.prefix.map_or(Key::Absent, |count| {
+            let blocks = count / self.hasher.block_size();
+            Key::of_prefix(hashes.get(..blocks).unwrap_or(hashes).last())
+        })
+    }
+
     /// Reads `tokens=`.
     pub fn tokens(
         &self,
@@ -84,19 +92,15 @@ impl Reader {
         let Scratch { words, hashes, .. } = scratch;
         let words = Words::<u32>::get(tokens, "tokens", words)?;
         let mut prompt = Prompt::without_tokens(words.len() as u64);
-        match self.need {
-            Need::Length => {}
-            Need::Prefix(count) => {
-                let words = words.as_slice(tokens.py());
-                let first = &words[..count.min(words.len())];
-                self.hasher.hash(first, namespace, &[], hashes);
-                prompt.key = Key::of_prefix(hashes.last());
-            }
-            Need::Blocks => {
-                self.hasher
-                    .hash(words.as_slice(tokens.py()), namespace, &[], hashes);
-                prompt.blocks = Some(Origin::Tokens);
-            }
+        let words = words.as_slice(tokens.py());
+        if self.need.blocks {
+            self.hasher.hash(words, namespace, &[], hashes);
+            prompt.blocks = Some(Origin::Tokens);
+            prompt.key = self.head(hashes);
+        } else if let Some(count) = self.need.prefix {
+            let first = &words[..count.min(words.len())];
+            self.hasher.hash(first, namespace, &[], hashes);
+            prompt.key = Key::of_prefix(hashes.last());
         }
         Ok(prompt)
     }
@@ -122,16 +126,10 @@ impl Reader {
             )));
         }
         let mut prompt = Prompt::without_tokens(prompt_tokens);
-        match self.need {
-            Need::Length => {}
-            Need::Prefix(count) => {
-                let first = hashes
-                    .get(..count / self.hasher.block_size())
-                    .unwrap_or(hashes);
-                prompt.key = Key::of_prefix(first.last());
-            }
-            Need::Blocks => prompt.blocks = Some(Origin::Caller),
+        if self.need.blocks {
+            prompt.blocks = Some(Origin::Caller);
         }
+        prompt.key = self.head(hashes);
         Ok(prompt)
     }
 }

@@ -41,11 +41,47 @@ struct Booking {
     /// Prompt plus output tokens so far.
     tokens: u64,
     prefill_tokens: u64,
+    estimate_ms: f64,
     decode_blocks: u64,
+    booked: Millis,
     touched: Millis,
 }
 
+/// What one request adds to a worker's load.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Work {
+    /// Length of the prompt.
+    pub prompt_tokens: u64,
+    /// How many of them the worker must compute.
+    pub prefill_tokens: u64,
+    /// How long that takes by the rule's estimate, 0 if it makes none.
+    pub estimate_ms: f64,
+}
+
+/// Weight of the newest observation in the average prefill speed.
+const NEWEST: f64 = 0.1;
+
 const SWEPT_PER_CALL: usize = 2;
+
+impl Load {
+    /// A booking of that much work got its first token or closed without one.
+    fn leave_queue(&mut self, prefill_tokens: u64, estimate_ms: f64) {
+        self.pending -= 1;
+        self.pending_prefill_tokens -= prefill_tokens;
+        // An empty queue is exactly 0: rounding errors of a sum must not add up over days.
+        self.pending_ms = if self.pending == 0 {
+            0.0
+        } else {
+            (self.pending_ms - estimate_ms).max(0.0)
+        };
+    }
+
+    fn observe_prefill(&mut self, tps: f64) {
+        let average = self.observed_prefill_tps.get();
+        let tps = average.map_or(tps, |average| average + NEWEST * (tps - average));
+        self.observed_prefill_tps = Some(tps).into();
+    }
+}
 
 /// Loads and open bookings of a fleet.
 #[derive(Debug)]
@@ -98,10 +134,17 @@ impl LoadBook {
     }
 
     /// The load of a current worker.
-    pub(crate) fn load(&self, worker: WorkerId) -> Option<&Load> {
+    #[must_use]
+    pub fn load(&self, worker: WorkerId) -> Option<&Load> {
         self.loads
             .get(worker.slot as usize)
             .filter(|load| load.generation == Some(worker.generation))
+    }
+
+    /// Columns by slot; a vacant slot reads as an idle worker.
+    #[must_use]
+    pub fn loads(&self) -> &[Load] {
+        &self.loads
     }
 
     /// Requests in flight on a worker; 0 for one that is not registered.
@@ -183,28 +226,29 @@ impl LoadBook {
         }
     }
 
-    /// Books one request of `prompt_tokens`, `prefill_tokens` of them uncached.
+    /// Books one request.
     ///
     /// # Errors
     /// [`Error::UnknownWorker`].
-    pub fn book(
-        &mut self,
-        worker: WorkerId,
-        prompt_tokens: u64,
-        prefill_tokens: u64,
-        now: Millis,
-    ) -> Result<BookingId> {
+    pub fn book(&mut self, worker: WorkerId, work: Work, now: Millis) -> Result<BookingId> {
         let load = self.load_mut(worker).ok_or(Error::UnknownWorker(worker))?;
+        if load.pending == 0 {
+            load.head_since = now;
+        }
         load.inflight += 1;
-        load.pending_prefill_tokens += prefill_tokens;
-        load.dispatched_tokens += prefill_tokens;
+        load.pending += 1;
+        load.pending_prefill_tokens += work.prefill_tokens;
+        load.pending_ms += work.estimate_ms;
+        load.dispatched_tokens += work.prefill_tokens;
         let mut booking = Booking {
             generation: 0,
             phase: Some(Phase::Booked),
             worker,
-            tokens: prompt_tokens,
-            prefill_tokens,
+            tokens: work.prompt_tokens,
+            prefill_tokens: work.prefill_tokens,
+            estimate_ms: work.estimate_ms,
             decode_blocks: 0,
+            booked: now,
             touched: now,
         };
         if let Some(entry) = self.free.pop() {
@@ -258,11 +302,17 @@ impl LoadBook {
         }
         booking.phase = Some(Phase::Decoding);
         let prefill = std::mem::take(&mut booking.prefill_tokens);
+        let estimate_ms = std::mem::take(&mut booking.estimate_ms);
         booking.decode_blocks = booking.tokens / block_size;
         let (worker, blocks) = (booking.worker, booking.decode_blocks);
+        let took_ms = now.0.saturating_sub(booking.booked.0);
         if let Some(load) = self.load_mut(worker) {
-            load.pending_prefill_tokens -= prefill;
+            load.leave_queue(prefill, estimate_ms);
+            load.head_since = now;
             load.decode_blocks += blocks;
+            if prefill > 0 && took_ms > 0 {
+                load.observe_prefill(prefill as f64 * 1000.0 / took_ms as f64);
+            }
         }
         true
     }
@@ -289,16 +339,19 @@ impl LoadBook {
         let booking = self.open(id)?;
         let phase = booking.phase.take()?;
         booking.generation = booking.generation.wrapping_add(1);
-        let (worker, prefill, blocks) = (
+        let (worker, prefill, estimate_ms, blocks) = (
             booking.worker,
             booking.prefill_tokens,
+            booking.estimate_ms,
             booking.decode_blocks,
         );
         self.free.push(id.entry);
         if let Some(load) = self.load_mut(worker) {
             load.inflight -= 1;
-            load.pending_prefill_tokens -= prefill;
             load.decode_blocks -= blocks;
+            if phase == Phase::Booked {
+                load.leave_queue(prefill, estimate_ms);
+            }
         }
         Some(phase)
     }
@@ -325,7 +378,7 @@ impl LoadBook {
     /// # Errors
     /// [`Error::Invariant`] naming the first slot or entry that disagrees.
     pub fn validate(&self) -> Result<()> {
-        let mut counted = vec![(0_u32, 0_u64, 0_u64); self.loads.len()];
+        let mut counted = vec![(0_u32, 0_u64, 0_u64, 0_u32); self.loads.len()];
         let mut open = 0;
         for booking in self.bookings.iter().filter(|b| b.phase.is_some()) {
             open += 1;
@@ -334,6 +387,7 @@ impl LoadBook {
                 row.0 += 1;
                 row.1 += booking.prefill_tokens;
                 row.2 += booking.decode_blocks;
+                row.3 += u32::from(booking.phase == Some(Phase::Booked));
             }
         }
         if open != self.len() {
@@ -347,6 +401,7 @@ impl LoadBook {
                 load.inflight,
                 load.pending_prefill_tokens,
                 load.decode_blocks,
+                load.pending,
             );
             if held != *counted {
                 let text = format!("load of slot {slot} is {held:?}, its bookings say {counted:?}");

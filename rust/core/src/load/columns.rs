@@ -1,35 +1,121 @@
 //! Per-slot load columns.
 
 use crate::error::{Error, Result};
+use crate::ids::Millis;
 
-/// What an engine reports about itself. An absent value is unknown and never read as zero.
+/// A number that may be unknown. Unknown is NaN in memory, so that a column of them is a plain column of floats, but it
+/// is never read as a number: every read says what to do without.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub struct Known(f64);
+
+impl Known {
+    /// Nobody said.
+    pub const UNKNOWN: Self = Self(f64::NAN);
+
+    /// The number, or `None`.
+    #[must_use]
+    pub fn get(self) -> Option<f64> {
+        (!self.0.is_nan()).then_some(self.0)
+    }
+
+    /// Whether there is a number.
+    #[must_use]
+    pub fn is_known(self) -> bool {
+        !self.0.is_nan()
+    }
+}
+
+impl From<Option<f64>> for Known {
+    /// A NaN somebody said becomes an infinity, which [`Report::check`] refuses.
+    fn from(value: Option<f64>) -> Self {
+        value.map_or(Self::UNKNOWN, |value| {
+            Self(if value.is_nan() { f64::INFINITY } else { value })
+        })
+    }
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self::UNKNOWN
+    }
+}
+
+impl PartialEq for Known {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+/// What an engine reports about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[repr(C)]
 pub struct Report {
-    /// Fraction of the KV cache in use, 0 to 1.
-    pub kv_usage: Option<f64>,
+    /// Requests being computed.
+    pub running: Known,
+    /// Requests waiting to be computed.
+    pub waiting: Known,
     /// Prompt tokens waiting to be computed.
-    pub queued_tokens: Option<f64>,
+    pub queued_tokens: Known,
+    /// Fraction of the KV cache in use, 0 to 1.
+    pub kv_usage: Known,
     /// Prompt tokens computed per second.
-    pub prefill_tps: Option<f64>,
+    pub prefill_tps: Known,
+    /// Output tokens computed per second.
+    pub gen_tps: Known,
+    /// When the engine was in this state.
+    pub at: Millis,
 }
 
 impl Report {
-    /// Checks the ranges, so that no rule ever meets a NaN.
+    /// A report that says nothing.
+    pub const NONE: Self = Self {
+        running: Known::UNKNOWN,
+        waiting: Known::UNKNOWN,
+        queued_tokens: Known::UNKNOWN,
+        kv_usage: Known::UNKNOWN,
+        prefill_tps: Known::UNKNOWN,
+        gen_tps: Known::UNKNOWN,
+        at: Millis(0),
+    };
+
+    /// Whether it says anything.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        let columns = [
+            self.running,
+            self.waiting,
+            self.queued_tokens,
+            self.kv_usage,
+            self.prefill_tps,
+            self.gen_tps,
+        ];
+        columns.into_iter().any(Known::is_known)
+    }
+
+    /// Checks the ranges, so that no rule ever meets an infinity or a negative load.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] naming the value that is NaN, infinite, negative or out of range.
+    /// [`Error::InvalidSetting`] naming the value that is infinite, negative or out of range.
     pub fn check(&self) -> Result<()> {
-        if let Some(value) = self.kv_usage.filter(|v| !(0.0..=1.0).contains(v)) {
+        if let Some(value) = self.kv_usage.get().filter(|v| !(0.0..=1.0).contains(v)) {
             return Err(invalid("kv_usage", "between 0 and 1", value));
         }
-        if let Some(value) = self.queued_tokens.filter(|v| !(v.is_finite() && *v >= 0.0)) {
-            return Err(invalid(
-                "queued_tokens",
-                "a finite number, 0 or more",
-                value,
-            ));
+        for (name, value) in [
+            ("running", self.running),
+            ("waiting", self.waiting),
+            ("queued_tokens", self.queued_tokens),
+            ("gen_tps", self.gen_tps),
+        ] {
+            if let Some(value) = value.get().filter(|v| !(v.is_finite() && *v >= 0.0)) {
+                return Err(invalid(name, "a finite number, 0 or more", value));
+            }
         }
-        if let Some(value) = self.prefill_tps.filter(|v| !(v.is_finite() && *v > 0.0)) {
+        if let Some(value) = self
+            .prefill_tps
+            .get()
+            .filter(|v| !(v.is_finite() && *v > 0.0))
+        {
             return Err(invalid("prefill_tps", "a finite number above 0", value));
         }
         Ok(())
@@ -46,39 +132,48 @@ fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
 
 /// Load of one worker slot.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
+#[repr(C)]
+pub struct Load {
     /// Incarnation the numbers belong to; `None` for a vacant slot.
     pub(super) generation: Option<u32>,
     /// Requests booked and not closed.
     pub inflight: u32,
+    /// Those without a first token.
+    pub pending: u32,
     /// Uncached prompt tokens of bookings without a first token.
     pub pending_prefill_tokens: u64,
     /// Blocks held by bookings past their first token.
     pub decode_blocks: u64,
+    /// Uncached prompt tokens booked since the report.
+    pub dispatched_tokens: u64,
     /// Relative capacity; divides loads.
     pub weight: f64,
     /// Logical time of the last cold pick, 0 for never.
     pub last_cold_pick: u64,
+    /// Estimated milliseconds of prefill of bookings without a first token, by rules that estimate it.
+    pub pending_ms: f64,
+    /// When the prefill at the head of that queue began.
+    pub head_since: Millis,
+    /// Prompt tokens per second, averaged over the bookings that got a first token.
+    pub observed_prefill_tps: Known,
     /// Latest engine report.
     pub report: Report,
-    /// Uncached prompt tokens booked since that report.
-    pub dispatched_tokens: u64,
 }
 
 impl Load {
     /// A slot nobody holds, and a worker nobody has seen yet.
-    pub(crate) const VACANT: Self = Self {
+    pub const VACANT: Self = Self {
         generation: None,
         inflight: 0,
+        pending: 0,
         pending_prefill_tokens: 0,
         decode_blocks: 0,
+        dispatched_tokens: 0,
         weight: 1.0,
         last_cold_pick: 0,
-        report: Report {
-            kv_usage: None,
-            queued_tokens: None,
-            prefill_tps: None,
-        },
-        dispatched_tokens: 0,
+        pending_ms: 0.0,
+        head_since: Millis(0),
+        observed_prefill_tps: Known::UNKNOWN,
+        report: Report::NONE,
     };
 }

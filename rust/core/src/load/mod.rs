@@ -6,9 +6,8 @@
 mod book;
 mod columns;
 
-pub use book::{BookingId, LoadBook, Phase};
-pub(crate) use columns::Load;
-pub use columns::Report;
+pub use book::{BookingId, LoadBook, Phase, Work};
+pub use columns::{Known, Load, Report};
 
 #[cfg(test)]
 mod tests;

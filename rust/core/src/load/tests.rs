@@ -4,6 +4,14 @@ use proptest::prelude::*;
 
 const T0: Millis = Millis(0);
 
+fn work(prompt_tokens: u64, prefill_tokens: u64) -> Work {
+    Work {
+        prompt_tokens,
+        prefill_tokens,
+        estimate_ms: 0.0,
+    }
+}
+
 fn worker(slot: u32, generation: u32) -> WorkerId {
     WorkerId { slot, generation }
 }
@@ -20,7 +28,7 @@ fn row(book: &LoadBook, id: WorkerId) -> (u32, u64, u64) {
 fn every_event_moves_the_columns_of_the_table() {
     let (mut book, w) = (LoadBook::new(16), worker(0, 0));
     book.add_worker(w);
-    let id = book.book(w, 100, 36, T0).unwrap();
+    let id = book.book(w, work(100, 36), T0).unwrap();
     assert_eq!(row(&book, w), (1, 36, 0));
     assert!(book.first_token(id, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
@@ -37,9 +45,9 @@ fn every_event_moves_the_columns_of_the_table() {
 fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
     let (mut book, w) = (LoadBook::new(16), worker(0, 0));
     book.add_worker(w);
-    let first = book.book(w, 32, 32, T0).unwrap();
+    let first = book.book(w, work(32, 32), T0).unwrap();
     assert_eq!(book.close(first), Some(Phase::Booked));
-    let second = book.book(w, 48, 48, T0).unwrap();
+    let second = book.book(w, work(48, 48), T0).unwrap();
     assert_eq!(second.entry, first.entry);
     assert_eq!(book.close(first), None);
     assert!(!book.first_token(first, T0));
@@ -53,16 +61,16 @@ fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
 fn late_calls_of_a_removed_worker_leave_its_successor_alone() {
     let (mut book, old, new) = (LoadBook::new(16), worker(3, 0), worker(3, 1));
     book.add_worker(old);
-    let late = book.book(old, 64, 64, T0).unwrap();
+    let late = book.book(old, work(64, 64), T0).unwrap();
     book.remove_worker(old);
     book.add_worker(new);
-    let live = book.book(new, 16, 16, T0).unwrap();
+    let live = book.book(new, work(16, 16), T0).unwrap();
     assert!(book.first_token(late, T0));
     assert_eq!(book.close(late), Some(Phase::Decoding));
     assert_eq!(row(&book, new), (1, 16, 0));
     book.close(live);
     assert_eq!(row(&book, new), (0, 0, 0));
-    assert!(book.book(old, 1, 1, T0).is_err());
+    assert!(book.book(old, work(1, 1), T0).is_err());
     book.validate().unwrap();
 }
 
@@ -70,8 +78,8 @@ fn late_calls_of_a_removed_worker_leave_its_successor_alone() {
 fn the_sweep_closes_only_what_shows_no_sign_of_life() {
     let (mut book, w) = (LoadBook::new(16), worker(0, 0));
     book.add_worker(w);
-    let silent = book.book(w, 16, 16, Millis(10)).unwrap();
-    let streaming = book.book(w, 16, 16, Millis(10)).unwrap();
+    let silent = book.book(w, work(16, 16), Millis(10)).unwrap();
+    let streaming = book.book(w, work(16, 16), Millis(10)).unwrap();
     book.tokens(streaming, 1, Millis(500));
     let closed: usize = (0..4).map(|_| book.sweep(Millis(11))).sum();
     assert_eq!(closed, 1);
@@ -89,7 +97,7 @@ fn reports_and_weights_refuse_what_a_rule_could_not_use() {
             book.set_report(
                 w,
                 Report {
-                    kv_usage: Some(bad),
+                    kv_usage: Some(bad).into(),
                     ..Report::default()
                 }
             )
@@ -99,7 +107,7 @@ fn reports_and_weights_refuse_what_a_rule_could_not_use() {
             book.set_report(
                 w,
                 Report {
-                    queued_tokens: Some(bad),
+                    queued_tokens: Some(bad).into(),
                     ..Report::default()
                 }
             )
@@ -109,7 +117,7 @@ fn reports_and_weights_refuse_what_a_rule_could_not_use() {
             book.set_report(
                 w,
                 Report {
-                    prefill_tps: Some(bad),
+                    prefill_tps: Some(bad).into(),
                     ..Report::default()
                 }
             )
@@ -122,7 +130,7 @@ fn reports_and_weights_refuse_what_a_rule_could_not_use() {
     book.set_report(
         w,
         Report {
-            kv_usage: Some(1.0),
+            kv_usage: Some(1.0).into(),
             ..Report::default()
         },
     )
@@ -141,7 +149,7 @@ proptest! {
         for (op, pick, n) in ops {
             let slot = pick % 3;
             match op {
-                0 => ids.push(book.book(worker(slot as u32, generation[slot]), n, n / 2, T0).unwrap()),
+                0 => ids.push(book.book(worker(slot as u32, generation[slot]), work(n, n / 2), T0).unwrap()),
                 5 => {
                     book.remove_worker(worker(slot as u32, generation[slot]));
                     generation[slot] += 1;

@@ -10,7 +10,7 @@
 use super::gate::SpillGate;
 use super::reason::Reason;
 use super::rng::Rng;
-use super::rule::Choice;
+use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 
 /// A fraction kept as decimal parts per `DENOMINATOR`, so that 3 of 10 blocks reach 0.3 exactly.
@@ -56,14 +56,14 @@ pub struct CacheAware {
     pub gate: SpillGate,
 }
 
-impl CacheAware {
-    pub(super) fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let total = match view.total_blocks {
+impl Rule for CacheAware {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let total = match view.total_blocks() {
             None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
             Some(0) => return Choice::cold(cold_spread(view.rows, rng), Reason::ShortPrompt),
             Some(total) => total,
         };
-        if self.kv_out_of_balance(view.rows) {
+        if self.kv_out_of_balance(view) {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Imbalance);
         }
         let best = view.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
@@ -80,12 +80,33 @@ impl CacheAware {
         }
     }
 
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(self.effective(view, &view.rows[row], self.least_queued(view, 0)))
+    }
+
+    fn higher_is_better(&self) -> bool {
+        true
+    }
+
+    fn records_placement(&self) -> bool {
+        true
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+}
+
+impl CacheAware {
     /// Reports only: a worker that never reported is neither full nor empty.
-    fn kv_out_of_balance(&self, rows: &[Candidate]) -> bool {
+    fn kv_out_of_balance(&self, view: &View<'_>) -> bool {
         if self.kv_spread >= 1.0 && self.kv_ceiling >= 1.0 {
             return false;
         }
-        let known = || rows.iter().filter_map(|row| row.report.kv_usage);
+        let known = || {
+            let reports = view.rows.iter().map(|row| view.report(row));
+            reports.filter_map(|report| report.kv_usage.get())
+        };
         let (low, high) = (
             known().fold(f64::INFINITY, f64::min),
             known().fold(f64::NEG_INFINITY, f64::max),
@@ -94,25 +115,42 @@ impl CacheAware {
             || (self.kv_ceiling < 1.0 && high > self.kv_ceiling)
     }
 
+    /// The least backlog any row of at least `floor` blocks reported.
+    fn least_queued(&self, view: &View<'_>, floor: u32) -> f64 {
+        if self.overlap_decay <= 0.0 {
+            return 0.0;
+        }
+        let holders = view.rows.iter().filter(|row| row.overlap >= floor);
+        holders
+            .filter_map(|row| view.report(row).queued_tokens.get())
+            .fold(f64::INFINITY, f64::min)
+    }
+
+    /// Overlap devalued by the backlog beyond `least_queued`, in units of the request.
+    fn effective(&self, view: &View<'_>, row: &Candidate, least_queued: f64) -> f64 {
+        let overlap = f64::from(row.overlap);
+        if self.overlap_decay <= 0.0 {
+            return overlap;
+        }
+        let blocks = f64::from(view.total_blocks().unwrap_or(1).max(1));
+        let request_tokens = blocks * f64::from(view.block_size);
+        view.report(row)
+            .queued_tokens
+            .get()
+            .map_or(overlap, |queued| {
+                overlap / (1.0 + self.overlap_decay * (queued - least_queued) / request_tokens)
+            })
+    }
+
     /// The best holder: highest effective score, then lowest load; or a softmax draw.
     fn holder(&self, view: &View<'_>, best: u32, rng: &mut Rng) -> usize {
         let floor = best.saturating_sub(self.holder_slack).max(1);
         let holds = |row: &Candidate| row.overlap >= floor;
-        let holders = || view.rows.iter().filter(|row| holds(row));
-        let least_queued = holders()
-            .filter_map(|row| row.report.queued_tokens)
-            .fold(f64::INFINITY, f64::min);
-        let request_tokens =
-            f64::from(view.total_blocks.unwrap_or(1).max(1)) * f64::from(view.block_size);
-        let score = |row: &Candidate| match row.report.queued_tokens {
-            Some(queued) if self.overlap_decay > 0.0 => {
-                f64::from(row.overlap)
-                    / (1.0 + self.overlap_decay * (queued - least_queued) / request_tokens)
-            }
-            _ => f64::from(row.overlap),
-        };
+        let least_queued = self.least_queued(view, floor);
+        let score = |row: &Candidate| self.effective(view, row, least_queued);
         if self.temperature > 0.0 {
-            let (low, high) = holders()
+            let holders = view.rows.iter().filter(|row| holds(row));
+            let (low, high) = holders
                 .map(score)
                 .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), s| {
                     (low.min(s), high.max(s))

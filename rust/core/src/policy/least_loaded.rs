@@ -2,7 +2,7 @@
 
 use super::reason::Reason;
 use super::rng::Rng;
-use super::rule::Choice;
+use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, lowest};
 
 /// What counts as load. All are divided by the worker's weight.
@@ -18,11 +18,12 @@ pub enum LoadUnit {
 }
 
 impl LoadUnit {
-    fn of(self, row: &Candidate) -> f64 {
+    /// The load of a row.
+    pub(super) fn of(self, view: &View<'_>, row: &Candidate) -> f64 {
         match self {
             Self::Inflight => row.load(),
             Self::Tokens => row.pending_prefill_tokens as f64 / row.weight,
-            Self::Blocks => row.decode_blocks as f64 / row.weight,
+            Self::Blocks => view.load(row).decode_blocks as f64 / row.weight,
         }
     }
 }
@@ -34,10 +35,18 @@ pub struct LeastLoaded {
     pub unit: LoadUnit,
 }
 
-impl LeastLoaded {
-    pub(super) fn choose(self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let cost = |row: &Candidate| (self.unit.of(row), row.last_cold_pick);
+impl Rule for LeastLoaded {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let cost = |row: &Candidate| (self.unit.of(view, row), row.last_cold_pick);
         let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
         Choice::cold(row, Reason::LeastLoaded)
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(self.unit.of(view, &view.rows[row]))
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
     }
 }

@@ -29,9 +29,11 @@ pub use reason::Reason;
 pub use rendezvous::Rendezvous;
 pub use rng::Rng;
 pub use round_robin::RoundRobin;
-pub use rule::{Choice, Rule};
-pub use selector::{Ended, Explained, Pick, Request, Selector, Settings, Stats};
-pub use view::{Candidate, Names, View};
+pub use rule::{Choice, Ended, Rule};
+pub use selector::{Explained, Pick, Placements, Request, Selector, Settings, Stats};
+pub use view::{Candidate, Media, Names, View};
 
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use super::reason::Reason;
 use super::rng::Rng;
-use super::rule::Choice;
+use super::rule::{Choice, Rule};
 use super::view::{Candidate, View};
 
 /// How sampled workers are compared.
@@ -30,22 +30,23 @@ const DEFAULT_PREFILL_TPS: f64 = 2_000.0;
 const KV_PRESSURE_S: f64 = 0.15;
 
 /// Queued work over speed, plus a term that grows without bound as the KV cache fills. `None` without a report.
-fn expected_wait_s(row: &Candidate) -> Option<f64> {
-    let queued = row.report.queued_tokens? + row.dispatched_tokens as f64;
-    let usage = row.report.kv_usage.unwrap_or(0.0).min(0.999);
+fn expected_wait_s(view: &View<'_>, row: &Candidate) -> Option<f64> {
+    let report = view.report(row);
+    let queued = report.queued_tokens.get()? + view.load(row).dispatched_tokens as f64;
+    let usage = report.kv_usage.get().unwrap_or(0.0).min(0.999);
     Some(
-        queued / row.report.prefill_tps.unwrap_or(DEFAULT_PREFILL_TPS)
+        queued / report.prefill_tps.get().unwrap_or(DEFAULT_PREFILL_TPS)
             + KV_PRESSURE_S * usage / (1.0 - usage),
     )
 }
 
-impl PowerOfTwo {
-    pub(super) fn choose(self, view: &View<'_>, rng: &mut Rng) -> Choice {
+impl Rule for PowerOfTwo {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let sample = sample(view.rows.len(), self.choices, rng);
         let waits: Option<Vec<f64>> = match self.compare {
             Compare::ExpectedWait => sample
                 .iter()
-                .map(|&i| expected_wait_s(&view.rows[i]))
+                .map(|&i| expected_wait_s(view, &view.rows[i]))
                 .collect(),
             Compare::Inflight => None,
         };
@@ -64,6 +65,18 @@ impl PowerOfTwo {
             ties[rng.below(ties.len())]
         };
         Choice::cold(row, Reason::LeastLoaded)
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        let row = &view.rows[row];
+        match self.compare {
+            Compare::ExpectedWait => expected_wait_s(view, row),
+            Compare::Inflight => Some(row.load()),
+        }
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
     }
 }
 

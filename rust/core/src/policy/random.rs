@@ -2,15 +2,15 @@
 
 use super::reason::Reason;
 use super::rng::Rng;
-use super::rule::Choice;
+use super::rule::{Choice, Rule};
 use super::view::{View, draw};
 
 /// The rule; it has no settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Random;
 
-impl Random {
-    pub(super) fn choose(view: &View<'_>, rng: &mut Rng) -> Choice {
+impl Rule for Random {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let first = view.rows[0].weight;
         let equal = view
             .rows
@@ -22,5 +22,9 @@ impl Random {
             draw(view.rows, rng, |row| row.weight)
         };
         Choice::warm(row, Reason::Random)
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
     }
 }

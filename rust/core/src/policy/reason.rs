@@ -91,6 +91,10 @@ reasons! {
     Random = "random",
     /// The next in turn.
     RoundRobin = "round-robin",
+    /// The caller's own policy.
+    Custom = "custom",
+    /// The caller's own policy failed: least loaded.
+    PolicyError = "policy-error",
 }
 
 #[cfg(test)]

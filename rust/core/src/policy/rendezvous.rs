@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::reason::Reason;
 use super::rng::Rng;
-use super::rule::Choice;
+use super::rule::{Choice, Rule};
 use super::view::{View, cold_spread};
 
 /// Settings of the rule.
@@ -16,8 +16,8 @@ pub struct Rendezvous {
     pub seed: u64,
 }
 
-impl Rendezvous {
-    pub(super) fn choose(self, view: &View<'_>, rng: &mut Rng) -> Choice {
+impl Rule for Rendezvous {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let Some(key) = view.key else {
             return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
         };
@@ -41,5 +41,9 @@ impl Rendezvous {
             }
         }
         Choice::warm(best.map_or(0, |(i, _, _)| i), Reason::Hash)
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
     }
 }

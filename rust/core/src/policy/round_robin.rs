@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 
+use crate::load::BookingId;
+
 use super::reason::Reason;
 use super::rng::Rng;
-use super::rule::Choice;
+use super::rule::{Choice, Rule};
 use super::view::{Candidate, View};
 
 /// The rule and its turn.
@@ -30,15 +32,6 @@ impl RoundRobin {
             start_first,
             ..Self::default()
         }
-    }
-
-    pub(super) fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let row = if weights_are_equal(view.rows) {
-            self.next(view.rows, rng)
-        } else {
-            self.richest(view.rows)
-        };
-        Choice::warm(row, Reason::RoundRobin)
     }
 
     fn next(&self, rows: &[Candidate], rng: &mut Rng) -> usize {
@@ -68,8 +61,20 @@ impl RoundRobin {
         };
         (0..rows.len()).max_by(poorer_or_later).unwrap_or(0)
     }
+}
 
-    pub(super) fn settle(&mut self, view: &View<'_>, chosen: usize) {
+impl Rule for RoundRobin {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let row = if weights_are_equal(view.rows) {
+            self.next(view.rows, rng)
+        } else {
+            self.richest(view.rows)
+        };
+        Choice::warm(row, Reason::RoundRobin)
+    }
+
+    fn settle(&mut self, view: &View<'_>, choice: Choice, _booking: BookingId) {
+        let chosen = choice.row;
         self.last = Some(view.rows[chosen].order);
         if weights_are_equal(view.rows) {
             return;
@@ -82,8 +87,20 @@ impl RoundRobin {
         *self.credits.entry(view.rows[chosen].order).or_default() -= total;
     }
 
-    pub(super) fn forget(&mut self, order: u64) {
+    fn forget(&mut self, order: u64) {
         self.credits.remove(&order);
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        (!weights_are_equal(view.rows)).then(|| self.credit(&view.rows[row]))
+    }
+
+    fn higher_is_better(&self) -> bool {
+        true
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.start_first))
     }
 }
 

@@ -1,17 +1,15 @@
-//! The closed set of rules and what one returns.
+//! What a rule is and what one returns.
 
-use super::cache_aware::CacheAware;
-use super::least_loaded::LeastLoaded;
-use super::power_of_two::PowerOfTwo;
-use super::random::Random;
+use std::fmt::Debug;
+
+use crate::load::BookingId;
+
 use super::reason::Reason;
-use super::rendezvous::Rendezvous;
 use super::rng::Rng;
-use super::round_robin::RoundRobin;
 use super::view::View;
 
 /// Outcome of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Choice {
     /// Index into the view's rows.
     pub row: usize,
@@ -19,6 +17,8 @@ pub struct Choice {
     pub reason: Reason,
     /// Whether the pick moves the worker to the newest end of the cold order.
     pub cold: bool,
+    /// Milliseconds of prefill this request adds to the worker's queue, 0 for rules that do not estimate it.
+    pub estimate_ms: f64,
 }
 
 impl Choice {
@@ -27,66 +27,61 @@ impl Choice {
             row,
             reason,
             cold: true,
+            estimate_ms: 0.0,
         }
     }
 
     pub(super) fn warm(row: usize, reason: Reason) -> Self {
         Self {
-            row,
-            reason,
             cold: false,
+            ..Self::cold(row, reason)
         }
     }
 }
 
-/// One policy's rule with its settings and the little state it keeps.
-#[derive(Debug, Clone)]
-pub enum Rule {
-    /// See [`CacheAware`].
-    CacheAware(CacheAware),
-    /// See [`LeastLoaded`].
-    LeastLoaded(LeastLoaded),
-    /// See [`PowerOfTwo`].
-    PowerOfTwo(PowerOfTwo),
-    /// See [`Rendezvous`].
-    Rendezvous(Rendezvous),
-    /// See [`RoundRobin`].
-    RoundRobin(RoundRobin),
-    /// See [`Random`].
-    Random(Random),
+/// How a booking ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The worker served it, or nobody said otherwise.
+    Served,
+    /// It failed or was given up. Without a first token, its placement is taken back.
+    Failed,
 }
 
-impl Rule {
-    /// Picks a row. Changes nothing but the generator.
-    #[must_use]
-    pub fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        match self {
-            Self::CacheAware(rule) => rule.choose(view, rng),
-            Self::LeastLoaded(rule) => rule.choose(view, rng),
-            Self::PowerOfTwo(rule) => rule.choose(view, rng),
-            Self::Rendezvous(rule) => rule.choose(view, rng),
-            Self::RoundRobin(rule) => rule.choose(view, rng),
-            Self::Random(Random) => Random::choose(view, rng),
-        }
+/// One policy's rule: its settings and the little state it keeps.
+///
+/// `choose` decides, and changes nothing but the generator; the other calls tell what came of it.
+pub trait Rule: Debug + Send {
+    /// Picks a row. The view has at least one.
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice;
+
+    /// `choice` was taken and booked as `booking`.
+    fn settle(&mut self, _view: &View<'_>, _choice: Choice, _booking: BookingId) {}
+
+    /// The worker of `booking` answered: its first token came, or the request was served.
+    fn proven(&mut self, _booking: BookingId) {}
+
+    /// `booking` is closed.
+    fn ended(&mut self, _booking: BookingId, _ended: Ended) {}
+
+    /// The worker registered as `order` is gone.
+    fn forget(&mut self, _order: u64) {}
+
+    /// What the rule ranked row `row` by, for explanations; the unit is the rule's own. `None` if it has no number.
+    fn score(&self, _view: &View<'_>, _row: usize) -> Option<f64> {
+        None
     }
 
-    /// Tells the rule that `choice` was taken.
-    pub(super) fn settle(&mut self, view: &View<'_>, choice: Choice) {
-        if let Self::RoundRobin(rule) = self {
-            rule.settle(view, choice.row);
-        }
-    }
-
-    /// Tells the rule that the worker registered as `order` is gone.
-    pub(super) fn forget(&mut self, order: u64) {
-        if let Self::RoundRobin(rule) = self {
-            rule.forget(order);
-        }
+    /// Whether a higher [`Rule::score`] is better.
+    fn higher_is_better(&self) -> bool {
+        false
     }
 
     /// Whether placements are recorded in a block index.
-    #[must_use]
-    pub fn records_placement(&self) -> bool {
-        matches!(self, Self::CacheAware(_))
+    fn records_placement(&self) -> bool {
+        false
     }
+
+    /// A rule of the same settings that remembers nothing.
+    fn fresh(&self) -> Box<dyn Rule>;
 }

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::hashing::Scheme;
 use crate::ids::{Millis, SequenceHash, WorkerId};
 use crate::index::{BlockIndex, Matcher};
-use crate::load::{BookingId, LoadBook, Phase, Report};
+use crate::load::{BookingId, Load, LoadBook, Phase, Report, Work};
 use crate::positional::PositionalIndex;
 use crate::tracker::Origin;
 use crate::tracker::store::{Depths, Store};
@@ -12,19 +12,28 @@ use crate::tracker::store::{Depths, Store};
 use super::fleet::{Fleet, Offer, Sight, Standing};
 use super::reason::Reason;
 use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::{Choice, Ended, Rule};
 use super::unproven::Unproven;
 use super::view::{Candidate, Names, View};
 
 /// What every policy is built from.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Settings {
     /// The rule.
-    pub rule: Rule,
+    pub rule: Box<dyn Rule>,
     /// Tokens per block.
     pub block_size: u32,
     /// Seed of ties and samples.
     pub seed: u64,
+    /// How placements are remembered, for rules that record them.
+    pub placements: Placements,
+    /// How long a silent booking counts as load.
+    pub booking_ttl_ms: u64,
+}
+
+/// How placements are remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placements {
     /// Blocks one worker may hold in the index.
     pub max_blocks_per_worker: u32,
     /// How the request's blocks were hashed.
@@ -33,8 +42,17 @@ pub struct Settings {
     pub matcher: Matcher,
     /// How long a recorded placement is believed, `None` for until evicted.
     pub ttl_ms: Option<u64>,
-    /// How long a silent booking counts as load.
-    pub booking_ttl_ms: u64,
+}
+
+impl Default for Placements {
+    fn default() -> Self {
+        Self {
+            max_blocks_per_worker: u32::MAX,
+            scheme: Scheme::Chained,
+            matcher: Matcher::Kary,
+            ttl_ms: None,
+        }
+    }
 }
 
 /// One request. Hashes are computed outside, before the selector is locked.
@@ -78,15 +96,6 @@ pub struct Explained {
     pub pending_prefill_tokens: u64,
 }
 
-/// How a booking ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The worker served it, or nobody said otherwise.
-    Served,
-    /// It failed or was given up. Without a first token, its placement is taken back.
-    Failed,
-}
-
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
@@ -127,10 +136,33 @@ impl Names for OfferNames<'_> {
     }
 }
 
+fn view<'a>(
+    rows: &'a [Candidate],
+    book: &'a LoadBook,
+    settings: &Settings,
+    names: &'a OfferNames<'a>,
+    request: &Request<'a>,
+) -> View<'a> {
+    View {
+        rows,
+        loads: book.loads(),
+        media: &[],
+        names,
+        blocks: request.blocks.map(|(hashes, _)| hashes),
+        block_size: settings.block_size,
+        prompt_tokens: request.prompt_tokens,
+        key: request.key,
+        key_is_session: false,
+        expected_output_tokens: None,
+        now: request.now,
+        max_report_age_ms: u64::MAX,
+    }
+}
+
 fn store_of(settings: &Settings) -> Store {
-    match settings.scheme {
+    match settings.placements.scheme {
         Scheme::Chained | Scheme::Eagle => {
-            Store::Exact(Box::new(BlockIndex::new(settings.matcher)))
+            Store::Exact(Box::new(BlockIndex::new(settings.placements.matcher)))
         }
         Scheme::Positional => Store::Positional(PositionalIndex::default()),
     }
@@ -149,7 +181,7 @@ impl Selector {
                 .records_placement()
                 .then(|| store_of(&settings)),
             overlaps: Depths::default(),
-            unproven: Unproven::new(settings.max_blocks_per_worker as usize),
+            unproven: Unproven::new(settings.placements.max_blocks_per_worker as usize),
             rows: Vec::new(),
             call: 0,
             stats: Stats::default(),
@@ -175,20 +207,11 @@ impl Selector {
         if self.rows.is_empty() {
             return Err(Error::NoCandidate);
         }
-        let names = OfferNames(offers);
-        let view = View {
-            rows: &self.rows,
-            names: &names,
-            total_blocks: request.blocks.map(|(hashes, _)| hashes.len() as u32),
-            block_size: self.settings.block_size,
-            key: request.key,
-        };
-        let choice = if dry_run {
-            self.settings.rule.choose(&view, &mut self.rng.clone())
-        } else {
-            let choice = self.settings.rule.choose(&view, &mut self.rng);
-            self.settings.rule.settle(&view, choice);
-            choice
+        let mut rng = self.rng.clone();
+        let choice = {
+            let names = OfferNames(offers);
+            let view = self.view(&names, request);
+            self.settings.rule.choose(&view, &mut rng)
         };
         let row = self.rows[choice.row];
         let usable = |blocks: u32| self.usable_tokens(blocks, request.prompt_tokens);
@@ -206,7 +229,12 @@ impl Selector {
         };
         if !dry_run {
             let worker = offers[pick.offer].id.ok_or(Error::NoCandidate)?;
-            pick.booking = Some(self.commit(worker, choice, &pick, request)?);
+            let booking = self.commit(worker, choice, &pick, request)?;
+            pick.booking = Some(booking);
+            self.rng = rng;
+            let names = OfferNames(offers);
+            let view = view(&self.rows, &self.book, &self.settings, &names, request);
+            self.settings.rule.settle(&view, choice, booking);
             self.housekeep(offers.len(), request.now);
         }
         Ok(pick)
@@ -218,8 +246,12 @@ impl Selector {
         u64::from(blocks).min(prompt_tokens.saturating_sub(1) / block_size) * block_size
     }
 
+    fn view<'a>(&'a self, names: &'a OfferNames<'a>, request: &Request<'a>) -> View<'a> {
+        view(&self.rows, &self.book, &self.settings, names, request)
+    }
+
     fn expire(&mut self, now: Millis) {
-        if self.settings.ttl_ms.is_none() {
+        if self.settings.placements.ttl_ms.is_none() {
             return;
         }
         if let Some(index) = self
@@ -274,7 +306,7 @@ impl Selector {
         let id = self.fleet.add(name, self.call);
         self.book.add_worker(id);
         if let Some(index) = &mut self.index {
-            index.add_worker(id, self.settings.max_blocks_per_worker);
+            index.add_worker(id, self.settings.placements.max_blocks_per_worker);
         }
         id
     }
@@ -305,8 +337,18 @@ impl Selector {
                 _ => 0,
             };
             let load = offer.id.and_then(|id| self.book.load(id));
-            self.rows
-                .push(Candidate::new(i as u32, order, overlap, load));
+            let load = load.unwrap_or(&Load::VACANT);
+            self.rows.push(Candidate {
+                order,
+                last_cold_pick: load.last_cold_pick,
+                weight: load.weight,
+                matched_tokens: self.usable_tokens(overlap, request.prompt_tokens) as f64,
+                pending_prefill_tokens: load.pending_prefill_tokens,
+                offer: i as u32,
+                slot: offer.id.map_or(Candidate::NO_SLOT, |id| id.slot),
+                overlap,
+                inflight: load.inflight,
+            });
         }
         if unknown > 0 {
             self.number_unknown(offers);
@@ -332,10 +374,12 @@ impl Selector {
         pick: &Pick,
         request: &Request<'_>,
     ) -> Result<BookingId> {
-        let uncached = request.prompt_tokens - pick.matched_tokens;
-        let booking = self
-            .book
-            .book(worker, request.prompt_tokens, uncached, request.now)?;
+        let work = Work {
+            prompt_tokens: request.prompt_tokens,
+            prefill_tokens: request.prompt_tokens - pick.matched_tokens,
+            estimate_ms: choice.estimate_ms,
+        };
+        let booking = self.book.book(worker, work, request.now)?;
         if choice.cold {
             self.book.mark_cold_pick(worker);
         }
@@ -344,6 +388,7 @@ impl Selector {
         {
             let expires = self
                 .settings
+                .placements
                 .ttl_ms
                 .map(|ttl| Millis(request.now.0.saturating_add(ttl)));
             index.record(worker, hashes, Some(&self.overlaps), expires)?;

@@ -2,58 +2,30 @@
 
 mod selector;
 
+use super::testing::{Scene, row};
 use super::*;
 use crate::load::Report;
 
-const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
-
-fn row(offer: u32, overlap: u32, inflight: u32) -> Candidate {
-    Candidate {
-        offer,
-        order: u64::from(offer),
-        overlap,
-        inflight,
-        weight: 1.0,
-        pending_prefill_tokens: 0,
-        decode_blocks: 0,
-        dispatched_tokens: 0,
-        last_cold_pick: 0,
-        report: Report::default(),
-    }
-}
-
-/// Rows of (overlap, inflight).
-fn rows(pairs: &[(u32, u32)]) -> Vec<Candidate> {
-    pairs
-        .iter()
-        .enumerate()
-        .map(|(i, &(overlap, inflight))| row(i as u32, overlap, inflight))
-        .collect()
+fn rows(pairs: &[(u32, u32)]) -> Scene {
+    Scene::new(pairs)
 }
 
 fn choose(
-    rule: &Rule,
-    rows: &[Candidate],
+    rule: &dyn Rule,
+    scene: &Scene,
     total_blocks: Option<u32>,
     key: Option<&str>,
     seed: u64,
 ) -> (usize, Reason) {
-    let view = View {
-        rows,
-        names: &NAMES.as_slice(),
-        total_blocks,
-        block_size: 16,
-        key: key.map(str::as_bytes),
-    };
-    let choice = rule.choose(&view, &mut Rng::new(seed));
-    (choice.row, choice.reason)
+    scene
+        .clone()
+        .blocks(total_blocks)
+        .key(key)
+        .choose(rule, seed)
 }
 
-fn share(rule: &Rule, rows: &[Candidate], total_blocks: Option<u32>, picked: usize) -> f64 {
-    let hits = (0..1000)
-        .filter(|&seed| choose(rule, rows, total_blocks, None, seed).0 == picked)
-        .count();
-    hits as f64 / 1000.0
+fn share(rule: &dyn Rule, scene: &Scene, total_blocks: Option<u32>, picked: usize) -> f64 {
+    scene.clone().blocks(total_blocks).share(rule, picked)
 }
 
 fn default_cache_aware() -> CacheAware {
@@ -72,8 +44,8 @@ fn default_cache_aware() -> CacheAware {
     }
 }
 
-fn cache_aware() -> Rule {
-    Rule::CacheAware(default_cache_aware())
+fn cache_aware() -> CacheAware {
+    default_cache_aware()
 }
 
 #[test]
@@ -124,10 +96,10 @@ fn cache_aware_names_every_fallback() {
 
 #[test]
 fn a_threshold_of_zero_still_needs_one_block() {
-    let rule = Rule::CacheAware(CacheAware {
+    let rule = CacheAware {
         cache_threshold: Threshold::new(0.0),
         ..default_cache_aware()
-    });
+    };
     assert_eq!(
         choose(&rule, &rows(&[(0, 1), (0, 0)]), Some(10), None, 1),
         (1, Reason::Cold)
@@ -141,10 +113,10 @@ fn a_threshold_of_zero_still_needs_one_block() {
 #[test]
 fn many_matched_tokens_are_a_hit_whatever_their_share() {
     let by_share = cache_aware();
-    let by_tokens = Rule::CacheAware(CacheAware {
+    let by_tokens = CacheAware {
         min_matched_tokens: Some(32_000),
         ..default_cache_aware()
-    });
+    };
     let view = rows(&[(2_999, 1), (0, 0)]);
     assert_eq!(
         choose(&by_share, &view, Some(10_000), None, 1).1,
@@ -204,21 +176,21 @@ fn equal_holders_share_evenly_over_seeds() {
 
 #[test]
 fn slack_admits_a_slightly_worse_but_idle_holder_only_by_score() {
-    let slack = Rule::CacheAware(CacheAware {
+    let slack = CacheAware {
         holder_slack: 2,
         overlap_decay: 1.0,
         ..default_cache_aware()
-    });
+    };
     let mut view = rows(&[(10, 0), (9, 0)]);
     assert_eq!(choose(&slack, &view, Some(10), None, 1).0, 0);
-    view[0].report.queued_tokens = Some(160.0);
-    view[1].report.queued_tokens = Some(0.0);
+    view.loads[0].report.queued_tokens = Some(160.0).into();
+    view.loads[1].report.queued_tokens = Some(0.0).into();
     assert_eq!(
         choose(&slack, &view, Some(10), None, 1).0,
         1,
         "10 / (1 + 1 * 1) < 9"
     );
-    view[0].report.queued_tokens = None;
+    view.loads[0].report.queued_tokens = None.into();
     assert_eq!(
         choose(&slack, &view, Some(10), None, 1).0,
         0,
@@ -233,7 +205,7 @@ fn temperature_spreads_over_holders_and_ignores_scale() {
         temperature: t,
         ..default_cache_aware()
     };
-    let rule = Rule::CacheAware(soft(1.0));
+    let rule = soft(1.0);
     let equal = share(&rule, &rows(&[(10, 0), (10, 3)]), Some(10), 0);
     assert!((0.45..=0.55).contains(&equal), "{equal}");
     let small = share(&rule, &rows(&[(10, 0), (5, 0), (0, 0)]), Some(10), 0);
@@ -247,29 +219,24 @@ fn temperature_spreads_over_holders_and_ignores_scale() {
         (share(&rule, &rows(&[(10, 0), (5, 0), (0, 0)]), Some(10), 2)).abs() < 1e-9,
         "only holders"
     );
-    let cold = share(
-        &Rule::CacheAware(soft(0.0)),
-        &rows(&[(10, 0), (5, 0)]),
-        Some(10),
-        0,
-    );
+    let cold = share(&(soft(0.0)), &rows(&[(10, 0), (5, 0)]), Some(10), 0);
     assert!((cold - 1.0).abs() < 1e-9);
 }
 
 #[test]
 fn kv_pressure_breaks_affinity_only_when_uneven_or_over_the_ceiling() {
-    let spread = Rule::CacheAware(CacheAware {
+    let spread = CacheAware {
         kv_spread: 0.3,
         ..default_cache_aware()
-    });
-    let ceiling = Rule::CacheAware(CacheAware {
+    };
+    let ceiling = CacheAware {
         kv_ceiling: 0.95,
         ..default_cache_aware()
-    });
+    };
     let view = |a: f64, b: f64| {
         let mut view = rows(&[(10, 1), (0, 0)]);
-        view[0].report.kv_usage = Some(a);
-        view[1].report.kv_usage = Some(b);
+        view.loads[0].report.kv_usage = Some(a).into();
+        view.loads[1].report.kv_usage = Some(b).into();
         view
     };
     assert_eq!(
@@ -296,16 +263,16 @@ fn kv_pressure_breaks_affinity_only_when_uneven_or_over_the_ceiling() {
 
 #[test]
 fn least_loaded_divides_by_weight_and_ties_follow_the_cold_order() {
-    let rule = Rule::LeastLoaded(LeastLoaded::default());
+    let rule = LeastLoaded::default();
     let mut view = rows(&[(0, 3), (0, 1), (0, 1)]);
-    view[0].weight = 3.0;
+    view.rows[0].weight = 3.0;
     for i in 0..3 {
         let third = share(&rule, &view, None, i);
         assert!((0.26..=0.41).contains(&third), "worker {i}: {third}");
     }
-    view[1].last_cold_pick = 5;
-    view[2].last_cold_pick = 4;
-    view[0].last_cold_pick = 6;
+    view.rows[1].last_cold_pick = 5;
+    view.rows[2].last_cold_pick = 4;
+    view.rows[0].last_cold_pick = 6;
     assert_eq!(
         choose(&rule, &view, None, None, 1),
         (2, Reason::LeastLoaded)
@@ -315,18 +282,9 @@ fn least_loaded_divides_by_weight_and_ties_follow_the_cold_order() {
 #[test]
 fn least_loaded_can_count_tokens_or_blocks() {
     let mut view = rows(&[(0, 0), (0, 9)]);
-    view[0].pending_prefill_tokens = 100;
-    view[1].decode_blocks = 3;
-    let by = |unit| {
-        choose(
-            &Rule::LeastLoaded(LeastLoaded { unit }),
-            &view,
-            None,
-            None,
-            1,
-        )
-        .0
-    };
+    view.rows[0].pending_prefill_tokens = 100;
+    view.loads[1].decode_blocks = 3;
+    let by = |unit| choose(&(LeastLoaded { unit }), &view, None, None, 1).0;
     assert_eq!(by(LoadUnit::Inflight), 0);
     assert_eq!(by(LoadUnit::Tokens), 1);
     assert_eq!(by(LoadUnit::Blocks), 0);
@@ -334,37 +292,38 @@ fn least_loaded_can_count_tokens_or_blocks() {
 
 #[test]
 fn power_of_two_never_mixes_units() {
-    let rule = Rule::PowerOfTwo(PowerOfTwo {
+    let rule = PowerOfTwo {
         choices: 2,
         compare: Compare::ExpectedWait,
-    });
+    };
     let mut view = rows(&[(0, 1), (0, 3)]);
-    view[0].report.queued_tokens = Some(1e9);
+    view.loads[0].report.queued_tokens = Some(1e9).into();
     assert_eq!(
         choose(&rule, &view, None, None, 1).0,
         0,
         "one report missing: requests for both"
     );
-    view[1].report.queued_tokens = Some(0.0);
+    view.loads[1].report.queued_tokens = Some(0.0).into();
     assert_eq!(choose(&rule, &view, None, None, 1).0, 1);
 }
 
 #[test]
 fn expected_wait_adds_work_and_kv_pressure() {
-    let rule = Rule::PowerOfTwo(PowerOfTwo {
+    let rule = PowerOfTwo {
         choices: 2,
         compare: Compare::ExpectedWait,
-    });
+    };
     let mut view = rows(&[(0, 0), (0, 0)]);
     let report = |queued, usage| Report {
-        queued_tokens: Some(queued),
-        kv_usage: Some(usage),
-        prefill_tps: Some(2_000.0),
+        queued_tokens: Some(queued).into(),
+        kv_usage: Some(usage).into(),
+        prefill_tps: Some(2_000.0).into(),
+        ..Report::NONE
     };
-    view[0].report = report(3_000.0, 0.5);
-    view[0].dispatched_tokens = 1_000;
+    view.loads[0].report = report(3_000.0, 0.5);
+    view.loads[0].dispatched_tokens = 1_000;
     for (queued, picked) in [(4_290.0, 1), (4_310.0, 0)] {
-        view[1].report = report(queued, 0.0);
+        view.loads[1].report = report(queued, 0.0);
         assert_eq!(
             choose(&rule, &view, None, None, 1).0,
             picked,
@@ -376,10 +335,10 @@ fn expected_wait_adds_work_and_kv_pressure() {
 
 #[test]
 fn power_of_two_samples_the_lower_load() {
-    let rule = Rule::PowerOfTwo(PowerOfTwo {
+    let rule = PowerOfTwo {
         choices: 2,
         compare: Compare::Inflight,
-    });
+    };
     assert!((share(&rule, &rows(&[(0, 0), (0, 9)]), None, 0) - 1.0).abs() < 1e-9);
     let worst = share(&rule, &rows(&[(0, 9), (0, 1), (0, 0)]), None, 0);
     assert!(
@@ -391,22 +350,25 @@ fn power_of_two_samples_the_lower_load() {
 
 #[test]
 fn rendezvous_moves_only_the_keys_of_the_worker_that_left() {
-    let rule = Rule::Rendezvous(Rendezvous { seed: 1337 });
-    let (all, without_b) = (rows(&[(0, 0); 3]), vec![row(0, 0, 0), row(2, 0, 0)]);
+    let rule = Rendezvous { seed: 1337 };
+    let (all, without_b) = (
+        rows(&[(0, 0); 3]),
+        Scene::of(vec![row(0, 0, 0), row(2, 0, 0)]),
+    );
     let mut used = [0; 3];
     for i in 0..300 {
         let key = format!("session-{i}");
         let before = choose(&rule, &all, None, Some(&key), 1).0;
-        let after = without_b[choose(&rule, &without_b, None, Some(&key), 1).0].offer as usize;
+        let after = without_b.rows[choose(&rule, &without_b, None, Some(&key), 1).0].offer as usize;
         used[before] += 1;
         assert!(
             before == 1 || before == after,
             "{key} moved from {before} to {after}"
         );
         assert_ne!(after, 1);
-        let reversed = [row(2, 0, 0), row(1, 0, 0), row(0, 0, 0)];
+        let reversed = Scene::of(vec![row(2, 0, 0), row(1, 0, 0), row(0, 0, 0)]);
         assert_eq!(
-            reversed[choose(&rule, &reversed, None, Some(&key), 9).0].offer as usize,
+            reversed.rows[choose(&rule, &reversed, None, Some(&key), 9).0].offer as usize,
             before
         );
     }
@@ -415,9 +377,9 @@ fn rendezvous_moves_only_the_keys_of_the_worker_that_left() {
 
 #[test]
 fn rendezvous_shares_follow_weights() {
-    let rule = Rule::Rendezvous(Rendezvous { seed: 1337 });
+    let rule = Rendezvous { seed: 1337 };
     let mut view = rows(&[(0, 0); 3]);
-    view[0].weight = 2.0;
+    view.rows[0].weight = 2.0;
     let mut used = [0.0_f64; 3];
     for i in 0..40_000 {
         used[choose(&rule, &view, None, Some(&i.to_string()), 1).0] += 1.0 / 400.0;
@@ -433,10 +395,10 @@ fn rendezvous_shares_follow_weights() {
 
 #[test]
 fn random_follows_weights() {
-    let rule = Rule::Random(Random);
+    let rule = Random;
     let mut view = rows(&[(0, 5), (0, 0)]);
     assert!((0.42..=0.58).contains(&share(&rule, &view, None, 0)));
-    view[0].weight = 3.0;
+    view.rows[0].weight = 3.0;
     assert!((0.68..=0.82).contains(&share(&rule, &view, None, 0)));
     assert_eq!(choose(&rule, &view, None, None, 1).1, Reason::Random);
 }

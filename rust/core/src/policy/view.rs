@@ -1,51 +1,37 @@
 //! What a rule sees: one row per eligible candidate, and the picks every rule shares.
 
+use crate::ids::{Millis, SequenceHash};
 use crate::load::{Load, Report};
 
 use super::rng::Rng;
 
 /// One eligible candidate of one request, its load read before the request is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
 pub struct Candidate {
-    /// Position in the caller's list.
-    pub offer: u32,
     /// Registration order; names the worker across requests.
     pub order: u64,
-    /// Leading blocks of the request it holds.
+    /// Logical time of the last cold pick, 0 for never.
+    pub last_cold_pick: u64,
+    /// Relative capacity.
+    pub weight: f64,
+    /// Prompt tokens it need not compute: overlap by the credits of where the blocks lie, short of the last token.
+    pub matched_tokens: f64,
+    /// Uncached prompt tokens waiting for a first token.
+    pub pending_prefill_tokens: u64,
+    /// Position in the caller's list.
+    pub offer: u32,
+    /// Slot of its columns in [`View::loads`], [`Candidate::NO_SLOT`] for a worker nobody has seen yet.
+    pub slot: u32,
+    /// Leading blocks of the request it holds, wherever they lie.
     pub overlap: u32,
     /// Requests booked and not closed.
     pub inflight: u32,
-    /// Relative capacity.
-    pub weight: f64,
-    /// Uncached prompt tokens waiting for a first token.
-    pub pending_prefill_tokens: u64,
-    /// Blocks held by requests past their first token.
-    pub decode_blocks: u64,
-    /// Uncached prompt tokens booked since the report.
-    pub dispatched_tokens: u64,
-    /// Logical time of the last cold pick, 0 for never.
-    pub last_cold_pick: u64,
-    /// Latest engine report.
-    pub report: Report,
 }
 
 impl Candidate {
-    /// The row of a worker with `load`; `None` is a worker nobody has seen yet.
-    pub(super) fn new(offer: u32, order: u64, overlap: u32, load: Option<&Load>) -> Self {
-        let load = load.unwrap_or(&Load::VACANT);
-        Self {
-            offer,
-            order,
-            overlap,
-            inflight: load.inflight,
-            weight: load.weight,
-            pending_prefill_tokens: load.pending_prefill_tokens,
-            decode_blocks: load.decode_blocks,
-            dispatched_tokens: load.dispatched_tokens,
-            last_cold_pick: load.last_cold_pick,
-            report: load.report,
-        }
-    }
+    /// A worker without columns.
+    pub const NO_SLOT: u32 = u32::MAX;
 
     /// Requests in flight per unit of weight.
     #[must_use]
@@ -54,19 +40,87 @@ impl Candidate {
     }
 }
 
+/// Where one candidate holds the request's blocks: a run on the device from block 0, and per other medium the segment
+/// that continues it. Segments are `[start, end)` in blocks with `start <= gpu < end`, else empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Media {
+    /// Leading blocks in device memory.
+    pub gpu: u32,
+    /// The continuation in host memory.
+    pub cpu: (u32, u32),
+    /// The continuation in a store outside the worker.
+    pub external: (u32, u32),
+    /// The continuation on disk.
+    pub disk: (u32, u32),
+}
+
 /// Everything a rule may look at. Rules are pure: the same view and generator give the same choice.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// The candidates, never empty, in the caller's order.
     pub rows: &'a [Candidate],
+    /// Load columns by slot.
+    pub loads: &'a [Load],
+    /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
+    pub media: &'a [Media],
     /// Names by [`Candidate::offer`].
     pub names: &'a dyn Names,
-    /// Full blocks of the prompt, `None` if neither tokens nor blocks were given.
-    pub total_blocks: Option<u32>,
+    /// Chained hashes of the prompt's full blocks, `None` if neither tokens, text nor blocks were given.
+    pub blocks: Option<&'a [SequenceHash]>,
     /// Tokens per block.
     pub block_size: u32,
+    /// Length of the prompt, 0 if unknown.
+    pub prompt_tokens: u64,
     /// What hashing policies hash, `None` if the request has no key.
     pub key: Option<&'a [u8]>,
+    /// Whether [`View::key`] is a session the caller named, not the head of the prompt.
+    pub key_is_session: bool,
+    /// Output tokens the caller expects.
+    pub expected_output_tokens: Option<u64>,
+    /// The current time.
+    pub now: Millis,
+    /// Reports older than this say nothing about the present.
+    pub max_report_age_ms: u64,
+}
+
+impl View<'_> {
+    /// Full blocks of the prompt, `None` if it is unknown.
+    #[must_use]
+    pub fn total_blocks(&self) -> Option<u32> {
+        self.blocks.map(|blocks| blocks.len() as u32)
+    }
+
+    /// The columns of a row.
+    #[must_use]
+    pub fn load(&self, row: &Candidate) -> &Load {
+        static VACANT: Load = Load::VACANT;
+        self.loads.get(row.slot as usize).unwrap_or(&VACANT)
+    }
+
+    /// The engine report of a row, or one that says nothing if it is too old.
+    #[must_use]
+    pub fn report(&self, row: &Candidate) -> &Report {
+        static NONE: Report = Report::NONE;
+        let report = &self.load(row).report;
+        if self.is_fresh(report) { report } else { &NONE }
+    }
+
+    /// Whether a row's report says something that is too old to use.
+    #[must_use]
+    pub fn is_stale(&self, row: &Candidate) -> bool {
+        let report = &self.load(row).report;
+        report.is_known() && !self.is_fresh(report)
+    }
+
+    fn is_fresh(&self, report: &Report) -> bool {
+        self.now.0.saturating_sub(report.at.0) <= self.max_report_age_ms
+    }
+
+    /// Prompt tokens a row would have to compute, at least 1 of a prompt that has any.
+    #[must_use]
+    pub fn uncached_tokens(&self, row: &Candidate) -> f64 {
+        (self.prompt_tokens as f64 - row.matched_tokens).ceil()
+    }
 }
 
 /// Names of the workers a caller offers.
@@ -75,7 +129,7 @@ pub trait Names: std::fmt::Debug {
     fn name(&self, offer: u32) -> &str;
 }
 
-impl Names for &[&str] {
+impl<const N: usize> Names for [&str; N] {
     fn name(&self, offer: u32) -> &str {
         self[offer as usize]
     }

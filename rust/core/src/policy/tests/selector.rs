@@ -2,27 +2,25 @@
 
 use std::collections::HashMap;
 
-use super::NAMES;
+use super::super::testing::NAMES;
 use crate::error::Error;
-use crate::hashing::Scheme;
 use crate::ids::Millis;
-use crate::index::Matcher;
 use crate::policy::*;
 
-fn settings(rule: Rule) -> Settings {
+fn settings(rule: Box<dyn Rule>) -> Settings {
     Settings {
         rule,
         block_size: 16,
         seed: 1,
-        max_blocks_per_worker: 1000,
-        scheme: Scheme::Chained,
-        matcher: Matcher::Kary,
-        ttl_ms: None,
+        placements: Placements {
+            max_blocks_per_worker: 1000,
+            ..Placements::default()
+        },
         booking_ttl_ms: 3_600_000,
     }
 }
 
-fn selector(rule: Rule) -> Selector {
+fn selector(rule: Box<dyn Rule>) -> Selector {
     Selector::new(settings(rule))
 }
 
@@ -40,7 +38,7 @@ fn pick(selector: &mut Selector, names: &[&str]) -> String {
 
 #[test]
 fn round_robin_follows_names_through_flaps() {
-    let mut s = selector(Rule::RoundRobin(RoundRobin::new(true)));
+    let mut s = selector(Box::new(RoundRobin::new(true)));
     s.set_ready("a", true);
     let all = ["a", "b", "c"];
     s.set_ready("b", false);
@@ -53,7 +51,7 @@ fn round_robin_follows_names_through_flaps() {
 
 #[test]
 fn weighted_round_robin_is_smooth() {
-    let mut s = selector(Rule::RoundRobin(RoundRobin::new(true)));
+    let mut s = selector(Box::new(RoundRobin::new(true)));
     s.set_weight("a", 5.0).unwrap();
     let picks: Vec<String> = (0..14).map(|_| pick(&mut s, &["a", "b", "c"])).collect();
     assert_eq!(picks.concat(), "aabacaaaabacaa");
@@ -63,7 +61,7 @@ fn weighted_round_robin_is_smooth() {
 fn a_seeded_start_uses_every_worker_as_first() {
     let mut firsts: HashMap<String, u32> = HashMap::new();
     for seed in 0..300 {
-        let rule = Rule::RoundRobin(RoundRobin::new(false));
+        let rule = Box::new(RoundRobin::new(false));
         let mut s = Selector::new(Settings {
             seed,
             ..settings(rule)
@@ -78,11 +76,11 @@ fn a_seeded_start_uses_every_worker_as_first() {
 
 #[test]
 fn dry_run_tells_the_next_pick_and_changes_nothing() {
-    let rules = [
-        Rule::LeastLoaded(LeastLoaded::default()),
-        Rule::RoundRobin(RoundRobin::new(false)),
-        Rule::Random(Random),
-        Rule::PowerOfTwo(PowerOfTwo {
+    let rules: [Box<dyn Rule>; 4] = [
+        Box::new(LeastLoaded::default()),
+        Box::new(RoundRobin::new(false)),
+        Box::new(Random),
+        Box::new(PowerOfTwo {
             choices: 2,
             compare: Compare::Inflight,
         }),
@@ -112,7 +110,7 @@ fn dry_run_tells_the_next_pick_and_changes_nothing() {
 
 #[test]
 fn duplicates_and_nobody_ready_are_refused_without_booking() {
-    let mut s = selector(Rule::Random(Random));
+    let mut s = selector(Box::new(Random));
     let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
     assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
     assert_eq!(
@@ -138,7 +136,7 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
 
 #[test]
 fn one_candidate_is_booked_under_its_own_reason() {
-    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    let mut s = selector(Box::new(LeastLoaded::default()));
     let mut list = offers(&["a"]);
     let pick = s
         .select(
@@ -156,7 +154,7 @@ fn one_candidate_is_booked_under_its_own_reason() {
 
 #[test]
 fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
-    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    let mut s = selector(Box::new(LeastLoaded::default()));
     for i in 0..20_000 {
         let names = [format!("pod-{i}"), format!("pod-{}", i + 1)];
         pick(&mut s, &[&names[0], &names[1]]);
@@ -168,7 +166,7 @@ fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
 
 #[test]
 fn two_pools_in_turn_keep_each_other() {
-    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    let mut s = selector(Box::new(LeastLoaded::default()));
     let large: Vec<String> = (0..300).map(|i| format!("pod-{i}")).collect();
     let large: Vec<&str> = large.iter().map(String::as_str).collect();
     for _ in 0..2_000 {
@@ -180,7 +178,7 @@ fn two_pools_in_turn_keep_each_other() {
 
 #[test]
 fn silent_bookings_expire() {
-    let mut s = selector(Rule::LeastLoaded(LeastLoaded::default()));
+    let mut s = selector(Box::new(LeastLoaded::default()));
     pick(&mut s, &["a", "b"]);
     let late = Request {
         now: Millis(3_600_002),

@@ -1,0 +1,156 @@
+//! Keyword options of the policies -> rules, each checked and named in its error.
+//!
+//! Defaults live in the Python classes; every option a rule has must be present here.
+
+mod classic;
+pub mod read;
+
+use std::hash::{BuildHasher, RandomState};
+
+use cachelb_core::hashing::{Hasher, Scheme};
+use cachelb_core::index::Matcher;
+use cachelb_core::policy::{Placements, Rule};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use self::read::{ABOVE_ZERO, Options, millis, number, whole};
+
+/// What a policy needs from the prompt of a request, beside its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Need {
+    /// The hash of the first tokens, at most this many, for requests without a session.
+    pub prefix: Option<usize>,
+    /// The hashes of all blocks.
+    pub blocks: bool,
+}
+
+impl Need {
+    /// Nothing else.
+    pub const LENGTH: Self = Self {
+        prefix: None,
+        blocks: false,
+    };
+    /// The hashes of all blocks.
+    pub const BLOCKS: Self = Self {
+        prefix: None,
+        blocks: true,
+    };
+
+    /// As much of the prompt's head as option `prefix_token_count` says.
+    pub fn prefix(given: &Options<'_, '_>) -> PyResult<Self> {
+        let count = given.integer("prefix_token_count", 1, u64::from(u32::MAX))? as usize;
+        Ok(Self {
+            prefix: Some(count),
+            blocks: false,
+        })
+    }
+}
+
+/// A rule and what it needs.
+#[derive(Debug)]
+pub struct Ruled {
+    pub rule: Box<dyn Rule>,
+    pub need: Need,
+}
+
+impl Ruled {
+    pub fn new(rule: impl Rule + 'static, need: Need) -> Self {
+        Self {
+            rule: Box::new(rule),
+            need,
+        }
+    }
+}
+
+/// Options that rules share with what runs them.
+#[derive(Debug, Clone, Copy)]
+pub struct Common {
+    /// Seed of ties, samples and of rules that hash.
+    pub seed: u64,
+}
+
+/// A policy's settings.
+#[derive(Debug)]
+pub struct Configured {
+    pub ruled: Ruled,
+    pub placements: Placements,
+    pub hasher: Hasher,
+    pub seed: u64,
+    pub booking_ttl_ms: u64,
+}
+
+/// Reads `options` for the rule called `rule`.
+pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured> {
+    let given = Options(options);
+    let block_size = given.integer("block_size", 1, 1024)?;
+    let seed = given
+        .optional("seed")?
+        .map(|value| whole("seed", &value, 0, u64::MAX))
+        .transpose()?
+        .unwrap_or_else(|| RandomState::new().hash_one(rule));
+    let ruled = read_rule(rule, &given, Common { seed })?;
+    let placements = if ruled.rule.records_placement() {
+        placements(&given)?
+    } else {
+        Placements::default()
+    };
+    // A rule that hashes the prompt's head only has no hash seed of its own: routers with equal seeds agree.
+    let hash_seed = if ruled.need.blocks {
+        given.integer("hash_seed", 0, u64::MAX)?
+    } else if ruled.need.prefix.is_some() {
+        seed
+    } else {
+        cachelb_core::hashing::DEFAULT_SEED
+    };
+    Ok(Configured {
+        hasher: Hasher::new(placements.scheme, block_size as usize, hash_seed)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?,
+        ruled,
+        placements,
+        seed,
+        booking_ttl_ms: millis(given.number("booking_ttl_s", ABOVE_ZERO)?),
+    })
+}
+
+/// The rule called `rule` with its options.
+pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Ruled> {
+    for read in [classic::read] {
+        if let Some(ruled) = read(rule, given, common)? {
+            return Ok(ruled);
+        }
+    }
+    Err(PyValueError::new_err(format!(
+        "there is no native rule {rule:?}"
+    )))
+}
+
+/// How the placements of a rule that matches prefixes are remembered; `hashing` and `matcher` are optional.
+pub fn placements(given: &Options<'_, '_>) -> PyResult<Placements> {
+    let schemes = [
+        ("chained", Scheme::Chained),
+        ("positional", Scheme::Positional),
+    ];
+    let matchers = [
+        ("kary", Matcher::Kary),
+        ("binary", Matcher::Binary),
+        ("linear", Matcher::Linear),
+    ];
+    let placements = Placements {
+        scheme: given.choice_or("hashing", &schemes, Scheme::Chained)?,
+        matcher: given.choice_or("matcher", &matchers, Matcher::Kary)?,
+        max_blocks_per_worker: given.integer("max_blocks_per_worker", 1, u64::from(u32::MAX))?
+            as u32,
+        ttl_ms: given
+            .optional("ttl_s")?
+            .map(|v| number("ttl_s", &v, ABOVE_ZERO))
+            .transpose()?
+            .map(millis),
+    };
+    if placements.scheme == Scheme::Positional && placements.ttl_ms.is_some() {
+        return Err(PyValueError::new_err(
+            "ttl_s needs hashing=\"chained\": positional blocks have no time to live",
+        ));
+    }
+    Ok(placements)
+}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cachelb._core import BlockTracker, Match, Namespace, hash_blocks, hash_text
 from cachelb.decision import Decision
 from cachelb.errors import CachelbError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
+from cachelb.session import session_key
 
 __all__ = [
     "BlockTracker",
@@ -21,6 +22,7 @@ __all__ = [
     "__version__",
     "hash_blocks",
     "hash_text",
+    "session_key",
 ]
 
 if TYPE_CHECKING:

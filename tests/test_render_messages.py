@@ -242,9 +242,9 @@ def test_long_words_outside_of_text_are_taken_for_bytes() -> None:
     text = render_messages([message])
     assert RAW[0][:64] not in text
     assert text != render_messages([message | {"images": [RAW[1]]}])
-    thought = "I think so. " * 100
-    part = {"type": "thinking", "thinking": thought}
-    assert thought in render_messages([{"role": "assistant", "content": [part]}])
+    for thought in ("I think so. " * 100, "我思故我在" * 200):
+        part = {"type": "thinking", "thinking": thought}
+        assert thought in render_messages([{"role": "assistant", "content": [part]}])
 
 
 @pytest.mark.parametrize("url", ["https://host/a.png", "HTTPS://host/" + "a" * 600], ids=["short", "long"])
@@ -266,6 +266,13 @@ def test_text_that_looks_like_bytes_stays() -> None:
     word = f"data:image/png;base64,{RAW[0]}"
     for message in ({"content": word}, {"content": [{"type": "text", "text": word}]}, {"reasoning": word}):
         assert word in render_messages([{"role": "user", **message}])
+
+
+def test_half_of_a_surrogate_pair_renders_like_any_character() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:\ud83d"}}
+    texts = [render_messages([{"role": "user", "content": ["a\ud83d", *more]}]) for more in ([], [image])]
+    assert texts[0].endswith("a\ud83d")
+    assert texts[1].startswith(texts[0])
 
 
 def nested(depth: int) -> Any:

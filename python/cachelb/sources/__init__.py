@@ -1,0 +1,27 @@
+"""Load sources: what engines say of their own load, brought to the router.
+
+Example:
+    >>> from cachelb.sources import MetricsSource
+    >>> source = MetricsSource(interval_s=0.1)  # router.attach(source)
+"""
+
+from __future__ import annotations
+
+from cachelb.sources.base import LoadReport, LoadTarget, Source
+from cachelb.sources.metrics import MetricsSource, MetricsSourceStats
+from cachelb.sources.orca import OrcaError, parse_orca
+from cachelb.sources.poller import WorkerPolls
+from cachelb.sources.prometheus_text import MetricsPage, read_metrics_page
+
+__all__ = [
+    "LoadReport",
+    "LoadTarget",
+    "MetricsPage",
+    "MetricsSource",
+    "MetricsSourceStats",
+    "OrcaError",
+    "Source",
+    "WorkerPolls",
+    "parse_orca",
+    "read_metrics_page",
+]

@@ -1,0 +1,126 @@
+"""What a load source is, what it feeds, and what it hands over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What an engine says of its own load; None means it did not say.
+
+    Attributes:
+        running: Requests being computed.
+        waiting: Requests accepted and not yet scheduled.
+        queued_tokens: Prompt tokens of the waiting requests.
+        kv_usage: Part of the KV cache that running requests hold, from 0 to 1.
+        prefill_tps: Prompt tokens computed per second of work.
+        gen_tps: Output tokens per second of work.
+        kv_blocks: Blocks the KV cache has, counted in blocks of `block_size`.
+        block_size: Tokens per block, as the engine's prefix hashes count them.
+
+    Example:
+        >>> from cachelb.sources import LoadReport
+        >>> LoadReport(running=3, waiting=0).kv_usage is None
+        True
+    """
+
+    running: int | None = None
+    waiting: int | None = None
+    queued_tokens: int | None = None
+    kv_usage: float | None = None
+    prefill_tps: float | None = None
+    gen_tps: float | None = None
+    kv_blocks: int | None = None
+    block_size: int | None = None
+
+
+class LoadTarget(Protocol):
+    """What a load source needs of a router; `cachelb.Router` has it.
+
+    Example:
+        >>> from cachelb.sources import LoadTarget
+        >>> class Printer:
+        ...     def keys(self) -> list[str]:
+        ...         return ["http://gpu0:8000"]
+        ...     def update_load(self, worker, /, **report):
+        ...         print(worker, report["running"])
+        ...     def learn_worker(self, worker, /, *, kv_blocks=None, block_size=None): ...
+        >>> target: LoadTarget = Printer()
+        >>> target.keys()
+        ['http://gpu0:8000']
+    """
+
+    def keys(self) -> list[str]:
+        """Return the keys of the workers that are registered now."""
+        ...
+
+    def update_load(
+        self,
+        worker: str,
+        /,
+        *,
+        running: int | None = None,
+        waiting: int | None = None,
+        queued_tokens: int | None = None,
+        kv_usage: float | None = None,
+        prefill_tps: float | None = None,
+        gen_tps: float | None = None,
+        age_s: float = 0.0,
+    ) -> None:
+        """Take one load report of a worker.
+
+        Args:
+            worker: Key of the worker.
+            running: Requests being computed.
+            waiting: Requests not yet scheduled.
+            queued_tokens: Prompt tokens of the waiting requests.
+            kv_usage: Part of the KV cache in use, from 0 to 1.
+            prefill_tps: Prompt tokens computed per second of work.
+            gen_tps: Output tokens per second of work.
+            age_s: Seconds since the engine took these values.
+
+        Raises:
+            KeyError: The worker is not registered (any more).
+        """
+        ...
+
+    def learn_worker(self, worker: str, /, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
+        """Take facts about a worker that its engine states.
+
+        Args:
+            worker: Key of the worker.
+            kv_blocks: Blocks its KV cache has.
+            block_size: Tokens per block.
+
+        Raises:
+            KeyError: The worker is not registered (any more).
+            ValueError: The worker cannot be used like this, for example with a block size other than the router's.
+        """
+        ...
+
+
+class Source(Protocol):
+    """Something that feeds a router from the background: what `Router.attach` takes.
+
+    `start` and `stop` are called by the router. After a fork, `start` is called again in the child, where the threads
+    of the parent do not exist.
+
+    Example:
+        >>> from cachelb.sources import MetricsSource, Source
+        >>> source: Source = MetricsSource()
+        >>> source.stop()  # stopping what never started is fine
+    """
+
+    def start(self, router: LoadTarget, /) -> None:
+        """Begin to feed the router.
+
+        Args:
+            router: What to feed.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End feeding; idempotent."""
+        ...

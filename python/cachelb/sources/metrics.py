@@ -1,0 +1,219 @@
+"""A load source that polls the metrics pages of engines in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cachelb.sources.http import default_metrics_url, metrics_address
+from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
+
+    from cachelb.sources.base import LoadTarget
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_FOLLOW_S = 1.0
+_JOIN_S = 1.0
+"""How long `stop` waits for the thread beyond one timeout; every wait in it is cancelled, so this is for a busy GIL."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSourceStats:
+    """How polling goes.
+
+    Attributes:
+        polls: Pages asked for, of workers that are gone too.
+        failures: Pages that could not be had or read, of workers that are gone too.
+        workers: Per key of the workers polled now.
+    """
+
+    polls: int
+    failures: int
+    workers: Mapping[str, WorkerPolls]
+
+
+class MetricsSource:
+    """Polls every worker's metrics page and reports its load to the router.
+
+    One thread polls all workers over connections that stay open. A worker that is slow or dead delays only itself: it
+    is asked again after 2, 4, 8... intervals, up to 5 seconds. The thread follows the workers of the router.
+
+    vLLM, SGLang (`--enable-metrics`) and TensorRT-LLM pages are understood; trtllm-serve has its page elsewhere:
+    `url=lambda key: key + "/prometheus/metrics"`. A page that names data-parallel ranks is reported as one worker,
+    with requests added up and `kv_usage` averaged. Engines need some milliseconds of their front-end process per page,
+    so a page that takes long to come is asked for at most half of the time.
+
+    Args:
+        interval_s: Seconds between two polls of one worker.
+        timeout_s: Seconds a worker has for one answer, connecting included.
+        url: Function from a worker's key to the URL of its metrics page, or to None for a worker not to be polled.
+            Default: scheme, host and port of the key with `/metrics`; `unix:///path.sock` works too.
+        headers: Headers to send, such as `Authorization`.
+        max_concurrency: Polls under way at once.
+        tls: What to check `https` servers with. Default: the system's certificates.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> from cachelb.sources import MetricsSource
+        >>> source = MetricsSource(interval_s=0.1)
+        >>> source.stats().polls  # router.attach(source) starts it, router.close() stops it
+        0
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_s: float = 0.1,
+        timeout_s: float = 1.0,
+        url: Callable[[str], str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_concurrency: int = 256,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        for name, value in (("interval_s", interval_s), ("timeout_s", timeout_s)):
+            if not 0.0 < value < float("inf"):
+                raise ValueError(f"{name} must be a number above 0, got {value}")
+        if max_concurrency < 1:
+            raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
+        self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, dict(headers or {}), tls)
+        self._max_concurrency = max_concurrency
+        metrics_address("http://host/metrics", self._settings.headers)  # bad headers are refused here, not per poll
+        self._run: _Run | None = None
+        self._abandoned: list[_Run] = []
+
+    def start(self, router: LoadTarget, /) -> None:
+        """Begin to poll.
+
+        Args:
+            router: What to feed; its `keys()` are followed.
+
+        Raises:
+            RuntimeError: The source is running already; one source feeds one router.
+        """
+        if self._run is not None and self._run.pid == os.getpid():
+            raise RuntimeError("this source is attached already: make one MetricsSource per router")
+        if self._run is not None:
+            # After a fork: the parent's loop and sockets are kept unused, since collecting them would close them.
+            self._abandoned.append(self._run)
+        self._run = _Run(self._settings, self._max_concurrency, router)
+        self._run.start()
+
+    def stop(self) -> None:
+        """End polling: close every connection and wait for the thread. Idempotent."""
+        run, self._run = self._run, None
+        if run is not None and run.pid == os.getpid():
+            run.stop()
+
+    def stats(self) -> MetricsSourceStats:
+        """Return how polling goes.
+
+        Returns:
+            Counters since the start; all zero before it.
+        """
+        return MetricsSourceStats(0, 0, {}) if self._run is None else self._run.stats()
+
+
+class _Run:
+    """One life of the source's thread, from start to stop."""
+
+    def __init__(self, settings: PollSettings, max_concurrency: int, router: LoadTarget) -> None:
+        self.pid = os.getpid()
+        self._settings = settings
+        self._max_concurrency = max_concurrency
+        self._router = router
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._work, name="cachelb-metrics", daemon=True)
+        self._main: asyncio.Task[None] | None = None
+        self._pollers: dict[str, Poller] = {}
+        self._past_polls = 0
+        self._past_failures = 0
+        self._is_lost = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._main = self._loop.create_task(self._follow())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Cancel everything and wait for the thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended by itself
+            self._loop.call_soon_threadsafe(self._cancel)
+        self._thread.join(self._settings.timeout_s + _JOIN_S)
+        if self._thread.is_alive():
+            _log.warning("the polling thread is still inside a call of the router; it ends when that returns")
+
+    def stats(self) -> MetricsSourceStats:
+        """Return the counters."""
+        workers = {key: poller.stats() for key, poller in list(self._pollers.items())}
+        return MetricsSourceStats(
+            polls=self._past_polls + sum(worker.polls for worker in workers.values()),
+            failures=self._past_failures + sum(worker.failures for worker in workers.values()),
+            workers=workers,
+        )
+
+    def _cancel(self) -> None:
+        """Ask the main task to end, on the loop's thread."""
+        if self._main is not None:
+            self._main.cancel()
+
+    def _work(self) -> None:
+        """Run the loop until cancelled."""
+        assert self._main is not None  # noqa: S101 - set before the thread starts
+        names = ThreadPoolExecutor(max_workers=4, thread_name_prefix="cachelb-metrics-names")
+        self._loop.set_default_executor(names)
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._main)
+        finally:
+            names.shutdown(wait=False, cancel_futures=True)  # a hanging name server must not hold up `stop`
+            self._loop.close()
+
+    async def _follow(self) -> None:
+        """Keep one task per worker of the router."""
+        slots = asyncio.Semaphore(self._max_concurrency)
+        tasks: dict[str, asyncio.Task[None]] = {}
+        leaving: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                keys = self._keys(tasks.keys())
+                for key in tasks.keys() - keys:
+                    task = tasks.pop(key)
+                    task.cancel()
+                    leaving.add(task)
+                    task.add_done_callback(leaving.discard)
+                    gone = self._pollers.pop(key).stats()
+                    self._past_polls += gone.polls
+                    self._past_failures += gone.failures
+                for key in keys - tasks.keys():
+                    poller = self._pollers[key] = Poller(key, self._settings, self._router)
+                    tasks[key] = asyncio.create_task(poller.poll_forever(slots))
+                await asyncio.sleep(min(self._settings.interval_s, _LONGEST_FOLLOW_S))
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), *leaving, return_exceptions=True)
+
+    def _keys(self, before: AbstractSet[str]) -> AbstractSet[str]:
+        """Return the workers of the router; those of before if it cannot say."""
+        try:
+            keys = set(self._router.keys())
+        except Exception:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
+            if not self._is_lost:
+                _log.exception("the router does not name its workers; polling goes on with the ones known")
+            self._is_lost = True
+            return before
+        self._is_lost = False
+        return keys

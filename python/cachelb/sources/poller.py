@@ -1,0 +1,205 @@
+"""Polls the metrics page of one worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cachelb.sources.http import PageClient, PageError, metrics_address
+from cachelb.sources.prometheus_text import read_metrics_page
+from cachelb.sources.throughput import Throughput
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+
+    from cachelb.sources.base import LoadTarget
+    from cachelb.sources.http import Address
+    from cachelb.sources.prometheus_text import MetricsPage
+
+_log = logging.getLogger("cachelb.sources.metrics")
+
+_LONGEST_BACKOFF_S = 5.0
+_MOST_DOUBLINGS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPolls:
+    """How polling one worker goes.
+
+    Attributes:
+        polls: Pages asked for.
+        failures: Pages that could not be had or read.
+        dropped: Samples on its pages with a known name that made no sense.
+        refused: Facts about it that the router did not take, such as another block size.
+        readable: Whether the last page could be read; None before the first answer.
+        last_error: Class of the last failure ("TimeoutError", "HTTP 503", "no known metrics"), kept after recovery.
+        engine: "vllm", "sglang" or "trtllm", once known.
+    """
+
+    polls: int = 0
+    failures: int = 0
+    dropped: int = 0
+    refused: int = 0
+    readable: bool | None = None
+    last_error: str | None = None
+    engine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PollSettings:
+    """How to poll.
+
+    Attributes:
+        interval_s: Seconds between two polls.
+        timeout_s: Seconds for one answer.
+        url: From a worker's key to its metrics URL, or None.
+        headers: Headers to send.
+        tls: What to check servers with.
+    """
+
+    interval_s: float
+    timeout_s: float
+    url: Callable[[str], str | None]
+    headers: Mapping[str, str]
+    tls: ssl.SSLContext | None
+
+
+class Poller:
+    """Polls one worker and reports to the router; lives on the event loop of the source."""
+
+    def __init__(self, key: str, settings: PollSettings, router: LoadTarget) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            key: Key of the worker.
+            settings: How to poll.
+            router: What to feed.
+        """
+        self._key = key
+        self._settings = settings
+        self._router = router
+        self._throughput = Throughput()
+        self._told: tuple[int | None, int | None] = (None, None)
+        self._polls = 0
+        self._failures = 0
+        self._dropped = 0
+        self._refused = 0
+        self._readable: bool | None = None
+        self._last_error: str | None = None
+        self._engine: str | None = None
+
+    def stats(self) -> WorkerPolls:
+        """Return the counters; callable from any thread."""
+        return WorkerPolls(
+            polls=self._polls,
+            failures=self._failures,
+            dropped=self._dropped,
+            refused=self._refused,
+            readable=self._readable,
+            last_error=self._last_error,
+            engine=self._engine,
+        )
+
+    async def poll_forever(self, slots: asyncio.Semaphore) -> None:
+        """Poll until cancelled.
+
+        Args:
+            slots: Limits the polls under way at once.
+        """
+        address = self._address()
+        if address is None:
+            return
+        client = PageClient(address, self._settings.tls)
+        interval_s = self._settings.interval_s
+        failures = 0
+        try:
+            await asyncio.sleep(random.random() * interval_s)  # so that a fleet is not polled in one burst
+            while True:
+                async with slots:
+                    begun_s = asyncio.get_running_loop().time()
+                    failures = 0 if await self._poll(client) else failures + 1
+                    took_s = asyncio.get_running_loop().time() - begun_s
+                backoff_s = min(interval_s * 2 ** min(failures, _MOST_DOUBLINGS), _LONGEST_BACKOFF_S)
+                await asyncio.sleep(max(interval_s - took_s, took_s) if failures == 0 else max(interval_s, backoff_s))
+        finally:
+            client.close()
+
+    def _address(self) -> Address | None:
+        """Work out where the page is; None if the worker is not to be polled or has no usable URL."""
+        try:
+            url = self._settings.url(self._key)
+            return None if url is None else metrics_address(url, self._settings.headers)
+        except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are polled all the same
+            reason = str(error) if isinstance(error, ValueError) else type(error).__name__
+            self._fail("no metrics URL", reason)
+            return None
+
+    async def _poll(self, client: PageClient) -> bool:
+        """Fetch one page and report it; return whether it could be read."""
+        loop = asyncio.get_running_loop()
+        sent_s = loop.time()
+        self._polls += 1
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                body = await client.get()
+        except PageError as error:
+            self._fail(str(error))
+            return False
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be encoded
+            self._fail(type(error).__name__)
+            return False
+        page = read_metrics_page(body)
+        self._dropped += page.dropped
+        if page.engine is None:
+            self._fail("no known metrics", "the page has no metric of vLLM, SGLang or TensorRT-LLM")
+            return False
+        self._engine = page.engine
+        if self._readable is False:
+            _log.info("the metrics page of %s is readable again", _shown(self._key))
+        self._readable = True
+        self._report(page, sent_s, loop.time())
+        return True
+
+    def _report(self, page: MetricsPage, sent_s: float, now_s: float) -> None:
+        """Tell the router."""
+        prefill_tps, gen_tps = self._throughput.observe(page, now_s=sent_s)
+        load = page.load
+        try:
+            self._router.update_load(
+                self._key,
+                running=load.running,
+                waiting=load.waiting,
+                queued_tokens=load.queued_tokens,
+                kv_usage=load.kv_usage,
+                prefill_tps=prefill_tps,
+                gen_tps=gen_tps,
+                age_s=now_s - sent_s,  # the engine took the values at some moment after the request was sent
+            )
+            facts = (load.kv_blocks, load.block_size)
+            if facts not in ((None, None), self._told):
+                self._told = facts
+                self._router.learn_worker(self._key, kv_blocks=load.kv_blocks, block_size=load.block_size)
+        except KeyError:
+            self._told = (None, None)  # removed a moment ago; the source ends this poller with its next look at keys()
+        except ValueError as error:
+            self._refused += 1
+            if self._refused == 1:
+                _log.warning("the router refuses what the engine of %s states: %s", _shown(self._key), error)
+
+    def _fail(self, kind: str, detail: str = "") -> None:
+        """Count a failure; log the first of a row."""
+        self._failures += 1
+        self._last_error = kind
+        if self._readable is not False:
+            _log.warning("the metrics page of %s is not readable: %s", _shown(self._key), detail or kind)
+        self._readable = False
+
+
+def _shown(key: str) -> str:
+    """Return a worker's key for a log line, without a password or query in it."""
+    scheme, sign, rest = key.rpartition("://")
+    return scheme + sign + rest.rpartition("@")[2].partition("?")[0]

@@ -1,0 +1,157 @@
+"""A metrics server on loopback that misbehaves on request, and a router that writes down what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import threading
+import time
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+DEADLINE_S = 30.0
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds that nothing announces."""
+    end = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < end, "the condition does not come true"
+        pause.wait(0.002)
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    engine: FakeEngine
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is part of the tests."""
+
+
+class FakeEngine:
+    """Serves one page; every attribute may change while it runs."""
+
+    def __init__(self, page: bytes, *, port: int = 0) -> None:
+        self.page = page
+        self.status = 200
+        self.is_chunked = False
+        self.closes_after_answer = False
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.requests: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.connections: list[socket.socket] = []
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server.engine = self
+        self.port = int(self._server.server_address[1])
+        self.key = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening and cut every connection."""
+        self.may_answer.set()
+        self._server.shutdown()
+        self._thread.join()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):  # closed by its handler already
+                connection.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.engine.connections.append(self.connection)
+
+    def do_GET(self) -> None:
+        engine = self.server.engine
+        engine.requests.append(dict(self.headers))
+        engine.paths.append(self.path)
+        engine.may_answer.wait(DEADLINE_S)
+        self.send_response(engine.status)
+        if engine.closes_after_answer:
+            self.send_header("Connection", "close")
+        if engine.is_chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+            body = b"".join(
+                b"%x\r\n%b\r\n" % (len(part), part)
+                for part in (engine.page[at : at + 1000] for at in range(0, len(engine.page), 1000))
+            )
+            body += b"0\r\n\r\n"
+        else:
+            self.send_header("Content-Length", str(len(engine.page)))
+            body = engine.page
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
+        """Be quiet."""
+
+
+class RecordingRouter:
+    """Stands in for the router: keeps every report and fact, and can wait for one."""
+
+    def __init__(self, *keys: str, block_size: int = 16) -> None:
+        self.current = list(keys)
+        self.block_size = block_size
+        self.reports: list[tuple[str, dict[str, Any]]] = []
+        self.facts: list[tuple[str, int | None, int | None]] = []
+        self._changed = threading.Condition()
+
+    def keys(self) -> list[str]:
+        return list(self.current)
+
+    def update_load(self, worker: str, /, **report: Any) -> None:
+        if worker not in self.current:
+            raise KeyError(worker)
+        with self._changed:
+            self.reports.append((worker, report))
+            self._changed.notify_all()
+
+    def learn_worker(self, worker: str, /, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
+        self.facts.append((worker, kv_blocks, block_size))
+        if block_size != self.block_size:
+            raise ValueError(f"block size {block_size} of {worker} is not the router's {self.block_size}")
+
+    def wait_for(self, key: str, **wanted: Any) -> dict[str, Any]:
+        """Wait for a report of a worker, from now on, that has these values; return it."""
+        seen = len(self.reports)
+
+        def match() -> dict[str, Any] | None:
+            return next(
+                (
+                    report
+                    for worker, report in self.reports[seen:]
+                    if worker == key and wanted.items() <= report.items()
+                ),
+                None,
+            )
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: match() is not None, DEADLINE_S), f"no report with {wanted}"
+        found = match()
+        assert found is not None
+        return found
+
+    def count(self, key: str) -> int:
+        return sum(worker == key for worker, _ in self.reports)

@@ -1,0 +1,166 @@
+"""The HTTP client of the poller: addresses and responses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.models.metrics_server import FakeEngine
+
+from cachelb.sources.http import (
+    MAX_PAGE_BYTES,
+    PageClient,
+    PageError,
+    ResponseReader,
+    default_metrics_url,
+    metrics_address,
+)
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + PLAIN
+
+
+@pytest.mark.parametrize("response", [PLAIN, CHUNKED, INTERIM], ids=["plain", "chunked", "interim"])
+@given(data=st.data())
+def test_response_is_the_same_wherever_it_is_cut(response: bytes, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(1, len(response) - 1), max_size=6)))
+    reader = ResponseReader()
+    done = [reader.feed(response[a:b]) for a, b in zip([0, *cuts], [*cuts, len(response)], strict=True)]
+    assert done[-1] is True
+    assert not any(done[:-1]) or cuts[-1] == len(response)
+    assert (reader.status, reader.body, reader.keep_alive) == (200, b"hello world", True)
+
+
+@given(
+    st.binary(max_size=200), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED[:48], b"HTTP/1.1 200 OK\r\n\r\n"])
+)
+def test_any_bytes_are_a_response_or_a_page_error(tail: bytes, head: bytes) -> None:
+    reader = ResponseReader()
+    try:
+        reader.feed(head + tail)
+    except PageError as error:
+        assert str(error) in {"not HTTP", "page too large"}  # noqa: PT017 - either outcome is right
+
+
+def test_body_without_a_length_ends_with_the_connection() -> None:
+    reader = ResponseReader()
+    assert reader.feed(b"HTTP/1.0 200 OK\r\n\r\nhello") is False
+    assert (reader.end(), reader.body, reader.keep_alive) == (True, b"hello", False)
+
+
+@pytest.mark.parametrize("response", [PLAIN[:-1], CHUNKED[:-5], b"HTTP/1.1 200", b""])
+def test_connection_that_ends_early_leaves_the_response_incomplete(response: bytes) -> None:
+    reader = ResponseReader()
+    reader.feed(response)
+    assert reader.end() is False
+    assert reader.is_untouched is (not response)
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 abc\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "not HTTP"),
+        (CHUNKED[:48] + b"zz\r\n", "not HTTP"),
+        (CHUNKED[:48] + b"-5\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "header too large"),
+        (CHUNKED[:48] + b"ffffffff\r\n", "page too large"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_PAGE_BYTES + 1), "page too large"),
+    ],
+)
+def test_response_that_cannot_be_used_is_refused(response: bytes, error: str) -> None:
+    with pytest.raises(PageError, match=error):
+        ResponseReader().feed(response)
+
+
+@pytest.mark.parametrize(
+    ("key", "url"),
+    [
+        ("http://gpu0:8000", "http://gpu0:8000/metrics"),
+        ("https://gpu0/v1?x=1", "https://gpu0/metrics"),
+        ("gpu0:8000", "http://gpu0:8000/metrics"),
+        ("http://[::1]:8000", "http://[::1]:8000/metrics"),
+        ("unix:///run/engine.sock", "unix:///run/engine.sock"),
+    ],
+)
+def test_metrics_stand_beside_the_api(key: str, url: str) -> None:
+    assert default_metrics_url(key) == url
+
+
+@pytest.mark.parametrize("key", ["gpu0", "", "grpc://gpu0:1", "http://", "http://gpu0:port"])
+def test_key_that_is_no_address_has_no_metrics(key: str) -> None:
+    with pytest.raises(ValueError, match=r"no address|must be valid"):
+        default_metrics_url(key)
+
+
+def test_request_names_host_and_target_and_lets_headers_be_replaced() -> None:
+    address = metrics_address("http://user:p%40ss@gpu0:81/a/metrics?b=c", {"accept": "*/*", "X-Key": "k"})
+    assert (address.host, address.port, address.tls) == ("gpu0", 81, False)
+    lines = address.request.decode().split("\r\n")
+    assert lines[:2] == ["GET /a/metrics?b=c HTTP/1.1", "Host: gpu0:81"]
+    assert {"accept: */*", "X-Key: k", "Authorization: Basic dXNlcjpwQHNz"} <= set(lines)
+    assert "Accept: text/plain" not in lines
+
+
+def test_scheme_decides_port_and_tls() -> None:
+    assert (metrics_address("https://[::1]/m", {}).host, metrics_address("https://[::1]/m", {}).port) == ("::1", 443)
+    assert metrics_address("http://gpu0/m", {}).port == 80
+    assert metrics_address("unix:///run/a%20b.sock", {}).socket_path == "/run/a b.sock"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://gpu0/metrics",
+        "unix://gpu0",
+        "http:///metrics",
+        "http://gpu0/ä",
+        "http://s3cret@/x",
+        "http://u:s3cret/x@y",
+        "http://[s3cret",
+    ],
+)
+def test_url_that_cannot_be_polled_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(ValueError, match="a metrics URL") as caught:
+        metrics_address(url, {})
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_idle_connection_that_the_server_closed_is_opened_again(*, is_noticed: bool) -> None:
+    async def fetch_twice(engine: FakeEngine) -> list[bytes]:
+        client = PageClient(metrics_address(f"{engine.key}/metrics", {}), None)
+        pages = [await client.get()]
+        engine.connections[0].shutdown(socket.SHUT_RDWR)
+        while is_noticed and client._stream is not None and client._stream.is_open:  # noqa: ASYNC110 - the client announces nothing
+            await asyncio.sleep(0.001)
+        pages.append(await client.get())
+        client.close()
+        return pages
+
+    with FakeEngine(b"page") as engine:
+        assert asyncio.run(fetch_twice(engine)) == [b"page", b"page"]
+        assert len(engine.connections) == 2
+
+
+def test_answer_that_comes_after_its_fetch_was_given_up_is_not_taken_for_the_next() -> None:
+    async def fetch(engine: FakeEngine) -> bytes:
+        client = PageClient(metrics_address(f"{engine.key}/metrics", {}), None)
+        engine.may_answer.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.get()
+        engine.page = b"second"
+        engine.may_answer.set()
+        page = await client.get()
+        client.close()
+        return page
+
+    with FakeEngine(b"first") as engine:
+        assert asyncio.run(fetch(engine)) == b"second"
+        assert len(engine.connections) == 2

@@ -1,0 +1,372 @@
+"""The poller against real servers on loopback: what it reports, and what misbehaving workers do to it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socketserver
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.models.metrics_pages import sglang_page, vllm_page
+from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually
+
+from cachelb.sources import MetricsSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def attach() -> Iterator[Callable[..., MetricsSource]]:
+    """Start sources, and see that stopping them leaves no thread."""
+    sources: list[MetricsSource] = []
+
+    def start(router: RecordingRouter, **options: Any) -> MetricsSource:
+        source = MetricsSource(**{"interval_s": 0.005, "timeout_s": 10.0} | options)
+        sources.append(source)
+        source.start(router)
+        return source
+
+    yield start
+    for source in sources:
+        source.stop()
+    gc.collect()  # a socket that was left open would warn here
+    assert [thread.name for thread in threading.enumerate() if thread.name == "cachelb-metrics"] == []
+
+
+def test_reports_of_every_worker_arrive_with_their_age(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page(running=(3.0,))) as first, FakeEngine(sglang_page(running=7.0)) as second:
+        router = RecordingRouter(first.key, second.key)
+        source = attach(router)
+        report = router.wait_for(first.key, running=3, waiting=1, kv_usage=0.25, queued_tokens=None)
+        assert 0.0 < report["age_s"] < DEADLINE_S
+        router.wait_for(second.key, running=7, waiting=2)
+        assert {key: worker.engine for key, worker in source.stats().workers.items()} == {
+            first.key: "vllm",
+            second.key: "sglang",
+        }
+
+
+def test_age_counts_from_the_request_when_the_answer_is_late(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        engine.may_answer.clear()
+        router = RecordingRouter(engine.key)
+        attach(router)
+        eventually(lambda: len(engine.requests) == 1)
+        threading.Timer(0.2, engine.may_answer.set).start()
+        assert router.wait_for(engine.key)["age_s"] >= 0.1
+
+
+def test_one_connection_serves_many_polls(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        attach(RecordingRouter(engine.key))
+        eventually(lambda: len(engine.requests) >= 10)
+        assert len(engine.connections) == 1
+
+
+def test_chunked_pages_are_read(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page(running=(9.0,))) as engine:
+        engine.is_chunked = True
+        router = RecordingRouter(engine.key)
+        attach(router)
+        router.wait_for(engine.key, running=9)
+        router.wait_for(engine.key, running=9)
+
+
+def test_server_that_closes_after_each_answer_is_polled_without_failures(
+    attach: Callable[..., MetricsSource],
+) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        engine.closes_after_answer = True
+        source = attach(RecordingRouter(engine.key))
+        eventually(lambda: len(engine.connections) >= 5)
+        assert source.stats().failures == 0
+
+
+def test_slow_worker_delays_only_itself(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as slow, FakeEngine(vllm_page()) as quick:
+        slow.may_answer.clear()
+        router = RecordingRouter(slow.key, quick.key)
+        attach(router)
+        eventually(lambda: len(slow.requests) == 1)
+        for _ in range(5):
+            router.wait_for(quick.key)
+        assert router.count(slow.key) == 0
+        slow.may_answer.set()
+        router.wait_for(slow.key)
+
+
+def test_hanging_worker_times_out_and_comes_back(
+    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cachelb.sources.metrics")
+    with FakeEngine(vllm_page()) as engine:
+        router = RecordingRouter(engine.key)
+        source = attach(router, timeout_s=0.05)
+        router.wait_for(engine.key)
+        engine.may_answer.clear()
+        eventually(lambda: source.stats().failures >= 2)
+        worker = source.stats().workers[engine.key]
+        assert (worker.readable, worker.last_error) == (False, "TimeoutError")
+        engine.may_answer.set()
+        router.wait_for(engine.key)
+        eventually(lambda: source.stats().workers[engine.key].readable is True)
+    assert [record.levelname for record in caplog.records][:2] == ["WARNING", "INFO"]
+
+
+def test_dead_worker_is_logged_once_and_polled_less_and_less(
+    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        port = engine.port
+    with FakeEngine(vllm_page()) as alive:
+        router = RecordingRouter(f"http://127.0.0.1:{port}", alive.key)
+        source = attach(router)
+        eventually(lambda: source.stats().failures >= 4)
+        polls_before = source.stats().workers[alive.key].polls
+        for _ in range(5):
+            router.wait_for(alive.key)
+        stats = source.stats().workers
+        assert stats[alive.key].polls - polls_before >= 5
+        assert stats[f"http://127.0.0.1:{port}"].last_error == "ConnectionRefusedError"
+        assert stats[f"http://127.0.0.1:{port}"].polls < stats[alive.key].polls
+    assert sum("not readable" in record.message and str(port) in record.message for record in caplog.records) == 1
+
+
+def test_worker_that_restarts_on_its_port_is_found_again(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page(running=(1.0,))) as engine:
+        router = RecordingRouter(engine.key)
+        source = attach(router)
+        router.wait_for(engine.key, running=1)
+    eventually(lambda: source.stats().failures >= 1)
+    with FakeEngine(vllm_page(running=(2.0,)), port=engine.port):
+        router.wait_for(engine.key, running=2)
+
+
+def test_workers_added_and_removed_are_followed(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as first, FakeEngine(vllm_page()) as second:
+        router = RecordingRouter(first.key)
+        source = attach(router)
+        router.wait_for(first.key)
+        router.current = [second.key]
+        router.wait_for(second.key)
+        eventually(lambda: list(source.stats().workers) == [second.key])
+        polled = len(first.requests)
+        for _ in range(5):
+            router.wait_for(second.key)
+        assert len(first.requests) <= polled + 1
+        assert source.stats().polls > source.stats().workers[second.key].polls
+
+
+@pytest.mark.parametrize(
+    ("page", "status", "error"),
+    [
+        pytest.param(b"busy", 503, "HTTP 503", id="status"),
+        pytest.param(b"", 204, "HTTP 204", id="nothing"),
+        pytest.param(b"<html>", 200, "no known metrics", id="another page"),
+    ],
+)
+def test_answer_without_metrics_is_a_named_failure(
+    attach: Callable[..., MetricsSource], page: bytes, status: int, error: str
+) -> None:
+    with FakeEngine(page) as engine:
+        engine.status = status
+        router = RecordingRouter(engine.key)
+        source = attach(router)
+        eventually(lambda: source.stats().failures >= 2)
+        assert source.stats().workers[engine.key].last_error == error
+        assert router.reports == []
+
+
+def test_facts_are_told_once_and_again_when_they_change(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        router = RecordingRouter(engine.key)
+        attach(router)
+        for _ in range(3):
+            router.wait_for(engine.key)
+        assert router.facts == [(engine.key, 4096, 16)]
+        engine.page = vllm_page(config='block_size="16",num_gpu_blocks="5000"')
+        eventually(lambda: router.facts[1:] == [(engine.key, 5000, 16)])
+
+
+def test_refused_facts_are_logged_once_and_polling_goes_on(
+    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        router = RecordingRouter(engine.key, block_size=32)
+        source = attach(router)
+        for _ in range(3):
+            router.wait_for(engine.key)
+        assert (source.stats().workers[engine.key].refused, source.stats().failures) == (1, 0)
+    assert [record.message for record in caplog.records if "block size" in record.message] == [
+        (
+            f"the router refuses what the engine of {engine.key} states: "
+            f"block size 16 of {engine.key} is not the router's 32"
+        )
+    ]
+
+
+def test_rates_come_from_the_counters_of_successive_pages(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page(prefill=(1_000.0, 2.0))) as engine:
+        router = RecordingRouter(engine.key)
+        attach(router)
+        assert router.wait_for(engine.key)["prefill_tps"] is None
+        engine.page = vllm_page(prefill=(9_000.0, 4.0))
+        assert router.wait_for(engine.key, prefill_tps=4_000.0)["prefill_tps"] == 4_000.0
+
+
+def test_stop_returns_while_a_worker_hangs(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        engine.may_answer.clear()
+        source = attach(RecordingRouter(engine.key), timeout_s=600.0)
+        eventually(lambda: len(engine.requests) == 1)
+        stopper = threading.Thread(target=source.stop)
+        stopper.start()
+        stopper.join(DEADLINE_S)
+        assert not stopper.is_alive()
+        assert not any(thread.name == "cachelb-metrics" for thread in threading.enumerate())
+
+
+def test_source_stops_twice_and_starts_again(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        router = RecordingRouter(engine.key)
+        source = attach(router)
+        router.wait_for(engine.key)
+        with pytest.raises(RuntimeError, match="one MetricsSource per router"):
+            source.start(router)
+        source.stop()
+        source.stop()
+        assert source.stats().polls == 0
+        source.start(router)
+        router.wait_for(engine.key)
+
+
+def test_password_and_headers_are_sent_and_never_logged(
+    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with FakeEngine(vllm_page()) as engine:
+        key = engine.key.replace("http://", "http://user:hunter2@")
+        router = RecordingRouter(key)
+        attach(router, headers={"X-Token": "s3cret"})
+        router.wait_for(key)
+        engine.status = 500
+        eventually(lambda: bool(caplog.records))
+        assert engine.requests[0]["Authorization"] == "Basic dXNlcjpodW50ZXIy"
+        assert (engine.requests[0]["X-Token"], engine.paths[0]) == ("s3cret", "/metrics")
+    assert "hunter2" not in caplog.text
+    assert "s3cret" not in caplog.text
+    assert f"127.0.0.1:{engine.port}" in caplog.text
+
+
+def test_url_function_says_where_the_page_is(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        router = RecordingRouter("gpu0", "gpu1")
+        source = attach(router, url={"gpu0": f"{engine.key}/prometheus/metrics?x=1", "gpu1": None}.get)
+        router.wait_for("gpu0")
+        assert set(engine.paths) == {"/prometheus/metrics?x=1"}
+        assert source.stats().workers["gpu1"].polls == 0
+        assert source.stats().workers["gpu1"].failures == 0
+
+
+@pytest.mark.parametrize("key", ["gpu0", "http://user:hunter2@[x", "http://gpu0:x"])
+def test_key_that_is_no_address_is_named_and_others_are_polled(
+    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        router = RecordingRouter(key, engine.key)
+        source = attach(router)
+        eventually(lambda: source.stats().failures == 1)
+        router.wait_for(engine.key)
+        assert source.stats().workers[key].last_error == "no metrics URL"
+    assert f"of {key.replace('user:hunter2@', '')} is not readable" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_unix_socket_is_polled(attach: Callable[..., MetricsSource], tmp_path: Path) -> None:
+    page = vllm_page(running=(4.0,))
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline():
+                while self.rfile.readline().strip():
+                    pass
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page))
+
+    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+        daemon_threads = True
+
+    path = tmp_path / "engine.sock"
+    with Server(str(path), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        try:
+            router = RecordingRouter(f"unix://{path}")
+            source = attach(router)
+            router.wait_for(f"unix://{path}", running=4)
+            source.stop()
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+def test_router_that_breaks_once_does_not_end_polling(
+    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Breaking(RecordingRouter):
+        errors = 2
+
+        def keys(self) -> list[str]:
+            if self.errors:
+                self.errors -= 1
+                raise RuntimeError("not now")
+            return super().keys()
+
+    with FakeEngine(vllm_page()) as engine:
+        router = Breaking(engine.key)
+        attach(router)
+        router.wait_for(engine.key)
+    assert sum("not now" in (record.exc_text or "") for record in caplog.records) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # threads at a fork are what this is about
+def test_forked_child_starts_anew_and_the_parent_keeps_polling(attach: Callable[..., MetricsSource]) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        router = RecordingRouter(engine.key)
+        source = attach(router)
+        router.wait_for(engine.key)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                router = RecordingRouter(engine.key)  # the lock of the parent's may be taken for ever
+                source.start(router)
+                eventually(lambda: len(router.reports) > 1)
+                source.stop()
+                os.write(write, b"polled")
+            finally:
+                os._exit(0)
+        os.close(write)
+        os.waitpid(child, 0)
+        assert os.read(read, 16) == b"polled"
+        os.close(read)
+        router.wait_for(engine.key)
+        assert source.stats().failures == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"interval_s": 0.0}, "interval_s must be a number above 0, got 0.0"),
+        ({"timeout_s": float("nan")}, "timeout_s must be a number above 0, got nan"),
+        ({"max_concurrency": 0}, "max_concurrency must be at least 1, got 0"),
+        ({"headers": {"X": "a\r\nY: b"}}, "header 'X' has a line break in it"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MetricsSource(**options)

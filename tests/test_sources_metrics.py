@@ -14,6 +14,7 @@ from tests.models.metrics_pages import sglang_page, vllm_page
 from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually
 
 from cachelb.sources import MetricsSource
+from cachelb.sources.poller import pause_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,23 +119,39 @@ def test_hanging_worker_times_out_and_comes_back(
     assert [record.levelname for record in caplog.records][:2] == ["WARNING", "INFO"]
 
 
-def test_dead_worker_is_logged_once_and_polled_less_and_less(
+def test_dead_worker_is_logged_once_and_keeps_nobody_waiting(
     attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
 ) -> None:
     with FakeEngine(vllm_page()) as engine:
-        port = engine.port
+        dead = engine.key
     with FakeEngine(vllm_page()) as alive:
-        router = RecordingRouter(f"http://127.0.0.1:{port}", alive.key)
+        router = RecordingRouter(dead, alive.key)
         source = attach(router)
         eventually(lambda: source.stats().failures >= 4)
-        polls_before = source.stats().workers[alive.key].polls
         for _ in range(5):
             router.wait_for(alive.key)
-        stats = source.stats().workers
-        assert stats[alive.key].polls - polls_before >= 5
-        assert stats[f"http://127.0.0.1:{port}"].last_error == "ConnectionRefusedError"
-        assert stats[f"http://127.0.0.1:{port}"].polls < stats[alive.key].polls
-    assert sum("not readable" in record.message and str(port) in record.message for record in caplog.records) == 1
+        assert source.stats().workers[dead].last_error == "ConnectionRefusedError"
+        assert source.stats().workers[alive.key].failures == 0
+        assert router.count(dead) == 0
+    assert [record.message for record in caplog.records if dead in record.message] == [
+        f"the metrics page of {dead} is not readable: ConnectionRefusedError"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "took_s", "failures", "expected"),
+    [
+        pytest.param(0.1, 0.02, 0, 0.08, id="the rest of the interval"),
+        pytest.param(0.1, 0.07, 0, 0.07, id="a slow page: at most half of the time"),
+        pytest.param(0.1, 0.3, 0, 0.3, id="slower than the interval"),
+        pytest.param(0.1, 1.0, 1, 0.2, id="first failure"),
+        pytest.param(0.1, 1.0, 3, 0.8, id="doubled each time"),
+        pytest.param(0.1, 1.0, 99, 5.0, id="up to five seconds"),
+        pytest.param(30.0, 1.0, 9, 30.0, id="never below the interval"),
+    ],
+)
+def test_pause_between_two_polls(interval_s: float, took_s: float, failures: int, expected: float) -> None:
+    assert pause_s(interval_s, took_s, failures) == pytest.approx(expected)
 
 
 def test_worker_that_restarts_on_its_port_is_found_again(attach: Callable[..., MetricsSource]) -> None:
@@ -255,7 +272,7 @@ def test_password_and_headers_are_sent_and_never_logged(
         attach(router, headers={"X-Token": "s3cret"})
         router.wait_for(key)
         engine.status = 500
-        eventually(lambda: bool(caplog.records))
+        eventually(lambda: "not readable: HTTP 500" in caplog.text)
         assert engine.requests[0]["Authorization"] == "Basic dXNlcjpodW50ZXIy"
         assert (engine.requests[0]["X-Token"], engine.paths[0]) == ("s3cret", "/metrics")
     assert "hunter2" not in caplog.text

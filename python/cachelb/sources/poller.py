@@ -123,8 +123,7 @@ class Poller:
                     begun_s = asyncio.get_running_loop().time()
                     failures = 0 if await self._poll(client) else failures + 1
                     took_s = asyncio.get_running_loop().time() - begun_s
-                backoff_s = min(interval_s * 2 ** min(failures, _MOST_DOUBLINGS), _LONGEST_BACKOFF_S)
-                await asyncio.sleep(max(interval_s - took_s, took_s) if failures == 0 else max(interval_s, backoff_s))
+                await asyncio.sleep(pause_s(interval_s, took_s, failures))
         finally:
             client.close()
 
@@ -197,6 +196,22 @@ class Poller:
         if self._readable is not False:
             _log.warning("the metrics page of %s is not readable: %s", _shown(self._key), detail or kind)
         self._readable = False
+
+
+def pause_s(interval_s: float, took_s: float, failures: int) -> float:
+    """Return how long to wait before the next poll.
+
+    Args:
+        interval_s: Seconds between two polls.
+        took_s: Seconds the last poll took.
+        failures: Failures in a row.
+
+    Returns:
+        The rest of the interval, or longer for a page that is slow or cannot be had.
+    """
+    if failures == 0:
+        return max(interval_s - took_s, took_s)
+    return max(interval_s, min(interval_s * 2.0 ** min(failures, _MOST_DOUBLINGS), _LONGEST_BACKOFF_S))
 
 
 def _shown(key: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 class CachelbError(Exception):
@@ -55,6 +55,17 @@ class TraceError(CachelbError, ValueError):
     """
 
 
+class ConfigError(CachelbError, ValueError):
+    """A configuration has an unknown key, a value that does not fit, or is malformed; the message names the place.
+
+    Example:
+        >>> from cachelb import config
+        >>> config.load({"router": {"block_sise": 32}}, environ={})
+        Traceback (most recent call last):
+        cachelb.ConfigError: mapping: router.block_sise: unknown key; did you mean 'block_size'?
+    """
+
+
 class NoWorkerAvailable(CachelbError):  # noqa: N818 - the name of the public contract
     """No worker may be picked: the list is empty, or nobody in it is ready.
 
@@ -89,5 +100,28 @@ class NoWorkerAvailable(CachelbError):  # noqa: N818 - the name of the public co
         return "no worker available: " + ", ".join(f"{key} is {why}" for key, why in self.reasons.items())
 
 
-for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError, NoWorkerAvailable):
+for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError, ConfigError, NoWorkerAvailable):
     _class.__module__ = "cachelb"
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """End a message about an unknown name.
+
+    Args:
+        wrong: The name that was given.
+        known: The names there are.
+
+    Returns:
+        The nearest of them, or all if none is near.
+
+    Example:
+        >>> did_you_mean("cache-awar", ["cache-aware", "random"])
+        "; did you mean 'cache-aware'?"
+        >>> did_you_mean("?", ["cache-aware", "random"])
+        "; there are 'cache-aware', 'random'"
+    """
+    from difflib import get_close_matches
+
+    names = sorted(known)
+    close = get_close_matches(wrong, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(map(repr, names)) or 'none'}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb.errors import did_you_mean
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.cache_aware import CacheAware
 from cachelb.policies.least_loaded import LeastLoaded
@@ -21,7 +22,6 @@ from cachelb.policies.rendezvous import Rendezvous
 from cachelb.policies.round_robin import RoundRobin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
 __all__ = [
@@ -73,17 +73,10 @@ def make(name: str, /, **options: Any) -> BuiltinPolicy:  # noqa: ANN401 - whate
     plain = name.replace("_", "-")
     plain = ALIASES.get(plain, plain)
     if plain not in POLICIES:
-        raise ValueError(f"there is no policy {name!r}{_nearest(plain, [*POLICIES, *ALIASES])}")
+        raise ValueError(f"there is no policy {name!r}{did_you_mean(plain, [*POLICIES, *ALIASES])}")
     policy = POLICIES[plain]
     known = policy.__new__.__kwdefaults__ or {}
     for option in options:
         if option not in known:
-            raise TypeError(f"policy {plain!r} has no option {option!r}{_nearest(option, known)}")
+            raise TypeError(f"policy {plain!r} has no option {option!r}{did_you_mean(option, known)}")
     return policy(**options)
-
-
-def _nearest(wrong: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(wrong, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(map(repr, sorted(known)))}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from cachelb._core import NativePolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 Key: TypeAlias = "Callable[[Any], str] | None"
 Clock: TypeAlias = "Callable[[], float] | None"
@@ -30,7 +31,9 @@ class BuiltinPolicy(NativePolicy):
         name: Name of the policy in configurations.
         needs: What `select_worker` must be given for the policy to do its work; without it the policy falls back to
             load and says so in the reason.
+        option_aliases: Other spellings of options that the class takes, and the options they stand for.
     """
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()
+    option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})

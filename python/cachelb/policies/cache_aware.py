@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cachelb.policies.base import BuiltinPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Self
 
     from cachelb.policies.base import Clock, Key
@@ -35,6 +37,7 @@ class CacheAware(BuiltinPolicy):
 
     name: ClassVar[str] = "cache-aware"
     needs: ClassVar[frozenset[str]] = frozenset({"tokens"})
+    option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({"max_blocks_per_backend": "max_blocks_per_worker"})
 
     def __new__(
         cls,

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from cachelb._core import BlockTracker, Match, Namespace, hash_blocks, hash_text
 from cachelb.decision import Decision
-from cachelb.errors import CachelbError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
+from cachelb.errors import CachelbError, ConfigError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
 from cachelb.session import session_key
 
 __all__ = [
     "BlockTracker",
     "CachelbError",
+    "ConfigError",
     "Decision",
     "Match",
     "Namespace",

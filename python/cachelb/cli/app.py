@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from cachelb.cli.config import config
 from cachelb.cli.demo import demo
 from cachelb.cli.replay import replay
 
 _EXAMPLES = """\b
 Examples:
   cachelb demo
+  cachelb config gateway.toml --show
   cachelb replay conversation_trace.jsonl.xz --policy cache-aware,random
 """
 
@@ -20,5 +22,6 @@ def app() -> None:
     """Compare routing policies for fleets of LLM engines, without a GPU."""
 
 
+app.add_command(config)
 app.add_command(demo)
 app.add_command(replay)

@@ -1,0 +1,104 @@
+"""`cachelb config`: check a configuration, and show what takes effect and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cachelb import config as configuration
+from cachelb.errors import ConfigError
+
+_INVALID = 2
+_PIPE_WIDTH = 160
+_EXAMPLES = """\b
+Examples:
+  cachelb config gateway.toml
+  cachelb config gateway.yaml --show
+  CACHELB_BLOCK_SIZE=32 cachelb config gateway.toml --show --json
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--show", "as_list", is_flag=True, help="Print every value that takes effect and where it comes from.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.pass_context
+def config(context: click.Context, *, file: Path, as_list: bool, as_json: bool) -> None:
+    """Check the configuration FILE (.toml, .yaml, .json) with the CACHELB_* variables laid over it.
+
+    Says ok and leaves with 0, or names the first mistake and leaves with 2. Secrets are shown as "set".
+    """
+    try:
+        loaded = configuration.load(file)
+    except (ConfigError, OSError, ModuleNotFoundError) as error:
+        _refuse(context, _message(error), as_json=as_json)
+    else:
+        if as_json:
+            click.echo(json.dumps(_document(loaded, as_list=as_list), indent=2))
+        elif as_list:
+            _print(loaded)
+        else:
+            click.echo(f"ok: {_summary(loaded)}")
+
+
+def _message(error: Exception) -> str:
+    """Describe an error in one line."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _refuse(context: click.Context, message: str, *, as_json: bool) -> None:
+    """Print what is wrong and leave."""
+    if as_json:
+        click.echo(json.dumps({"ok": False, "error": message}, indent=2))
+    else:
+        click.echo(f"Error: {message}", err=True)
+    context.exit(_INVALID)
+
+
+def _document(loaded: configuration.RouterConfig, *, as_list: bool) -> dict[str, Any]:
+    """Build the JSON document."""
+    document: dict[str, Any] = {
+        "ok": True,
+        "source": loaded.source,
+        "policy": loaded.policy.name,
+        "workers": len(loaded.workers),
+        "unused": dict(loaded.unused),
+    }
+    if as_list:
+        document["settings"] = [
+            {"path": row.path, "value": row.value, "origin": row.origin} for row in configuration.show(loaded)
+        ]
+    return document
+
+
+def _summary(loaded: configuration.RouterConfig) -> str:
+    """Say in one line what was loaded, and what of it takes no effect."""
+    number = len(loaded.workers)
+    summary = f"{loaded.source}: policy {loaded.policy.name}, {number} worker{'' if number == 1 else 's'}"
+    unused = "".join(f"\nnot used: {path}, since {reason}" for path, reason in loaded.unused.items())
+    return summary + unused
+
+
+def _print(loaded: configuration.RouterConfig) -> None:
+    """Print every value as a table; what was set is bold."""
+    table = Table()
+    table.add_column("setting", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("from", overflow="fold")
+    for row in configuration.show(loaded):
+        written = json.dumps(row.value, ensure_ascii=False)
+        table.add_row(*map(Text, (row.path, written, row.origin)), style=None if row.origin == "default" else "bold")
+    for path, reason in loaded.unused.items():
+        table.add_row(*map(Text, (path, "not used", reason)), style="dim")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+    console.print(table)

@@ -1,0 +1,82 @@
+"""Configuration: TOML, YAML and JSON files, mappings and `CACHELB_*` variables -> `RouterConfig`.
+
+A file in the natural form:
+
+    [router]                        # keyword arguments of cachelb.Router
+    policy = "cache-aware"
+    block_size = 16
+
+    [policy]                        # options of that policy
+    cache_threshold = 0.3
+
+    [[workers]]                     # url, and what Router.add_worker takes
+    url = "http://gpu0:8000"
+    weight = 2.0
+
+    [kv_events]                     # where engines publish KV cache events
+    default_port = 5557
+
+    [load]                          # poll the engines for their load
+    interval_s = 0.1
+
+`prefill_policy` and `decode_policy` are written like `policy`: a name in `[router]`, options in a table of their own,
+which may name the policy as `type`. The layouts of vllm-router are read too: `routing:` with a section that is called
+like the policy, and `mode:` with `prefill_urls` and `decode_urls`.
+
+Example:
+    >>> from cachelb import config
+    >>> loaded = config.load(
+    ...     {"router": {"policy": "power_of_two"}, "policy": {"choices": 3}, "workers": ["http://gpu0:8000"]},
+    ...     environ={"CACHELB_BLOCK_SIZE": "32"},
+    ... )
+    >>> loaded
+    RouterConfig('mapping', policy='power-of-two', workers=1)
+    >>> loaded.options["block_size"], loaded.origins["router.block_size"]
+    (32, 'env CACHELB_BLOCK_SIZE')
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cachelb.config.document import Document
+from cachelb.config.environment import read_environment
+from cachelb.config.files import read_file
+from cachelb.config.layer import read_layer
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig
+from cachelb.config.resolve import resolve
+from cachelb.config.show import Shown, show
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["KvEventsConfig", "PolicyConfig", "RouterConfig", "Shown", "WorkerConfig", "load", "show"]
+
+
+def load(source: str | Path | Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> RouterConfig:
+    """Read and check a configuration.
+
+    Args:
+        source: A file that ends in .toml, .json, .yaml or .yml, or what such a file would hold.
+        environ: Environment variables; those that begin with `CACHELB_` win over the source. None takes the
+            process's, an empty mapping none.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: The content is malformed, a key is unknown, or a value does not fit. The message names the file,
+            the dotted path, and the nearest known key or what is expected.
+        ModuleNotFoundError: The file is YAML and PyYAML is not installed: `pip install 'cachelb[yaml]'`.
+        OSError: The file cannot be read.
+
+    Example:
+        >>> load({"router": {"policy": "cache-awar"}}, environ={})
+        Traceback (most recent call last):
+        cachelb.ConfigError: mapping: router.policy: there is no policy 'cache-awar'; did you mean 'cache-aware'?
+    """
+    document = Document("mapping", source) if isinstance(source, Mapping) else read_file(source)
+    environment = read_environment(os.environ if environ is None else environ)
+    return resolve(document.name, read_layer(document), read_layer(environment))

@@ -1,0 +1,197 @@
+"""A configuration as it was written: values that know their path and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from cachelb.errors import ConfigError
+
+Keys: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One source of settings.
+
+    Attributes:
+        name: What messages call it: a file, or "mapping".
+        data: Its content.
+        origins: Where values stand, such as "gateway.toml:5", by keys as written; what is in a value stands there too.
+
+    Example:
+        >>> document = Document("gateway.toml", {}, {("workers",): "gateway.toml:3"})
+        >>> document.origin(("workers", 0)), document.origin(("router",))
+        ('gateway.toml:3', 'gateway.toml')
+    """
+
+    name: str
+    data: object
+    origins: Mapping[Keys, str] = field(default_factory=dict)
+
+    def origin(self, keys: Keys) -> str:
+        """Say where a value stands.
+
+        Args:
+            keys: Its keys as written.
+
+        Returns:
+            The place, as exact as known.
+        """
+        for length in range(len(keys), 0, -1):
+            if keys[:length] in self.origins:
+                return self.origins[keys[:length]]
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value of a document.
+
+    Attributes:
+        value: The value.
+        keys: Keys that lead to it, as written.
+        document: Where it was written.
+
+    Example:
+        >>> root = Setting({"router": {"block-size": 32}}, (), Document("gateway.json", None))
+        >>> size = root.entries()["router"].entries()["block_size"]
+        >>> size.value, size.path, size.origin
+        (32, 'router.block-size', 'gateway.json')
+    """
+
+    value: Any
+    keys: Keys
+    document: Document
+
+    @property
+    def path(self) -> str:
+        """Dotted path, as written."""
+        return dotted(self.keys)
+
+    @property
+    def origin(self) -> str:
+        """Where the value stands."""
+        return self.document.origin(self.keys)
+
+    def error(self, problem: str) -> ConfigError:
+        """Say what is wrong with the value.
+
+        Args:
+            problem: What is wrong, and what is expected.
+
+        Returns:
+            The exception to raise; it names the place and the path.
+        """
+        where = f"{self.origin}: {self.path}" if self.keys else self.document.name
+        return ConfigError(f"{where}: {problem}")
+
+    def entries(self) -> dict[str, Setting]:
+        """Read a table; hyphens in its keys count as underscores.
+
+        Returns:
+            Its values by key.
+
+        Raises:
+            ConfigError: It is no table, a key is no text, or a key is there twice.
+        """
+        found: dict[str, Setting] = {}
+        for key, setting in self.raw_entries().items():
+            plain = key.replace("-", "_")
+            if plain in found:
+                raise setting.error(f"the same key as {found[plain].path}; keep one of them")
+            found[plain] = setting
+        return found
+
+    def raw_entries(self) -> dict[str, Setting]:
+        """Read a table whose keys are names, not options.
+
+        Returns:
+            Its values by key, as written.
+
+        Raises:
+            ConfigError: It is no table, or a key is no text.
+        """
+        if not isinstance(self.value, Mapping):
+            raise self.error(f"must be a table of keys and values, not {kind(self.value)}")
+        found = {}
+        for key, value in self.value.items():
+            if not isinstance(key, str):
+                raise self.error(f"keys must be text, and {key!r} is {kind(key)}")
+            found[key] = Setting(value, (*self.keys, key), self.document)
+        return found
+
+    def items(self) -> list[Setting]:
+        """Read a list.
+
+        Returns:
+            Its items.
+
+        Raises:
+            ConfigError: It is no list.
+        """
+        if not isinstance(self.value, list | tuple):
+            raise self.error(f"must be a list, not {kind(self.value)}")
+        return [Setting(item, (*self.keys, n), self.document) for n, item in enumerate(self.value)]
+
+    def text(self) -> str:
+        """Read a text that is not empty.
+
+        Returns:
+            The text.
+
+        Raises:
+            ConfigError: It is no text, or empty.
+        """
+        if not isinstance(self.value, str):
+            raise self.error(f"must be text, not {kind(self.value)}")
+        if not self.value.strip():
+            raise self.error("must not be empty")
+        return self.value
+
+
+def dotted(keys: Keys) -> str:
+    """Write keys as people do.
+
+    Args:
+        keys: Keys of tables and positions in lists.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> dotted(("workers", 0, "url"))
+        'workers[0].url'
+    """
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+
+
+def kind(value: object) -> str:
+    """Name the type of a value in the words of configuration files.
+
+    Args:
+        value: Any value.
+
+    Returns:
+        Its kind.
+
+    Example:
+        >>> kind({}), kind(True), kind(None)
+        ('a table', 'a boolean', 'null')
+    """
+    if value is None:
+        return "null"
+    for types, name in _KINDS:
+        if isinstance(value, types):
+            return name
+    return type(value).__name__
+
+
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (Mapping, "a table"),
+    ((list, tuple), "a list"),
+    (bool, "a boolean"),
+    ((int, float), "a number"),
+    (str, "text"),
+)

@@ -1,0 +1,85 @@
+"""`CACHELB_*` environment variables -> a document that is laid over the file."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from cachelb.config import schema
+from cachelb.config.document import Document, Keys
+from cachelb.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PREFIX = "CACHELB_"
+_OURS_ELSEWHERE = frozenset({"CACHELB_DATA"})  # where the tests find their traces
+# Kubernetes gives every pod such variables for every service, so for one that is called cachelb or cachelb-something.
+_KUBERNETES = re.compile(r"CACHELB_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+
+
+def read_environment(environ: Mapping[str, str]) -> Document:
+    """Collect the variables that set something.
+
+    `CACHELB_WORKERS` is a list separated by commas; `CACHELB_BLOCK_SIZE` and its like set options of the router;
+    `CACHELB_POLICY__CACHE_THRESHOLD` and its like set an option in a section. Numbers, true, false, null and JSON
+    lists and objects are read as such, all else is text.
+
+    Args:
+        environ: Variables by name; those without the prefix `CACHELB_` are left alone.
+
+    Returns:
+        The settings, laid out as in a file.
+
+    Raises:
+        ConfigError: A variable sets nothing that exists.
+
+    Example:
+        >>> read_environment({"CACHELB_BLOCK_SIZE": "32", "CACHELB_POLICY__LOAD": "inflight"}).data
+        {'router': {'block_size': 32}, 'policy': {'load': 'inflight'}}
+    """
+    data: dict[str, dict[str, object] | list[str]] = {}
+    origins: dict[Keys, str] = {}
+    options = schema.router_options()
+    for variable, text in environ.items():
+        if not variable.startswith(_PREFIX) or variable in _OURS_ELSEWHERE:
+            continue
+        name = variable.removeprefix(_PREFIX)
+        section, separator, key = name.lower().partition("__")
+        known = schema.section_options(section) if separator and key and name.isupper() else None
+        if name == "WORKERS":
+            data["workers"] = [worker.strip() for worker in text.split(",") if worker.strip()]
+            origins["workers",] = f"env {variable}"
+            continue
+        if name.isupper() and name.lower() in options:
+            section, key, known = "router", name.lower(), options
+        elif known is None:
+            if _KUBERNETES.fullmatch(variable):
+                continue
+            raise ConfigError(f"env {variable}: sets nothing{did_you_mean(variable, _names(options))}")
+        table = data.setdefault(section, {})
+        if isinstance(table, dict):
+            table[key] = _value(text, known.get(key))
+        origins[section, key] = f"env {variable}"
+    return Document("environment", data, origins)
+
+
+def _names(options: Mapping[str, schema.Option]) -> list[str]:
+    """List the variables that there are."""
+    names = ["WORKERS", *(name.upper() for name, option in options.items() if not option.is_code)]
+    for section in schema.SECTIONS:
+        names += [f"{section}__{key}".upper() for key in schema.section_options(section) or ("option",)]
+    return [_PREFIX + name for name in names]
+
+
+def _value(text: str, option: schema.Option | None) -> object:
+    """Read a value; a variable holds nothing but text, so numbers and their like are recognised."""
+    if option is not None and option.is_text:
+        return text
+    if option is not None and isinstance(option.default, tuple) and not text.lstrip().startswith("["):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

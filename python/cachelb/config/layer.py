@@ -1,0 +1,251 @@
+"""One document -> the settings in it, whichever of the accepted layouts they are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cachelb.config import schema
+from cachelb.config.document import Document, Setting
+from cachelb.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAIRED = "vllm_prefill_decode"
+"""The mode of vllm-router that names prefill and decode workers."""
+
+_PAIR = 2  # [url, port]
+
+
+@dataclass
+class PolicyDraft:
+    """What a document says of one policy.
+
+    Attributes:
+        place: Where it was written first.
+        name: Its name, if given.
+        options: Its options as written.
+        sections: Tables that are called like a policy, which must be this one.
+    """
+
+    place: Setting
+    name: Setting | None = None
+    options: dict[str, Setting] = field(default_factory=dict)
+    sections: list[Setting] = field(default_factory=list)
+
+
+@dataclass
+class WorkerDraft:
+    """What a document says of one worker.
+
+    Attributes:
+        key: Its url.
+        options: Its options.
+        bootstrap_port: Port of a prefill worker where decode workers fetch the KV cache.
+    """
+
+    key: Setting
+    options: dict[str, Setting] = field(default_factory=dict)
+    bootstrap_port: Setting | None = None
+
+
+@dataclass
+class Layer:
+    """What a document says.
+
+    Attributes:
+        options: Options of the router.
+        policies: Drafts by slot: policy, prefill_policy, decode_policy.
+        shadow: Drafts of the shadow policies, None if not mentioned.
+        workers: Drafts of the workers, None if not mentioned.
+        sections: The options of kv_events and load, where mentioned.
+        model_path: The model or tokenizer.
+        strays: Keys in the router's table that are no options of it.
+    """
+
+    options: dict[str, Setting] = field(default_factory=dict)
+    policies: dict[str, PolicyDraft] = field(default_factory=dict)
+    shadow: list[PolicyDraft] | None = None
+    workers: list[WorkerDraft] | None = None
+    sections: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    model_path: Setting | None = None
+    strays: list[Setting] = field(default_factory=list)
+
+
+def read_layer(document: Document) -> Layer:
+    """Sort the settings of a document.
+
+    Args:
+        document: A file, a mapping, or the environment.
+
+    Returns:
+        Its settings.
+
+    Raises:
+        ConfigError: A key is unknown, a value is no table, list or text where one is expected, or two places
+            contradict each other.
+    """
+    layer = Layer()
+    known: dict[str, Callable[[Layer, Setting], None]] = {
+        "router": _router,
+        "routing": _router,
+        "mode": _mode,
+        "workers": _workers,
+        "model_path": _model_path,
+        **dict.fromkeys(schema.SLOTS, _slot),
+        **dict.fromkeys(("kv_events", "load"), _section),
+    }
+    for key, setting in Setting(document.data, (), document).entries().items():
+        if key not in known:
+            raise setting.error(f"unknown key{did_you_mean(key, known)}{_misplaced(key)}")
+        known[key](layer, setting)
+    return layer
+
+
+def put(table: dict[str, Setting], key: str, setting: Setting) -> None:
+    """Add a setting; the same one may stand in two places if both agree.
+
+    Args:
+        table: Where to add it.
+        key: Its name.
+        setting: What to add.
+
+    Raises:
+        ConfigError: The other place says something else.
+    """
+    other = table.setdefault(key, setting)
+    if other is not setting and (type(other.value), other.value) != (type(setting.value), setting.value):
+        raise setting.error(f"contradicts {other.path} ({other.origin}); keep one of them")
+
+
+def _misplaced(key: str) -> str:
+    """Tell where a key belongs that would be right in the router's table."""
+    return f" ({key!r} belongs in [router])" if key in schema.router_options() else ""
+
+
+def _router(layer: Layer, section: Setting) -> None:
+    """Read `[router]`, or `routing:`."""
+    options = schema.router_options()
+    for key, setting in section.entries().items():
+        if key in schema.SLOTS:
+            _policy(layer.policies.setdefault(key, PolicyDraft(setting)), setting)
+        elif key == "shadow":
+            layer.shadow = [_policy(PolicyDraft(item), item) for item in setting.items()]
+        elif key in options:
+            put(layer.options, key, setting)
+        elif isinstance(setting.value, Mapping) and schema.is_policy(key):
+            draft = layer.policies.setdefault("policy", PolicyDraft(setting))
+            draft.sections.append(setting)
+            _options(draft, setting)
+        else:
+            layer.strays.append(setting)
+
+
+def _slot(layer: Layer, setting: Setting) -> None:
+    """Read `[policy]` and its like at the top level."""
+    slot = str(setting.keys[-1]).replace("-", "_")
+    _policy(layer.policies.setdefault(slot, PolicyDraft(setting)), setting)
+
+
+def _policy(draft: PolicyDraft, setting: Setting) -> PolicyDraft:
+    """Read a policy: its name, or a table of options with its name as `type`."""
+    if isinstance(setting.value, str):
+        _name(draft, setting)
+    else:
+        _options(draft, setting)
+    return draft
+
+
+def _options(draft: PolicyDraft, section: Setting) -> None:
+    """Read the options of a policy."""
+    for key, setting in section.entries().items():
+        if key == "type":
+            _name(draft, setting)
+        else:
+            put(draft.options, key, setting)
+
+
+def _name(draft: PolicyDraft, setting: Setting) -> None:
+    """Read the name of a policy."""
+    name = schema.policy_class(setting).name
+    if draft.name is not None and (other := schema.policy_class(draft.name).name) != name:
+        raise setting.error(
+            f"names policy {name!r}, but {draft.name.path} ({draft.name.origin}) names {other!r}; keep one of them"
+        )
+    draft.name = draft.name or setting
+
+
+def _section(layer: Layer, section: Setting) -> None:
+    """Read `[kv_events]` or `[load]`."""
+    name = str(section.keys[-1]).replace("-", "_")
+    known = schema.section_options(name) or {}
+    table = layer.sections.setdefault(name, {})
+    for key, setting in section.entries().items():
+        if key not in known:
+            raise setting.error(f"unknown key{did_you_mean(key, known)}")
+        put(table, key, setting)
+
+
+def _model_path(layer: Layer, setting: Setting) -> None:
+    """Read `model_path`."""
+    setting.text()
+    layer.model_path = setting
+
+
+def _workers(layer: Layer, section: Setting) -> None:
+    """Read `[[workers]]`, or a list of urls."""
+    layer.workers = layer.workers or []
+    known = schema.worker_options()
+    for item in section.items():
+        if isinstance(item.value, str):
+            item.text()
+            layer.workers.append(WorkerDraft(item))
+            continue
+        entries = item.entries()
+        named = [entries.pop(key) for key in ("url", "key") if key in entries]
+        if len(named) != 1:
+            raise item.error("a worker has one url (or key, if it is no url)")
+        named[0].text()
+        draft = WorkerDraft(named[0], bootstrap_port=entries.pop("bootstrap_port", None))
+        for key, setting in entries.items():
+            if key not in known:
+                raise setting.error(f"unknown key{did_you_mean(key, ['url', 'key', 'bootstrap_port', *known])}")
+            draft.options[key] = setting
+        layer.workers.append(draft)
+
+
+def _mode(layer: Layer, section: Setting) -> None:
+    """Read `mode:` as vllm-router has it."""
+    entries = section.entries()
+    if "type" not in entries:
+        raise section.error(f"has no type; the one that is known is {PAIRED!r}")
+    kind = entries.pop("type")
+    if kind.text().replace("-", "_") != PAIRED:
+        raise kind.error(f"there is no mode {kind.value!r}; the one that is known is {PAIRED!r}, else leave mode out")
+    layer.workers = layer.workers or []
+    known = {"type", "prefill_urls", "decode_urls", *schema.SLOTS, "kv_events"}
+    for key, setting in entries.items():
+        if key in schema.SLOTS:
+            _slot(layer, setting)
+        elif key == "kv_events":
+            _section(layer, setting)
+        elif key in known:
+            role = Setting(key.removesuffix("_urls"), setting.keys, setting.document)
+            layer.workers += [_paired(item, role) for item in setting.items()]
+        else:
+            raise setting.error(f"unknown key{did_you_mean(key, known)}")
+
+
+def _paired(item: Setting, role: Setting) -> WorkerDraft:
+    """Read a worker of a mode: a url, or `[url, bootstrap port or null]`."""
+    if isinstance(item.value, str):
+        item.text()
+        return WorkerDraft(item, {"role": role})
+    parts = item.items()
+    if len(parts) != _PAIR:
+        raise item.error("must be a url, or a list of a url and a bootstrap port or null")
+    url, port = parts
+    url.text()
+    return WorkerDraft(url, {"role": role}, None if port.value is None else port)

@@ -1,0 +1,158 @@
+"""What a configuration says, checked and in canonical names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PORTS = range(1, 65_536)
+_PASSWORD = re.compile(r"//[^/@]*@")
+
+
+def masked(key: str) -> str:
+    """Hide the user and password of a url.
+
+    Args:
+        key: Key of a worker.
+
+    Returns:
+        The key as it may be shown.
+
+    Example:
+        >>> masked("http://me:secret@gpu0:8000")
+        'http://***@gpu0:8000'
+    """
+    return _PASSWORD.sub("//***@", key)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """A policy that was chosen.
+
+    Attributes:
+        name: Its canonical name.
+        options: Its options that were set, by canonical name. What the router governs, such as the block size, is in
+            `RouterConfig.options`.
+
+    Example:
+        >>> PolicyConfig("power-of-two", {"choices": 3}).name
+        'power-of-two'
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """A worker.
+
+    Attributes:
+        key: Its url, or another unique name.
+        role: "both", "prefill" or "decode".
+        options: What else was set: `weight`, `dp_size` and whatever `Router.add_worker` takes.
+        bootstrap_port: Port of a prefill worker where decode workers fetch the KV cache, for the gateway.
+
+    Raises:
+        TypeError: `bootstrap_port` is no whole number.
+        ValueError: `bootstrap_port` is no port.
+
+    Example:
+        >>> WorkerConfig("http://gpu0:8000", "prefill", {"weight": 2.0}, bootstrap_port=8998).role
+        'prefill'
+    """
+
+    key: str
+    role: str
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    bootstrap_port: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bootstrap_port is not None:
+            _check_port("bootstrap_port", self.bootstrap_port)
+
+    def __repr__(self) -> str:
+        """Name the worker without the password of its url."""
+        return f"WorkerConfig({masked(self.key)!r}, {self.role!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvEventsConfig:
+    """Where the engines publish KV cache events; kept for the event source.
+
+    Attributes:
+        topic_filter: Only topics that begin with this are subscribed to; empty is all.
+        default_port: Port of a worker's event stream.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: `default_port` is no port.
+
+    Example:
+        >>> KvEventsConfig().default_port
+        5557
+    """
+
+    topic_filter: str = ""
+    default_port: int = 5557
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic_filter, str):
+            raise TypeError(f"topic_filter must be str, got {type(self.topic_filter).__name__}")
+        _check_port("default_port", self.default_port)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Everything a configuration says; what it does not say is left to the objects it is about.
+
+    Attributes:
+        source: The file, or "mapping".
+        options: Options of the router that were set, under the names of its keyword arguments.
+        policy: The policy.
+        prefill_policy: The policy that picks prefill workers.
+        decode_policy: The policy that picks decode workers; None is the router's own.
+        shadow: Policies that decide beside the first, without effect.
+        workers: The workers, in the order given.
+        kv_events: Where engines publish KV cache events, if given.
+        load: Options of the source that polls the engines for their load; None if it is not wanted.
+        model_path: Name of the model or its tokenizer, for the gateway.
+        origins: Where each value was written, by dotted path; what is not in it is a default.
+        unused: Values that take no effect, by dotted path, and why.
+
+    Example:
+        >>> from cachelb import config
+        >>> loaded = config.load({"routing": {"policy": "vllm_cache_aware"}}, environ={})
+        >>> loaded.policy.name, loaded.origins["router.policy"]
+        ('cache-aware', 'mapping as routing.policy')
+    """
+
+    source: str
+    options: Mapping[str, Any]
+    policy: PolicyConfig
+    prefill_policy: PolicyConfig
+    decode_policy: PolicyConfig | None
+    shadow: tuple[PolicyConfig, ...]
+    workers: tuple[WorkerConfig, ...]
+    kv_events: KvEventsConfig | None
+    load: Mapping[str, Any] | None
+    model_path: str | None
+    origins: Mapping[str, str]
+    unused: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        """Name source, policy and fleet; options may hold secrets."""
+        return f"RouterConfig({self.source!r}, policy={self.policy.name!r}, workers={len(self.workers)})"
+
+
+def _check_port(name: str, port: object) -> None:
+    """Refuse what is no TCP port."""
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise TypeError(f"{name} must be int, got {type(port).__name__}")
+    if port not in _PORTS:
+        raise ValueError(f"{name} must be from {_PORTS[0]} to {_PORTS[-1]}, got {port}")

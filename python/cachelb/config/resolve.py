@@ -1,0 +1,275 @@
+"""The file's settings with the environment laid over them -> a checked configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cachelb import policies
+from cachelb.config import schema
+from cachelb.config.document import Keys, Setting, dotted
+from cachelb.config.layer import Layer, PolicyDraft, WorkerDraft, put
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig, masked
+from cachelb.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+_BAD_VALUE = (TypeError, ValueError, OverflowError)
+_MAX_NESTING = 8  # of a value; options are numbers, texts and lists of them
+
+
+def resolve(source: str, file: Layer, environment: Layer) -> RouterConfig:
+    """Merge two layers and check the result.
+
+    Args:
+        source: What to call the file.
+        file: What the file says.
+        environment: What the environment says; it wins.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: An option is unknown, a value does not fit, or two places contradict each other.
+    """
+    return _Resolver(source, file, environment).config()
+
+
+class _Resolver:
+    """Collects values and their origins."""
+
+    def __init__(self, source: str, file: Layer, environment: Layer) -> None:
+        """Keep the layers, the weaker one first."""
+        self._source = source
+        self._layers = (file, environment)
+        self._origins: dict[str, str] = {}
+        self._unused: dict[str, str] = {}
+
+    def config(self) -> RouterConfig:
+        """Merge and check everything."""
+        options = self._router_options()
+        slots = {slot: self._slot(slot, options) for slot in schema.SLOTS}
+        shadow = self._shadow(options)
+        self._strays(slots["policy"])
+        prefill = slots["prefill_policy"]
+        policy = slots["policy"]
+        if policy is None or prefill is None:
+            raise AssertionError("the router has defaults for these")
+        workers = self._workers()
+        kv_events = self._section("kv_events")
+        load = self._section("load")
+        model = next((layer.model_path for layer in reversed(self._layers) if layer.model_path), None)
+        return RouterConfig(
+            source=self._source,
+            options=self._values(("router",), options),
+            policy=policy,
+            prefill_policy=prefill,
+            decode_policy=slots["decode_policy"],
+            shadow=shadow,
+            workers=workers,
+            kv_events=None if kv_events is None else _checked(KvEventsConfig, kv_events),
+            load=None if load is None else self._values(("load",), load),
+            model_path=None if model is None else self._note(("model_path",), model),
+            origins=MappingProxyType(self._origins),
+            unused=MappingProxyType(self._unused),
+        )
+
+    def _note(self, keys: Keys, setting: Setting) -> Any:  # noqa: ANN401 - whatever the option takes
+        """Remember where a value was written, and hand it out."""
+        path = dotted(keys)
+        written = "" if setting.path == path or setting.origin.startswith("env ") else f" as {setting.path}"
+        self._origins[path] = setting.origin + written
+        return _plain(setting)
+
+    def _values(self, keys: Keys, settings: Mapping[str, Setting]) -> Mapping[str, Any]:
+        """Hand out the values of a table, remembering where they were written."""
+        return MappingProxyType({key: self._note((*keys, key), setting) for key, setting in settings.items()})
+
+    def _router_options(self) -> dict[str, Setting]:
+        """Merge the router's options; a policy's options that the router governs are among them."""
+        known = schema.router_options()
+        merged: dict[str, Setting] = {}
+        for layer in self._layers:
+            own = dict(layer.options)
+            for draft in (*layer.policies.values(), *(layer.shadow or ())):
+                for key, setting in draft.options.items():
+                    if key in known:
+                        put(own, key, setting)
+            merged |= own
+        for key, setting in merged.items():
+            if known[key].is_code:
+                raise setting.error("cannot be written in a configuration; give it to Router in code")
+        return merged
+
+    def _slot(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig | None:
+        """Merge what the layers say of one policy."""
+        default = schema.router_options()[slot].default
+        drafts = [layer.policies[slot] for layer in self._layers if slot in layer.policies]
+        if not drafts:
+            checkable = default is not None and schema.is_policy(default)
+            return (
+                self._policy((slot,), None, default, {}, governed) if checkable else default and PolicyConfig(default)
+            )
+        name: Setting | None = None
+        options: dict[str, Setting] = {}
+        for draft in drafts:
+            _check_sections(draft, default)
+            if draft.name and options and _name_of(name, default) != _name_of(draft.name, default):
+                reason = f"{draft.name.origin} names another policy"
+                self._unused |= {dotted((slot, key)): reason for key in options if key not in governed}
+                options = {}
+            name = draft.name or name
+            options |= draft.options
+        if name is not None:
+            self._note(("router", slot), name)
+        elif default is None:
+            raise drafts[0].place.error(f"names no policy; add one as {slot}.type")
+        return self._policy((slot,), name, default, options, governed)
+
+    def _shadow(self, governed: Mapping[str, Setting]) -> tuple[PolicyConfig, ...]:
+        """Read the shadow policies of the strongest layer that has some."""
+        drafts = next((layer.shadow for layer in reversed(self._layers) if layer.shadow is not None), [])
+        shadow = []
+        for n, draft in enumerate(drafts):
+            if draft.name is None:
+                raise draft.place.error("names no policy; add one as type")
+            self._note(("router", "shadow", n), draft.name)
+            shadow.append(self._policy(("shadow", n), draft.name, None, draft.options, governed))
+        return tuple(shadow)
+
+    def _policy(
+        self,
+        keys: Keys,
+        name: Setting | None,
+        default: str | None,
+        options: Mapping[str, Setting],
+        governed: Mapping[str, Setting],
+    ) -> PolicyConfig:
+        """Check a policy and its options by building it."""
+        policy = schema.policy_class(name) if name else type(policies.make(str(default)))
+        known = schema.policy_options(policy)
+        own: dict[str, Setting] = {}
+        for key, setting in options.items():
+            if key not in known:
+                raise setting.error(f"policy {policy.name!r} has no such option{did_you_mean(key, known)}")
+            if key not in governed:
+                if known[key].is_code:
+                    raise setting.error("cannot be written in a configuration; give it to the policy in code")
+                put(own, policy.option_aliases.get(key, key), setting)
+        _checked(policy, {**{key: governed[key] for key in governed if key in known}, **own})
+        return PolicyConfig(policy.name, self._values(keys, own))
+
+    def _strays(self, policy: PolicyConfig | None) -> None:
+        """Refuse unknown keys of the router's table, knowing now what the policy takes."""
+        for setting in (stray for layer in self._layers for stray in layer.strays):
+            key = str(setting.keys[-1]).replace("-", "_")
+            if policy and key in schema.policy_options(policies.POLICIES[policy.name]):
+                raise setting.error(f"is an option of the policy {policy.name!r}; write it under [policy]")
+            if key == "workers":
+                raise setting.error("workers stand at the top level: [[workers]]")
+            raise setting.error(f"unknown key{did_you_mean(key, schema.router_options())}")
+
+    def _workers(self) -> tuple[WorkerConfig, ...]:
+        """Merge the workers: the environment may say which, the file what they are like."""
+        file, environment = (layer.workers for layer in self._layers)
+        drafts = list(file or ())
+        if environment is not None:
+            known = {draft.key.value: draft for draft in drafts}
+            drafts = [
+                WorkerDraft(draft.key, known[draft.key.value].options, known[draft.key.value].bootstrap_port)
+                if draft.key.value in known
+                else draft
+                for draft in environment
+            ]
+        seen: dict[str, Setting] = {}
+        workers = []
+        for n, draft in enumerate(drafts):
+            other = seen.setdefault(draft.key.value, draft.key)
+            if other is not draft.key:
+                raise draft.key.error(
+                    f"worker {masked(draft.key.value)!r} is there already ({other.path}); "
+                    "a worker that prefills and decodes is listed once, with role 'both'"
+                )
+            workers.append(self._worker(n, draft))
+        _check_transfer(workers, drafts)
+        return tuple(workers)
+
+    def _worker(self, n: int, draft: WorkerDraft) -> WorkerConfig:
+        """Check one worker."""
+        self._note(("workers", n, "url"), draft.key)
+        options = dict(self._values(("workers", n), draft.options))
+        role = options.pop("role", schema.worker_options()["role"].default)
+        port = draft.bootstrap_port
+        number = None if port is None else self._note(("workers", n, "bootstrap_port"), port)
+        try:
+            return WorkerConfig(draft.key.value, role, MappingProxyType(options), number)
+        except _BAD_VALUE as error:
+            raise (port or draft.key).error(str(error)) from error
+
+    def _section(self, name: str) -> dict[str, Setting] | None:
+        """Merge a table of options."""
+        tables = [layer.sections[name] for layer in self._layers if name in layer.sections]
+        if not tables:
+            return None
+        merged = {key: setting for table in tables for key, setting in table.items()}
+        self._values((name,), merged)
+        return merged
+
+
+def _check_sections(draft: PolicyDraft, default: str | None) -> None:
+    """Refuse a table that is called like another policy than the chosen one."""
+    name = draft.name
+    for section in draft.sections:
+        named = Setting(str(section.keys[-1]), section.keys, section.document)
+        chosen = _name_of(name, default)
+        if (holder := schema.policy_class(named).name) != chosen:
+            where = f"{name.path} ({name.origin})" if name else "the default"
+            raise section.error(f"holds options of policy {holder!r}, but the policy is {chosen!r} by {where}")
+
+
+def _name_of(name: Setting | None, default: str | None) -> str | None:
+    """Return the canonical name of a policy."""
+    return schema.policy_class(name).name if name else default
+
+
+def _check_transfer(workers: list[WorkerConfig], drafts: list[WorkerDraft]) -> None:
+    """Refuse Unix sockets where prefill workers hand their KV cache to decode workers."""
+    if all(worker.role == "both" for worker in workers):
+        return
+    for worker, draft in zip(workers, drafts, strict=True):
+        if worker.key.startswith("unix:"):
+            raise draft.key.error(
+                f"worker {worker.key!r} is a Unix socket, but prefill and decode workers transfer KV cache over the "
+                "network: give it a host and a port"
+            )
+
+
+def _checked(build: Callable[..., T], settings: Mapping[str, Setting]) -> T:
+    """Build an object; what it does not take is blamed on the setting that its message names."""
+    try:
+        return build(**{key: _plain(setting) for key, setting in settings.items()})
+    except _BAD_VALUE as error:
+        message = str(error)
+        words = re.findall(r"\w+", message)
+        blamed = next((settings[word] for word in words if word in settings), None)
+        blamed = blamed or next(iter(settings.values()))
+        if any(word in schema.SECRETS for word in words):
+            message = message.partition(", got ")[0]
+        raise blamed.error(message) from error
+
+
+def _plain(setting: Setting, value: object = None, nesting: int = 0) -> object:
+    """Copy a value, so that nobody changes it afterwards; refuse what no file could hold."""
+    value = setting.value if nesting == 0 else value
+    if nesting > _MAX_NESTING:
+        raise setting.error(f"is nested more than {_MAX_NESTING} deep")
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _plain(setting, item, nesting + 1) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(_plain(setting, item, nesting + 1) for item in value)
+    return value

@@ -1,0 +1,153 @@
+"""Which options there are: read from the signatures of the objects they belong to."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cachelb import policies
+from cachelb.config import _interim
+from cachelb.config.model import KvEventsConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cachelb.config.document import Setting
+
+SLOTS = ("policy", "prefill_policy", "decode_policy")
+"""The router's options that name a policy."""
+
+SECTIONS = (*SLOTS, "kv_events", "load")
+"""Tables of options beside the router's own."""
+
+SECRETS = frozenset({"hash_seed", "headers"})
+"""Options whose values are not shown."""
+
+_CODE = re.compile(r"Callable|\bKey\b|\bClock\b|SSLContext")
+_TEXT = re.compile(r"str( \| None)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One keyword of a function.
+
+    Attributes:
+        default: What it is if nobody sets it.
+        is_text: It takes nothing but text.
+        is_code: It takes a function or another object that no file can hold.
+    """
+
+    default: Any
+    is_text: bool
+    is_code: bool
+
+
+def router_options() -> dict[str, Option]:
+    """List what the router takes.
+
+    Returns:
+        Options by name.
+    """
+    return _keywords(_interim.router)
+
+
+def worker_options() -> dict[str, Option]:
+    """List what a worker takes.
+
+    Returns:
+        Options by name.
+
+    Example:
+        >>> worker_options()["role"].default
+        'both'
+    """
+    return _keywords(_interim.add_worker)
+
+
+def policy_options(policy: type[policies.BuiltinPolicy]) -> dict[str, Option]:
+    """List what a policy takes.
+
+    Args:
+        policy: Its class.
+
+    Returns:
+        Options by name, other spellings among them.
+
+    Example:
+        >>> from cachelb.policies import PowerOfTwo
+        >>> policy_options(PowerOfTwo)["choices"].default
+        2
+    """
+    return _keywords(policy.__new__)
+
+
+def section_options(section: str) -> dict[str, Option] | None:
+    """List what a table takes.
+
+    Args:
+        section: One of `SECTIONS`.
+
+    Returns:
+        Options by name; none for a policy, since they depend on which. None if there is no such table.
+
+    Example:
+        >>> list(section_options("kv_events"))
+        ['topic_filter', 'default_port']
+        >>> section_options("kv_event") is None
+        True
+    """
+    if section in SLOTS:
+        return {}
+    if section == "kv_events":
+        return _keywords(KvEventsConfig)
+    return _keywords(_interim.load) if section == "load" else None
+
+
+def policy_class(name: Setting) -> type[policies.BuiltinPolicy]:
+    """Find a policy.
+
+    Args:
+        name: Its name or an alias.
+
+    Returns:
+        Its class.
+
+    Raises:
+        ConfigError: There is no such policy.
+    """
+    try:
+        return type(policies.make(name.text()))
+    except (TypeError, ValueError) as error:
+        raise name.error(str(error)) from error
+
+
+def is_policy(name: str) -> bool:
+    """Say whether there is a policy of that name.
+
+    Args:
+        name: A name or an alias.
+
+    Returns:
+        True if there is.
+    """
+    try:
+        policies.make(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _keywords(function: Callable[..., Any]) -> dict[str, Option]:
+    """Read the keyword-only parameters of a function."""
+    found: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
+    return {
+        name: Option(
+            parameter.default,
+            is_text=bool(_TEXT.fullmatch(str(parameter.annotation))),
+            is_code=bool(_CODE.search(str(parameter.annotation))),
+        )
+        for name, parameter in found.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }

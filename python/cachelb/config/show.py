@@ -1,0 +1,124 @@
+"""Every value that takes effect, with the place it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cachelb import policies
+from cachelb.config import schema
+from cachelb.config.document import Keys, dotted
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, masked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_DEFAULT = "default"
+_SET = "set"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One value that takes effect.
+
+    Attributes:
+        path: Its dotted path in the natural form of a configuration.
+        value: The value, in types that JSON has; "set" for a secret.
+        origin: Where it was written, or "default".
+    """
+
+    path: str
+    value: Any
+    origin: str
+
+
+def show(config: RouterConfig) -> list[Shown]:
+    """List every value that takes effect, defaults among them.
+
+    Args:
+        config: What was loaded.
+
+    Returns:
+        The values, in the order of the natural form.
+
+    Example:
+        >>> from cachelb import config
+        >>> shown = show(config.load({"policy": {"load_factor": 1.5}}, environ={}))
+        >>> [row for row in shown if row.path in ("policy.load_factor", "policy.holder_slack")]
+        [Shown(path='policy.load_factor', value=1.5, origin='mapping'),
+         Shown(path='policy.holder_slack', value=0, origin='default')]
+    """
+    return list(_rows(config))
+
+
+def _rows(config: RouterConfig) -> Iterator[Shown]:
+    """Go through the sections."""
+    chosen: dict[str, PolicyConfig | None] = {slot: getattr(config, slot) for slot in schema.SLOTS}
+    yield from _router_rows(config, chosen)
+    for slot, policy in chosen.items():
+        yield from _policy_rows(config, (slot,), policy)
+    for n, policy in enumerate(config.shadow):
+        yield from _policy_rows(config, ("shadow", n), policy)
+    for n, worker in enumerate(config.workers):
+        yield _row(config, ("workers", n, "url"), masked(worker.key))
+        values = {**worker.options, "role": worker.role}
+        yield from _table_rows(config, ("workers", n), schema.worker_options(), values)
+        yield _row(config, ("workers", n, "bootstrap_port"), worker.bootstrap_port)
+    if (events := config.kv_events) is not None:
+        fields = KvEventsConfig.__dataclass_fields__
+        yield from (_row(config, ("kv_events", key), getattr(events, key)) for key in fields)
+    if config.load is not None:
+        yield from _table_rows(config, ("load",), schema.section_options("load") or {}, config.load)
+    if config.model_path is not None:
+        yield _row(config, ("model_path",), config.model_path)
+
+
+def _router_rows(config: RouterConfig, chosen: Mapping[str, PolicyConfig | None]) -> Iterator[Shown]:
+    """List the router's options, policies by name."""
+    for key, option in schema.router_options().items():
+        if key in chosen:
+            policy = chosen[key]
+            yield _row(config, ("router", key), policy.name if policy else option.default)
+        elif key == "shadow":
+            yield from (_row(config, ("router", key, n), policy.name) for n, policy in enumerate(config.shadow))
+        elif not option.is_code:
+            yield _row(config, ("router", key), config.options.get(key, option.default))
+
+
+def _policy_rows(config: RouterConfig, keys: Keys, policy: PolicyConfig | None) -> Iterator[Shown]:
+    """List a policy's own options: without other spellings, and without what the router governs."""
+    if policy is None or policy.name not in policies.POLICIES:
+        return
+    cls = policies.POLICIES[policy.name]
+    own = {
+        key: option
+        for key, option in schema.policy_options(cls).items()
+        if key not in cls.option_aliases and key not in schema.router_options()
+    }
+    yield from _table_rows(config, keys, own, policy.options)
+
+
+def _table_rows(
+    config: RouterConfig, keys: Keys, options: Mapping[str, schema.Option], values: Mapping[str, Any]
+) -> Iterator[Shown]:
+    """List a table of options."""
+    for key, option in options.items():
+        if not option.is_code:
+            yield _row(config, (*keys, key), values.get(key, option.default))
+
+
+def _row(config: RouterConfig, keys: Keys, value: object) -> Shown:
+    """Show one value."""
+    path = dotted(keys)
+    if keys[-1] in schema.SECRETS and value is not None:
+        value = _SET
+    return Shown(path, _jsonable(value), config.origins.get(path, _DEFAULT))
+
+
+def _jsonable(value: Any) -> Any:  # noqa: ANN401 - any option
+    """Turn read-only containers into those that JSON has."""
+    if hasattr(value, "items"):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else repr(value)

@@ -1,0 +1,253 @@
+"""Mistakes in configurations: each is refused, with the place, the path and the way out."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelb import ConfigError, config
+from cachelb.config import schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def refused(source: Any, **environ: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        config.load(source, environ=environ)
+    return str(error.value)
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"ruter": {}}, "mapping: ruter: unknown key; did you mean 'router'?"),
+    ({"block_size": 1}, "mapping: block_size: unknown key; there are 'decode_policy', "),
+    ({"router": {"block_sise": 16}}, "mapping: router.block_sise: unknown key; did you mean 'block_size'?"),
+    (
+        {"router": {"cache_threshold": 0.5}},
+        "router.cache_threshold: is an option of the policy 'cache-aware'; write it under [policy]",
+    ),
+    ({"router": {"workers": []}}, "router.workers: workers stand at the top level: [[workers]]"),
+    ({"router": {"clock": 1}}, "router.clock: cannot be written in a configuration; give it to Router in code"),
+    ({"router": 3}, "router: must be a table of keys and values, not a number"),
+    ({"router": {3: 4}}, "router: keys must be text, and 3 is a number"),
+    (
+        {"router": {"block-size": 1, "block_size": 1}},
+        "router.block_size: the same key as router.block-size; keep one of them",
+    ),
+    (
+        {"router": {"block_size": 16}, "policy": {"block_size": 32}},
+        "policy.block_size: contradicts router.block_size (mapping); keep one of them",
+    ),
+    ({"policy": {"cache_treshold": 0.5}}, "policy.cache_treshold: policy 'cache-aware' has no such option; did you"),
+    ({"policy": {"cache_threshold": 2}}, "policy.cache_threshold: cache_threshold must be between 0 and 1, got 2"),
+    ({"policy": {"load_factor": "x"}}, "policy.load_factor: load_factor must be a number, not str"),
+    (
+        {"policy": {"max_blocks_per_worker": 5, "max_blocks_per_backend": 6}},
+        "policy.max_blocks_per_backend: contradicts policy.max_blocks_per_worker (mapping); keep one of them",
+    ),
+    ({"policy": "cache-awar"}, "policy: there is no policy 'cache-awar'; did you mean 'cache-aware'?"),
+    ({"policy": {"type": 3}}, "policy.type: must be text, not a number"),
+    (
+        {"router": {"policy": "random"}, "policy": {"type": "rendezvous"}},
+        "policy.type: names policy 'rendezvous', but router.policy (mapping) names 'random'; keep one of them",
+    ),
+    (
+        {"routing": {"policy": "random", "vllm_cache_aware": {}}},
+        "routing.vllm_cache_aware: holds options of policy 'cache-aware', but the policy is 'random' by routing.policy",
+    ),
+    (
+        {"routing": {"rendezvous_hash": {}}},
+        "routing.rendezvous_hash: holds options of policy 'rendezvous', but the policy is 'cache-aware' by the default",
+    ),
+    ({"decode_policy": {"choices": 3}}, "decode_policy: names no policy; add one as decode_policy.type"),
+    ({"router": {"shadow": [{"choices": 3}]}}, "router.shadow[0]: names no policy; add one as type"),
+    ({"router": {"shadow": [{}]}}, "router.shadow[0]: names no policy"),
+    ({"router": {"shadow": "random"}}, "router.shadow: must be a list, not text"),
+    ({"workers": "gpu0"}, "workers: must be a list, not text"),
+    ({"workers": [""]}, "workers[0]: must not be empty"),
+    ({"workers": [{"weight": 2}]}, "workers[0]: a worker has one url (or key, if it is no url)"),
+    ({"workers": [{"url": "a", "key": "b"}]}, "workers[0]: a worker has one url"),
+    ({"workers": [{"url": "a", "wieght": 2}]}, "workers[0].wieght: unknown key; did you mean 'weight'?"),
+    ({"workers": ["a", {"url": "a"}]}, "workers[1].url: worker 'a' is there already (workers[0])"),
+    ({"workers": [{"url": "a", "bootstrap_port": 0}]}, "workers[0].bootstrap_port: bootstrap_port must be from 1 to"),
+    ({"mode": {}}, "mode: has no type; the one that is known is 'vllm_prefill_decode'"),
+    ({"mode": {"type": "regular"}}, "mode.type: there is no mode 'regular'; the one that is known is"),
+    (
+        {"mode": {"type": "vllm_prefill_decode", "prefil_urls": []}},
+        "mode.prefil_urls: unknown key; did you mean 'prefill_urls'?",
+    ),
+    (
+        {"mode": {"type": "vllm_prefill_decode", "decode_urls": [["a", 1, 2]]}},
+        "mode.decode_urls[0]: must be a url, or a list of a url and a bootstrap port or null",
+    ),
+    (
+        {"mode": {"type": "vllm_prefill_decode", "prefill_urls": ["a"], "decode_urls": ["a"]}},
+        "mode.decode_urls[0]: worker 'a' is there already (mode.prefill_urls[0]); a worker that prefills and decodes",
+    ),
+    ({"kv_events": {"topic": ""}}, "kv_events.topic: unknown key; did you mean 'topic_filter'?"),
+    ({"kv_events": {"default_port": 70_000}}, "kv_events.default_port: default_port must be from 1 to 65535, got 70"),
+    ({"kv_events": {"topic_filter": 7}}, "kv_events.topic_filter: topic_filter must be str, got int"),
+    ({"load": {"intervall": 1}}, "load.intervall: unknown key; did you mean 'interval_s'?"),
+    ({"model_path": 3}, "model_path: must be text, not a number"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), MISTAKES, ids=[message.partition(": ")[0] for _, message in MISTAKES])
+def test_mistake_is_named_with_its_path(data: dict[str, Any], message: str) -> None:
+    assert message in refused(data)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (
+            {"CACHELB_BLOCK_SIZES": "1"},
+            "env CACHELB_BLOCK_SIZES: sets nothing; did you mean 'CACHELB_BLOCK_SIZE'?",
+        ),
+        ({"CACHELB_block_size": "1"}, "env CACHELB_block_size: sets nothing; did you mean"),
+        ({"CACHELB_KV_EVENT__TOPIC_FILTER": ""}, "did you mean 'CACHELB_KV_EVENTS__TOPIC_FILTER'?"),
+        (
+            {"CACHELB_POLICY__LOAD_FACTR": "1"},
+            "env CACHELB_POLICY__LOAD_FACTR: policy.load_factr: policy 'cache-aware' has no such option; did you mean",
+        ),
+        ({"CACHELB_POLICY__LOAD_FACTOR": "much"}, "env CACHELB_POLICY__LOAD_FACTOR: policy.load_factor: load_factor"),
+        ({"CACHELB_BLOCK_SIZE": "16k"}, "env CACHELB_BLOCK_SIZE: router.block_size: block_size must be int, got str"),
+        ({"CACHELB_POLICY": "best"}, "env CACHELB_POLICY: router.policy: there is no policy 'best'"),
+        ({"CACHELB_WORKERS": "a,b,a"}, "env CACHELB_WORKERS: workers[2]: worker 'a' is there already"),
+        ({"CACHELB_LOAD__INTERVALS": "1"}, "env CACHELB_LOAD__INTERVALS: load.intervals: unknown key; did you mean"),
+    ],
+)
+def test_mistake_in_the_environment_names_the_variable(environ: dict[str, str], message: str) -> None:
+    assert message in refused({}, **environ)
+
+
+def test_a_secret_is_not_quoted_in_its_error() -> None:
+    message = refused({"router": {"hash_seed": -424242}})
+    assert "router.hash_seed: hash_seed must be from 0 to" in message
+    assert "424242" not in message
+
+
+# === malformed files ===
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "[router]\nblock_size = = 3", ":2:14: not TOML: Invalid value"),
+        ("a.toml", 'a = "', ":1:6: not TOML: "),
+        ("a.json", '{"router": {,}}', ":1:13: not JSON: "),
+        ("a.json", '{"router": {}, "router": {}}', ": the key 'router' is there twice in one object"),
+        ("a.json", "[" * 100_000, ": nested too deeply"),
+        ("a.json", "3", ": must be a table of keys and values, not a number"),
+        ("a.json", "9" * 5000, ": not JSON: "),
+        ("a.yaml", "router:\n  block_size: [1", ":2:17: not YAML: "),
+        ("a.yaml", "router:\n  seed: 1\n  seed: 2\n", ":3: the key router.seed is there twice"),
+        ("a.yaml", "a: 1\n---\nb: 2\n", ":2:1: not YAML: but found another document"),
+        ("a.yaml", "when: 2026-13-40", ": not YAML: month must be in 1..12"),
+        ("a.yaml", "? [a]\n: 1", ":1:3: not YAML: found unhashable key"),
+        ("a.yaml", "router: !!python/object:os.system {}", ":1:9: not YAML: could not determine a constructor"),
+        ("a.yaml", "", ": must be a table of keys and values, not null"),
+        ("a.yaml", "a: \x00", ":1:4: not YAML: special characters are not allowed"),
+        ("a.yaml", "router: &r\n  models: *r\n", ""),
+        ("a.ini", "", ": a configuration ends in .json, .toml, .yaml or .yml, not in '.ini'"),
+    ],
+)
+def test_malformed_content_is_named_with_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    assert refused(file).startswith(f"{file}{message}")
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_bytes(b"[router]\n# caf\xe9\n")
+    assert refused(file) == f"{file}: not UTF-8 text at byte 14"
+
+
+def test_a_missing_file_is_an_oserror(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        config.load(tmp_path / "none.toml")
+
+
+def test_yaml_without_pyyaml_names_the_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (tmp_path / "a.yaml").write_text("router: {}")
+    with pytest.raises(ModuleNotFoundError, match=r"a.yaml needs PyYAML: pip install 'cachelb\[yaml\]'"):
+        config.load(tmp_path / "a.yaml")
+
+
+def test_aliases_that_multiply_do_not_hang(tmp_path: Path) -> None:
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+    (tmp_path / "a.yaml").write_text(bomb + "workers: []\n")
+    assert "a0: unknown key" in refused(tmp_path / "a.yaml")
+
+
+def test_a_line_is_left_out_rather_than_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('model_path = """\n[router]\nseed = 1\n"""\n[router]\nseed = 2\nhash_seed = -3\n')
+    assert refused(file).startswith(f"{file}:7: router.hash_seed")
+    file.write_text('model_path = """\n[router]\nseed = 1\n"""\n[router]\nseed = -2\n')
+    assert refused(file).startswith(f"{file}: router.seed: seed must be")
+
+
+# === anything at all ===
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([0, 1, 2**31, 2**64, -1])
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["cache-aware", "random", "prefill", "unix:///a", "auto"])
+    | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)
+OPTION_NAMES = sorted(
+    {
+        *schema.router_options(),
+        *schema.worker_options(),
+        *("type", "cache_threshold", "load_factor", "choices", "hashing", "random", "rendezvous"),
+        *("topic_filter", "default_port", "interval_s", "url", "key", "bootstrap_port", "prefill_urls", "decode_urls"),
+    }
+)
+TABLES = st.dictionaries(st.sampled_from(OPTION_NAMES), VALUES, max_size=4)
+SECTIONS = ["router", "routing", "mode", "workers", "model_path", *schema.SECTIONS]
+MAPPINGS = st.dictionaries(st.sampled_from(SECTIONS), TABLES | st.lists(TABLES, max_size=3) | VALUES, max_size=4)
+VARIABLES = st.dictionaries(
+    st.sampled_from([f"CACHELB_{name.upper()}" for name in schema.router_options()])
+    | st.from_regex(r"CACHELB_(POLICY|LOAD|KV_EVENTS)__[A-Z_]{1,9}", fullmatch=True),
+    st.text(max_size=5) | st.sampled_from(["1", "-1", "random", "[1]", "1e999", "nan", "{}"]),
+    max_size=2,
+)
+
+
+@given(MAPPINGS | VALUES.filter(lambda value: isinstance(value, dict)), VARIABLES)
+def test_any_mapping_loads_or_is_refused(data: dict[str, Any], environ: dict[str, str]) -> None:
+    try:
+        loaded = config.load(data, environ=environ)
+    except ConfigError as error:
+        assert re.match(r"mapping|env CACHELB_", str(error))  # noqa: PT017 - both outcomes are right
+    else:
+        config.show(loaded)
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json", "yaml"])
+def test_any_content_loads_or_is_refused(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"a.{suffix}"
+
+    @given(st.binary(max_size=40) | st.text(alphabet="{}[]:-=\"'\n #&*!|>ab1.,?", max_size=40).map(str.encode))
+    def check(content: bytes) -> None:
+        file.write_bytes(content)
+        try:
+            config.load(file, environ={})
+        except ConfigError as error:
+            assert str(error).startswith(str(file))  # noqa: PT017 - both outcomes are right
+
+    check()

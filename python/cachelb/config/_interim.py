@@ -45,7 +45,3 @@ def add_worker(
     slow_start_s: float = 0.0,
 ) -> None:
     """Name a worker's options."""
-
-
-def load(*, interval_s: float = 0.1, timeout_s: float = 1.0, max_concurrency: int = 256) -> None:
-    """Name the options of the load source."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb import policies
 from cachelb.config import schema
-from cachelb.config.document import Keys, Setting, dotted
+from cachelb.config.document import Document, Keys, Setting, dotted
 from cachelb.config.layer import Layer, PolicyDraft, WorkerDraft, put
 from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig, masked
 from cachelb.errors import did_you_mean
+from cachelb.sources import MetricsSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +64,8 @@ class _Resolver:
         workers = self._workers()
         kv_events = self._section("kv_events")
         load = self._section("load")
+        if load is not None:
+            _checked(MetricsSource, load)
         model = next((layer.model_path for layer in reversed(self._layers) if layer.model_path), None)
         return RouterConfig(
             source=self._source,
@@ -111,10 +114,9 @@ class _Resolver:
         default = schema.router_options()[slot].default
         drafts = [layer.policies[slot] for layer in self._layers if slot in layer.policies]
         if not drafts:
-            checkable = default is not None and schema.is_policy(default)
-            return (
-                self._policy((slot,), None, default, {}, governed) if checkable else default and PolicyConfig(default)
-            )
+            if default is None or not schema.is_policy(default):
+                return default and PolicyConfig(default)
+            return self._policy((slot,), Setting(default, (slot,), Document("default", default)), {}, governed)
         name: Setting | None = None
         options: dict[str, Setting] = {}
         for draft in drafts:
@@ -129,7 +131,9 @@ class _Resolver:
             self._note(("router", slot), name)
         elif default is None:
             raise drafts[0].place.error(f"names no policy; add one as {slot}.type")
-        return self._policy((slot,), name, default, options, governed)
+        else:
+            name = Setting(default, drafts[0].place.keys, drafts[0].place.document)
+        return self._policy((slot,), name, options, governed)
 
     def _shadow(self, governed: Mapping[str, Setting]) -> tuple[PolicyConfig, ...]:
         """Read the shadow policies of the strongest layer that has some."""
@@ -139,19 +143,18 @@ class _Resolver:
             if draft.name is None:
                 raise draft.place.error("names no policy; add one as type")
             self._note(("router", "shadow", n), draft.name)
-            shadow.append(self._policy(("shadow", n), draft.name, None, draft.options, governed))
+            shadow.append(self._policy(("shadow", n), draft.name, draft.options, governed))
         return tuple(shadow)
 
     def _policy(
         self,
         keys: Keys,
-        name: Setting | None,
-        default: str | None,
+        name: Setting,
         options: Mapping[str, Setting],
         governed: Mapping[str, Setting],
     ) -> PolicyConfig:
         """Check a policy and its options by building it."""
-        policy = schema.policy_class(name) if name else type(policies.make(str(default)))
+        policy = schema.policy_class(name)
         known = schema.policy_options(policy)
         own: dict[str, Setting] = {}
         for key, setting in options.items():
@@ -217,6 +220,10 @@ class _Resolver:
         if not tables:
             return None
         merged = {key: setting for table in tables for key, setting in table.items()}
+        known = schema.section_options(name) or {}
+        for key, setting in merged.items():
+            if known[key].is_code:
+                raise setting.error("cannot be written in a configuration; give it to the object in code")
         self._values((name,), merged)
         return merged
 
@@ -257,10 +264,21 @@ def _checked(build: Callable[..., T], settings: Mapping[str, Setting]) -> T:
         message = str(error)
         words = re.findall(r"\w+", message)
         blamed = next((settings[word] for word in words if word in settings), None)
-        blamed = blamed or next(iter(settings.values()))
+        blamed = blamed or next((setting for key, setting in settings.items() if not _fits(build, key, setting)), None)
+        if blamed is None:
+            raise
         if any(word in schema.SECRETS for word in words):
             message = message.partition(", got ")[0]
         raise blamed.error(message) from error
+
+
+def _fits(build: Callable[..., object], key: str, setting: Setting) -> bool:
+    """Say whether an object takes a setting by itself."""
+    try:
+        build(**{key: _plain(setting)})
+    except _BAD_VALUE:
+        return False
+    return True
 
 
 def _plain(setting: Setting, value: object = None, nesting: int = 0) -> object:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cachelb import policies
 from cachelb.config import _interim
 from cachelb.config.model import KvEventsConfig
+from cachelb.sources import MetricsSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,7 +103,7 @@ def section_options(section: str) -> dict[str, Option] | None:
         return {}
     if section == "kv_events":
         return _keywords(KvEventsConfig)
-    return _keywords(_interim.load) if section == "load" else None
+    return _keywords(MetricsSource) if section == "load" else None
 
 
 def policy_class(name: Setting) -> type[policies.BuiltinPolicy]:

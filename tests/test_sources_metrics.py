@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.models.metrics_pages import sglang_page, vllm_page
-from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually
+from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually, reserved_port
 
 from cachelb.sources import MetricsSource
 from cachelb.sources.poller import pause_s
@@ -122,9 +122,8 @@ def test_hanging_worker_times_out_and_comes_back(
 def test_dead_worker_is_logged_once_and_keeps_nobody_waiting(
     attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        dead = engine.key
-    with FakeEngine(vllm_page()) as alive:
+    with reserved_port() as port, FakeEngine(vllm_page()) as alive:
+        dead = f"http://127.0.0.1:{port}"
         router = RecordingRouter(dead, alive.key)
         source = attach(router)
         eventually(lambda: source.stats().failures >= 4)
@@ -155,13 +154,14 @@ def test_pause_between_two_polls(interval_s: float, took_s: float, failures: int
 
 
 def test_worker_that_restarts_on_its_port_is_found_again(attach: Callable[..., MetricsSource]) -> None:
-    with FakeEngine(vllm_page(running=(1.0,))) as engine:
-        router = RecordingRouter(engine.key)
-        source = attach(router)
-        router.wait_for(engine.key, running=1)
-    eventually(lambda: source.stats().failures >= 1)
-    with FakeEngine(vllm_page(running=(2.0,)), port=engine.port):
-        router.wait_for(engine.key, running=2)
+    with reserved_port() as port:
+        with FakeEngine(vllm_page(running=(1.0,)), port=port) as engine:
+            router = RecordingRouter(engine.key)
+            source = attach(router)
+            router.wait_for(engine.key, running=1)
+        eventually(lambda: source.stats().failures >= 1)
+        with FakeEngine(vllm_page(running=(2.0,)), port=port):
+            router.wait_for(engine.key, running=2)
 
 
 def test_workers_added_and_removed_are_followed(attach: Callable[..., MetricsSource]) -> None:

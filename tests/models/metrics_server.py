@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
 DEADLINE_S = 30.0
@@ -26,8 +26,18 @@ def eventually(condition: Callable[[], bool]) -> None:
         pause.wait(0.002)
 
 
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that refuses connections unless a `FakeEngine` is started on it, and that nobody else gets."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
+    allow_reuse_port = True
     daemon_threads = True
     engine: FakeEngine
 

@@ -20,6 +20,8 @@ Example:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cachelb.testing.oracle import Best, Found, ManualClock, NaiveTracker
 from cachelb.testing.strategies import (
     Operation,
@@ -30,8 +32,13 @@ from cachelb.testing.strategies import (
     worker_names,
 )
 
+if TYPE_CHECKING:
+    from cachelb.testing.fleet import FakeFleet, FakeWorker
+
 __all__ = [
     "Best",
+    "FakeFleet",
+    "FakeWorker",
     "Found",
     "ManualClock",
     "NaiveTracker",
@@ -42,3 +49,13 @@ __all__ = [
     "token_sequences",
     "worker_names",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import the fleet only when somebody asks: it needs aiohttp."""
+        if name in {"FakeFleet", "FakeWorker"}:
+            from cachelb.testing import fleet
+
+            return getattr(fleet, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

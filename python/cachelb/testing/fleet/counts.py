@@ -1,0 +1,106 @@
+"""What a worker counted, and how a test waits for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(slots=True)
+class Counts:
+    """Requests for completions a worker has seen since it was added, across restarts.
+
+    ``started == finished + rejected + failed + aborted + open``, always.
+
+    Attributes:
+        started: Requests that arrived.
+        finished: Answered in full.
+        rejected: Answered with an error because of what they asked for.
+        failed: Ended by a fault or by stopping the worker.
+        aborted: Given up by the client.
+        open: Being handled now.
+        running: Of these, in the engine.
+        waiting: Of these, queued for the engine.
+        peak_running: The most that ran at once.
+        prompt_tokens: Prompt tokens that reached the engine.
+        cached_tokens: Of these, found in the cache.
+        output_tokens: Tokens generated.
+        tokenized: Prompts this worker had to tokenize itself.
+        remote_prefills: Prompts whose KV came from another worker.
+        faults: Faults that struck, by kind or by status.
+    """
+
+    started: int = 0
+    finished: int = 0
+    rejected: int = 0
+    failed: int = 0
+    aborted: int = 0
+    open: int = 0
+    running: int = 0
+    waiting: int = 0
+    peak_running: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    tokenized: int = 0
+    remote_prefills: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRequest:
+    """A request as it arrived.
+
+    Attributes:
+        path: Its path.
+        headers: Its headers, whatever their case.
+        body: Its parsed body, never shown by ``repr``.
+    """
+
+    path: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: dict[str, Any] = field(repr=False)
+
+
+class Watchers:
+    """Tests that wait for a condition. Everything happens in the fleet's thread."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Callable[[], object], Future[None]]] = []
+
+    def add(self, condition: Callable[[], object]) -> Future[None]:
+        """Wait for a condition.
+
+        Args:
+            condition: Called now and after every change.
+
+        Returns:
+            Done as soon as the condition holds, failed if it raises.
+        """
+        done: Future[None] = Future()
+        self._waiting.append((condition, done))
+        self.notify()
+        return done
+
+    def notify(self) -> None:
+        """Tell that something changed."""
+        if self._waiting:
+            self._waiting = [entry for entry in self._waiting if not self._settle(*entry)]
+
+    @staticmethod
+    def _settle(condition: Callable[[], object], done: Future[None]) -> bool:
+        if done.cancelled():
+            return True
+        try:
+            if not condition():
+                return False
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return True

@@ -1,0 +1,195 @@
+"""The engine behind a worker: slots, a prefix cache, and the time that computing takes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cachelb._core import BlockTracker, Namespace
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from cachelb.testing.fleet.counts import Counts, Watchers
+    from cachelb.testing.fleet.options import WorkerOptions
+
+_MAX_TRANSFERS: Final = 4096
+_SELF: Final = "engine"  # the tracker's one worker
+
+
+@dataclass(slots=True)
+class Job:
+    """One request in the engine.
+
+    Attributes:
+        tokens: The prompt.
+        max_tokens: Tokens to generate.
+        namespace: Adapter and salt.
+        cached_tokens: Prompt tokens found in the cache, once it was looked up.
+        inside: Whether it holds a slot.
+    """
+
+    tokens: npt.NDArray[np.uint32]
+    max_tokens: int
+    namespace: Namespace | None
+    cached_tokens: int = 0
+    inside: bool = False
+
+
+class Engine:
+    """One engine process. Runs in the fleet's thread only.
+
+    Args:
+        engine_id: Name of this process, as KV transfers use it.
+        options: How it is built.
+        counts: The worker's counts, which outlive the engine.
+        watchers: Who waits for them.
+    """
+
+    def __init__(self, engine_id: str, options: WorkerOptions, counts: Counts, watchers: Watchers) -> None:
+        self.engine_id = engine_id
+        self.options = options
+        self.running = self.waiting = self.blocks_in_use = 0
+        self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
+        self._counts = counts
+        self._watchers = watchers
+        self._slots = asyncio.Semaphore(options.max_running)
+        self._prefill = asyncio.Lock()
+        self._cache = BlockTracker(block_size=options.block_size, max_blocks_per_worker=options.kv_blocks)
+        self._transfers: dict[str, int] = {}
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV cache that running requests use."""
+        return min(1.0, self.blocks_in_use / self.options.kv_blocks)
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks the prefix cache holds."""
+        return self._cache.block_count()
+
+    async def enter(self, job: Job) -> None:
+        """Wait for a slot, first come first served.
+
+        Args:
+            job: Who wants to run.
+        """
+        if self._slots.locked():
+            self.waiting += 1
+            self._counts.waiting += 1
+            self._watchers.notify()
+            try:
+                await self._slots.acquire()
+            finally:
+                self.waiting -= 1
+                self._counts.waiting -= 1
+        else:
+            await self._slots.acquire()
+        job.inside = True
+        self.running += 1
+        self.blocks_in_use += self._blocks(job)
+        counts = self._counts
+        counts.running += 1
+        counts.peak_running = max(counts.peak_running, counts.running)
+        self._watchers.notify()
+
+    def leave(self, job: Job) -> None:
+        """Give the slot back. Idempotent.
+
+        Args:
+            job: Who ran.
+        """
+        if not job.inside:
+            return
+        job.inside = False
+        self.running -= 1
+        self.blocks_in_use -= self._blocks(job)
+        self._counts.running -= 1
+        self._slots.release()
+
+    async def prefill(self, job: Job, remote: Engine | None = None) -> None:
+        """Look the prompt up in the cache and compute the rest, one prompt at a time.
+
+        Args:
+            job: Whose prompt.
+            remote: The engine that computed the prompt already, for a request that decodes only.
+        """
+        options = self.options
+        if remote is not None:
+            # All but the last token, which every engine computes itself to have something to sample from.
+            job.cached_tokens = max(0, len(job.tokens) - 1)
+            self._counts.remote_prefills += 1
+            self._keep(job)
+        elif options.time_scale:
+            async with self._prefill:
+                self._look_up(job)
+                uncached = len(job.tokens) - job.cached_tokens
+                await asyncio.sleep(uncached / options.prefill_tps * options.time_scale)
+                self._keep(job)
+        else:
+            self._look_up(job)
+            self._keep(job)
+
+    async def decode(self, tokens: int) -> None:
+        """Generate tokens.
+
+        Args:
+            tokens: How many.
+        """
+        await asyncio.sleep(tokens / self.options.decode_tps * self.options.time_scale)
+        self.output_tokens += tokens
+        self._counts.output_tokens += tokens
+
+    def offer_transfer(self, request_id: str, job: Job) -> dict[str, Any]:
+        """Keep a computed prompt for the worker that will decode it.
+
+        Args:
+            request_id: Name of the request.
+            job: Whose prompt.
+
+        Returns:
+            What the decoding request must carry as ``kv_transfer_params``.
+        """
+        if len(self._transfers) >= _MAX_TRANSFERS:
+            del self._transfers[next(iter(self._transfers))]
+        blocks = -(-len(job.tokens) // self.options.block_size)
+        self._transfers[request_id] = blocks
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": list(range(blocks)),
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": request_id,
+            "remote_host": "127.0.0.1",
+            "remote_port": 5600,
+            "tp_size": 1,
+        }
+
+    def take_transfer(self, request_id: object) -> bool:
+        """Hand a prompt kept by `offer_transfer` over, once.
+
+        Args:
+            request_id: Name of the request.
+
+        Returns:
+            Whether it was there.
+        """
+        return isinstance(request_id, str) and self._transfers.pop(request_id, None) is not None
+
+    def _blocks(self, job: Job) -> int:
+        return -(-(len(job.tokens) + job.max_tokens) // self.options.block_size)
+
+    def _look_up(self, job: Job) -> None:
+        held = self._cache.overlaps(job.tokens, namespace=job.namespace).get(_SELF, 0)
+        # The last token is computed even if its block is cached, and with it the rest of the block.
+        usable = (len(job.tokens) - 1) // self.options.block_size
+        job.cached_tokens = min(held, usable) * self.options.block_size
+
+    def _keep(self, job: Job) -> None:
+        self._cache.record_request(job.tokens, _SELF, namespace=job.namespace)
+        self.prompt_tokens += len(job.tokens)
+        self.cached_tokens += job.cached_tokens
+        self._counts.prompt_tokens += len(job.tokens)
+        self._counts.cached_tokens += job.cached_tokens

@@ -1,0 +1,216 @@
+"""One request for a completion, from its arrival to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
+
+from aiohttp import web
+
+from cachelb.testing.fleet.counts import SeenRequest
+from cachelb.testing.fleet.openai import (
+    RejectedError,
+    answer_events,
+    closing_events,
+    error_body,
+    full_answer,
+    parse_body,
+    parse_call,
+)
+from cachelb.testing.fleet.pages import load_report
+
+if TYPE_CHECKING:
+    from cachelb.testing.fleet.engine import Engine
+    from cachelb.testing.fleet.faults import Fault
+    from cachelb.testing.fleet.openai import Call
+    from cachelb.testing.fleet.replica import Replica
+
+_JSON: Final = "application/json"
+_EVENT_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+_CLOSE_WITH_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
+
+
+class Exchange:
+    """One request and its answer.
+
+    Args:
+        replica: The server it came to.
+        request: The request.
+        chat: Whether it came to the chat endpoint.
+    """
+
+    __slots__ = ("_call", "_chat", "_engine", "_fault", "_open", "_replica", "_request")
+
+    def __init__(self, replica: Replica, request: web.BaseRequest, *, chat: bool) -> None:
+        self._replica = replica
+        self._request = request
+        self._chat = chat
+        self._engine: Engine = replica.engine
+        self._call: Call | None = None
+        self._fault: Fault | None = None
+        self._open = True
+
+    async def run(self) -> web.StreamResponse:
+        """Answer the request, or fail as planned.
+
+        Returns:
+            The answer.
+
+        Raises:
+            asyncio.CancelledError: The connection is gone.
+        """
+        counts = self._replica.counts
+        counts.started += 1
+        counts.open += 1
+        self._replica.notify()
+        try:
+            return await self._answer()
+        except RejectedError as error:
+            self._end("rejected")
+            return json_error(error.status, str(error))
+        except (ConnectionError, web.RequestPayloadError):
+            raise asyncio.CancelledError from None  # what aiohttp itself does if the client has gone
+        finally:
+            self._end("failed" if self._replica.stopped else "aborted")
+
+    async def _answer(self) -> web.StreamResponse:
+        replica = self._replica
+        self._fault = fault = replica.next_fault()
+        if fault is not None and fault.kind == "refuse":
+            self._cut(fault)
+        body = parse_body(await self._request.read())
+        replica.seen.append(SeenRequest(self._request.path, self._request.headers, body))
+        if fault is not None:
+            if fault.kind == "reset":
+                self._cut(fault)
+            if fault.kind == "status":
+                return self._planned_status(fault)
+            if fault.kind == "stall" and not (fault.after_chunks and body.get("stream")):
+                await self._stall(fault)
+        self._call = call = parse_call(body, replica.options, chat=self._chat)
+        replica.counts.tokenized += call.tokenized
+        await self._engine.enter(call.job)
+        await self._engine.prefill(call.job, self._remote(call))
+        request_id = replica.request_id(self._request.headers.get("X-Request-Id"), chat=self._chat)
+        return await (self._stream(call, request_id) if call.stream else self._whole(call, request_id))
+
+    async def _whole(self, call: Call, request_id: str) -> web.StreamResponse:
+        await self._engine.decode(call.job.max_tokens)
+        kv_params = None
+        if call.kv_params.get("do_remote_decode"):
+            kv_params = self._engine.offer_transfer(request_id, call.job)
+        body = full_answer(call, request_id, kv_params)
+        if self._fault is not None and self._fault.kind == "die":
+            torn = web.StreamResponse(headers={"Content-Type": _JSON, "Content-Length": str(len(body))})
+            await torn.prepare(self._request)
+            await torn.write(body[: len(body) // 2])
+            self._cut(self._fault)
+        self._end("finished")
+        headers = {}
+        form = self._request.headers.get("endpoint-load-metrics-format")
+        if form is not None and self._engine.options.engine == "vllm":
+            report = load_report(self._engine, form)
+            if report is not None:
+                headers["endpoint-load-metrics"] = report
+        return web.Response(body=body, content_type=_JSON, headers=headers)
+
+    async def _stream(self, call: Call, request_id: str) -> web.StreamResponse:
+        fault = self._fault
+        response = web.StreamResponse(headers=_EVENT_HEADERS)
+        await response.prepare(self._request)
+        sent = 0
+        for event, tokens in answer_events(call, request_id):
+            if fault is not None and sent == fault.after_chunks:
+                await self._strike(fault)
+            if tokens:
+                await self._engine.decode(tokens)
+            await response.write(event)
+            sent += 1
+        if fault is not None and sent <= fault.after_chunks:
+            await self._strike(fault)
+        self._end("finished")  # before the client can know
+        await response.write_eof(closing_events(call, request_id))
+        return response
+
+    async def _strike(self, fault: Fault) -> None:
+        if fault.kind == "die":
+            self._cut(fault)
+        if fault.kind == "stall" and fault.after_chunks:
+            await self._stall(fault)
+
+    async def _stall(self, fault: Fault) -> None:
+        released = self._replica.released()
+        self._count(fault)
+        await released.wait()
+
+    def _remote(self, call: Call) -> Engine | None:
+        """Find who prefilled the prompt; if its KV is gone, this engine computes the prompt itself."""
+        params = call.kv_params
+        if not params.get("do_remote_prefill"):
+            return None
+        remote = self._replica.find_engine(params.get("remote_engine_id"))
+        if remote is None or not remote.take_transfer(params.get("remote_request_id")):
+            return None
+        return remote
+
+    def _planned_status(self, fault: Fault) -> web.StreamResponse:
+        self._count(fault)
+        self._end("failed")
+        response = json_error(fault.status, "planned by the test")
+        if fault.retry_after_s is not None:
+            response.headers["Retry-After"] = str(fault.retry_after_s)
+        return response
+
+    def _cut(self, fault: Fault) -> NoReturn:
+        """End the connection with a reset, as the kernel does for a process that was killed."""
+        self._count(fault)
+        self._end("failed")
+        cut(self._request.transport)
+        raise asyncio.CancelledError
+
+    def _count(self, fault: Fault) -> None:
+        """Count a fault in the moment it strikes, so that a test that waits for a stall can release it."""
+        self._replica.counts.faults[fault.name] += 1
+        self._replica.notify()
+
+    def _end(self, ending: Literal["finished", "rejected", "failed", "aborted"]) -> None:
+        if not self._open:
+            return
+        self._open = False
+        if self._call is not None:
+            self._engine.leave(self._call.job)
+        counts = self._replica.counts
+        setattr(counts, ending, getattr(counts, ending) + 1)
+        counts.open -= 1
+        self._replica.notify()
+
+
+def cut(transport: asyncio.Transport | None) -> None:
+    """Reset a connection.
+
+    Args:
+        transport: The connection, None if it is gone already.
+    """
+    if transport is None:
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family != socket.AF_UNIX:
+        with contextlib.suppress(OSError):  # the client closed it in this moment
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_RESET)
+    transport.abort()
+
+
+def json_error(status: int, message: str) -> web.Response:
+    """Return an error as vLLM answers it.
+
+    Args:
+        status: The status.
+        message: What is wrong.
+
+    Returns:
+        The answer.
+    """
+    return web.Response(status=status, body=error_body(status, message), content_type=_JSON)

@@ -1,0 +1,123 @@
+"""What goes wrong, and when: faults for the next requests, and faults at random from a seed."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from random import Random
+
+FaultKind: TypeAlias = Literal["refuse", "reset", "status", "stall", "die"]
+KINDS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
+STATUSES: Final = (400, 404, 408, 429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong with one request.
+
+    Attributes:
+        kind: What.
+        status: Status of the answer, for "status".
+        retry_after_s: Its ``Retry-After`` header, None for none.
+        after_chunks: Events sent before "die" or "stall" strikes.
+    """
+
+    kind: FaultKind
+    status: int = 0
+    retry_after_s: int | None = None
+    after_chunks: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what could never happen.
+
+        Raises:
+            ValueError: The kind or the status is unknown, or ``after_chunks`` is negative.
+        """
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown fault {self.kind!r}: one of {', '.join(KINDS)}")
+        if self.kind == "status" and self.status not in STATUSES:
+            raise ValueError(f"status {self.status} is none of {', '.join(map(str, STATUSES))}")
+        if self.after_chunks < 0:
+            raise ValueError(f"after_chunks is {self.after_chunks}, it must be at least 0")
+
+    @property
+    def name(self) -> str:
+        """The kind, or the status: the name it is counted under."""
+        return str(self.status) if self.kind == "status" else self.kind
+
+
+class FaultPlan:
+    """Faults for the next requests, in the order they were planned."""
+
+    def __init__(self) -> None:
+        self._planned: deque[tuple[Fault, int | None]] = deque()
+
+    def add(self, fault: Fault, times: int | None) -> None:
+        """Plan a fault.
+
+        Args:
+            fault: The fault.
+            times: Requests it strikes, None for all until `clear`.
+
+        Raises:
+            ValueError: ``times`` is less than 1.
+        """
+        if times is not None and times < 1:
+            raise ValueError(f"times is {times}, it must be at least 1, or None for every request from now on")
+        self._planned.append((fault, times))
+
+    def take(self) -> Fault | None:
+        """Return the fault of the next request, or None."""
+        if not self._planned:
+            return None
+        fault, times = self._planned[0]
+        if times == 1:
+            self._planned.popleft()
+        elif times is not None:
+            self._planned[0] = (fault, times - 1)
+        return fault
+
+    def clear(self) -> None:
+        """Forget everything planned."""
+        self._planned.clear()
+
+
+class FaultRates:
+    """Chances of faults, each request drawing one number.
+
+    Args:
+        chances: Fault to the share of requests it strikes.
+
+    Raises:
+        ValueError: A share is negative, or they add up to more than 1.
+    """
+
+    def __init__(self, chances: Mapping[Fault, float]) -> None:
+        self._limits: list[tuple[float, Fault]] = []
+        total = 0.0
+        for fault, chance in chances.items():
+            if not 0 <= chance <= 1:
+                raise ValueError(f"the rate of {fault.name} is {chance}, it must be from 0 to 1")
+            total += chance
+            if chance:
+                self._limits.append((total, fault))
+        if total > 1 + 1e-9:
+            raise ValueError(f"the rates add up to {total:g}, which is more than 1")
+
+    def draw(self, rng: Random) -> Fault | None:
+        """Draw the fault of one request.
+
+        Args:
+            rng: Where chance comes from.
+
+        Returns:
+            The fault, or None.
+        """
+        if not self._limits:
+            return None
+        number = rng.random()
+        return next((fault for limit, fault in self._limits if number < limit), None)

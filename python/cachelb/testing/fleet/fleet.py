@@ -1,0 +1,343 @@
+"""A fleet of fake engines."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from cachelb.testing.fleet.faults import Fault, FaultKind
+from cachelb.testing.fleet.loop_thread import LoopThread
+from cachelb.testing.fleet.options import WorkerOptions
+from cachelb.testing.fleet.replica import Replica, Shared
+from cachelb.testing.fleet.sockets import TcpAddress, UnixAddress
+from cachelb.testing.fleet.worker import FakeWorker, make_rates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+
+class FakeFleet:
+    """Engine replicas that speak HTTP on loopback as vLLM and SGLang do, to test gateways with.
+
+    Each worker serves ``/v1/completions``, ``/v1/chat/completions``, ``/tokenize``, ``/v1/models``, ``/health`` and
+    ``/metrics``, has a prefix cache of its own, and fails on demand. A token is four bytes of UTF-8. The cache keeps
+    the prompts' full blocks, least recently used first out; the last token of a prompt is always computed, as engines
+    do. The answer is made up from the prompt and always ``max_tokens`` long. A request for prefill
+    (``kv_transfer_params.do_remote_decode``) and the decode request made from its answer work as with vLLM's
+    NixlConnector.
+
+    Use it as a context manager, synchronous or not. The servers run in one thread with its own event loop; on exit
+    no thread, socket or file is left.
+
+    Args:
+        workers: Workers to begin with.
+        uds: Listen on unix sockets, ``unix:///path``, instead of TCP ports.
+        seed: Seed of random faults: the n-th request to a worker meets the same fault in every run.
+        engine: "vllm" or "sglang": whose metrics `/metrics` shows.
+        models: Names that are served; the first is the base model, the others adapters whose cache is separate.
+            None accepts every name as the base model.
+        block_size: Tokens per block.
+        kv_blocks: Blocks a worker's KV cache holds; a request that needs more is answered with 400.
+        max_running: Requests a worker runs at once; more wait, first come first served.
+        prefill_tps: Prompt tokens a worker computes per second, one prompt at a time.
+        decode_tps: Output tokens a request gets per second.
+        time_scale: What computing takes, in parts of its real time; 0 for no sleeping at all.
+        default_max_tokens: Tokens of an answer if the request says nothing.
+        remember: Requests a worker remembers for `FakeWorker.requests`.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> import json, urllib.request
+        >>> from cachelb.testing import FakeFleet
+        >>> body = json.dumps({"prompt": "word" * 64, "max_tokens": 2}).encode()
+        >>> with FakeFleet(2) as fleet:
+        ...     worker = fleet.workers[0]
+        ...     for _ in range(2):
+        ...         with urllib.request.urlopen(f"{worker.url}/v1/completions", body) as answer:
+        ...             usage = json.load(answer)["usage"]
+        ...         print(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"])
+        ...     [worker.counts.finished for worker in fleet.workers]
+        64 0
+        64 48
+        [2, 0]
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        *,
+        uds: bool = False,
+        seed: int = 0,
+        engine: str = "vllm",
+        models: Sequence[str] | None = None,
+        block_size: int = 16,
+        kv_blocks: int = 4096,
+        max_running: int = 256,
+        prefill_tps: float = 20_000.0,
+        decode_tps: float = 100.0,
+        time_scale: float = 0.0,
+        default_max_tokens: int = 16,
+        remember: int = 64,
+    ) -> None:
+        if workers < 0:
+            raise ValueError(f"workers is {workers}, it must be at least 0")
+        self._first_workers = workers
+        self._uds = uds
+        self._seed = seed
+        self._options = WorkerOptions(
+            engine=engine,
+            models=None if models is None else tuple(models),
+            block_size=block_size,
+            kv_blocks=kv_blocks,
+            max_running=max_running,
+            prefill_tps=prefill_tps,
+            decode_tps=decode_tps,
+            time_scale=time_scale,
+            default_max_tokens=default_max_tokens,
+            remember=remember,
+        )
+        self._shared = Shared()
+        self._workers: list[FakeWorker] = []
+        self._replicas: dict[FakeWorker, Replica] = {}
+        self._added = 0
+        self._thread: LoopThread | None = None
+        self._folder: Path | None = None
+
+    # --- life ---
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError("this fleet runs already; make a second one")
+        self._thread = LoopThread("cachelb-fake-fleet")
+        try:
+            for _ in range(self._first_workers):
+                self.add_worker()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Stop every worker and the thread. The workers' counts stay readable. Idempotent."""
+        if self._thread is None:
+            return
+        try:
+            for replica in self._replicas.values():
+                self._thread.run(replica.stop())
+        finally:
+            self._thread.stop()
+            for replica in self._replicas.values():
+                replica.address.release()
+            self._replicas.clear()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None
+
+    # --- workers ---
+
+    @property
+    def workers(self) -> list[FakeWorker]:
+        """The workers there are, in the order they were added. A removed one is gone, and the next ones move up."""
+        return list(self._workers)
+
+    @property
+    def urls(self) -> list[str]:
+        """Their addresses."""
+        return [worker.url for worker in self._workers]
+
+    def add_worker(self, **changes: Any) -> FakeWorker:  # noqa: ANN401 - the options of this class, of many types
+        """Add a worker and start it.
+
+        Args:
+            changes: Options of this class, from ``engine`` on, that it does not share with the fleet.
+
+        Returns:
+            The worker.
+
+        Raises:
+            TypeError: There is no such option.
+            ValueError: An option is out of range.
+            RuntimeError: The fleet does not run.
+        """
+        thread = self._running()
+        options = dataclasses.replace(self._options, **changes)
+        name = f"w{self._added}"
+        seed = f"{self._seed}/{name}"
+        address = UnixAddress(self._socket_folder() / f"{name}.sock") if self._uds else TcpAddress()
+        replica = thread.call(Replica, name, options, self._shared, seed, address)
+        thread.run(replica.start())
+        worker = FakeWorker(replica, thread)
+        self._added += 1
+        self._replicas[worker] = replica
+        self._workers.append(worker)
+        return worker
+
+    def remove_worker(self, worker: int | FakeWorker) -> FakeWorker:
+        """Stop a worker for good and give its address back.
+
+        Args:
+            worker: The worker, or its place in `workers`.
+
+        Returns:
+            The worker, whose counts stay readable.
+        """
+        removed = self._find(worker)
+        removed.stop()
+        self._workers.remove(removed)
+        self._replicas.pop(removed).address.release()
+        return removed
+
+    def stop_worker(self, worker: int | FakeWorker) -> None:
+        """Take a worker down, see `FakeWorker.stop`.
+
+        Args:
+            worker: The worker, or its place in `workers`.
+        """
+        self._find(worker).stop()
+
+    def start_worker(self, worker: int | FakeWorker, *, restart: bool = False) -> None:
+        """Bring a worker up again, see `FakeWorker.start`.
+
+        Args:
+            worker: The worker, or its place in `workers`.
+            restart: Whether its cache and metrics are dropped.
+        """
+        self._find(worker).start(restart=restart)
+
+    # --- faults ---
+
+    def fail(
+        self,
+        kind: FaultKind,
+        *,
+        times: int | None = None,
+        status: int = 0,
+        retry_after_s: int | None = None,
+        after_chunks: int = 0,
+    ) -> None:
+        """Plan a fault for the next requests, whichever workers they go to; see `FakeWorker.fail`.
+
+        Faults planned for a worker come first.
+
+        Args:
+            kind: What goes wrong; "refuse" without ``times`` closes every worker that there is.
+            times: Requests it strikes, None for all until `heal`.
+            status: Status, for "status".
+            retry_after_s: Its ``Retry-After`` header.
+            after_chunks: Events sent before "die" and "stall" strike.
+
+        Raises:
+            ValueError: An argument is out of range.
+        """
+        fault = Fault(kind, status, retry_after_s, after_chunks)
+        if kind == "refuse" and times is None:
+            for worker in self._workers:
+                worker.fail("refuse")
+        else:
+            self._running().call(self._shared.plan.add, fault, times)
+
+    def set_rates(
+        self,
+        *,
+        refuse: float = 0.0,
+        reset: float = 0.0,
+        stall: float = 0.0,
+        die: float = 0.0,
+        status: Mapping[int, float] | None = None,
+        after_chunks: int = 1,
+        retry_after_s: int | None = None,
+    ) -> None:
+        """Let requests to every worker, also to those added later, fail at random; see `FakeWorker.set_rates`.
+
+        Args:
+            refuse: Share of requests whose connection is reset before their body is read.
+            reset: Share whose connection is reset when they have been read.
+            stall: Share that gets no answer until `release`.
+            die: Share whose answer breaks off after ``after_chunks`` events.
+            status: Share by error status.
+            after_chunks: For ``die``.
+            retry_after_s: The ``Retry-After`` header, for ``status``.
+
+        Raises:
+            ValueError: A share is out of range, or they add up to more than 1.
+        """
+        rates = make_rates(
+            refuse=refuse,
+            reset=reset,
+            stall=stall,
+            die=die,
+            status=status,
+            after_chunks=after_chunks,
+            retry_after_s=retry_after_s,
+        )
+        self._running().call(setattr, self._shared, "rates", rates)
+
+    def release(self) -> None:
+        """Let the requests go that are stalled now."""
+        for worker in self._workers:
+            worker.release()
+
+    def heal(self) -> None:
+        """Forget every fault planned and every rate, and listen again everywhere."""
+        self.set_rates()
+        self._running().call(self._shared.plan.clear)
+        for worker in self._workers:
+            worker.heal()
+
+    # --- waiting ---
+
+    def wait_for(self, condition: Callable[[], object], *, timeout_s: float = 10.0) -> None:
+        """Wait until a condition on the workers' counts holds; it is checked whenever one of them changes.
+
+        From a coroutine, call it with ``asyncio.to_thread``.
+
+        Args:
+            condition: Called in the fleet's thread, such as ``lambda: fleet.workers[0].counts.open == 2``.
+            timeout_s: Seconds to wait.
+
+        Raises:
+            TimeoutError: It still does not hold.
+        """
+        done = self._running().call(self._shared.watchers.add, condition)
+        try:
+            done.result(timeout_s)
+        except TimeoutError:
+            done.cancel()
+            counts = {worker.name: worker.counts for worker in self._workers}
+            raise TimeoutError(f"the condition does not hold after {timeout_s} s: {counts}") from None
+
+    def _find(self, worker: int | FakeWorker) -> FakeWorker:
+        found = self._workers[worker] if isinstance(worker, int) else worker
+        if found not in self._replicas:
+            raise ValueError(f"{found!r} is not in this fleet, or was removed")
+        return found
+
+    def _running(self) -> LoopThread:
+        if self._thread is None:
+            raise RuntimeError("the fleet does not run: use it as a context manager")
+        return self._thread
+
+    def _socket_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="cachelb-"))
+        return self._folder

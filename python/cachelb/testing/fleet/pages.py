@@ -1,0 +1,123 @@
+"""The pages beside the completions: metrics, models, and the load report in a response header."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from cachelb.testing.fleet.openai import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cachelb.testing.fleet.engine import Engine
+    from cachelb.testing.fleet.options import WorkerOptions
+
+
+def metrics_page(engine: Engine) -> str:
+    """Write the metrics of an engine, under the names its kind uses.
+
+    Args:
+        engine: The engine.
+
+    Returns:
+        Prometheus text.
+    """
+    return _sglang_metrics(engine) if engine.options.engine == "sglang" else _vllm_metrics(engine)
+
+
+def _vllm_metrics(engine: Engine) -> str:
+    options = engine.options
+    labels = f'engine="0",model_name="{_label(_first_model(options))}"'
+    config = f'block_size="{options.block_size}",engine="0",num_gpu_blocks="{options.kv_blocks}"'
+    config += ',enable_prefix_caching="True"'
+    return _text(
+        [
+            ("vllm:num_requests_running", "gauge", labels, engine.running),
+            ("vllm:num_requests_waiting", "gauge", labels, engine.waiting),
+            ("vllm:kv_cache_usage_perc", "gauge", labels, engine.kv_usage),
+            ("vllm:prefix_cache_queries_total", "counter", labels, engine.prompt_tokens),
+            ("vllm:prefix_cache_hits_total", "counter", labels, engine.cached_tokens),
+            ("vllm:prompt_tokens_total", "counter", labels, engine.prompt_tokens),
+            ("vllm:generation_tokens_total", "counter", labels, engine.output_tokens),
+            ("vllm:cache_config_info", "gauge", config, 1.0),
+        ]
+    )
+
+
+def _sglang_metrics(engine: Engine) -> str:
+    options = engine.options
+    labels = f'engine_type="unified",model_name="{_label(_first_model(options))}",pp_rank="0",tp_rank="0"'
+    return _text(
+        [
+            ("sglang:num_running_reqs", "gauge", labels, engine.running),
+            ("sglang:num_queue_reqs", "gauge", labels, engine.waiting),
+            ("sglang:token_usage", "gauge", labels, engine.kv_usage),
+            ("sglang:max_total_num_tokens", "gauge", labels, options.kv_tokens),
+            ("sglang:page_size", "gauge", labels, options.block_size),
+            ("sglang:gen_throughput", "gauge", labels, engine.running * options.decode_tps),
+            ("sglang:prompt_tokens_total", "counter", labels, engine.prompt_tokens),
+            ("sglang:generation_tokens_total", "counter", labels, engine.output_tokens),
+        ]
+    )
+
+
+def _text(rows: Iterable[tuple[str, str, str, float]]) -> str:
+    return "".join(
+        f"# HELP {name} Of a fake engine.\n# TYPE {name} {kind}\n{name}{{{labels}}} {float(value)}\n"
+        for name, kind, labels, value in rows
+    )
+
+
+def _label(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _first_model(options: WorkerOptions) -> str:
+    return (options.models or (DEFAULT_MODEL,))[0]
+
+
+def models_page(options: WorkerOptions) -> bytes:
+    """Write the list of models.
+
+    Args:
+        options: The worker's options.
+
+    Returns:
+        JSON.
+    """
+    base = _first_model(options)
+    entries = [
+        {
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": options.engine,
+            "root": name,
+            "parent": None if name == base else base,
+            "max_model_len": options.kv_tokens,
+        }
+        for name in options.models or (DEFAULT_MODEL,)
+    ]
+    return json.dumps({"object": "list", "data": entries}).encode()
+
+
+def load_report(engine: Engine, form: str) -> str | None:
+    """Write the ORCA load report that vLLM sends in the header ``endpoint-load-metrics``.
+
+    Args:
+        engine: The engine.
+        form: What the request asked for.
+
+    Returns:
+        The header's value, None for a form that vLLM does not know.
+    """
+    values = {"kv_cache_usage_perc": engine.kv_usage, "num_requests_waiting": float(engine.waiting)}
+    match form.lower():
+        case "json":
+            return f"JSON {json.dumps({'named_metrics': values})}"
+        case "text":
+            return "TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in values.items())
+        case _:
+            return None

@@ -1,0 +1,265 @@
+"""The HTTP server of one worker. Everything here runs in the fleet's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from cachelb.testing.fleet.counts import Counts, SeenRequest, Watchers
+from cachelb.testing.fleet.engine import Engine
+from cachelb.testing.fleet.exchange import Exchange, cut, json_error
+from cachelb.testing.fleet.faults import Fault, FaultPlan, FaultRates
+from cachelb.testing.fleet.openai import RejectedError, encode_messages, parse_body
+from cachelb.testing.fleet.pages import metrics_page, models_page
+from cachelb.testing.fleet.sockets import Listener
+from cachelb.testing.fleet.tokens import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.http_parser import RawRequestMessage
+    from aiohttp.streams import StreamReader
+    from aiohttp.web_protocol import RequestHandler
+
+    from cachelb.testing.fleet.options import WorkerOptions
+    from cachelb.testing.fleet.sockets import TcpAddress, UnixAddress
+
+_JSON: Final = "application/json"
+_LONGEST_STOP_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the workers of a fleet share.
+
+    Attributes:
+        plan: Faults for the next requests to any worker.
+        rates: Chances of faults for workers without their own.
+        watchers: Tests that wait for something.
+        engines: Engines that run, by id, for KV transfers.
+    """
+
+    plan: FaultPlan = field(default_factory=FaultPlan)
+    rates: FaultRates = field(default_factory=lambda: FaultRates({}))
+    watchers: Watchers = field(default_factory=Watchers)
+    engines: dict[str, Engine] = field(default_factory=dict)
+
+
+class Replica:
+    """One engine behind one listening socket.
+
+    Args:
+        name: Name of the worker.
+        options: How it behaves.
+        shared: What it shares with the fleet.
+        seed: Seed of its faults.
+        address: Where it listens.
+    """
+
+    def __init__(
+        self, name: str, options: WorkerOptions, shared: Shared, seed: str, address: TcpAddress | UnixAddress
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.address = address
+        self.counts = Counts()
+        self.plan = FaultPlan()
+        self.rates: FaultRates | None = None
+        self.seen: deque[SeenRequest] = deque(maxlen=options.remember)
+        self.stopped = True
+        self._refusing = False
+        self._shared = shared
+        self._rng = Random(seed)
+        self._http: web.Server | None = None
+        self._listener: Listener | None = None
+        self._busy: set[asyncio.Transport] = set()
+        self._released = asyncio.Event()
+        self._engines = self._requests = 0
+        self.engine = self._new_engine()
+        self._routes: dict[tuple[str, str], Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
+            ("POST", "/v1/completions"): self._complete,
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/tokenize"): self._tokenize,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._health,
+            ("GET", "/metrics"): self._metrics,
+        }
+
+    # --- life ---
+
+    @property
+    def listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._listener is not None
+
+    async def start(self, *, restart: bool = False) -> None:
+        """Come up at the same address. Does nothing if the worker runs.
+
+        Args:
+            restart: Come up as a new process, its cache and metrics empty.
+        """
+        if not self.stopped:
+            return
+        if restart:
+            self.engine = self._new_engine()
+        self._http = web.Server(
+            self._handle, request_factory=_request, handler_cancellation=True, access_log=None, keepalive_timeout=600
+        )
+        self.stopped = False
+        self._shared.engines[self.engine.engine_id] = self.engine
+        self._listen()
+
+    async def stop(self) -> None:
+        """Go down as a process that is killed: every connection ends. Does nothing if the worker is down."""
+        if self.stopped or self._http is None:
+            return
+        self.stopped = True
+        del self._shared.engines[self.engine.engine_id]
+        await self._close_listener()
+        for connection in self._http.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        await self._http.shutdown(_LONGEST_STOP_S)
+        self.notify()
+
+    async def refuse(self) -> None:
+        """Close the listening socket and the idle connections; requests that run go on."""
+        self._refusing = True
+        await self._close_listener()
+        for connection in self._http.connections if self._http is not None else ():
+            if connection.transport is not None and connection.transport not in self._busy:
+                connection.transport.abort()
+        self.notify()
+
+    async def heal(self) -> None:
+        """Forget the planned faults and the worker's own rates, let stalled requests go, and listen again."""
+        self.plan.clear()
+        self.rates = None
+        self.release()
+        self._refusing = False
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._http is None or self.stopped or self._refusing or self._listener is not None:
+            return
+        self._listener = Listener(self.address.bind(), self._http)
+        self.notify()
+
+    async def _close_listener(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
+
+    def _new_engine(self) -> Engine:
+        self._engines += 1
+        return Engine(f"{self.name}-{self._engines}", self.options, self.counts, self._shared.watchers)
+
+    # --- faults ---
+
+    def next_fault(self) -> Fault | None:
+        """Return the fault of the next request: planned here, planned for the fleet, or drawn."""
+        rates = self._shared.rates if self.rates is None else self.rates
+        return self.plan.take() or self._shared.plan.take() or rates.draw(self._rng)
+
+    def released(self) -> asyncio.Event:
+        """Return what the next `release` sets."""
+        return self._released
+
+    def release(self) -> None:
+        """Let the requests go that are stalled now."""
+        self._released.set()
+        self._released = asyncio.Event()
+
+    # --- requests ---
+
+    def notify(self) -> None:
+        """Tell waiting tests that something changed."""
+        self._shared.watchers.notify()
+
+    def request_id(self, given: str | None, *, chat: bool) -> str:
+        """Return the id of an answer.
+
+        Args:
+            given: What the client's ``X-Request-Id`` says.
+            chat: Whether it is the answer to a chat.
+
+        Returns:
+            The id, made of the client's if there is one.
+        """
+        if given is None:
+            self._requests += 1
+            given = f"{self.name}-{self._requests}"
+        return f"chatcmpl-{given}" if chat else f"cmpl-{given}"
+
+    def find_engine(self, engine_id: object) -> Engine | None:
+        """Return the running engine of the fleet that has an id, None if there is none.
+
+        Args:
+            engine_id: The id.
+        """
+        return self._shared.engines.get(engine_id) if isinstance(engine_id, str) else None
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None or self.stopped:  # accepted in the moment the worker went down
+            cut(transport)
+            raise asyncio.CancelledError
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            return self._no_route(request)
+        self._busy.add(transport)
+        try:
+            response = await route(request)
+        except RejectedError as error:
+            response = json_error(error.status, str(error))
+        finally:
+            self._busy.discard(transport)
+        if not self.listening:
+            response.force_close()
+        return response
+
+    def _no_route(self, request: web.BaseRequest) -> web.StreamResponse:
+        if any(path == request.path for _, path in self._routes):
+            return json_error(405, "Method Not Allowed")
+        return json_error(404, "Not Found")
+
+    async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await Exchange(self, request, chat=False).run()
+
+    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await Exchange(self, request, chat=True).run()
+
+    async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = parse_body(await request.read())
+        prompt = body.get("prompt")
+        tokens = (encode(prompt) if isinstance(prompt, str) else encode_messages(body)).tolist()
+        page = {"count": len(tokens), "max_model_len": self.options.kv_tokens, "tokens": tokens, "token_strs": None}
+        return web.Response(body=json.dumps(page).encode(), content_type=_JSON)
+
+    async def _models(self, _request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=models_page(self.options), content_type=_JSON)
+
+    async def _health(self, _request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response()
+
+    async def _metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=metrics_page(self.engine).encode(), headers=headers)
+
+
+def _request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: AbstractStreamWriter,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    # Prompts are as long as a test likes: no limit.
+    return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=0)

@@ -1,0 +1,180 @@
+"""One worker of a fake fleet, as a test sees it."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from cachelb.testing.fleet.faults import Fault, FaultKind, FaultRates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cachelb.testing.fleet.counts import Counts, SeenRequest
+    from cachelb.testing.fleet.loop_thread import LoopThread
+    from cachelb.testing.fleet.replica import Replica
+
+
+class FakeWorker:
+    """One worker; `FakeFleet` makes them. Its methods may be called from any thread.
+
+    Attributes:
+        name: "w0", "w1" and so on, in the order the workers were added; a name is never used twice.
+        url: ``http://127.0.0.1:port`` or ``unix:///path``, the same for the worker's whole life.
+    """
+
+    def __init__(self, replica: Replica, thread: LoopThread) -> None:
+        self.name = replica.name
+        self.url = replica.address.url
+        self._replica = replica
+        self._thread = thread
+
+    def __repr__(self) -> str:
+        return f"FakeWorker({self.name!r}, {self.url!r})"
+
+    @property
+    def counts(self) -> Counts:
+        """A copy of the worker's counts, consistent in itself."""
+        return self._thread.call(self._copy_counts)
+
+    @property
+    def requests(self) -> list[SeenRequest]:
+        """The last requests for completions that could be read, oldest first."""
+        return self._thread.call(list, self._replica.seen)
+
+    @property
+    def listening(self) -> bool:
+        """Whether it accepts connections."""
+        return self._replica.listening
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks its prefix cache holds."""
+        return self._thread.call(lambda: self._replica.engine.cached_blocks)
+
+    def fail(
+        self,
+        kind: FaultKind,
+        *,
+        times: int | None = None,
+        status: int = 0,
+        retry_after_s: int | None = None,
+        after_chunks: int = 0,
+    ) -> None:
+        """Plan a fault for the next requests for completions.
+
+        Faults are taken in the order they were planned.
+
+        Args:
+            kind: What goes wrong:
+
+                - "refuse": the listening socket is closed until `heal`, so that connections are refused. With
+                  ``times`` it cannot be, as a connection carries many requests: the connection is reset before the
+                  request's body is read.
+                - "reset": the connection is reset when the request has been read.
+                - "status": the answer is an error with this ``status``.
+                - "stall": nothing happens until `release`, or until the client gives up.
+                - "die": the connection is reset in the middle of the answer.
+
+            times: Requests it strikes; None for every request until `heal`.
+            status: 400, 404, 408, 429, 500, 502, 503 or 504, for "status".
+            retry_after_s: The answer's ``Retry-After`` header, for "status".
+            after_chunks: Events of a stream that are sent before "die" and "stall" strike; an answer that is shorter
+                lacks its end only.
+
+        Raises:
+            ValueError: An argument is out of range.
+        """
+        fault = Fault(kind, status, retry_after_s, after_chunks)
+        if kind == "refuse" and times is None:
+            self._thread.run(self._replica.refuse())
+        else:
+            self._thread.call(self._replica.plan.add, fault, times)
+
+    def set_rates(
+        self,
+        *,
+        refuse: float = 0.0,
+        reset: float = 0.0,
+        stall: float = 0.0,
+        die: float = 0.0,
+        status: Mapping[int, float] | None = None,
+        after_chunks: int = 1,
+        retry_after_s: int | None = None,
+    ) -> None:
+        """Let requests fail at random instead of at the fleet's rates; the fleet's seed decides which do.
+
+        Args:
+            refuse: Share of requests whose connection is reset before their body is read.
+            reset: Share whose connection is reset when they have been read.
+            stall: Share that gets no answer until `release`.
+            die: Share whose answer breaks off after ``after_chunks`` events.
+            status: Share by error status.
+            after_chunks: For ``die``.
+            retry_after_s: The ``Retry-After`` header, for ``status``.
+
+        Raises:
+            ValueError: A share is out of range, or they add up to more than 1.
+        """
+        rates = make_rates(
+            refuse=refuse,
+            reset=reset,
+            stall=stall,
+            die=die,
+            status=status,
+            after_chunks=after_chunks,
+            retry_after_s=retry_after_s,
+        )
+        self._thread.call(setattr, self._replica, "rates", rates)
+
+    def release(self) -> None:
+        """Let the requests go that are stalled now."""
+        self._thread.call(self._replica.release)
+
+    def heal(self) -> None:
+        """Forget the faults planned here and the worker's own rates, let stalled requests go, listen again."""
+        self._thread.run(self._replica.heal())
+
+    def stop(self) -> None:
+        """Go down as a killed process does. Its address stays its own."""
+        self._thread.run(self._replica.stop())
+
+    def start(self, *, restart: bool = False) -> None:
+        """Come up again at the same address.
+
+        Args:
+            restart: Come up with an empty cache, and with metrics that start from 0. Otherwise both are kept, as if
+                only the network had been away.
+        """
+        self._thread.run(self._replica.start(restart=restart))
+
+    def _copy_counts(self) -> Counts:
+        counts = copy.copy(self._replica.counts)
+        counts.faults = counts.faults.copy()
+        return counts
+
+
+def make_rates(
+    *,
+    refuse: float,
+    reset: float,
+    stall: float,
+    die: float,
+    status: Mapping[int, float] | None,
+    after_chunks: int,
+    retry_after_s: int | None,
+) -> FaultRates:
+    """Put shares together; `FakeWorker.set_rates` documents them.
+
+    Returns:
+        The rates.
+    """
+    shares = {
+        Fault("refuse"): refuse,
+        Fault("reset"): reset,
+        Fault("stall"): stall,
+        Fault("die", after_chunks=after_chunks): die,
+    }
+    for code, share in (status or {}).items():
+        shares[Fault("status", code, retry_after_s)] = share
+    return FaultRates(shares)

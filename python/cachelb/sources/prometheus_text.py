@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from cachelb.sources.base import LoadReport
@@ -126,13 +127,11 @@ _METRICS: dict[bytes, dict[bytes, _Sample]] = {
 }
 
 # OpenTelemetry and Ray turn the colon into an underscore. The quantifiers are possessive: no page makes them backtrack.
-_LINE = re.compile(
-    rb"\n("
-    + b"|".join(
-        engine + rb"[:_](?:" + b"|".join(sorted(names, reverse=True)) + b")" for engine, names in _METRICS.items()
-    )
-    + rb""")(?=[ \t{])(?:(\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\})?+[ \t]++([^ \t\r\n]++))?"""
+_NAMES = b"|".join(
+    engine + rb"[:_](?:" + b"|".join(sorted(names, reverse=True)) + b")" for engine, names in _METRICS.items()
 )
+_LABELS = rb"""\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}"""
+_SAMPLE = re.compile(rb"\n((?:" + _NAMES + rb")(?=[ \t{])(?:" + _LABELS + rb")?+)(?:[ \t]++([^ \t\r\n]++))?")
 _LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]++|\\.)*+)"')
 
 
@@ -164,34 +163,55 @@ def read_metrics_page(page: bytes) -> MetricsPage:
     ranks: dict[int | None, _Rank] = {}
     engine: bytes | None = None
     dropped = 0
-    for match in _LINE.finditer(b"\n" + page):
-        name, label_text, value_text = match.groups()
-        found, metric = name.split(b":", 1) if b":" in name else name.split(b"_", 1)
-        engine = engine or found
-        if found != engine:  # a page that republishes other engines: the first one is the worker itself
+    for text, number in _SAMPLE.findall(b"\n" + page):
+        series = _series(text)
+        engine = engine or series.engine
+        if series.engine != engine:  # a page that republishes other engines: the first one is the worker itself
             continue
-        value = _number(value_text)
+        value = _number(number)
         if value is None:
             dropped += 1
             continue
-        how = _METRICS[found][metric]
-        labels = dict(_LABEL.findall(label_text)) if label_text else {}
-        # Totals stand under an empty priority, next to one sample per priority.
-        if labels.get(b"priority") or (how.only is not None and labels.get(how.only[0]) != how.only[1]):
+        if series.field is None:
             continue
-        rank = ranks.setdefault(_rank_of(labels), _Rank())
-        if how.field == _INFO:
-            rank.info.update(labels)
+        rank = ranks.get(series.rank)
+        if rank is None:
+            rank = ranks[series.rank] = _Rank()
+        if series.field == _INFO:
+            rank.info.update(series.labels)
             continue
-        before = rank.values.get(how.field, 0.0)
-        rank.values[how.field] = before + value if how.add else max(before, value)
+        before = rank.values.get(series.field, 0.0)
+        rank.values[series.field] = before + value if series.add else max(before, value)
     return _page(engine, ranks, dropped)
 
 
-def _number(text: bytes | None) -> float | None:
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What to do with the samples of one series; without a field, nothing."""
+
+    engine: bytes
+    field: str | None
+    add: bool
+    rank: int | None
+    labels: Mapping[bytes, bytes]
+
+
+@lru_cache(maxsize=8192)  # a page has the same series every time, and reading labels is most of the work
+def _series(text: bytes) -> _Series:
+    """Work out what a name with its labels stands for."""
+    name, _, label_text = text.partition(b"{")
+    engine, metric = name.split(b":", 1) if b":" in name else name.split(b"_", 1)
+    labels = dict(_LABEL.findall(label_text))
+    how = _METRICS[engine][metric]
+    # Totals stand under an empty priority, next to one sample per priority.
+    is_part = bool(labels.get(b"priority")) or (how.only is not None and labels.get(how.only[0]) != how.only[1])
+    return _Series(
+        engine=engine, field=None if is_part else how.field, add=how.add, rank=_rank_of(labels), labels=labels
+    )
+
+
+def _number(text: bytes) -> float | None:
     """Return a sample's value, or None if it is no finite number from 0 up."""
-    if text is None:
-        return None
     try:
         value = float(text)
     except ValueError:

@@ -156,6 +156,12 @@ def test_later_changes_of_a_mapping_do_not_reach_the_configuration() -> None:
     assert loaded.options["models"] == {"llama": 16}
 
 
+def test_null_says_nothing() -> None:
+    nothing = {"router": {"policy": None, "shadow": None}, "decode_policy": None, "workers": None, "kv_events": None}
+    loaded = load({**nothing, "mode": {"type": "vllm_prefill_decode", "decode_policy": None, "prefill_urls": None}})
+    assert (loaded.origins, loaded.decode_policy, loaded.kv_events) == ({}, None, None)
+
+
 # === workers ===
 
 

@@ -69,6 +69,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"router": {"shadow": [{}]}}, "router.shadow[0]: names no policy"),
     ({"router": {"shadow": "random"}}, "router.shadow: must be a list, not text"),
     ({"workers": "gpu0"}, "workers: must be a list, not text"),
+    ({"policy": True}, "policy: must be the name of a policy or a table of its options, not a boolean"),
+    ({"workers": ["gpu\n0"]}, r"workers[0]: must be printable text, got 'gpu\n0'"),
+    ({"\x1b[2J": 1}, r"mapping: '\x1b[2J': unknown key"),
     ({"workers": [""]}, "workers[0]: must not be empty"),
     ({"workers": [{"weight": 2}]}, "workers[0]: a worker has one url (or key, if it is no url)"),
     ({"workers": [{"url": "a", "key": "b"}]}, "workers[0]: a worker has one url"),
@@ -189,9 +192,9 @@ def test_aliases_that_multiply_do_not_hang(tmp_path: Path) -> None:
 
 def test_a_line_is_left_out_rather_than_wrong(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
-    file.write_text('model_path = """\n[router]\nseed = 1\n"""\n[router]\nseed = 2\nhash_seed = -3\n')
+    file.write_text('kv_events.topic_filter = """\n[router]\nseed = 1\n"""\n[router]\nseed = 2\nhash_seed = -3\n')
     assert refused(file).startswith(f"{file}:7: router.hash_seed")
-    file.write_text('model_path = """\n[router]\nseed = 1\n"""\n[router]\nseed = -2\n')
+    file.write_text('kv_events.topic_filter = """\n[router]\nseed = 1\n"""\n[router]\nseed = -2\n')
     assert refused(file).startswith(f"{file}: router.seed: seed must be")
 
 

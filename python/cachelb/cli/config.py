@@ -94,7 +94,7 @@ def _print(loaded: configuration.RouterConfig) -> None:
     table.add_column("value", overflow="fold")
     table.add_column("from", overflow="fold")
     for row in configuration.show(loaded):
-        written = json.dumps(row.value, ensure_ascii=False)
+        written = json.dumps(row.value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
         table.add_row(*map(Text, (row.path, written, row.origin)), style=None if row.origin == "default" else "bold")
     for path, reason in loaded.unused.items():
         table.add_row(*map(Text, (path, "not used", reason)), style="dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -9,6 +10,8 @@ from typing import Any, TypeAlias
 from cachelb.errors import ConfigError
 
 Keys: TypeAlias = tuple[str | int, ...]
+
+_LOGIN = re.compile(r"//[^/@\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class Setting:
             The exception to raise; it names the place and the path.
         """
         where = f"{self.origin}: {self.path}" if self.keys else self.document.name
-        return ConfigError(f"{where}: {problem}")
+        return ConfigError(f"{where}: {masked(problem)}")
 
     def entries(self) -> dict[str, Setting]:
         """Read a table; hyphens in its keys count as underscores.
@@ -148,7 +151,25 @@ class Setting:
             raise self.error(f"must be text, not {kind(self.value)}")
         if not self.value.strip():
             raise self.error("must not be empty")
+        if not self.value.isprintable():
+            raise self.error(f"must be printable text, got {self.value!a}")
         return self.value
+
+
+def masked(text: str) -> str:
+    """Hide users and passwords of urls.
+
+    Args:
+        text: A url, or a text with urls in it.
+
+    Returns:
+        The text as it may be shown.
+
+    Example:
+        >>> masked("http://me:secret@gpu0:8000")
+        'http://***@gpu0:8000'
+    """
+    return _LOGIN.sub("//***@", text)
 
 
 def dotted(keys: Keys) -> str:
@@ -164,7 +185,12 @@ def dotted(keys: Keys) -> str:
         >>> dotted(("workers", 0, "url"))
         'workers[0].url'
     """
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{_shown(key)}" for key in keys).removeprefix(".")
+
+
+def _shown(key: str) -> str:
+    """Write a key so that it cannot move the cursor of a terminal."""
+    return key if key.isprintable() else ascii(key)
 
 
 def kind(value: object) -> str:

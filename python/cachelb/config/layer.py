@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cachelb.config import schema
-from cachelb.config.document import Document, Setting
+from cachelb.config.document import Document, Setting, kind
 from cachelb.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def read_layer(document: Document) -> Layer:
     for key, setting in Setting(document.data, (), document).entries().items():
         if key not in known:
             raise setting.error(f"unknown key{did_you_mean(key, known)}{_misplaced(key)}")
-        known[key](layer, setting)
+        if setting.value is not None:  # an empty YAML table is null
+            known[key](layer, setting)
     return layer
 
 
@@ -129,6 +130,8 @@ def _router(layer: Layer, section: Setting) -> None:
     """Read `[router]`, or `routing:`."""
     options = schema.router_options()
     for key, setting in section.entries().items():
+        if key in (*schema.SLOTS, "shadow") and setting.value is None:
+            continue
         if key in schema.SLOTS:
             _policy(layer.policies.setdefault(key, PolicyDraft(setting)), setting)
         elif key == "shadow":
@@ -151,10 +154,12 @@ def _slot(layer: Layer, setting: Setting) -> None:
 
 def _policy(draft: PolicyDraft, setting: Setting) -> PolicyDraft:
     """Read a policy: its name, or a table of options with its name as `type`."""
-    if isinstance(setting.value, str):
+    if isinstance(setting.value, Mapping):
+        _options(draft, setting)
+    elif isinstance(setting.value, str):
         _name(draft, setting)
     else:
-        _options(draft, setting)
+        raise setting.error(f"must be the name of a policy or a table of its options, not {kind(setting.value)}")
     return draft
 
 
@@ -221,21 +226,23 @@ def _mode(layer: Layer, section: Setting) -> None:
     entries = section.entries()
     if "type" not in entries:
         raise section.error(f"has no type; the one that is known is {PAIRED!r}")
-    kind = entries.pop("type")
-    if kind.text().replace("-", "_") != PAIRED:
-        raise kind.error(f"there is no mode {kind.value!r}; the one that is known is {PAIRED!r}, else leave mode out")
+    mode = entries.pop("type")
+    if mode.text().replace("-", "_") != PAIRED:
+        raise mode.error(f"there is no mode {mode.value!r}; the one that is known is {PAIRED!r}, else leave mode out")
     layer.workers = layer.workers or []
     known = {"type", "prefill_urls", "decode_urls", *schema.SLOTS, "kv_events"}
     for key, setting in entries.items():
+        if key not in known:
+            raise setting.error(f"unknown key{did_you_mean(key, known)}")
+        if setting.value is None:
+            continue
         if key in schema.SLOTS:
             _slot(layer, setting)
         elif key == "kv_events":
             _section(layer, setting)
-        elif key in known:
+        else:
             role = Setting(key.removesuffix("_urls"), setting.keys, setting.document)
             layer.workers += [_paired(item, role) for item in setting.items()]
-        else:
-            raise setting.error(f"unknown key{did_you_mean(key, known)}")
 
 
 def _paired(item: Setting, role: Setting) -> WorkerDraft:

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from cachelb.config.document import masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PORTS = range(1, 65_536)
-_PASSWORD = re.compile(r"//[^/@]*@")
-
-
-def masked(key: str) -> str:
-    """Hide the user and password of a url.
-
-    Args:
-        key: Key of a worker.
-
-    Returns:
-        The key as it may be shown.
-
-    Example:
-        >>> masked("http://me:secret@gpu0:8000")
-        'http://***@gpu0:8000'
-    """
-    return _PASSWORD.sub("//***@", key)
 
 
 @dataclass(frozen=True, slots=True)

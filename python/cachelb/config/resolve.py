@@ -11,7 +11,7 @@ from cachelb import policies
 from cachelb.config import schema
 from cachelb.config.document import Document, Keys, Setting, dotted
 from cachelb.config.layer import Layer, PolicyDraft, WorkerDraft, put
-from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig, masked
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig
 from cachelb.errors import did_you_mean
 from cachelb.sources import MetricsSource
 
@@ -195,7 +195,7 @@ class _Resolver:
             other = seen.setdefault(draft.key.value, draft.key)
             if other is not draft.key:
                 raise draft.key.error(
-                    f"worker {masked(draft.key.value)!r} is there already ({other.path}); "
+                    f"worker {draft.key.value!r} is there already ({other.path}); "
                     "a worker that prefills and decodes is listed once, with role 'both'"
                 )
             workers.append(self._worker(n, draft))

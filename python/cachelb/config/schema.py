@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachelb import policies
@@ -45,7 +47,7 @@ class Option:
     is_code: bool
 
 
-def router_options() -> dict[str, Option]:
+def router_options() -> Mapping[str, Option]:
     """List what the router takes.
 
     Returns:
@@ -54,7 +56,7 @@ def router_options() -> dict[str, Option]:
     return _keywords(_interim.router)
 
 
-def worker_options() -> dict[str, Option]:
+def worker_options() -> Mapping[str, Option]:
     """List what a worker takes.
 
     Returns:
@@ -67,7 +69,7 @@ def worker_options() -> dict[str, Option]:
     return _keywords(_interim.add_worker)
 
 
-def policy_options(policy: type[policies.BuiltinPolicy]) -> dict[str, Option]:
+def policy_options(policy: type[policies.BuiltinPolicy]) -> Mapping[str, Option]:
     """List what a policy takes.
 
     Args:
@@ -84,7 +86,7 @@ def policy_options(policy: type[policies.BuiltinPolicy]) -> dict[str, Option]:
     return _keywords(policy.__new__)
 
 
-def section_options(section: str) -> dict[str, Option] | None:
+def section_options(section: str) -> Mapping[str, Option] | None:
     """List what a table takes.
 
     Args:
@@ -100,7 +102,7 @@ def section_options(section: str) -> dict[str, Option] | None:
         True
     """
     if section in SLOTS:
-        return {}
+        return MappingProxyType({})
     if section == "kv_events":
         return _keywords(KvEventsConfig)
     return _keywords(MetricsSource) if section == "load" else None
@@ -140,10 +142,11 @@ def is_policy(name: str) -> bool:
     return True
 
 
-def _keywords(function: Callable[..., Any]) -> dict[str, Option]:
+@cache
+def _keywords(function: Callable[..., Any]) -> Mapping[str, Option]:
     """Read the keyword-only parameters of a function."""
-    found: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
-    return {
+    found = inspect.signature(function).parameters
+    options = {
         name: Option(
             parameter.default,
             is_text=bool(_TEXT.fullmatch(str(parameter.annotation))),
@@ -152,3 +155,4 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Option]:
         for name, parameter in found.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+    return MappingProxyType(options)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cachelb import policies
 from cachelb.config import schema
-from cachelb.config.document import Keys, dotted
-from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, masked
+from cachelb.config.document import Keys, dotted, masked
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

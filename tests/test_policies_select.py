@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 import cachelb
 from cachelb import policies
-from cachelb.policies import CacheAware, LeastLoaded, PowerOfTwo, Random, Rendezvous, RoundRobin
+from cachelb.policies import (
+    CacheAware,
+    ConsistentHash,
+    LeastLoaded,
+    PowerOfTwo,
+    PrefixHash,
+    Random,
+    Rendezvous,
+    RoundRobin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +201,7 @@ def test_a_missing_signal_is_never_an_error(name: str) -> None:
     policy = policies.make(name, seed=1)
     decisions = [policy.select_worker(WORKERS) for _ in range(60)]
     assert {decision.key for decision in decisions} == set(WORKERS)
-    if name in {"cache-aware", "rendezvous"}:
+    if name in {"cache-aware", "rendezvous", "consistent-hash", "prefix-hash"}:
         assert {decision.reason for decision in decisions} == {"no-key"}
 
 
@@ -226,7 +235,7 @@ def test_the_same_seed_and_calls_give_the_same_picks_in_any_list_order(name: str
         return [decision.key for decision in held]
 
     assert picks(WORKERS) == picks(WORKERS)
-    if name in {"rendezvous", "round-robin"}:
+    if name in {"rendezvous", "round-robin", "consistent-hash"}:
         assert picks(WORKERS) == picks(WORKERS[::-1])
 
 
@@ -360,6 +369,8 @@ def test_bad_options_are_named(name: str, options: dict[str, Any], error: type, 
         ("least_loaded", LeastLoaded),
         ("power-of-two", PowerOfTwo),
         ("rendezvous_hash", Rendezvous),
+        ("consistent_hash", ConsistentHash),
+        ("prefix-hash", PrefixHash),
         ("round_robin", RoundRobin),
         ("random", Random),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -118,7 +118,8 @@ def test_cached_tokens_shorten_the_prefill() -> None:
 class Recorder:
     """A policy of ours: always the first worker; notes when the replay tells it what."""
 
-    needs = frozenset({"tokens"})
+    def __new__(cls, *, max_blocks_per_worker: int = 1, **_options: Any) -> Self:
+        return super().__new__(cls)
 
     def __init__(self, **options: Any) -> None:
         self.options = options

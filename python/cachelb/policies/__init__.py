@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from cachelb.errors import did_you_mean
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.cache_aware import CacheAware
+from cachelb.policies.consistent_hash import ConsistentHash
 from cachelb.policies.least_loaded import LeastLoaded
 from cachelb.policies.power_of_two import PowerOfTwo
+from cachelb.policies.prefix_hash import PrefixHash
 from cachelb.policies.random import Random
 from cachelb.policies.rendezvous import Rendezvous
 from cachelb.policies.round_robin import RoundRobin
@@ -29,8 +31,10 @@ __all__ = [
     "POLICIES",
     "BuiltinPolicy",
     "CacheAware",
+    "ConsistentHash",
     "LeastLoaded",
     "PowerOfTwo",
+    "PrefixHash",
     "Random",
     "Rendezvous",
     "RoundRobin",
@@ -42,6 +46,8 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "least-loaded": LeastLoaded,
     "power-of-two": PowerOfTwo,
     "rendezvous": Rendezvous,
+    "consistent-hash": ConsistentHash,
+    "prefix-hash": PrefixHash,
     "round-robin": RoundRobin,
     "random": Random,
 }

@@ -16,7 +16,9 @@ class Rendezvous(BuiltinPolicy):
     """Highest random weight hashing: routers with the same seed agree without sharing state.
 
     The key is the session, else the first tokens of the prompt. When a worker leaves, only its keys move; when it
-    returns, it gets exactly its old keys back. Requests without a key go to the least loaded worker (`no-key`).
+    returns, it gets exactly its old keys back. With `bounded=True`, a worker that already has more than its share of
+    the requests in flight is passed over for the next best (`hash-bounded`). Requests without a key go to the least
+    loaded worker (`no-key`).
 
     Example:
         >>> here, there = Rendezvous(), Rendezvous()
@@ -32,6 +34,8 @@ class Rendezvous(BuiltinPolicy):
     def __new__(
         cls,
         *,
+        bounded: bool = False,
+        epsilon: float = 0.25,
         block_size: int = 16,
         prefix_token_count: int = 256,
         seed: int = 1337,
@@ -42,6 +46,8 @@ class Rendezvous(BuiltinPolicy):
         """Build the policy.
 
         Args:
+            bounded: Keep every worker's requests in flight within its share.
+            epsilon: How much more than its share a worker may have if `bounded`.
             block_size: Tokens per block; a prompt key is whole blocks.
             prefix_token_count: Leading tokens that make the key of a request without a session.
             seed: Seed of the hash and of ties; routers that must agree share it.
@@ -57,6 +63,8 @@ class Rendezvous(BuiltinPolicy):
             ValueError: An option is outside its range.
         """
         options = {
+            "bounded": bounded,
+            "epsilon": epsilon,
             "block_size": block_size,
             "prefix_token_count": prefix_token_count,
             "seed": seed,

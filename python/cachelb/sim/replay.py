@@ -260,7 +260,7 @@ class _Replay:
 def _make_policy(name: str, fleet: Fleet, clock: _Clock) -> policies.BuiltinPolicy:
     """Build a policy; one with an index gets the engines' block size and capacity."""
     options: dict[str, Any] = {"seed": fleet.seed, "clock": clock}
-    if "tokens" in policies.make(name).needs:
+    if "max_blocks_per_worker" in (type(policies.make(name)).__new__.__kwdefaults__ or {}):
         options |= {
             "block_size": fleet.block_size,
             "max_blocks_per_worker": engine_blocks(fleet.kv_tokens, fleet.block_size),

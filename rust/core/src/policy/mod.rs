@@ -4,14 +4,18 @@
 //! the view from the fleet, the load book and the block index, runs the rule, then books the load and records the
 //! placement, all in one call: two requests can never both see the load before either was booked.
 
+mod bounded;
 mod cache_aware;
+mod consistent_hash;
 mod fleet;
 mod gate;
 mod least_loaded;
 mod power_of_two;
+mod prefix_hash;
 mod random;
 mod reason;
 mod rendezvous;
+mod ring;
 mod rng;
 mod round_robin;
 mod rule;
@@ -20,10 +24,12 @@ mod unproven;
 mod view;
 
 pub use cache_aware::{CacheAware, Threshold};
+pub use consistent_hash::ConsistentHash;
 pub use fleet::{Offer, Standing};
 pub use gate::{Margin, SpillGate};
 pub use least_loaded::{LeastLoaded, LoadUnit};
 pub use power_of_two::{Compare, PowerOfTwo};
+pub use prefix_hash::{PrefixHash, PrefixHashing};
 pub use random::Random;
 pub use reason::Reason;
 pub use rendezvous::Rendezvous;

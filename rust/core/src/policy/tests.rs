@@ -1,8 +1,11 @@
 //! The rules, on hand-made views.
 
+mod consistent_hash;
+mod prefix_hash;
+mod rendezvous;
 mod selector;
 
-use super::testing::{Scene, row};
+use super::testing::Scene;
 use super::*;
 use crate::load::Report;
 
@@ -346,51 +349,6 @@ fn power_of_two_samples_the_lower_load() {
         "the highest of three can never win a pair"
     );
     assert_eq!(choose(&rule, &rows(&[(0, 7)]), None, None, 1).0, 0);
-}
-
-#[test]
-fn rendezvous_moves_only_the_keys_of_the_worker_that_left() {
-    let rule = Rendezvous { seed: 1337 };
-    let (all, without_b) = (
-        rows(&[(0, 0); 3]),
-        Scene::of(vec![row(0, 0, 0), row(2, 0, 0)]),
-    );
-    let mut used = [0; 3];
-    for i in 0..300 {
-        let key = format!("session-{i}");
-        let before = choose(&rule, &all, None, Some(&key), 1).0;
-        let after = without_b.rows[choose(&rule, &without_b, None, Some(&key), 1).0].offer as usize;
-        used[before] += 1;
-        assert!(
-            before == 1 || before == after,
-            "{key} moved from {before} to {after}"
-        );
-        assert_ne!(after, 1);
-        let reversed = Scene::of(vec![row(2, 0, 0), row(1, 0, 0), row(0, 0, 0)]);
-        assert_eq!(
-            reversed.rows[choose(&rule, &reversed, None, Some(&key), 9).0].offer as usize,
-            before
-        );
-    }
-    assert!(used.iter().all(|&n| n > 60), "{used:?}");
-}
-
-#[test]
-fn rendezvous_shares_follow_weights() {
-    let rule = Rendezvous { seed: 1337 };
-    let mut view = rows(&[(0, 0); 3]);
-    view.rows[0].weight = 2.0;
-    let mut used = [0.0_f64; 3];
-    for i in 0..40_000 {
-        used[choose(&rule, &view, None, Some(&i.to_string()), 1).0] += 1.0 / 400.0;
-    }
-    for (got, want) in used.iter().zip([50.0_f64, 25.0, 25.0]) {
-        assert!((got - want).abs() <= 1.0, "{used:?}");
-    }
-    assert_eq!(
-        choose(&rule, &rows(&[(0, 1), (0, 0)]), None, None, 1),
-        (1, Reason::NoKey)
-    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Options of the policies that ship since the first release.
 
 use cachelb_core::policy::{
-    CacheAware, Compare, LeastLoaded, LoadUnit, Margin, PowerOfTwo, Random, Rendezvous, RoundRobin,
-    SpillGate, Threshold,
+    CacheAware, Compare, LeastLoaded, LoadUnit, Margin, PowerOfTwo, Random, RoundRobin, SpillGate,
+    Threshold,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use super::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, num
 use super::{Common, Need, Ruled};
 
 /// The rule called `rule`, `None` if it is none of these.
-pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Option<Ruled>> {
+pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Option<Ruled>> {
     Ok(Some(match rule {
         "cache-aware" => {
             given.number("eviction_interval_secs", ABOVE_ZERO)?;
@@ -35,10 +35,6 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
             let choices = given.integer("choices", 1, 1 << 20)? as usize;
             let compare = given.choice("load", &units)?;
             Ruled::new(PowerOfTwo { choices, compare }, Need::LENGTH)
-        }
-        "rendezvous" => {
-            let need = Need::prefix(given)?;
-            Ruled::new(Rendezvous { seed: common.seed }, need)
         }
         "round-robin" => {
             let starts = [("seeded", false), ("first", true)];

@@ -46,6 +46,15 @@ impl<'py> Options<'_, 'py> {
         number(name, &self.required(name)?, range)
     }
 
+    /// True or False, nothing that merely counts as either.
+    pub fn flag(&self, name: &str) -> PyResult<bool> {
+        let value = self.required(name)?;
+        let flag = value.cast::<PyBool>().map_err(|_| {
+            PyTypeError::new_err(format!("{name} must be bool, not {}", type_name(&value)))
+        })?;
+        Ok(flag.is_true())
+    }
+
     /// As [`Options::choice`], for an option only some policies have.
     pub fn choice_or<T: Copy>(&self, name: &str, choices: &[(&str, T)], default: T) -> PyResult<T> {
         if self.0.contains(name)? {

@@ -1,0 +1,117 @@
+//! Prompts with the same head go to the same worker of a hash ring, unless it is overloaded.
+//!
+//! ```text
+//! key: the session, else the deepest boundary the prompt reaches, else the head of fixed length; none -> no-key
+//! home(key) within the bound                          -> hash
+//! home of a shallower boundary within the bound       -> hash-bounded
+//! least loaded worker within the bound                -> hash-bounded
+//! nobody within the bound                             -> hash, the first home
+//! bound: max(average * load_factor, average + balance_abs_threshold), average = (in flight + 1) / weights
+//! ```
+//!
+//! Both margins are needed: the relative one alone fires on noise where several routers share the load.
+
+use crate::ids::SequenceHash;
+use crate::load::BookingId;
+
+use super::reason::Reason;
+use super::ring::Ring;
+use super::rng::Rng;
+use super::rule::{Choice, Rule};
+use super::view::{Candidate, View, cold_spread, lowest};
+
+/// Settings of the rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PrefixHashing {
+    /// Points on the ring of a worker of weight 1.
+    pub vnodes: u32,
+    /// A worker is overloaded only above this many times the average load.
+    pub load_factor: f64,
+    /// A worker is overloaded only above the average load plus this many requests.
+    pub balance_abs_threshold: f64,
+    /// Prompt lengths in tokens at which prefixes are told apart.
+    pub cache_boundaries: Vec<u64>,
+    /// Hash seed; routers that must agree share it.
+    pub seed: u64,
+}
+
+/// The rule and its ring.
+#[derive(Debug)]
+pub struct PrefixHash {
+    settings: PrefixHashing,
+    ring: Ring,
+}
+
+impl PrefixHash {
+    /// A rule that has seen no worker.
+    #[must_use]
+    pub fn new(mut settings: PrefixHashing) -> Self {
+        settings.cache_boundaries.sort_unstable();
+        Self {
+            ring: Ring::new(settings.vnodes, settings.seed),
+            settings,
+        }
+    }
+
+    /// The load a worker may have before the request.
+    fn bound(&self, rows: &[Candidate]) -> f64 {
+        let total: u64 = rows.iter().map(|row| u64::from(row.inflight)).sum();
+        let weights: f64 = rows.iter().map(|row| row.weight).sum();
+        let average = (total + 1) as f64 / weights;
+        let absolute = average + self.settings.balance_abs_threshold;
+        (average * self.settings.load_factor).max(absolute)
+    }
+
+    /// Hashes at the boundaries that a prompt without a session reaches, deepest first.
+    fn boundaries<'a>(&'a self, view: &View<'a>) -> impl Iterator<Item = SequenceHash> + 'a {
+        let blocks = view.blocks.filter(|_| !view.key_is_session);
+        let block_size = u64::from(view.block_size);
+        let depth = move |tokens: &u64| (tokens / block_size).checked_sub(1);
+        let deepest_first = self.settings.cache_boundaries.iter().rev();
+        deepest_first
+            .filter_map(depth)
+            .filter_map(move |last| blocks?.get(last as usize).copied())
+    }
+}
+
+impl Rule for PrefixHash {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let arcs = self.ring.covering(view);
+        let seats = arcs.seats(view.rows);
+        let home = |key: &[u8]| arcs.walk(&seats, key).next().unwrap_or(0);
+        let mut homes = self
+            .boundaries(view)
+            .map(|hash| home(&hash.0.to_le_bytes()));
+        let Some(first) = homes.next().or_else(|| view.key.map(home)) else {
+            return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
+        };
+        let bound = self.bound(view.rows);
+        let fits = |row: &Candidate| row.load() <= bound;
+        if fits(&view.rows[first]) {
+            return Choice::warm(first, Reason::Hash);
+        }
+        let other = homes
+            .find(|&row| fits(&view.rows[row]))
+            .or_else(|| lowest(view.rows, rng, fits, Candidate::load));
+        match other {
+            Some(row) => Choice::warm(row, Reason::HashBounded),
+            None => Choice::warm(first, Reason::Hash),
+        }
+    }
+
+    fn settle(&mut self, view: &View<'_>, _choice: Choice, _booking: BookingId) {
+        self.ring.settle(view);
+    }
+
+    fn forget(&mut self, order: u64) {
+        self.ring.forget(order);
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(view.rows[row].load())
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.settings.clone()))
+    }
+}

@@ -1,0 +1,116 @@
+use proptest::prelude::*;
+
+use super::super::testing::{Scene, row};
+use super::super::*;
+
+const PLAIN: Rendezvous = Rendezvous {
+    seed: 1337,
+    epsilon: None,
+};
+
+fn fleet(offers: &[u32]) -> Scene {
+    Scene::of(offers.iter().map(|&offer| row(offer, 0, 0)).collect())
+}
+
+fn owner(rule: &Rendezvous, scene: &Scene, key: &str) -> u32 {
+    let (row, _) = scene.clone().key(Some(key)).choose(rule, 1);
+    scene.rows[row].offer
+}
+
+#[test]
+fn only_the_keys_of_the_worker_that_left_move() {
+    let mut used = [0; 3];
+    for i in 0..300 {
+        let key = format!("session-{i}");
+        let before = owner(&PLAIN, &fleet(&[0, 1, 2]), &key);
+        let after = owner(&PLAIN, &fleet(&[0, 2]), &key);
+        used[before as usize] += 1;
+        assert!(
+            before == 1 || before == after,
+            "{key} moved from {before} to {after}"
+        );
+        assert_ne!(after, 1);
+        assert_eq!(owner(&PLAIN, &fleet(&[2, 1, 0]), &key), before);
+    }
+    assert!(used.iter().all(|&n| n > 60), "{used:?}");
+}
+
+#[test]
+fn shares_follow_weights() {
+    let mut scene = fleet(&[0, 1, 2]);
+    scene.rows[0].weight = 2.0;
+    let mut used = [0.0_f64; 3];
+    for i in 0..40_000 {
+        used[owner(&PLAIN, &scene, &i.to_string()) as usize] += 1.0 / 400.0;
+    }
+    for (got, want) in used.iter().zip([50.0_f64, 25.0, 25.0]) {
+        assert!((got - want).abs() <= 1.0, "{used:?}");
+    }
+}
+
+#[test]
+fn no_key_goes_to_the_least_loaded() {
+    let scene = Scene::new(&[(0, 1), (0, 0)]);
+    assert_eq!(scene.choose(&PLAIN, 1), (1, Reason::NoKey));
+}
+
+#[test]
+fn the_pick_has_the_highest_score() {
+    let mut scene = fleet(&[0, 1, 2, 3]);
+    scene.rows[2].weight = 3.0;
+    for i in 0..100 {
+        let scene = scene.clone().key(Some(&i.to_string()));
+        let score = |row: usize| PLAIN.score(&scene.view(), row).unwrap();
+        let best = (0..4)
+            .max_by(|a, b| score(*a).total_cmp(&score(*b)))
+            .unwrap();
+        assert_eq!(scene.choose(&PLAIN, 1), (best, Reason::Hash));
+    }
+    assert_eq!(PLAIN.score(&scene.view(), 0), None, "no key, no score");
+}
+
+#[test]
+fn a_bound_walks_down_the_scores() {
+    let bounded = Rendezvous {
+        epsilon: Some(0.25),
+        ..PLAIN
+    };
+    let idle = fleet(&[0, 1, 2]).key(Some("hot"));
+    let mut order = [0, 1, 2];
+    let score = |row: usize| PLAIN.score(&idle.view(), row).unwrap();
+    order.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
+    let cases = [
+        ([5, 0, 0], 0.25, 1, Reason::HashBounded),
+        ([2, 2, 2], 0.25, 0, Reason::Hash),
+        ([0, 0, 0], 0.25, 0, Reason::Hash),
+        ([1, 1, 0], 0.0, 2, Reason::HashBounded),
+    ];
+    for (loads, epsilon, place, reason) in cases {
+        let mut scene = idle.clone();
+        for (place, load) in loads.into_iter().enumerate() {
+            scene.rows[order[place]].inflight = load;
+        }
+        let rule = Rendezvous {
+            epsilon: Some(epsilon),
+            ..bounded
+        };
+        assert_eq!(scene.choose(&rule, 1), (order[place], reason), "{loads:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn movers_land_on_the_worker_that_came(seed: u64, weights in prop::collection::vec(0.1..10.0_f64, 6)) {
+        let rule = Rendezvous { seed, epsilon: None };
+        let mut all = fleet(&[0, 1, 2, 3, 4, 5]);
+        for (row, weight) in all.rows.iter_mut().zip(&weights) {
+            row.weight = *weight;
+        }
+        let before = Scene::of(all.rows[..5].to_vec());
+        for i in 0..100 {
+            let key = i.to_string();
+            let (was, is) = (owner(&rule, &before, &key), owner(&rule, &all, &key));
+            prop_assert!(was == is || is == 5);
+        }
+    }
+}

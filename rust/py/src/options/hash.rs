@@ -1,0 +1,77 @@
+//! Options of the policies that hash a key, or keep what a key was bound to.
+
+use cachelb_core::policy::{ConsistentHash, PrefixHash, PrefixHashing, Rendezvous};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+use super::read::{AT_LEAST_ONE, NOT_NEGATIVE, Options, number, whole};
+use super::{Common, Need, Ruled};
+use crate::args::type_name;
+
+/// Most points of a worker on a ring.
+const MAX_VNODES: u64 = 10_000;
+
+/// The rule called `rule`, `None` if it is none of these.
+pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Option<Ruled>> {
+    Ok(Some(match rule {
+        "rendezvous" => {
+            let epsilon = given.number("epsilon", NOT_NEGATIVE)?;
+            let rule = Rendezvous {
+                seed: common.seed,
+                epsilon: given.flag("bounded")?.then_some(epsilon),
+            };
+            Ruled::new(rule, Need::prefix(given)?)
+        }
+        "consistent-hash" => {
+            let epsilon = given.optional("epsilon")?;
+            let epsilon = epsilon
+                .map(|value| number("epsilon", &value, NOT_NEGATIVE))
+                .transpose()?;
+            Ruled::new(
+                ConsistentHash::new(vnodes(given)?, epsilon, common.seed),
+                Need::prefix(given)?,
+            )
+        }
+        "prefix-hash" => {
+            given.integer("hash_seed", 0, u64::MAX)?;
+            let settings = PrefixHashing {
+                vnodes: vnodes(given)?,
+                load_factor: given.number("load_factor", AT_LEAST_ONE)?,
+                balance_abs_threshold: given.number("balance_abs_threshold", NOT_NEGATIVE)?,
+                cache_boundaries: cache_boundaries(given)?,
+                seed: common.seed,
+            };
+            let need = Need {
+                blocks: !settings.cache_boundaries.is_empty(),
+                ..Need::prefix(given)?
+            };
+            Ruled::new(PrefixHash::new(settings), need)
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn vnodes(given: &Options<'_, '_>) -> PyResult<u32> {
+    Ok(given.integer("vnodes", 1, MAX_VNODES)? as u32)
+}
+
+/// Option `cache_boundaries`: numbers of tokens, a block or more.
+fn cache_boundaries(given: &Options<'_, '_>) -> PyResult<Vec<u64>> {
+    let value = given.required("cache_boundaries")?;
+    let block_size = given.integer("block_size", 1, 1024)?;
+    let items = value.try_iter().map_err(|_| {
+        let found = type_name(&value);
+        PyTypeError::new_err(format!(
+            "cache_boundaries must be a sequence of int, not {found}"
+        ))
+    })?;
+    let read = |(i, item): (usize, PyResult<Bound<'_, PyAny>>)| {
+        whole(
+            &format!("cache_boundaries[{i}]"),
+            &item?,
+            block_size,
+            u64::from(u32::MAX),
+        )
+    };
+    items.enumerate().map(read).collect()
+}

@@ -1,0 +1,142 @@
+"""Policies that hash a key: their options, and what each does through Python."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import cachelb
+from cachelb import policies
+from cachelb.policies import ConsistentHash, PrefixHash, Rendezvous
+
+WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
+
+
+def prompt(head: int, length: int) -> array[int]:
+    """Make `length` tokens whose first says which conversation they belong to."""
+    return array("I", [head, *range(1, length)])
+
+
+def keys(policy: policies.BuiltinPolicy, workers: list[str], count: int = 300) -> list[str]:
+    """Where each of `count` sessions would go."""
+    return [policy.select_worker(workers, session=f"chat-{i}", dry_run=True).key for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("rendezvous", {"bounded": 1}, TypeError, "bounded must be bool, not int"),
+        ("rendezvous", {"epsilon": -0.1}, ValueError, "epsilon must be a finite number, 0 or more, got -0.1"),
+        ("rendezvous", {"epsilon": None}, TypeError, "epsilon must be a number"),
+        ("rendezvous", {"prefix_token_count": 0}, ValueError, "prefix_token_count must be from 1"),
+        ("consistent-hash", {"vnodes": 0}, ValueError, "vnodes must be from 1 to 10000, got 0"),
+        ("consistent-hash", {"vnodes": 10_001}, ValueError, "vnodes must be from 1 to 10000, got 10001"),
+        ("consistent-hash", {"vnodes": 1.5}, TypeError, "vnodes must be int"),
+        ("consistent-hash", {"epsilon": float("nan")}, ValueError, "epsilon must be a finite number"),
+        ("consistent-hash", {"epsilon": "0.25"}, TypeError, "epsilon must be a number"),
+        ("prefix-hash", {"load_factor": 0.9}, ValueError, "load_factor must be a finite number, 1 or more, got 0.9"),
+        ("prefix-hash", {"balance_abs_threshold": -1}, ValueError, "balance_abs_threshold must be a finite number"),
+        ("prefix-hash", {"balance_abs_threshold": "auto"}, TypeError, "balance_abs_threshold must be a number"),
+        ("prefix-hash", {"cache_boundaries": 512}, TypeError, "cache_boundaries must be a sequence of int, not int"),
+        ("prefix-hash", {"cache_boundaries": [512, 15]}, ValueError, r"cache_boundaries\[1\] must be from 16"),
+        ("prefix-hash", {"cache_boundaries": [512.0]}, TypeError, r"cache_boundaries\[0\] must be int, got float"),
+        ("prefix-hash", {"cache_boundaries": "512"}, TypeError, r"cache_boundaries\[0\] must be int, got str"),
+        ("prefix-hash", {"hash_seed": -1}, ValueError, "hash_seed must be from 0"),
+    ],
+)
+def test_bad_options_are_named(name: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        policies.make(name, **options)
+
+
+@pytest.mark.parametrize("name", ["rendezvous", "consistent-hash", "prefix-hash"])
+def test_equal_seeds_agree_whatever_the_order_and_other_seeds_do_not(name: str) -> None:
+    here, there, elsewhere = (policies.make(name, seed=seed) for seed in (7, 7, 8))
+    assert keys(here, WORKERS) == keys(there, WORKERS[::-1])
+    assert keys(here, WORKERS) != keys(elsewhere, WORKERS)
+    assert set(keys(here, WORKERS)) == set(WORKERS)
+
+
+@pytest.mark.parametrize("name", ["rendezvous", "consistent-hash", "prefix-hash"])
+def test_only_the_keys_of_the_worker_that_left_move_and_they_come_back(name: str) -> None:
+    policy = policies.make(name)
+    before = keys(policy, WORKERS)
+    policy.select_worker(WORKERS, session="one").on_complete()
+    policy.set_ready("gpu1", False)
+    during = keys(policy, WORKERS)
+    assert "gpu1" not in during
+    assert {was for was, now in zip(before, during, strict=True) if was != now} == {"gpu1"}
+    policy.remove_worker("gpu1")
+    assert keys(policy, WORKERS) == before
+
+
+def test_overflow_of_one_hot_key_stays_within_the_bound() -> None:
+    for policy in (ConsistentHash(epsilon=0.5), Rendezvous(bounded=True, epsilon=0.5)):
+        held = [policy.select_worker(WORKERS, session="hot") for _ in range(40)]
+        loads = policy.loads()
+        assert max(loads.values()) == 15, "1.5 times the share of ten"
+        reasons = Counter(decision.reason for decision in held)
+        assert set(reasons) == {"hash", "hash-bounded"}
+        assert held[0].reason == "hash"
+
+
+@pytest.mark.parametrize("policy", [ConsistentHash(epsilon=None), Rendezvous()])
+def test_without_a_bound_a_hot_key_never_moves(policy: policies.BuiltinPolicy) -> None:
+    held = [policy.select_worker(WORKERS, session="hot") for _ in range(40)]
+    assert len({decision.key for decision in held}) == 1
+    assert {decision.reason for decision in held} == {"hash"}
+
+
+def test_a_hot_key_of_a_bounded_ring_spreads_over_all_others() -> None:
+    policy = ConsistentHash()
+    workers = [f"gpu{i}" for i in range(16)]
+    spread: dict[str, set[str]] = {}
+    for i in range(400):
+        plain = policy.select_worker(workers, session=f"hot-{i}", dry_run=True)
+        held = policy.select_worker([plain.key])
+        moved = policy.select_worker(workers, session=f"hot-{i}", dry_run=True)
+        assert moved.reason == "hash-bounded"
+        spread.setdefault(plain.key, set()).add(moved.key)
+        held.on_complete()
+    assert min(len(neighbours) for neighbours in spread.values()) >= 5, "many points, many neighbours"
+
+
+def test_prompts_that_begin_alike_go_together() -> None:
+    policy = PrefixHash()
+    heads = [{policy.select_worker(WORKERS, tokens=prompt(head, 300 + n)).key for n in range(3)} for head in range(8)]
+    assert {len(workers) for workers in heads} == {1}
+    assert len(set.union(*heads)) > 1
+    assert policy.select_worker(WORKERS, tokens=range(15)).reason == "no-key"
+    assert policy.select_worker(WORKERS, tokens=range(100)).reason == "hash"
+
+
+def test_an_overloaded_home_is_left_above_both_margins() -> None:
+    policy = PrefixHash()
+    held: list[cachelb.Decision[str]] = []
+    while not held or held[-1].reason == "hash":
+        held.append(policy.select_worker(WORKERS, tokens=prompt(1, 300)))
+    assert len(held) == 15, "14 in flight are over 3.75 + 10"
+    assert held[-1].reason == "hash-bounded"
+    assert held[-1].key != held[0].key
+
+
+def test_boundaries_tell_prompts_apart_beyond_a_shared_system_prompt() -> None:
+    workers = [f"gpu{i}" for i in range(16)]
+    system = array("I", range(512))
+    chats = [system + prompt(head, 1000) for head in range(30)]
+    plain, bounded = PrefixHash(), PrefixHash(cache_boundaries=(1024, 512))
+
+    def used(policy: policies.BuiltinPolicy, length: int) -> int:
+        return len({policy.select_worker(workers, tokens=chat[:length], dry_run=True).key for chat in chats})
+
+    assert used(plain, 1500) == 1
+    assert used(bounded, 1500) > 8, "1,024 tokens"
+    assert used(bounded, 1023) == 1, "512 tokens"
+    assert used(bounded, 511) == 1, "the head"
+    blocks = cachelb.hash_blocks(chats[0])
+    by_tokens = bounded.select_worker(workers, tokens=chats[0], dry_run=True)
+    assert bounded.select_worker(workers, blocks=blocks, dry_run=True).key == by_tokens.key
+    assert bounded.select_worker(workers, tokens=chats[0], session="chat-1", dry_run=True).reason == "hash"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 
 import pytest
 from hypothesis import given
@@ -44,6 +45,13 @@ def test_any_bytes_are_a_response_or_a_page_error(tail: bytes, head: bytes) -> N
         reader.feed(head + tail)
     except PageError as error:
         assert str(error) in {"not HTTP", "page too large"}  # noqa: PT017 - either outcome is right
+
+
+@pytest.mark.parametrize("response", [PLAIN, CHUNKED], ids=["plain", "chunked"])
+def test_bytes_after_the_response_are_not_part_of_it_and_end_the_connection(response: bytes) -> None:
+    reader = ResponseReader()
+    assert reader.feed(response + b"HTTP/1.1 200") is True
+    assert (reader.body, reader.keep_alive) == (b"hello world", False)
 
 
 def test_body_without_a_length_ends_with_the_connection() -> None:
@@ -146,6 +154,14 @@ def test_idle_connection_that_the_server_closed_is_opened_again(*, is_noticed: b
     with FakeEngine(b"page") as engine:
         assert asyncio.run(fetch_twice(engine)) == [b"page", b"page"]
         assert len(engine.connections) == 2
+
+
+def test_https_never_falls_back_to_plain_text() -> None:
+    async def fetch(engine: FakeEngine) -> None:
+        await PageClient(metrics_address(f"https://127.0.0.1:{engine.port}/metrics", {}), None).get()
+
+    with FakeEngine(b"page") as engine, pytest.raises(ssl.SSLError):
+        asyncio.run(fetch(engine))
 
 
 def test_answer_that_comes_after_its_fetch_was_given_up_is_not_taken_for_the_next() -> None:

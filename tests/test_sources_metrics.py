@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.models.metrics_pages import sglang_page, vllm_page
-from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually, reserved_port
+from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually, polling, reserved_port
 
 from cachelb.sources import MetricsSource
 from cachelb.sources.poller import pause_s
@@ -24,17 +25,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def attach() -> Iterator[Callable[..., MetricsSource]]:
     """Start sources, and see that stopping them leaves no thread."""
-    sources: list[MetricsSource] = []
-
-    def start(router: RecordingRouter, **options: Any) -> MetricsSource:
-        source = MetricsSource(**{"interval_s": 0.005, "timeout_s": 10.0} | options)
-        sources.append(source)
-        source.start(router)
-        return source
-
-    yield start
-    for source in sources:
-        source.stop()
+    with contextlib.ExitStack() as stack:
+        yield lambda router, **options: stack.enter_context(polling(router, **options))
     gc.collect()  # a socket that was left open would warn here
     assert [thread.name for thread in threading.enumerate() if thread.name == "cachelb-metrics"] == []
 
@@ -227,6 +219,20 @@ def test_refused_facts_are_logged_once_and_polling_goes_on(
     ]
 
 
+def test_router_that_fails_on_a_report_is_logged_once_and_polling_goes_on(
+    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(RecordingRouter):
+        def update_load(self, worker: str, /, **report: Any) -> None:
+            raise TypeError("no such argument")
+
+    with FakeEngine(vllm_page()) as engine:
+        source = attach(Failing(engine.key))
+        eventually(lambda: source.stats().polls >= 3)
+        assert source.stats().workers[engine.key].refused >= 2
+    assert [bool(record.exc_info) for record in caplog.records if "no such argument" in record.message] == [True]
+
+
 def test_rates_come_from_the_counters_of_successive_pages(attach: Callable[..., MetricsSource]) -> None:
     with FakeEngine(vllm_page(prefill=(1_000.0, 2.0))) as engine:
         router = RecordingRouter(engine.key)
@@ -386,4 +392,18 @@ def test_forked_child_starts_anew_and_the_parent_keeps_polling(attach: Callable[
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
+        MetricsSource(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"interval_s": "1"}, "interval_s must be a number of seconds, got str"),
+        ({"timeout_s": True}, "timeout_s must be a number of seconds, got bool"),
+        ({"max_concurrency": 2.0}, "max_concurrency must be a whole number, got float"),
+        ({"headers": {"X": 5}}, "header 'X' must be text, got int"),
+    ],
+)
+def test_options_of_another_type_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         MetricsSource(**options)

@@ -10,6 +10,8 @@ import time
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Self
 
+from cachelb.sources import MetricsSource
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
@@ -33,6 +35,17 @@ def reserved_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
+
+
+@contextlib.contextmanager
+def polling(router: RecordingRouter, **options: Any) -> Iterator[MetricsSource]:
+    """A source that polls for a router, faster than usual."""
+    source = MetricsSource(**{"interval_s": 0.005, "timeout_s": 20.0} | options)
+    source.start(router)
+    try:
+        yield source
+    finally:
+        source.stop()
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):

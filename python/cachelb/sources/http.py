@@ -219,9 +219,11 @@ class ResponseReader:
 
     def _read_plain(self) -> bool:
         """Read a body of known length, or until the connection ends."""
-        if self._data:
+        if self._length is None:
             self._take(len(self._data))
-        return self._length is not None and self._size >= self._length
+            return False
+        self._take(min(len(self._data), self._length - self._size))
+        return self._size == self._length and self._finish()
 
     def _read_chunks(self) -> bool:
         """Read all chunks that are complete."""
@@ -242,9 +244,16 @@ class ResponseReader:
                 return False
             del self._data[: end + 2]
             if size == 0:
-                return True  # trailers are not waited for: nobody sends them with a metrics page
+                del self._data[:2]
+                return self._finish()  # trailers are not waited for: nobody sends them with a metrics page
             self._take(size)
             del self._data[:2]
+
+    def _finish(self) -> bool:
+        """End the response; with bytes left over, the connection is out of step and not used again."""
+        if self._data:
+            self.keep_alive = False
+        return True
 
     def _take(self, size: int) -> None:
         """Move bytes into the body."""
@@ -325,7 +334,7 @@ class PageClient:
 
         Args:
             address: Where the page is.
-            tls: What to check the server with, for an address with TLS.
+            tls: What to check the server with, for an address with TLS; None is the system's certificates.
         """
         self._address = address
         self._tls = tls
@@ -377,6 +386,8 @@ class PageClient:
         if address.socket_path:
             _, stream = await loop.create_unix_connection(_Stream, address.socket_path)
         else:
-            tls = self._tls if address.tls else None
-            _, stream = await loop.create_connection(_Stream, address.host, address.port, ssl=tls)
+            tls = self._tls or True  # True: the system's certificates
+            _, stream = await loop.create_connection(
+                _Stream, address.host, address.port, ssl=tls if address.tls else None
+            )
         return stream

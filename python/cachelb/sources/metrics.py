@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LONGEST_FOLLOW_S = 1.0
-_JOIN_S = 1.0
-"""How long `stop` waits for the thread beyond one timeout; every wait in it is cancelled, so this is for a busy GIL."""
+_JOIN_S = 2.0
+"""How long `stop` waits for the thread. Every wait in it is cancelled, so only a call of the router can take longer."""
+
+_NAME_THREADS = 32
+"""Host names looked up at once; the system's resolver blocks, and a dead name server must not hold up other workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class MetricsSource:
         tls: What to check `https` servers with. Default: the system's certificates.
 
     Raises:
-        ValueError: A number is out of range.
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range, or a header has a line break in it.
 
     Example:
         >>> from cachelb.sources import MetricsSource
@@ -84,10 +88,15 @@ class MetricsSource:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         for name, value in (("interval_s", interval_s), ("timeout_s", timeout_s)):
+            _require(name, value, (int, float), "a number of seconds")
             if not 0.0 < value < float("inf"):
                 raise ValueError(f"{name} must be a number above 0, got {value}")
+        _require("max_concurrency", max_concurrency, int, "a whole number")
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
+        for name, text in (headers or {}).items():
+            _require("a header's name", name, str, "text")
+            _require(f"header {name!r}", text, str, "text")
         self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, dict(headers or {}), tls)
         self._max_concurrency = max_concurrency
         metrics_address("http://host/metrics", self._settings.headers)  # bad headers are refused here, not per poll
@@ -126,6 +135,18 @@ class MetricsSource:
         return MetricsSourceStats(0, 0, {}) if self._run is None else self._run.stats()
 
 
+def _require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
+    """Refuse an argument of another type; the value is not named, as headers are secrets."""
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(f"{name} must be {words}, got {type(value).__name__}")
+
+
+def _log_crash(task: asyncio.Task[None]) -> None:
+    """Say that a worker is polled no more; only an error of this package ends a task by itself."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("polling of a worker has ended", exc_info=error)
+
+
 class _Run:
     """One life of the source's thread, from start to stop."""
 
@@ -151,7 +172,7 @@ class _Run:
         """Cancel everything and wait for the thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended by itself
             self._loop.call_soon_threadsafe(self._cancel)
-        self._thread.join(self._settings.timeout_s + _JOIN_S)
+        self._thread.join(_JOIN_S)
         if self._thread.is_alive():
             _log.warning("the polling thread is still inside a call of the router; it ends when that returns")
 
@@ -172,7 +193,7 @@ class _Run:
     def _work(self) -> None:
         """Run the loop until cancelled."""
         assert self._main is not None  # noqa: S101 - set before the thread starts
-        names = ThreadPoolExecutor(max_workers=4, thread_name_prefix="cachelb-metrics-names")
+        names = ThreadPoolExecutor(_NAME_THREADS, thread_name_prefix="cachelb-metrics-names")
         self._loop.set_default_executor(names)
         try:
             with contextlib.suppress(asyncio.CancelledError):
@@ -200,6 +221,7 @@ class _Run:
                 for key in keys - tasks.keys():
                     poller = self._pollers[key] = Poller(key, self._settings, self._router)
                     tasks[key] = asyncio.create_task(poller.poll_forever(slots))
+                    tasks[key].add_done_callback(_log_crash)
                 await asyncio.sleep(min(self._settings.interval_s, _LONGEST_FOLLOW_S))
         finally:
             for task in tasks.values():

@@ -34,7 +34,7 @@ class WorkerPolls:
         polls: Pages asked for.
         failures: Pages that could not be had or read.
         dropped: Samples on its pages with a known name that made no sense.
-        refused: Facts about it that the router did not take, such as another block size.
+        refused: Reports and facts that the router did not take, such as another block size.
         readable: Whether the last page could be read; None before the first answer.
         last_error: Class of the last failure ("TimeoutError", "HTTP 503", "no known metrics"), kept after recovery.
         engine: "vllm", "sglang" or "trtllm", once known.
@@ -184,10 +184,13 @@ class Poller:
                 self._router.learn_worker(self._key, kv_blocks=load.kv_blocks, block_size=load.block_size)
         except KeyError:
             self._told = (None, None)  # removed a moment ago; the source ends this poller with its next look at keys()
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
             self._refused += 1
             if self._refused == 1:
-                _log.warning("the router refuses what the engine of %s states: %s", _shown(self._key), error)
+                trace = None if isinstance(error, ValueError) else error
+                _log.warning(
+                    "the router refuses what the engine of %s states: %s", _shown(self._key), error, exc_info=trace
+                )
 
     def _fail(self, kind: str, detail: str = "") -> None:
         """Count a failure; log the first of a row."""

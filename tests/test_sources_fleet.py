@@ -1,0 +1,62 @@
+"""Load sources against the fake fleet: what engines show is what the router hears."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tests.http_client import complete
+from tests.models.metrics_server import RecordingRouter, eventually, polling
+
+from cachelb.sources import LoadReport, parse_orca
+from cachelb.testing import FakeFleet
+
+PROMPT = "word" * 64
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("uds", [False, True], ids=["tcp", "unix"])
+def test_router_hears_who_runs_and_who_waits(engine: str, *, uds: bool) -> None:
+    with FakeFleet(2, engine=engine, uds=uds, max_running=1, kv_blocks=10) as fleet:
+        busy, idle = fleet.workers
+        router = RecordingRouter(busy.url, idle.url)
+        busy.fail("stall", times=1, after_chunks=1)
+        threads = [
+            threading.Thread(target=complete, args=(busy.url, PROMPT), kwargs={"stream": True, "max_tokens": 16})
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        with polling(router):
+            router.wait_for(busy.url, running=1, waiting=1, kv_usage=0.5)
+            router.wait_for(idle.url, running=0, waiting=0, kv_usage=0.0)
+            busy.release()
+            for thread in threads:
+                thread.join()
+            router.wait_for(busy.url, running=0, waiting=0, kv_usage=0.0)
+        assert sorted(router.facts) == sorted([(busy.url, 10, 16), (idle.url, 10, 16)])
+
+
+def test_worker_that_stops_and_starts_again_is_polled_again() -> None:
+    with FakeFleet(1) as fleet:
+        (worker,) = fleet.workers
+        router = RecordingRouter(worker.url)
+        with polling(router) as source:
+            router.wait_for(worker.url)
+            worker.stop()
+            eventually(lambda: source.stats().workers[worker.url].readable is False)
+            worker.start(restart=True)
+            router.wait_for(worker.url)
+
+
+@pytest.mark.parametrize("form", ["JSON", "TEXT"])
+def test_response_header_has_the_load_of_the_moment(form: str) -> None:
+    with FakeFleet(1) as fleet:
+        url = fleet.workers[0].url
+        with_report = complete(url, PROMPT, {"endpoint-load-metrics-format": form})
+        without = complete(url, PROMPT)
+    report = parse_orca(with_report.headers.items())
+    assert report is not None
+    assert report == LoadReport(waiting=0, kv_usage=report.kv_usage)
+    assert report.kv_usage is not None
+    assert parse_orca(without.headers.items()) is None

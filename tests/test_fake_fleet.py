@@ -71,6 +71,16 @@ def test_stream_carries_the_same_answer_in_one_event_a_token(worker: FakeWorker)
     assert usage["usage"]["prompt_tokens_details"] == {"cached_tokens": 48}
 
 
+def test_stream_interval_groups_tokens_after_the_first() -> None:
+    with FakeFleet(1, stream_interval=4) as fleet:
+        whole = complete(fleet.urls[0], PROMPT, max_tokens=10).json
+        *events, done = complete(fleet.urls[0], PROMPT, max_tokens=10, stream=True, return_token_ids=True).events
+    choices = [event["choices"][0] for event in events]
+    assert [len(choice["token_ids"]) for choice in choices] == [1, 4, 4, 1]
+    assert [choice["finish_reason"] for choice in choices] == [None, None, None, "length"]
+    assert ("".join(choice["text"] for choice in choices), done) == (whole["choices"][0]["text"], "[DONE]")
+
+
 def test_stream_without_usage_ends_after_the_words(worker: FakeWorker) -> None:
     events = complete(worker.url, PROMPT, max_tokens=2, stream=True).events
     assert [("usage" in event, bool(event["choices"])) for event in events[:-1]] == [(False, True)] * 2
@@ -254,7 +264,7 @@ def test_decode_computes_the_prompt_if_the_prefill_worker_is_gone(fleet: FakeFle
         ("sglang", ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage")),
     ],
 )
-def test_metrics_show_who_runs_and_who_waits(engine: str, names: tuple[str, ...]) -> None:
+def test_metrics_show_who_runs_and_who_waits(engine: Any, names: tuple[str, ...]) -> None:
     with FakeFleet(1, engine=engine, max_running=1, kv_blocks=10) as fleet:
         (worker,) = fleet.workers
         worker.fail("stall", times=1, after_chunks=1)
@@ -262,8 +272,9 @@ def test_metrics_show_who_runs_and_who_waits(engine: str, names: tuple[str, ...]
             threading.Thread(target=complete, args=(worker.url, PROMPT), kwargs={"stream": True, "max_tokens": 16})
             for _ in range(2)
         ]
-        for thread in threads:
-            thread.start()
+        threads[0].start()
+        fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
+        threads[1].start()
         fleet.wait_for(lambda: (worker.counts.running, worker.counts.waiting) == (1, 1))
         busy = metrics(worker.url)
         worker.release()

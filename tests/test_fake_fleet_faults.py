@@ -347,6 +347,7 @@ def test_last_requests_are_remembered_without_showing_them() -> None:
         ({"workers": -1}, "workers is -1"),
         ({"engine": "tgi"}, "engine is 'tgi', it must be 'vllm' or 'sglang'"),
         ({"models": []}, "models is empty"),
+        ({"stream_interval": 0}, "stream_interval is 0, it must be at least 1"),
         ({"kv_blocks": 0}, "kv_blocks is 0, it must be at least 1"),
         ({"decode_tps": 0}, "decode_tps is 0, it must be above 0"),
         ({"time_scale": -1}, "time_scale is -1, it must be at least 0"),
@@ -355,6 +356,11 @@ def test_last_requests_are_remembered_without_showing_them() -> None:
 def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FakeFleet(**options)
+
+
+def test_one_string_is_no_list_of_models() -> None:
+    with pytest.raises(TypeError, match="models is the string 'base', it must be a list"):
+        FakeFleet(models="base")
 
 
 def test_waiting_for_what_never_comes_ends(fleet: FakeFleet) -> None:
@@ -373,7 +379,7 @@ def open_sockets() -> set[str]:
 
 
 def test_exit_leaves_no_thread_socket_or_file(fleet: FakeFleet) -> None:
-    with pytest.raises(RuntimeError, match="runs already"):
+    with pytest.raises(RuntimeError, match="a fleet runs once"):
         fleet.__enter__()
     threads, sockets = set(threading.enumerate()), open_sockets()
     with FakeFleet(3, uds=True) as unix, FakeFleet(3) as tcp:

@@ -122,7 +122,7 @@ class Exchange:
         response = web.StreamResponse(headers=_EVENT_HEADERS)
         await response.prepare(self._request)
         sent = 0
-        for event, tokens in answer_events(call, request_id):
+        for event, tokens in answer_events(call, request_id, self._engine.options.stream_interval):
             if fault is not None and sent == fault.after_chunks:
                 await self._strike(fault)
             if tokens:

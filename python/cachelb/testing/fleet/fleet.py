@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cachelb.testing.fleet.faults import Fault, FaultKind
 from cachelb.testing.fleet.loop_thread import LoopThread
-from cachelb.testing.fleet.options import WorkerOptions
+from cachelb.testing.fleet.options import EngineKind, WorkerOptions
 from cachelb.testing.fleet.replica import Replica, Shared
 from cachelb.testing.fleet.sockets import TcpAddress, UnixAddress
 from cachelb.testing.fleet.worker import FakeWorker, make_rates
@@ -29,7 +29,7 @@ class FakeFleet:
     the prompts' full blocks, least recently used first out; the last token of a prompt is always computed, as engines
     do. The answer is made up from the prompt and always ``max_tokens`` long. A request for prefill
     (``kv_transfer_params.do_remote_decode``) and the decode request made from its answer work as with vLLM's
-    NixlConnector.
+    NixlConnector; a decode request that brings ``prompt_token_ids`` along is not tokenized again.
 
     Use it as a context manager, synchronous or not. The servers run in one thread with its own event loop; on exit
     no thread, socket or file is left.
@@ -43,14 +43,19 @@ class FakeFleet:
             None accepts every name as the base model.
         block_size: Tokens per block.
         kv_blocks: Blocks a worker's KV cache holds; a request that needs more is answered with 400.
-        max_running: Requests a worker runs at once; more wait, first come first served.
+        max_running: Requests a worker runs at once; more wait, first come first served. KV memory in use is reported
+            and limits nothing.
         prefill_tps: Prompt tokens a worker computes per second, one prompt at a time.
         decode_tps: Output tokens a request gets per second.
-        time_scale: What computing takes, in parts of its real time; 0 for no sleeping at all.
+        time_scale: What computing takes, in parts of its real time. 0 is no sleeping at all: a stream is sent before
+            its client can give up, unless it stalls.
         default_max_tokens: Tokens of an answer if the request says nothing.
+        stream_interval: Tokens per event of a stream after the first, as vLLM's option of this name; more make
+            streams cheaper.
         remember: Requests a worker remembers for `FakeWorker.requests`.
 
     Raises:
+        TypeError: ``models`` is one string.
         ValueError: An argument is out of range.
 
     Example:
@@ -75,7 +80,7 @@ class FakeFleet:
         *,
         uds: bool = False,
         seed: int = 0,
-        engine: str = "vllm",
+        engine: EngineKind = "vllm",
         models: Sequence[str] | None = None,
         block_size: int = 16,
         kv_blocks: int = 4096,
@@ -84,6 +89,7 @@ class FakeFleet:
         decode_tps: float = 100.0,
         time_scale: float = 0.0,
         default_max_tokens: int = 16,
+        stream_interval: int = 1,
         remember: int = 64,
     ) -> None:
         if workers < 0:
@@ -93,7 +99,7 @@ class FakeFleet:
         self._seed = seed
         self._options = WorkerOptions(
             engine=engine,
-            models=None if models is None else tuple(models),
+            models=models,
             block_size=block_size,
             kv_blocks=kv_blocks,
             max_running=max_running,
@@ -101,6 +107,7 @@ class FakeFleet:
             decode_tps=decode_tps,
             time_scale=time_scale,
             default_max_tokens=default_max_tokens,
+            stream_interval=stream_interval,
             remember=remember,
         )
         self._shared = Shared()
@@ -114,7 +121,7 @@ class FakeFleet:
 
     def __enter__(self) -> Self:
         if self._thread is not None:
-            raise RuntimeError("this fleet runs already; make a second one")
+            raise RuntimeError("a fleet runs once: make another one")
         self._thread = LoopThread("cachelb-fake-fleet")
         try:
             for _ in range(self._first_workers):

@@ -271,12 +271,13 @@ def full_answer(call: Call, request_id: str, kv_params: dict[str, Any] | None) -
     return json.dumps(answer).encode()
 
 
-def answer_events(call: Call, request_id: str) -> Iterator[tuple[bytes, int]]:
+def answer_events(call: Call, request_id: str, interval: int) -> Iterator[tuple[bytes, int]]:
     """Write an answer as a stream of events.
 
     Args:
         call: What was asked.
         request_id: Id of the answer.
+        interval: Tokens per event, but for the first one, which is sent alone.
 
     Yields:
         Each event but those of `closing_events`, with the tokens it stands for.
@@ -292,15 +293,16 @@ def answer_events(call: Call, request_id: str) -> Iterator[tuple[bytes, int]]:
         before, after = '"choices":[{"index":0,"delta":{"content":"', '"},"logprobs":null,"finish_reason":'
     else:
         before, after = '"choices":[{"index":0,"text":"', '","logprobs":null,"finish_reason":'
-    last = len(words) - 1
-    for number, word in enumerate(words):
-        extra = ""
+    start, end, extra = 0, 1, ""
+    while start < len(words):
         if with_ids:
-            extra = f',"token_ids":[{ids[number]}]'
-            if not number and not call.chat:
+            extra = f',"token_ids":{json.dumps(ids[start:end])}'
+            if not start and not call.chat:
                 extra += f",{prompt_ids}"
-        reason = '"length"' if number == last else "null"
-        yield f"{head}{before}{word}{after}{reason}{extra}}}]}}\n\n".encode(), 1
+        text = "".join(words[start:end])
+        reason = '"length"' if end >= len(words) else "null"
+        yield f"{head}{before}{text}{after}{reason}{extra}}}]}}\n\n".encode(), end - start
+        start, end = end, min(end + interval, len(words))
 
 
 def closing_events(call: Call, request_id: str) -> bytes:

@@ -183,6 +183,35 @@ def test_faults_come_in_the_order_planned_the_worker_first(fleet: FakeFleet) -> 
     assert [outcome(url) for url in urls] == ["429", "500", "503", "500", "200"]
 
 
+def begin(worker: FakeWorker, body: bytes) -> http.client.HTTPConnection:
+    """Send the head of a request and not yet its body."""
+    connection = connect(worker.url)
+    connection.putrequest("POST", "/v1/completions")
+    connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders()
+    return connection
+
+
+def test_planned_fault_goes_to_the_request_that_is_whole_first(worker: FakeWorker, fleet: FakeFleet) -> None:
+    body = b'{"prompt": "late"}'
+    late = begin(worker, body)
+    fleet.wait_for(lambda: worker.counts.started == 1)
+    worker.fail("status", status=500, times=1)
+    assert outcome(worker.url) == "500"
+    late.send(body)
+    assert late.getresponse().status == 200
+    late.close()
+
+
+def test_refusal_needs_no_body(worker: FakeWorker) -> None:
+    worker.fail("refuse", times=1)
+    connection = begin(worker, b"never sent")
+    with pytest.raises(ConnectionError):
+        connection.getresponse()
+    connection.close()
+    assert (worker.counts.faults, worker.requests) == ({"refuse": 1}, [])
+
+
 def test_healing_forgets_everything_planned(fleet: FakeFleet) -> None:
     fleet.fail("status", status=500)
     fleet.fail("refuse")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Literal
 
 import pytest
 from tests.http_client import complete
@@ -16,7 +17,7 @@ PROMPT = "word" * 64
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("uds", [False, True], ids=["tcp", "unix"])
-def test_router_hears_who_runs_and_who_waits(engine: str, *, uds: bool) -> None:
+def test_router_hears_who_runs_and_who_waits(engine: Literal["vllm", "sglang"], *, uds: bool) -> None:
     with FakeFleet(2, engine=engine, uds=uds, max_running=1, kv_blocks=10) as fleet:
         busy, idle = fleet.workers
         router = RecordingRouter(busy.url, idle.url)

@@ -78,13 +78,16 @@ class Exchange:
 
     async def _answer(self) -> web.StreamResponse:
         replica = self._replica
-        self._fault = fault = replica.next_fault()
-        if fault is not None and fault.kind == "refuse":
-            self._cut(fault)
+        drawn = replica.draw_fault()
+        coming = replica.peek_fault() or drawn
+        if coming is not None and coming.kind == "refuse":
+            self._cut(replica.take_fault() or coming)
         body = parse_body(await self._request.read())
         replica.seen.append(SeenRequest(self._request.path, self._request.headers, body))
+        # Planned faults go to whole requests, in the order in which these enter the engine.
+        self._fault = fault = replica.take_fault() or drawn
         if fault is not None:
-            if fault.kind == "reset":
+            if fault.kind in {"reset", "refuse"}:
                 self._cut(fault)
             if fault.kind == "status":
                 return self._planned_status(fault)

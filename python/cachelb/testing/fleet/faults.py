@@ -81,6 +81,10 @@ class FaultPlan:
             self._planned[0] = (fault, times - 1)
         return fault
 
+    def peek(self) -> Fault | None:
+        """Return the same, and leave it planned."""
+        return self._planned[0][0] if self._planned else None
+
     def clear(self) -> None:
         """Forget everything planned."""
         self._planned.clear()

@@ -163,10 +163,18 @@ class Replica:
 
     # --- faults ---
 
-    def next_fault(self) -> Fault | None:
-        """Return the fault of the next request: planned here, planned for the fleet, or drawn."""
+    def draw_fault(self) -> Fault | None:
+        """Draw the random fault of a request that arrives."""
         rates = self._shared.rates if self.rates is None else self.rates
-        return self.plan.take() or self._shared.plan.take() or rates.draw(self._rng)
+        return rates.draw(self._rng)
+
+    def peek_fault(self) -> Fault | None:
+        """Return what `take_fault` would return."""
+        return self.plan.peek() or self._shared.plan.peek()
+
+    def take_fault(self) -> Fault | None:
+        """Return the fault planned for the next request, here or for the fleet."""
+        return self.plan.take() or self._shared.plan.take()
 
     def released(self) -> asyncio.Event:
         """Return what the next `release` sets."""

@@ -1,4 +1,4 @@
-"""Policies that hash a key: their options, and what each does through Python."""
+"""Policies that divide requests by a key or a length: their options, and what each does through Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import cachelb
 from cachelb import policies
-from cachelb.policies import ConsistentHash, PrefixHash, Rendezvous
+from cachelb.policies import ConsistentHash, LengthBucket, PrefixHash, Rendezvous
 
 WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 
@@ -45,6 +45,11 @@ def keys(policy: policies.BuiltinPolicy, workers: list[str], count: int = 300) -
         ("prefix-hash", {"cache_boundaries": [512.0]}, TypeError, r"cache_boundaries\[0\] must be int, got float"),
         ("prefix-hash", {"cache_boundaries": "512"}, TypeError, r"cache_boundaries\[0\] must be int, got str"),
         ("prefix-hash", {"hash_seed": -1}, ValueError, "hash_seed must be from 0"),
+        ("length-bucket", {"l_max": 0}, ValueError, "l_max must be from 1"),
+        ("length-bucket", {"l_max": 4096.0}, TypeError, "l_max must be int, got float"),
+        ("length-bucket", {"balance_abs_threshold": -1}, ValueError, "balance_abs_threshold must be a finite number"),
+        ("length-bucket", {"balance_rel_threshold": 0.99}, ValueError, "balance_rel_threshold must be .* 1 or more"),
+        ("length-bucket", {"bucket_adjust_interval_secs": 0}, ValueError, "bucket_adjust_interval_secs must be"),
     ],
 )
 def test_bad_options_are_named(name: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -140,3 +145,42 @@ def test_boundaries_tell_prompts_apart_beyond_a_shared_system_prompt() -> None:
     by_tokens = bounded.select_worker(workers, tokens=chats[0], dry_run=True)
     assert bounded.select_worker(workers, blocks=blocks, dry_run=True).key == by_tokens.key
     assert bounded.select_worker(workers, tokens=chats[0], session="chat-1", dry_run=True).reason == "hash"
+
+
+# === length-bucket ===
+
+
+def test_lengths_are_divided_among_the_workers() -> None:
+    policy = LengthBucket()
+    cases = {1: "gpu0", 1023: "gpu0", 1024: "gpu1", 3071: "gpu2", 9999: "gpu3"}
+    for length, worker in cases.items():
+        by_length = policy.select_worker(WORKERS, prompt_tokens=length, dry_run=True)
+        assert (by_length.key, by_length.reason) == (worker, "length-bucket")
+        assert policy.select_worker(WORKERS[::-1], tokens=range(length), dry_run=True).key == worker
+    assert policy.select_worker(WORKERS).reason == "no-key"
+
+
+def test_ranges_and_window_follow_the_clock() -> None:
+    now = 0.0
+    policy = LengthBucket(clock=lambda: now)
+    pair = WORKERS[:2]
+    assert policy.select_worker(pair, prompt_tokens=100_000).key == "gpu1"
+    assert policy.select_worker(pair, prompt_tokens=100_000, dry_run=True).reason == "imbalance"
+    now = 5.0
+    assert policy.select_worker(pair, prompt_tokens=10, dry_run=True).reason == "length-bucket"
+    policy.select_worker(pair, prompt_tokens=100_000).on_complete()
+    now = 9.0
+    for length in (10, 20, 30, 30):
+        policy.select_worker(pair, prompt_tokens=length).on_complete()
+    now = 10.0
+    policy.select_worker(pair, prompt_tokens=40).on_complete()
+    at = {length: policy.select_worker(pair, prompt_tokens=length, dry_run=True).key for length in (30, 31)}
+    assert at == {30: "gpu0", 31: "gpu1"}, "half of the 130 tokens of the last five seconds"
+
+
+def test_an_unready_workers_range_is_served_by_its_neighbours() -> None:
+    policy = LengthBucket()
+    policy.select_worker(WORKERS, prompt_tokens=1).on_complete()
+    policy.set_ready("gpu1", False)
+    assert {policy.select_worker(WORKERS, prompt_tokens=1500).key for _ in range(8)} == {"gpu0", "gpu2"}
+    assert policy.select_worker(WORKERS, prompt_tokens=9999).key == "gpu3"

@@ -19,6 +19,7 @@ from cachelb.policies import (
     CacheAware,
     ConsistentHash,
     LeastLoaded,
+    LengthBucket,
     PowerOfTwo,
     PrefixHash,
     Random,
@@ -117,7 +118,7 @@ def test_unhealthy_workers_are_passed_over_while_they_are(name: str) -> None:
     pods[0].up = pods[2].up = False
     assert {policy.select_worker(pods, tokens=range(64)).key for _ in range(8)} == {"b"}
     pods[0].up = True
-    picked = {policy.select_worker(pods, tokens=range(i, i + 64), session=str(i)).key for i in range(64)}
+    picked = {policy.select_worker(pods, tokens=range(i, 64 * (i + 1)), session=str(i)).key for i in range(64)}
     assert picked == {"a", "b"}
 
 
@@ -201,7 +202,7 @@ def test_a_missing_signal_is_never_an_error(name: str) -> None:
     policy = policies.make(name, seed=1)
     decisions = [policy.select_worker(WORKERS) for _ in range(60)]
     assert {decision.key for decision in decisions} == set(WORKERS)
-    if name in {"cache-aware", "rendezvous", "consistent-hash", "prefix-hash"}:
+    if name in {"cache-aware", "rendezvous", "consistent-hash", "prefix-hash", "length-bucket"}:
         assert {decision.reason for decision in decisions} == {"no-key"}
 
 
@@ -371,6 +372,7 @@ def test_bad_options_are_named(name: str, options: dict[str, Any], error: type, 
         ("rendezvous_hash", Rendezvous),
         ("consistent_hash", ConsistentHash),
         ("prefix-hash", PrefixHash),
+        ("length_bucket", LengthBucket),
         ("round_robin", RoundRobin),
         ("random", Random),
     ],

@@ -39,6 +39,7 @@ Reason: TypeAlias = Literal[
     "local-decode",
     "random",
     "round-robin",
+    "length-bucket",
     "custom",
     "policy-error",
 ]

@@ -17,6 +17,7 @@ from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.cache_aware import CacheAware
 from cachelb.policies.consistent_hash import ConsistentHash
 from cachelb.policies.least_loaded import LeastLoaded
+from cachelb.policies.length_bucket import LengthBucket
 from cachelb.policies.power_of_two import PowerOfTwo
 from cachelb.policies.prefix_hash import PrefixHash
 from cachelb.policies.random import Random
@@ -33,6 +34,7 @@ __all__ = [
     "CacheAware",
     "ConsistentHash",
     "LeastLoaded",
+    "LengthBucket",
     "PowerOfTwo",
     "PrefixHash",
     "Random",
@@ -48,6 +50,7 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "rendezvous": Rendezvous,
     "consistent-hash": ConsistentHash,
     "prefix-hash": PrefixHash,
+    "length-bucket": LengthBucket,
     "round-robin": RoundRobin,
     "random": Random,
 }

@@ -64,10 +64,8 @@ impl Rule for ConsistentHash {
         self.ring.forget(order);
     }
 
-    /// Load with this request, in shares of what the worker may have.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let (bound, row) = (Bound::of(view.rows, self.epsilon?), &view.rows[row]);
-        Some((f64::from(row.inflight) + 1.0) / bound.capacity(row))
+        self.epsilon.map(|_| view.rows[row].load())
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -91,6 +91,8 @@ reasons! {
     Random = "random",
     /// The next in turn.
     RoundRobin = "round-robin",
+    /// The worker of the prompt's length.
+    LengthBucket = "length-bucket",
     /// The caller's own policy.
     Custom = "custom",
     /// The caller's own policy failed: least loaded.

@@ -20,21 +20,24 @@ pub struct Rendezvous {
     pub epsilon: Option<f64>,
 }
 
+/// Texts up to this long are hashed without an allocation.
+const SHORT: usize = 256;
+
 impl Rendezvous {
-    /// What `row` draws, higher is better, and its name. `text` is scratch that begins with the key.
-    fn draw<'a>(
-        &self,
-        view: &View<'a>,
-        row: &Candidate,
-        text: &mut Vec<u8>,
-        head: usize,
-    ) -> (f64, &'a str) {
-        let name = view.names.name(row.offer);
-        text.truncate(head);
-        text.extend_from_slice(name.as_bytes());
+    /// What the worker called `name` draws for `key`, higher is better.
+    fn draw(&self, key: &[u8], name: &str, weight: f64) -> f64 {
+        let (head, length) = (key.len() + 1, key.len() + 1 + name.len());
+        let hash = if length <= SHORT {
+            let mut text = [0; SHORT];
+            text[..key.len()].copy_from_slice(key);
+            text[head..length].copy_from_slice(name.as_bytes());
+            xxh3_64_with_seed(&text[..length], self.seed)
+        } else {
+            xxh3_64_with_seed(&[key, &[0], name.as_bytes()].concat(), self.seed)
+        };
         // Within (0, 1): both ends are kept away so that the logarithm is finite and negative.
-        let unit = (xxh3_64_with_seed(text, self.seed) as f64 + 0.5) / 18_446_744_073_709_551_616.0;
-        (row.weight / -unit.min(1.0 - f64::EPSILON).ln(), name)
+        let unit = (hash as f64 + 0.5) / 18_446_744_073_709_551_616.0;
+        weight / -unit.min(1.0 - f64::EPSILON).ln()
     }
 
     /// The row that draws highest among those `keep` admits; equal draws go to the smaller name.
@@ -44,10 +47,10 @@ impl Rendezvous {
         key: &[u8],
         keep: impl Fn(&Candidate) -> bool,
     ) -> Option<usize> {
-        let (mut text, head) = text_of(key);
         let mut best: Option<(usize, f64, &str)> = None;
         for (i, row) in view.rows.iter().enumerate().filter(|(_, row)| keep(row)) {
-            let (score, name) = self.draw(view, row, &mut text, head);
+            let name = view.names.name(row.offer);
+            let score = self.draw(key, name, row.weight);
             if best
                 .is_none_or(|(_, high, first)| score.total_cmp(&high).then(first.cmp(name)).is_gt())
             {
@@ -56,14 +59,6 @@ impl Rendezvous {
         }
         best.map(|(i, _, _)| i)
     }
-}
-
-fn text_of(key: &[u8]) -> (Vec<u8>, usize) {
-    let mut text = Vec::with_capacity(key.len() + 64);
-    text.extend_from_slice(key);
-    text.push(0);
-    let head = text.len();
-    (text, head)
 }
 
 impl Rule for Rendezvous {
@@ -85,8 +80,8 @@ impl Rule for Rendezvous {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let (mut text, head) = text_of(view.key?);
-        Some(self.draw(view, &view.rows[row], &mut text, head).0)
+        let row = &view.rows[row];
+        Some(self.draw(view.key?, view.names.name(row.offer), row.weight))
     }
 
     fn higher_is_better(&self) -> bool {

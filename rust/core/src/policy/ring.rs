@@ -9,6 +9,7 @@ use std::collections::HashSet;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::slots::Slots;
 use super::view::{Candidate, View};
 
 /// Weights of everyday size: the heaviest worker of a fleet lies in here, and nothing is scaled.
@@ -31,8 +32,8 @@ pub(super) struct Ring {
     vnodes: u32,
     /// Sorted by name, so that the smaller name wins where two points meet.
     members: Vec<Member>,
-    /// Index in `members` by worker slot.
-    slots: Vec<u32>,
+    /// Indices in `members`.
+    slots: Slots,
     /// Position and index in `members`, sorted.
     points: Vec<(u64, u32)>,
 }
@@ -45,7 +46,7 @@ impl Ring {
             seed,
             vnodes,
             members: Vec::new(),
-            slots: Vec::new(),
+            slots: Slots::default(),
             points: Vec::new(),
         }
     }
@@ -76,15 +77,10 @@ impl Ring {
         }
     }
 
-    fn find(&self, row: &Candidate) -> Option<usize> {
-        let at = self.slots.get(row.slot as usize).map(|&at| at as usize);
-        at.filter(|&at| self.members.get(at).is_some_and(|m| m.order == row.order))
-    }
-
     fn covers(&self, rows: &[Candidate]) -> bool {
         let scale = self.scale();
         rows.iter().all(|row| {
-            self.find(row).is_some_and(|at| {
+            self.slots.find(row).is_some_and(|at| {
                 let member = &self.members[at];
                 // A weight that grows bit by bit only counts once it is worth a point.
                 member.weight.total_cmp(&row.weight).is_eq()
@@ -137,13 +133,7 @@ impl Ring {
             let points = self.share(self.members[at].weight, scale);
             let member = &mut self.members[at];
             member.points = points;
-            let slot = member.slot as usize;
-            if member.slot != Candidate::NO_SLOT {
-                if slot >= self.slots.len() {
-                    self.slots.resize(slot + 1, NOBODY);
-                }
-                self.slots[slot] = at as u32;
-            }
+            self.slots.set(member.slot, member.order, at);
             text.clear();
             text.extend_from_slice(member.name.as_bytes());
             text.push(0);
@@ -164,6 +154,7 @@ impl Ring {
         for (i, row) in rows.iter().enumerate() {
             let same = |member: &Member| member.order == row.order;
             let at = self
+                .slots
                 .find(row)
                 .or_else(|| self.members.iter().position(same));
             if let Some(at) = at {

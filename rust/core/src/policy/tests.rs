@@ -1,6 +1,7 @@
 //! The rules, on hand-made views.
 
 mod consistent_hash;
+mod length_bucket;
 mod prefix_hash;
 mod rendezvous;
 mod selector;

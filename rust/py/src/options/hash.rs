@@ -1,12 +1,15 @@
-//! Options of the policies that hash a key, or keep what a key was bound to.
+//! Options of the policies that divide requests by a key or a length.
 
-use cachelb_core::policy::{ConsistentHash, PrefixHash, PrefixHashing, Rendezvous};
+use cachelb_core::policy::{
+    ConsistentHash, LengthBucket, LengthBucketing, PrefixHash, PrefixHashing, Rendezvous,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use super::read::{AT_LEAST_ONE, NOT_NEGATIVE, Options, number, whole};
+use super::read::{ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, Options, millis, number, whole};
 use super::{Common, Need, Ruled};
 use crate::args::type_name;
+use crate::policy::MAX_TOKENS;
 
 /// Most points of a worker on a ring.
 const MAX_VNODES: u64 = 10_000;
@@ -46,6 +49,15 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
                 ..Need::prefix(given)?
             };
             Ruled::new(PrefixHash::new(settings), need)
+        }
+        "length-bucket" => {
+            let settings = LengthBucketing {
+                l_max: given.integer("l_max", 1, MAX_TOKENS)?,
+                balance_abs_threshold: given.number("balance_abs_threshold", NOT_NEGATIVE)?,
+                balance_rel_threshold: given.number("balance_rel_threshold", AT_LEAST_ONE)?,
+                interval_ms: millis(given.number("bucket_adjust_interval_secs", ABOVE_ZERO)?),
+            };
+            Ruled::new(LengthBucket::new(settings), Need::LENGTH)
         }
         _ => return Ok(None),
     }))

@@ -142,14 +142,11 @@ fn points_follow_weights_of_any_size() {
 }
 
 #[test]
-fn the_score_is_the_share_of_the_bound() {
-    let scene = Scene::new(&[(0, 5), (0, 0), (0, 0)]);
+fn the_score_is_the_load_that_is_bounded() {
+    let mut scene = Scene::new(&[(0, 5), (0, 0)]);
+    scene.rows[0].weight = 2.0;
     let scores = |rule: &ConsistentHash| [0, 1].map(|row| rule.score(&scene.view(), row));
-    assert_eq!(
-        scores(&rule(Some(0.25))),
-        [Some(2.0), Some(1.0 / 3.0)],
-        "capacity 3"
-    );
+    assert_eq!(scores(&rule(Some(0.25))), [Some(2.5), Some(0.0)]);
     assert_eq!(scores(&rule(None)), [None, None]);
 }
 

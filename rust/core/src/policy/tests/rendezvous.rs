@@ -70,6 +70,20 @@ fn the_pick_has_the_highest_score() {
 }
 
 #[test]
+fn keys_of_any_length_are_hashed_alike_by_choice_and_score() {
+    for length in [0, 1, 253, 254, 255, 256, 5_000] {
+        let scene = fleet(&[0, 1, 2, 3]).key(Some(&"k".repeat(length)));
+        let score = |row: usize| PLAIN.score(&scene.view(), row).unwrap();
+        let best = (0..4).max_by(|a, b| score(*a).total_cmp(&score(*b)));
+        assert_eq!(Some(scene.choose(&PLAIN, 1).0), best);
+        let text = ["k".repeat(length), "\0a".into()].concat();
+        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(text.as_bytes(), 1337);
+        let unit = (hash as f64 + 0.5) / 2.0_f64.powi(64);
+        assert!((score(0) + 1.0 / unit.ln()).abs() < 1e-9);
+    }
+}
+
+#[test]
 fn a_bound_walks_down_the_scores() {
     let bounded = Rendezvous {
         epsilon: Some(0.25),

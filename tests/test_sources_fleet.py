@@ -26,8 +26,9 @@ def test_router_hears_who_runs_and_who_waits(engine: Literal["vllm", "sglang"], 
             threading.Thread(target=complete, args=(busy.url, PROMPT), kwargs={"stream": True, "max_tokens": 16})
             for _ in range(2)
         ]
-        for thread in threads:
-            thread.start()
+        threads[0].start()
+        fleet.wait_for(lambda: busy.counts.running == 1)  # the request that stalls must be the one that has the slot
+        threads[1].start()
         with polling(router):
             router.wait_for(busy.url, running=1, waiting=1, kv_usage=0.5)
             router.wait_for(idle.url, running=0, waiting=0, kv_usage=0.0)

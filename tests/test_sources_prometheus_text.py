@@ -27,6 +27,11 @@ def test_older_vllm_page_has_the_former_usage_name_and_only_the_prompt_counter()
     assert page.totals.prompt_tokens == 10_000.0
 
 
+def test_former_vllm_requests_swapped_out_wait_too() -> None:
+    page = vllm_page(waiting=(1.0,)) + b'vllm:num_requests_swapped{engine="0",model_name="m"} 2.0\n'
+    assert read_metrics_page(page).load.waiting == 3
+
+
 def test_newer_usage_name_wins_over_the_former_one() -> None:
     both = vllm_page(usage=(0.0,)) + b'vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.75\n'
     assert read_metrics_page(both).load.kv_usage == 0.0

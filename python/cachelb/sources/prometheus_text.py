@@ -3,8 +3,9 @@
 One compiled pattern walks over the newlines of the page and stops only at the names below, so the cost is that of a
 search, not of a parse. Lines nobody asks for may be anything at all. Names, and where they come from:
 
-- vLLM: `num_requests_running`, `num_requests_waiting`; `kv_cache_usage_perc`, before 0.10 `gpu_cache_usage_perc`;
-  block size and number of blocks are labels of `cache_config_info`.
+- vLLM: `num_requests_running`; `num_requests_waiting`, which has the deferred ones in it, and `num_requests_swapped` of
+  the former engine; `kv_cache_usage_perc`, formerly `gpu_cache_usage_perc`; block size and number of blocks are labels
+  of `cache_config_info`.
 - SGLang: `num_running_reqs`; `num_queue_reqs` and the queues of grammars and of separated prefill and decode;
   `token_usage`; `gen_throughput`; `page_size`, `num_pages` and `max_total_num_tokens`, before 0.5.11 labels of
   `cache_config_info`.
@@ -85,7 +86,9 @@ _INFO = "info"
 _METRICS: dict[bytes, dict[bytes, _Sample]] = {
     b"vllm": {
         b"num_requests_running": _Sample("running"),
+        # Every place where a request waits: leaving one out would make live requests look finished.
         b"num_requests_waiting": _Sample("waiting"),
+        b"num_requests_swapped": _Sample("waiting_swapped"),
         b"kv_cache_usage_perc": _Sample("kv_usage"),
         b"gpu_cache_usage_perc": _Sample("kv_usage_before"),
         b"cache_config_info": _Sample(_INFO),
@@ -97,7 +100,6 @@ _METRICS: dict[bytes, dict[bytes, _Sample]] = {
     },
     b"sglang": {
         b"num_running_reqs": _Sample("running"),
-        # Every place where a request waits: leaving one out would make live requests look finished.
         b"num_queue_reqs": _Sample("waiting"),
         b"num_grammar_queue_reqs": _Sample("waiting_grammar"),
         b"num_prefill_prealloc_queue_reqs": _Sample("waiting_prealloc"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cachelb._core import BlockTracker, Match, Namespace, hash_blocks, hash_text
-from cachelb.decision import Decision
+from cachelb.decision import Decision, PairDecision
 from cachelb.errors import CachelbError, ConfigError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
+from cachelb.router import Router
 from cachelb.session import session_key
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "Match",
     "Namespace",
     "NoWorkerAvailable",
+    "PairDecision",
+    "Router",
     "SnapshotError",
     "TraceError",
     "UnknownWorkerError",

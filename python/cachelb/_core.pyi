@@ -10,12 +10,21 @@ from typing_extensions import Buffer, disjoint_base
 
 from cachelb.types import Explanation, Outcome, Reason
 
-__all__ = ["BlockTracker", "Decision", "Match", "Namespace", "NativePolicy", "hash_blocks", "hash_text"]
+__all__ = [
+    "BlockTracker",
+    "Decision",
+    "Match",
+    "Namespace",
+    "NativePolicy",
+    "NativeRouter",
+    "hash_blocks",
+    "hash_text",
+]
 
 _W = TypeVar("_W")
 
 # numpy declares its buffers to type checkers from Python 3.12 on, so its arrays are named here.
-_Integers: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]
+Integers: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]
 
 @final
 class Decision(Generic[_W]):
@@ -53,6 +62,9 @@ class Decision(Generic[_W]):
     @property
     def headers(self) -> Mapping[str, str]:
         """Headers to send to the worker or back to the client."""
+    @property
+    def is_open(self) -> bool:
+        """Whether the request has not ended yet."""
     def on_first_token(self) -> None:
         """Tell that the first output token arrived: the worker's prefill load ends, its decode load begins."""
     def on_tokens(self, n: int) -> None:
@@ -122,8 +134,8 @@ class NativePolicy:
         self,
         workers: Iterable[_W],
         *,
-        tokens: _Integers | None = None,
-        blocks: _Integers | None = None,
+        tokens: Integers | None = None,
+        blocks: Integers | None = None,
         prompt_tokens: int | None = None,
         session: str | None = None,
         lora: str | None = None,
@@ -154,6 +166,9 @@ class NativePolicy:
             TypeError: An argument or a worker has the wrong type, or both tokens and blocks are given.
             ValueError: An argument is out of range, or two workers have the same key.
         """
+    @property
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        """Name of the native rule and its options."""
     def set_ready(self, worker: object, ready: bool) -> None:
         """Mark a worker (or key) ready or not; what it holds stays known."""
     def set_weight(self, worker: object, weight: float) -> None:
@@ -202,6 +217,167 @@ class NativePolicy:
             AssertionError: An internal invariant is broken.
         """
 
+@disjoint_base
+class NativeRouter(Generic[_W]):
+    """Native half of the router: fleet, loads, block indexes and rules."""
+
+    def __new__(
+        cls,
+        pools: list[dict[str, Any]],
+        settings: dict[str, Any],
+        *,
+        key: Callable[[Any], str] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> Self: ...
+    @classmethod
+    def __class_getitem__(cls, key: object) -> GenericAlias: ...
+    def select_worker(
+        self,
+        *,
+        tokens: Integers | None = None,
+        text: str | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        blocks: Integers | None = None,
+        prompt_tokens: int | None = None,
+        model: str | None = None,
+        lora: str | None = None,
+        cache_salt: str | None = None,
+        mm: Iterable[tuple[int, int, int]] | None = None,
+        session: str | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        max_output_tokens: int | None = None,
+        expected_output_tokens: int | None = None,
+        among: Iterable[object] | None = None,
+        exclude: Iterable[object] | None = None,
+        dry_run: bool = False,
+    ) -> Decision[_W]:
+        """Pick a worker, book its load and record the placement, in one step.
+
+        At most one of `tokens`, `text`, `messages` and `blocks` describes the prompt; without any, load decides.
+
+        Args:
+            tokens: Token ids: a buffer of uint32 costs nothing to read, a list of int 1.5 ns a token.
+            text: The prompt as text. Without a tokenizer, token counts are estimates at 4 bytes a token.
+            messages: The prompt as chat messages, rendered by `cachelb.text.render_messages`.
+            blocks: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them.
+            prompt_tokens: Length of the prompt, for all but `tokens`.
+            model: Name of the model.
+            lora: Adapter name; caches of different adapters never match.
+            cache_salt: Salt; caches of different salts never match.
+            mm: Multimodal objects as (hash, first token, number of tokens).
+            session: Key of the conversation.
+            tenant: Who asks, for policies of your own.
+            priority: Higher is served first where requests wait.
+            max_output_tokens: Output tokens at most.
+            expected_output_tokens: Output tokens to expect.
+            among: Workers or keys to choose from; unknown ones are ignored. None means all.
+            exclude: Workers or keys to leave out.
+            dry_run: Tell what the next call would pick, and change nothing.
+
+        Returns:
+            The decision, which owns the booked load.
+
+        Raises:
+            NoWorkerAvailable: Nobody may be picked; the error has the reason per worker.
+            TypeError: An argument has the wrong type, or the prompt is given twice.
+            ValueError: An argument is out of range.
+        """
+    def _select_pair(self, *, dry_run: bool = False, **arguments: Any) -> tuple[Decision[_W] | None, Decision[_W]]: ...
+    def _explain(self, **arguments: Any) -> Explanation: ...
+    def remove_worker(self, worker: _W | str, *, drain: bool = False) -> bool:
+        """Take a worker out of the fleet.
+
+        Args:
+            worker: The worker or its key.
+            drain: Let its requests finish; it takes no new ones and leaves with the last. Otherwise it is forgotten at
+                once, with its blocks and its load.
+
+        Returns:
+            Whether it was registered.
+        """
+    def reset_cache(self, worker: _W | str) -> None:
+        """Forget what a worker holds, because its engine restarted or was told to drop it. Its requests stay.
+
+        Args:
+            worker: The worker or its key.
+
+        Raises:
+            UnknownWorkerError: It is not registered.
+        """
+    def update_load(
+        self,
+        worker: _W | str,
+        *,
+        running: float | None = None,
+        waiting: float | None = None,
+        queued_tokens: float | None = None,
+        kv_usage: float | None = None,
+        prefill_tps: float | None = None,
+        gen_tps: float | None = None,
+        age_s: float | None = None,
+    ) -> None:
+        """Replace what the engine of a worker reports about itself; None means unknown, never zero.
+
+        Args:
+            worker: The worker or its key.
+            running: Requests it computes.
+            waiting: Requests that wait in it.
+            queued_tokens: Prompt tokens that wait to be computed.
+            kv_usage: Fraction of the KV cache in use, 0 to 1.
+            prefill_tps: Prompt tokens computed per second.
+            gen_tps: Output tokens computed per second.
+            age_s: How old this is, in seconds.
+
+        Raises:
+            UnknownWorkerError: It is not registered.
+            TypeError: A value is no number.
+            ValueError: A value is NaN, infinite or out of range.
+        """
+    def keys(self) -> list[str]:
+        """Keys of the registered workers, in order of registration."""
+    def workers(self) -> list[_W]:
+        """The registered workers, in order of registration."""
+    def key_of(self, worker: _W | str) -> str:
+        """Key of a worker given as itself or as its key."""
+    def loads(self) -> dict[str, int]:
+        """Requests in flight by worker key; of a worker with ranks, by `key#rank`."""
+    def block_count(self, worker: _W | str | None = None) -> int:
+        """Distinct blocks known, of one worker or of all."""
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of native memory in use."""
+    def validate(self) -> None:
+        """Recount everything.
+
+        Raises:
+            AssertionError: An internal invariant is broken.
+        """
+    def _add_worker(
+        self,
+        worker: _W,
+        *,
+        weight: float | None = None,
+        role: str = "both",
+        dp_size: int | None = None,
+        models: list[str] | None = None,
+        gpu: str | None = None,
+        kv_blocks: int | None = None,
+        slow_start_s: float | None = None,
+    ) -> bool: ...
+    def _add_pool(self, spec: dict[str, Any], seed: int, hash_seed: int) -> None: ...
+    def _models(self) -> list[str]: ...
+    def _set_ready(self, worker: _W | str, ready: bool) -> None: ...
+    def _replace_object(self, key: str, worker: _W) -> None: ...
+    def _block_sizes(self, worker: _W | str) -> set[int]: ...
+    def _set_kv_blocks(self, worker: _W | str, kv_blocks: int) -> None: ...
+    def _gpus(self) -> dict[str, str]: ...
+    def _set_waiters(self, count: int) -> None: ...
+    def _after_fork(self) -> int | None: ...
+    def _counters(self) -> dict[str, Any]: ...
+    def _worker_rows(self) -> list[dict[str, Any]]: ...
+    def _records_since(self, cursor: int, limit: int) -> tuple[list[dict[str, Any]], int, int]: ...
+
 @final
 class Namespace:
     """What separates the prompts of one adapter or cache salt from all others.
@@ -231,7 +407,7 @@ class Namespace:
     def __hash__(self) -> int: ...
 
 def hash_blocks(
-    tokens: _Integers,
+    tokens: Integers,
     block_size: int = 16,
     *,
     namespace: str | Namespace | None = None,
@@ -390,7 +566,7 @@ class BlockTracker:
         """Heap bytes of the index."""
     def record_request(
         self,
-        tokens: _Integers,
+        tokens: Integers,
         worker: str,
         *,
         namespace: str | Namespace | None = None,
@@ -423,7 +599,7 @@ class BlockTracker:
         """
     def find_best_worker(
         self,
-        tokens: _Integers,
+        tokens: Integers,
         *,
         among: Iterable[str] | None = None,
         namespace: str | Namespace | None = None,
@@ -457,7 +633,7 @@ class BlockTracker:
         """
     def overlaps(
         self,
-        tokens: _Integers,
+        tokens: Integers,
         *,
         among: Iterable[str] | None = None,
         namespace: str | Namespace | None = None,
@@ -487,7 +663,7 @@ class BlockTracker:
     def store(
         self,
         worker: str,
-        hashes: _Integers,
+        hashes: Integers,
         *,
         parent: int | None = None,
         medium: str = "gpu",
@@ -516,7 +692,7 @@ class BlockTracker:
             >>> tracker.store("gpu0", chain[:1]), tracker.store("gpu0", chain[1:], parent=chain[0])
             (1, 2)
         """
-    def remove(self, worker: str, hashes: _Integers, *, medium: str | None = None) -> int:
+    def remove(self, worker: str, hashes: Integers, *, medium: str | None = None) -> int:
         """Remove single blocks, wherever they lie in a chain.
 
         Args:
@@ -559,7 +735,7 @@ class BlockTracker:
             >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.clear("gpu0"), tracker.workers()
             (3, 3, ['gpu0'])
         """
-    def overlaps_of_hashes(self, hashes: _Integers, *, among: Iterable[str] | None = None) -> dict[str, int]:
+    def overlaps_of_hashes(self, hashes: Integers, *, among: Iterable[str] | None = None) -> dict[str, int]:
         """Count the leading blocks of a chain of sequence hashes every worker holds. Changes nothing.
 
         Args:

@@ -25,6 +25,12 @@ pub enum Error {
     /// No offered worker may be picked.
     #[error("no worker may be picked")]
     NoCandidate,
+    /// The policy declines the request rather than route it badly.
+    #[error("the policy declines the request: {0}")]
+    Refused(&'static str),
+    /// The worker chosen outside the selector is no candidate any more.
+    #[error("the chosen worker is no candidate any more")]
+    Moved,
     /// Not available in the mode that is kept for study.
     #[error(
         "{0} is not available with hashing=\"positional\", which is kept for study; use hashing=\"chained\""

@@ -1,7 +1,7 @@
 //! Data structures of cachelb, free of Python, I/O and clocks.
 //!
 //! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds,
-//! `load` books requests in flight, `policy` holds one routing rule per file.
+//! `load` books requests in flight, `policy` holds one routing rule per file, `router` runs them over a fleet.
 
 pub mod error;
 pub mod hashing;
@@ -11,6 +11,7 @@ pub mod load;
 pub mod policy;
 pub mod positional;
 pub mod registry;
+pub mod router;
 pub mod tracker;
 
 pub use error::{Error, Result};

@@ -1,6 +1,7 @@
 //! Monotonic time: the caller's clock or the process's own.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use cachelb_core::ids::Millis;
@@ -12,7 +13,11 @@ use crate::args::type_name;
 
 /// A source of monotonic seconds.
 #[derive(Debug)]
-pub(crate) struct Clock(Option<Py<PyAny>>);
+pub struct Clock {
+    callable: Option<Py<PyAny>>,
+    /// What the callable said last.
+    last: AtomicU64,
+}
 
 impl Clock {
     /// The clock `callable`, or the native one.
@@ -22,17 +27,17 @@ impl Clock {
                 "clock must be callable and return seconds, got {}",
                 type_name(&callable)
             ))),
-            callable => Ok(Self(callable.map(Bound::unbind))),
+            callable => Ok(Self {
+                callable: callable.map(Bound::unbind),
+                last: AtomicU64::new(0),
+            }),
         }
     }
 
     /// The time now. Runs Python code if the caller gave a clock.
     pub(crate) fn now(&self, py: Python<'_>) -> PyResult<Millis> {
-        static START: OnceLock<Instant> = OnceLock::new();
-        let Some(clock) = &self.0 else {
-            return Ok(Millis(
-                START.get_or_init(Instant::now).elapsed().as_millis() as u64,
-            ));
+        let Some(clock) = &self.callable else {
+            return Ok(native());
         };
         let told = clock.bind(py).call0()?;
         let seconds: f64 = told.extract().map_err(|_| {
@@ -46,7 +51,17 @@ impl Clock {
                 "clock must return seconds from 0 to {MAX_SECONDS}, got {seconds}"
             )));
         }
-        Ok(millis((seconds * 1000.0).floor()))
+        let now = millis((seconds * 1000.0).floor());
+        self.last.store(now.0, Ordering::Relaxed);
+        Ok(now)
+    }
+
+    /// The time now without running Python code: that of the latest [`Clock::now`] if the caller gave a clock.
+    pub(crate) fn last(&self) -> Millis {
+        match &self.callable {
+            Some(_) => Millis(self.last.load(Ordering::Relaxed)),
+            None => native(),
+        }
     }
 
     /// When an entry made now ends.
@@ -63,8 +78,13 @@ impl Clock {
 
     /// Shows the collector the callable.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.0)
+        visit.call(&self.callable)
     }
+}
+
+fn native() -> Millis {
+    static START: OnceLock<Instant> = OnceLock::new();
+    Millis(START.get_or_init(Instant::now).elapsed().as_millis() as u64)
 }
 
 /// Over 30,000 years: sums of two stay exact.

@@ -3,22 +3,35 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::{Explained, Pick, Reason};
+use cachelb_core::policy::Reason;
+use cachelb_core::router::{Ending, Pick, Seen, Usage};
 use pyo3::exceptions::{PyBaseException, PyException, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy};
 
 use crate::args::{ranged, type_name};
-use crate::policy::{Call, Ending, MAX_TOKENS, NativePolicy};
+use crate::call::{self, Call, MAX_TOKENS, Tried};
+use crate::engine::Engine;
+use crate::explain;
+use crate::policy::NativePolicy;
+use crate::router::NativeRouter;
+
+/// Who selected, and selects again for a retry.
+#[derive(Debug)]
+pub enum Owner {
+    Policy(Py<NativePolicy>),
+    Router(Py<NativeRouter>),
+}
 
 /// The chosen worker and its booked load. Every method may be called repeatedly and from any thread.
 #[pyclass(frozen, generic, weakref, module = "cachelb")]
 #[derive(Debug)]
 pub struct Decision {
-    pub policy: Py<NativePolicy>,
+    pub engine: Arc<Engine>,
+    pub owner: Owner,
     /// The caller's own object.
     #[pyo3(get)]
     worker: Py<PyAny>,
@@ -31,40 +44,40 @@ pub struct Decision {
     #[pyo3(get)]
     dp_rank: Option<u32>,
     call: Call,
-    tried: Vec<Arc<str>>,
-    /// Keys of the workers offered, and what the rule saw of each.
-    names: Arc<[Arc<str>]>,
-    candidates: Box<[Explained]>,
+    tried: Tried,
+    /// What a dry run saw; the engine remembers what the others did.
+    seen: Option<Vec<Seen>>,
     /// The engine's own count of cached tokens plus 1; 0 until reported.
     cached_tokens: AtomicU64,
 }
 
-/// What the policy knows when it hands out a decision.
+/// What a decision is made of.
+#[derive(Debug)]
 pub struct Selected {
     pub worker: Py<PyAny>,
     pub key: Arc<str>,
+    pub rank: Option<u32>,
     pub number: u64,
     pub pick: Pick,
     pub prompt_tokens: u64,
-    pub tried: Vec<Arc<str>>,
-    pub names: Arc<[Arc<str>]>,
-    pub candidates: Box<[Explained]>,
+    pub tried: Tried,
+    pub seen: Option<Vec<Seen>>,
 }
 
 impl Decision {
-    pub fn new(policy: Py<NativePolicy>, call: Call, selected: Selected) -> Self {
+    pub fn new(engine: Arc<Engine>, owner: Owner, call: Call, selected: Selected) -> Self {
         Self {
-            policy,
+            engine,
+            owner,
             worker: selected.worker,
             key: selected.key,
             number: selected.number,
             pick: selected.pick,
             prompt_tokens: selected.prompt_tokens,
-            dp_rank: None,
+            dp_rank: selected.rank,
             call,
             tried: selected.tried,
-            names: selected.names,
-            candidates: selected.candidates,
+            seen: selected.seen,
             cached_tokens: AtomicU64::new(0),
         }
     }
@@ -73,15 +86,26 @@ impl Decision {
         self.pick.booking
     }
 
-    fn end(&self, ending: Ending) -> PyResult<()> {
-        self.booking()
-            .map_or(Ok(()), |booking| self.policy.get().end(booking, ending))
+    fn end(&self, ending: Ending, usage: Usage, now: Millis) -> PyResult<()> {
+        if let Some(booking) = self.booking()
+            && self.engine.end(booking, ending, usage, now)?
+            && let Owner::Router(router) = &self.owner
+        {
+            NativeRouter::released(router)?;
+        }
+        Ok(())
+    }
+
+    fn end_now(&self, py: Python<'_>, ending: Ending) -> PyResult<()> {
+        self.end(ending, Usage::default(), self.engine.now(py)?)
     }
 }
 
 impl Drop for Decision {
     fn drop(&mut self) {
-        if let Err(error) = self.end(Ending::Abandoned) {
+        // A finalizer runs no code of the caller, so it asks no clock of the caller's.
+        let now = self.engine.last_now();
+        if let Err(error) = self.end(Ending::Abandoned, Usage::default(), now) {
             Python::attach(|py| error.write_unraisable(py, None));
         }
     }
@@ -98,7 +122,7 @@ impl Decision {
     /// Identifier of this decision, unique within the process.
     #[getter]
     fn id(&self) -> String {
-        format!("{:08x}-{:x}", self.policy.get().nonce, self.number)
+        self.engine.id(self.number)
     }
 
     /// Why this worker.
@@ -136,7 +160,20 @@ impl Decision {
             "x-cachelb-matched-tokens",
             self.pick.matched_tokens.to_string(),
         )?;
+        if let Some(rank) = self.dp_rank {
+            headers.set_item("x-data-parallel-rank", rank.to_string())?;
+        }
         Ok(PyMappingProxy::new(py, headers.as_mapping()))
+    }
+
+    /// Whether the request has not ended yet.
+    #[getter]
+    fn is_open(&self, py: Python<'_>) -> PyResult<bool> {
+        let Some(booking) = self.booking() else {
+            return Ok(false);
+        };
+        self.engine
+            .locked(py, |selector| selector.book().phase(booking).is_some())
     }
 
     /// The first output token arrived.
@@ -144,9 +181,9 @@ impl Decision {
         let Some(booking) = self.booking() else {
             return Ok(());
         };
-        let policy = self.policy.get();
-        let now = policy.now(py)?;
-        policy.locked(py, |selector| selector.first_token(booking, now))?;
+        let now = self.engine.now(py)?;
+        self.engine
+            .locked(py, |selector| selector.first_token(booking, now))?;
         Ok(())
     }
 
@@ -156,9 +193,9 @@ impl Decision {
         let Some(booking) = self.booking() else {
             return Ok(());
         };
-        let policy = self.policy.get();
-        let now = policy.now(py)?;
-        policy.locked(py, |selector| selector.tokens(booking, n, now))?;
+        let now = self.engine.now(py)?;
+        self.engine
+            .locked(py, |selector| selector.tokens(booking, n, now))?;
         Ok(())
     }
 
@@ -166,33 +203,33 @@ impl Decision {
     #[pyo3(signature = (*, cached_tokens=None, prompt_tokens=None, output_tokens=None))]
     fn on_complete(
         &self,
+        py: Python<'_>,
         cached_tokens: Option<&Bound<'_, PyAny>>,
         prompt_tokens: Option<&Bound<'_, PyAny>>,
         output_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let read = |name, value: Option<&Bound<'_, PyAny>>| {
-            value.map(|v| ranged(v, name, 0, MAX_TOKENS)).transpose()
+        let usage = Usage {
+            cached_tokens: call::tokens("cached_tokens", cached_tokens)?,
+            prompt_tokens: call::tokens("prompt_tokens", prompt_tokens)?,
+            output_tokens: call::tokens("output_tokens", output_tokens)?,
         };
-        let cached = read("cached_tokens", cached_tokens)?;
-        read("prompt_tokens", prompt_tokens)?;
-        read("output_tokens", output_tokens)?;
-        if let Some(cached) = cached {
+        if let Some(cached) = usage.cached_tokens {
             self.cached_tokens
                 .store(cached.saturating_add(1), Ordering::Relaxed);
         }
-        self.end(Ending::Completed)
+        self.end(Ending::Completed, usage, self.engine.now(py)?)
     }
 
     /// The request failed; tells what kind of failure it was.
     fn on_error(&self, error_or_status: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         let ending = classify(error_or_status)?;
-        self.end(ending)?;
+        self.end_now(error_or_status.py(), ending)?;
         Ok(ending.name())
     }
 
     /// The request was given up by the client or never sent.
-    fn cancel(&self) -> PyResult<()> {
-        self.end(Ending::Cancelled)
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.end_now(py, Ending::Cancelled)
     }
 
     /// Books another worker, none of those tried so far, and releases this one.
@@ -200,39 +237,26 @@ impl Decision {
         let this = slf.get();
         let mut tried = this.tried.clone();
         tried.push(Arc::clone(&this.key));
-        let policy = this.policy.bind(slf.py());
-        this.end(Ending::Failed)?;
-        NativePolicy::select(
-            policy,
-            this.call.clone_ref(slf.py()),
-            tried,
-            this.booking().is_none(),
-        )
+        let py = slf.py();
+        this.end_now(py, Ending::Failed)?;
+        let (call, dry_run) = (this.call.clone_ref(py), this.booking().is_none());
+        match &this.owner {
+            Owner::Policy(policy) => NativePolicy::select(policy.bind(py), call, tried, dry_run),
+            Owner::Router(router) => NativeRouter::select(router.bind(py), call, tried, dry_run),
+        }
     }
 
     /// What every worker of the list looked like when this one was picked.
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let types = py.import(intern!(py, "cachelb.types"))?;
-        let (view, explanation) = (
-            types.getattr("CandidateView")?,
-            types.getattr("Explanation")?,
-        );
-        let mut views = Vec::with_capacity(self.candidates.len());
-        for (name, candidate) in self.names.iter().zip(&self.candidates) {
-            let fields = PyDict::new(py);
-            fields.set_item("key", &**name)?;
-            fields.set_item("state", candidate.standing.describe())?;
-            fields.set_item("overlap_blocks", candidate.overlap_blocks)?;
-            fields.set_item("inflight", candidate.inflight)?;
-            fields.set_item("pending_prefill_tokens", candidate.pending_prefill_tokens)?;
-            views.push(view.call((), Some(&fields))?);
-        }
-        let fields = PyDict::new(py);
-        fields.set_item("key", &*self.key)?;
-        fields.set_item("reason", self.pick.reason.name())?;
-        fields.set_item("matched_tokens", self.pick.matched_tokens)?;
-        fields.set_item("candidates", PyTuple::new(py, views)?)?;
-        explanation.call((), Some(&fields))
+        let number = self.number;
+        let seen = match &self.seen {
+            Some(seen) => seen.clone(),
+            None => self
+                .engine
+                .locked(py, |selector| selector.seen_by(number))?
+                .unwrap_or_default(),
+        };
+        explain::explanation(py, &self.key, &self.pick, &seen)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -253,7 +277,7 @@ impl Decision {
             // Cancelled tasks and interrupts: the worker did nothing wrong.
             Ending::Cancelled
         };
-        self.end(ending)?;
+        self.end_now(error.py(), ending)?;
         Ok(false)
     }
 
@@ -269,14 +293,17 @@ impl Decision {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.policy)?;
+        match &self.owner {
+            Owner::Policy(policy) => visit.call(policy)?,
+            Owner::Router(router) => visit.call(router)?,
+        }
         visit.call(&self.worker)?;
         self.call.traverse(&visit)
     }
 }
 
 /// The reason as an interned `str`: the set is closed.
-fn reason_text(py: Python<'_>, reason: Reason) -> Bound<'_, pyo3::types::PyString> {
+pub fn reason_text(py: Python<'_>, reason: Reason) -> Bound<'_, pyo3::types::PyString> {
     pyo3::types::PyString::intern(py, reason.name())
 }
 

@@ -109,7 +109,7 @@ pub(crate) fn hash_text<'py>(
 }
 
 /// Objects given as `(hash, first token, number of tokens)`.
-fn objects(value: &Bound<'_, PyAny>) -> PyResult<Vec<MmObject>> {
+pub(crate) fn objects(value: &Bound<'_, PyAny>) -> PyResult<Vec<MmObject>> {
     let mut objects = Vec::new();
     let iterator = value.try_iter().map_err(|_| {
         let got = type_name(value);

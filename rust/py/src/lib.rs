@@ -1,9 +1,12 @@
 //! Python module `cachelb._core`.
 
 mod args;
+mod call;
 mod clock;
 mod decision;
+mod engine;
 mod error;
+mod explain;
 mod hashing;
 mod index;
 mod matched;
@@ -11,6 +14,7 @@ mod names;
 mod options;
 mod policy;
 mod prompt;
+mod router;
 mod workers;
 
 use pyo3::prelude::*;
@@ -28,4 +32,6 @@ mod _core {
     use crate::matched::Match;
     #[pymodule_export]
     use crate::policy::NativePolicy;
+    #[pymodule_export]
+    use crate::router::NativeRouter;
 }

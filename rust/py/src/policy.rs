@@ -1,182 +1,57 @@
 //! The native base class of the policies.
 //!
 //! A selection reads the clock, the tokens and the workers first, then takes the one lock for rule, booking and record.
-//! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::Error;
-use cachelb_core::ids::Millis;
-use cachelb_core::load::{BookingId, Report};
-use cachelb_core::policy::{Ended, Offer, Request, Selector, Settings};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use cachelb_core::load::Report;
+use cachelb_core::router::{Ending, Offer, PoolSettings, Request, Selector, Settings};
+use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::args::{ranged, type_name};
+use crate::args::type_name;
+use crate::call::{self, Call, Tried};
 use crate::clock::Clock;
-use crate::decision::{Decision, Selected};
-use crate::error::{enter, to_python};
+use crate::decision::{Decision, Owner, Selected};
+use crate::engine::Engine;
+use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, number};
 use crate::options::{Configured, configure};
-use crate::prompt::{Prompt, Reader, Scratch};
+use crate::prompt::{Reader, with_scratch};
 use crate::workers::{self, Roster, readable_again};
-
-/// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
-pub const MAX_TOKENS: u64 = 1 << 40;
-
-/// How a decision ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    Completed,
-    Client,
-    Backpressure,
-    Failed,
-    Cancelled,
-    Abandoned,
-}
-
-impl Ending {
-    const ALL: [Self; 6] = [
-        Self::Completed,
-        Self::Client,
-        Self::Backpressure,
-        Self::Failed,
-        Self::Cancelled,
-        Self::Abandoned,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Client => "client",
-            Self::Backpressure => "backpressure",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Abandoned => "abandoned",
-        }
-    }
-}
-
-/// The arguments of one `select_worker` call, kept so that a decision can be retried.
-#[derive(Debug)]
-pub struct Call {
-    workers: Py<PyAny>,
-    tokens: Option<Py<PyAny>>,
-    blocks: Option<Py<PyAny>>,
-    prompt_tokens: Option<u64>,
-    session: Option<Py<PyString>>,
-    lora: Option<Py<PyString>>,
-    cache_salt: Option<Py<PyString>>,
-    among: Option<Py<PyAny>>,
-    exclude: Option<Py<PyAny>>,
-}
-
-impl Call {
-    pub fn clone_ref(&self, py: Python<'_>) -> Self {
-        let any = |value: &Option<Py<PyAny>>| value.as_ref().map(|v| v.clone_ref(py));
-        let text = |value: &Option<Py<PyString>>| value.as_ref().map(|v| v.clone_ref(py));
-        Self {
-            workers: self.workers.clone_ref(py),
-            tokens: any(&self.tokens),
-            blocks: any(&self.blocks),
-            prompt_tokens: self.prompt_tokens,
-            session: text(&self.session),
-            lora: text(&self.lora),
-            cache_salt: text(&self.cache_salt),
-            among: any(&self.among),
-            exclude: any(&self.exclude),
-        }
-    }
-
-    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.workers)?;
-        for value in [&self.tokens, &self.blocks, &self.among, &self.exclude] {
-            visit.call(value)?;
-        }
-        Ok(())
-    }
-}
 
 /// Native half of a policy: workers, loads, block index and rule.
 #[pyclass(subclass, frozen, weakref, module = "cachelb._core")]
 #[derive(Debug)]
 pub struct NativePolicy {
-    selector: Mutex<Selector>,
+    engine: Arc<Engine>,
     roster: Mutex<Roster>,
     reader: Reader,
     key: Option<Py<PyAny>>,
-    clock: Clock,
-    decisions: AtomicU64,
-    endings: [AtomicU64; Ending::ALL.len()],
-    /// Tells the decision ids of this policy from those of others.
-    pub nonce: u32,
-}
-
-thread_local! {
-    static SCRATCH: Cell<Scratch> = Cell::default();
+    rule: String,
+    options: Py<PyDict>,
 }
 
 impl NativePolicy {
-    /// Runs `work` on the selector. Keeps the GIL unless another thread holds the lock.
-    pub fn locked<R: Send>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&mut Selector) -> R + Send,
-    ) -> PyResult<R> {
-        enter(|| {
-            Ok(match self.selector.try_lock() {
-                Ok(mut selector) => work(&mut selector),
-                Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => py.detach(|| {
-                    work(&mut self.selector.lock().unwrap_or_else(PoisonError::into_inner))
-                }),
-            })
-        })
-    }
-
-    /// Closes a booking and counts how it ended, unless it was closed before.
-    pub fn end(&self, booking: BookingId, ending: Ending) -> PyResult<()> {
-        let ended = match ending {
-            Ending::Completed | Ending::Abandoned => Ended::Served,
-            _ => Ended::Failed,
-        };
-        // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
-        let closed = enter(|| {
-            let mut selector = self.selector.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(selector.close(booking, ended))
-        })?;
-        if closed {
-            self.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// The time now.
-    pub fn now(&self, py: Python<'_>) -> PyResult<Millis> {
-        self.clock.now(py)
-    }
-
     /// Selects for `call`, leaving out the workers already `tried`.
     pub fn select(
         slf: &Bound<'_, Self>,
         call: Call,
-        tried: Vec<Arc<str>>,
+        tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
         let (py, this) = (slf.py(), slf.get());
-        let mut scratch = SCRATCH.take();
-        let result = this.select_with(py, &call, &tried, dry_run, &mut scratch);
-        SCRATCH.set(scratch);
+        let selected =
+            with_scratch(|scratch| this.select_with(py, &call, &tried, dry_run, scratch))?;
         Ok(Decision::new(
-            slf.clone().unbind(),
+            Arc::clone(&this.engine),
+            Owner::Policy(slf.clone().unbind()),
             call,
-            Selected { tried, ..result? },
+            Selected { tried, ..selected },
         ))
     }
 
@@ -186,55 +61,55 @@ impl NativePolicy {
         call: &Call,
         tried: &[Arc<str>],
         dry_run: bool,
-        scratch: &mut Scratch,
+        scratch: &mut crate::prompt::Scratch,
     ) -> PyResult<Selected> {
-        let now = self.now(py)?;
-        let prompt = self.prompt(py, call, scratch)?;
+        let now = self.engine.now(py)?;
+        let prompt = call.prompt(py, &self.reader, None, scratch)?;
+        let Some(workers) = &call.workers else {
+            return Err(PyTypeError::new_err("a policy needs workers"));
+        };
         // Taken out, not locked: reading the workers may call back into this policy.
         let mut roster =
             std::mem::take(&mut *self.roster.lock().unwrap_or_else(PoisonError::into_inner));
         let key = self.key.as_ref().map(|key| key.bind(py));
-        roster.read(call.workers.bind(py), key)?;
-        if call.among.is_some() || call.exclude.is_some() || !tried.is_empty() {
-            let among = call
-                .among
-                .as_ref()
-                .map(|v| workers::keys_of(v.bind(py), key))
-                .transpose()?;
-            let exclude = call
-                .exclude
-                .as_ref()
-                .map(|v| workers::keys_of(v.bind(py), key))
-                .transpose()?;
-            roster.restrict(among.as_ref(), &exclude.unwrap_or_default(), tried);
+        roster.read(workers.bind(py), key)?;
+        if let Some(limits) = workers::Limits::read(py, call, tried, key)? {
+            limits.apply(&mut roster.offers);
         }
+        let number = self.engine.next_number();
         let request = Request {
             blocks: prompt
                 .blocks
                 .map(|origin| (scratch.hashes.as_slice(), origin)),
             prompt_tokens: prompt.length,
             key: prompt.key(),
+            key_is_session: prompt.key_is_session(),
+            attempt: tried.len() as u32,
+            number,
             now,
+            ..Request::default()
         };
         let offers = &mut roster.offers;
-        let outcome = self.locked(py, |selector| {
-            let pick = selector.select(offers, &request, dry_run)?;
-            Ok((pick, selector.seen(offers)))
+        let outcome = self.engine.locked(py, |selector| {
+            if dry_run {
+                let (pick, seen) = selector.preview(offers, &request)?;
+                return Ok((pick, Some(seen)));
+            }
+            Ok((selector.select(offers, &request, false)?, None))
         })?;
-        let (pick, candidates) = match outcome {
+        let (pick, seen) = match outcome {
             Ok(found) => found,
-            Err(Error::NoCandidate) => return Err(no_worker(py, &roster.offers)?),
-            Err(error) => return Err(to_python(&error)),
+            Err(error) => return Err(no_worker(py, &roster.offers, &error)?),
         };
         let selected = Selected {
             worker: roster.worker(py, pick.offer),
-            key: Arc::clone(&roster.offers[pick.offer].name),
-            number: self.decisions.fetch_add(1, Ordering::Relaxed),
+            key: Arc::clone(&roster.offers[pick.offer].key),
+            rank: None,
+            number,
             pick,
             prompt_tokens: prompt.length,
             tried: Vec::new(),
-            names: roster.names(),
-            candidates,
+            seen,
         };
         let replaced = std::mem::replace(
             &mut *self.roster.lock().unwrap_or_else(PoisonError::into_inner),
@@ -245,65 +120,40 @@ impl NativePolicy {
         Ok(selected)
     }
 
-    fn prompt(&self, py: Python<'_>, call: &Call, scratch: &mut Scratch) -> PyResult<Prompt> {
-        let text = |value: &Option<Py<PyString>>| -> PyResult<Option<String>> {
-            value
-                .as_ref()
-                .map(|v| Ok(v.bind(py).to_str()?.to_owned()))
-                .transpose()
-        };
-        let (lora, salt) = (text(&call.lora)?, text(&call.cache_salt)?);
-        let namespace = cachelb_core::hashing::Namespace::new(lora.as_deref(), salt.as_deref());
-        let mut prompt = match (&call.tokens, &call.blocks) {
-            (Some(_), Some(_)) => {
-                return Err(PyTypeError::new_err("give tokens= or blocks=, not both"));
-            }
-            (Some(tokens), None) => {
-                let prompt = self.reader.tokens(tokens.bind(py), namespace, scratch)?;
-                if let Some(length) = call.prompt_tokens.filter(|n| *n != prompt.length) {
-                    let given = prompt.length;
-                    let text = format!(
-                        "prompt_tokens is {length} but tokens holds {given}; leave prompt_tokens out"
-                    );
-                    return Err(PyValueError::new_err(text));
-                }
-                prompt
-            }
-            (None, Some(blocks)) => {
-                self.reader
-                    .blocks(blocks.bind(py), call.prompt_tokens, scratch)?
-            }
-            (None, None) => Prompt::without_tokens(call.prompt_tokens.unwrap_or(0)),
-        };
-        if let Some(session) = &call.session {
-            prompt.set_session(session.bind(py).to_str()?);
-        }
-        Ok(prompt)
-    }
-
     fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
-        let name = match worker.cast::<PyString>() {
-            Ok(text) => text.clone(),
-            Err(_) => workers::key_of(
-                worker,
-                self.key.as_ref().map(|key| key.bind(worker.py())),
-                0,
-            )?,
-        };
-        Ok(name.to_str()?.to_owned())
+        workers::name_of(worker, self.key.as_ref())
     }
 }
 
-/// `NoWorkerAvailable` with the reason of every worker.
-fn no_worker(py: Python<'_>, offers: &[Offer]) -> PyResult<PyErr> {
+/// `NoWorkerAvailable` with the reason of every worker, or what else went wrong.
+pub fn no_worker(py: Python<'_>, offers: &[Offer], error: &Error) -> PyResult<PyErr> {
+    let declined = match error {
+        Error::NoCandidate => None,
+        Error::Refused(reason) => Some(*reason),
+        _ => return Ok(to_python(error)),
+    };
     let reasons = PyDict::new(py);
     for offer in offers {
-        reasons.set_item(&*offer.name, offer.standing.describe())?;
+        let why = declined.unwrap_or_else(|| offer.standing.describe());
+        reasons.set_item(&*offer.name, why)?;
     }
     let class = py
         .import(intern!(py, "cachelb.errors"))?
         .getattr(intern!(py, "NoWorkerAvailable"))?;
     Ok(PyErr::from_value(class.call1((reasons,))?))
+}
+
+/// A function, or nothing.
+pub fn callable(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
+    match value {
+        Some(value) if !value.is_callable() => {
+            let found = type_name(&value);
+            Err(PyTypeError::new_err(format!(
+                "{name} must be callable, not {found}"
+            )))
+        }
+        value => Ok(value.map(Bound::unbind)),
+    }
 }
 
 #[pymethods]
@@ -316,15 +166,6 @@ impl NativePolicy {
         key: Option<Bound<'_, PyAny>>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let callable = |name: &str, value: Option<Bound<'_, PyAny>>| match value {
-            Some(value) if !value.is_callable() => {
-                let found = type_name(&value);
-                Err(PyTypeError::new_err(format!(
-                    "{name} must be callable, not {found}"
-                )))
-            }
-            value => Ok(value.map(Bound::unbind)),
-        };
         let Configured {
             ruled,
             placements,
@@ -332,26 +173,32 @@ impl NativePolicy {
             seed,
             booking_ttl_ms,
         } = configure(rule, options)?;
+        let pool = PoolSettings::new(ruled.rule, hasher.block_size() as u32, placements);
         let settings = Settings {
-            rule: ruled.rule,
-            block_size: hasher.block_size() as u32,
-            placements,
             seed,
             booking_ttl_ms,
+            ..Settings::default()
         };
         Ok(Self {
-            selector: Mutex::new(Selector::new(settings)),
+            engine: Arc::new(Engine::new(
+                Selector::new(settings, pool),
+                Clock::new(clock)?,
+            )),
             roster: Mutex::default(),
             reader: Reader {
                 hasher,
                 need: ruled.need,
             },
             key: callable("key", key)?,
-            clock: Clock::new(clock)?,
-            decisions: AtomicU64::new(0),
-            endings: Default::default(),
-            nonce: RandomState::new().hash_one(0) as u32,
+            rule: rule.to_owned(),
+            options: options.copy()?.unbind(),
         })
+    }
+
+    /// The native rule and its options, from which a router makes its own.
+    #[getter]
+    fn _native<'py>(&self, py: Python<'py>) -> PyResult<(&str, Bound<'py, PyDict>)> {
+        Ok((&self.rule, self.options.bind(py).copy()?))
     }
 
     /// Picks a worker, books its load and records the placement.
@@ -365,7 +212,7 @@ impl NativePolicy {
         workers: Bound<'_, PyAny>,
         tokens: Option<Bound<'_, PyAny>>,
         blocks: Option<Bound<'_, PyAny>>,
-        prompt_tokens: Option<Bound<'_, PyAny>>,
+        prompt_tokens: Option<&Bound<'_, PyAny>>,
         session: Option<Bound<'_, PyString>>,
         lora: Option<Bound<'_, PyString>>,
         cache_salt: Option<Bound<'_, PyString>>,
@@ -379,17 +226,16 @@ impl NativePolicy {
                 .transpose()
         };
         let call = Call {
-            workers: readable_again("workers", workers)?.unbind(),
+            workers: Some(readable_again("workers", workers)?.unbind()),
             tokens: tokens.map(Bound::unbind),
             blocks: blocks.map(Bound::unbind),
-            prompt_tokens: prompt_tokens
-                .map(|n| ranged(&n, "prompt_tokens", 0, MAX_TOKENS))
-                .transpose()?,
+            prompt_tokens: call::tokens("prompt_tokens", prompt_tokens)?,
             session: session.map(Bound::unbind),
             lora: lora.map(Bound::unbind),
             cache_salt: cache_salt.map(Bound::unbind),
             among: kept("among", among)?,
             exclude: kept("exclude", exclude)?,
+            ..Call::default()
         };
         Self::select(slf, call, Vec::new(), dry_run)
     }
@@ -397,7 +243,8 @@ impl NativePolicy {
     /// Marks a worker ready or not.
     fn set_ready(&self, py: Python<'_>, worker: &Bound<'_, PyAny>, ready: bool) -> PyResult<()> {
         let name = self.key_name(worker)?;
-        self.locked(py, |selector| selector.set_ready(&name, ready))
+        self.engine
+            .locked(py, |selector| selector.set_ready(&name, ready))
     }
 
     /// Sets the relative capacity of a worker.
@@ -409,7 +256,8 @@ impl NativePolicy {
     ) -> PyResult<()> {
         let weight = number("weight", weight, ABOVE_ZERO)?;
         let name = self.key_name(worker)?;
-        self.locked(py, |selector| selector.set_weight(&name, weight))?
+        self.engine
+            .locked(py, |selector| selector.set_weight(&name, weight))?
             .map_err(|error| to_python(&error))
     }
 
@@ -433,19 +281,21 @@ impl NativePolicy {
             prefill_tps: read("prefill_tps", prefill_tps, ABOVE_ZERO)?.into(),
             ..Report::NONE
         };
-        self.locked(py, |selector| selector.set_report(&name, report))?
+        self.engine
+            .locked(py, |selector| selector.set_report(&name, report))?
             .map_err(|error| to_python(&error))
     }
 
     /// Forgets a worker, its blocks and its load.
     fn remove_worker(&self, py: Python<'_>, worker: &Bound<'_, PyAny>) -> PyResult<bool> {
         let name = self.key_name(worker)?;
-        self.locked(py, |selector| selector.remove_worker(&name))
+        self.engine
+            .locked(py, |selector| selector.remove_worker(&name))
     }
 
     /// Requests in flight by worker key.
     fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let rows = self.locked(py, |selector| {
+        let rows = self.engine.locked(py, |selector| {
             let book = selector.book();
             selector
                 .workers()
@@ -464,51 +314,58 @@ impl NativePolicy {
     #[pyo3(signature = (worker=None))]
     fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let name = worker.map(|worker| self.key_name(worker)).transpose()?;
-        self.locked(py, |selector| selector.block_count(name.as_deref()))
+        self.engine
+            .locked(py, |selector| selector.block_count(name.as_deref()))
     }
 
     /// Bytes of native memory in use.
     #[getter]
     fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.locked(py, |selector| selector.memory_bytes())
+        self.engine.locked(py, |selector| selector.memory_bytes())
     }
 
     /// Decisions dropped without being ended.
     #[getter]
-    fn abandoned(&self) -> u64 {
-        self.endings[Ending::Abandoned as usize].load(Ordering::Relaxed)
+    fn abandoned(&self, py: Python<'_>) -> PyResult<u64> {
+        self.engine.locked(py, |selector| {
+            selector.ledger().endings[Ending::Abandoned as usize]
+        })
     }
 
     /// Counts since the policy was made.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (counts, open, known) = self.locked(py, |selector| {
+        let (selected, endings, forgotten, open, known) = self.engine.locked(py, |selector| {
+            let ledger = selector.ledger();
             (
-                selector.stats(),
+                ledger.selected(),
+                ledger.endings,
+                ledger.forgotten,
                 selector.book().len(),
                 selector.workers().len(),
             )
         })?;
         let stats = PyDict::new(py);
-        stats.set_item("selected", counts.selected)?;
+        stats.set_item("selected", selected)?;
         stats.set_item("inflight", open)?;
         stats.set_item("workers", known)?;
-        stats.set_item("expired", counts.expired)?;
-        stats.set_item("forgotten", counts.forgotten)?;
-        for (ending, count) in Ending::ALL.iter().zip(&self.endings) {
-            stats.set_item(ending.name(), count.load(Ordering::Relaxed))?;
+        stats.set_item("forgotten", forgotten)?;
+        for (ending, count) in Ending::ALL.iter().zip(endings) {
+            stats.set_item(ending.name(), count)?;
         }
         Ok(stats)
     }
 
     /// Recounts everything.
     fn validate(&self, py: Python<'_>) -> PyResult<()> {
-        self.locked(py, |selector| selector.validate())?
+        self.engine
+            .locked(py, |selector| selector.validate())?
             .map_err(|error| to_python(&error))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.key)?;
-        self.clock.traverse(&visit)?;
+        self.engine.traverse(&visit)?;
+        visit.call(&self.options)?;
         self.roster
             .try_lock()
             .map_or(Ok(()), |roster| roster.traverse(&visit))

@@ -1,16 +1,22 @@
 //! What a policy takes from the tokens of one request.
 
-use cachelb_core::hashing::{Hasher, Namespace};
+use std::cell::Cell;
+
+use cachelb_core::hashing::{Hasher, MmObject, Namespace, hash_text};
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::tracker::Origin;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
 use crate::options::Need;
 
+/// Of the text of a prompt, as a rough mean over tokenizers and languages.
+const BYTES_PER_TOKEN: usize = 4;
+
 /// Reads tokens and block hashes for one policy.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reader {
     pub hasher: Hasher,
     pub need: Need,
@@ -46,6 +52,18 @@ pub struct Scratch {
     pub hashes: Vec<SequenceHash>,
 }
 
+thread_local! {
+    static SCRATCH: Cell<Scratch> = Cell::default();
+}
+
+/// Runs `work` on this thread's buffers, or on new ones if they are in use further up.
+pub fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    let mut scratch = SCRATCH.take();
+    let result = work(&mut scratch);
+    SCRATCH.set(scratch);
+    result
+}
+
 impl Prompt {
     /// A request that carries nothing to match.
     pub fn without_tokens(length: u64) -> Self {
@@ -61,6 +79,11 @@ impl Prompt {
         if !session.is_empty() {
             self.key = Key::Session(session.as_bytes().into());
         }
+    }
+
+    /// Whether the key is the caller's session.
+    pub fn key_is_session(&self) -> bool {
+        matches!(self.key, Key::Session(_))
     }
 
     /// What hashing policies hash.
@@ -87,6 +110,7 @@ impl Reader {
         &self,
         tokens: &Bound<'_, PyAny>,
         namespace: Namespace,
+        mm: &[MmObject],
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
         let Scratch { words, hashes, .. } = scratch;
@@ -94,14 +118,52 @@ impl Reader {
         let mut prompt = Prompt::without_tokens(words.len() as u64);
         let words = words.as_slice(tokens.py());
         if self.need.blocks {
-            self.hasher.hash(words, namespace, &[], hashes);
+            self.hasher.hash(words, namespace, mm, hashes);
             prompt.blocks = Some(Origin::Tokens);
             prompt.key = self.head(hashes);
         } else if let Some(count) = self.need.prefix {
             let first = &words[..count.min(words.len())];
-            self.hasher.hash(first, namespace, &[], hashes);
+            self.hasher.hash(first, namespace, mm, hashes);
             prompt.key = Key::of_prefix(hashes.last());
         }
+        Ok(prompt)
+    }
+
+    /// Reads `text=`: without a tokenizer, four bytes count as a token, and as many bytes as that makes a block are one.
+    pub fn text(
+        &self,
+        text: &Bound<'_, PyString>,
+        prompt_tokens: Option<u64>,
+        namespace: Namespace,
+        scratch: &mut Scratch,
+    ) -> PyResult<Prompt> {
+        let encoded;
+        let bytes = if let Ok(text) = text.to_str() {
+            text.as_bytes()
+        } else {
+            // Half of a surrogate pair has no UTF-8, but it is a prompt all the same.
+            encoded = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
+            encoded.cast::<PyBytes>()?.as_bytes()
+        };
+        let block_size = self.hasher.block_size();
+        let estimate = bytes.len().div_ceil(BYTES_PER_TOKEN) as u64;
+        let chunks = (bytes.len() / (block_size * BYTES_PER_TOKEN)) as u64;
+        let length = prompt_tokens.unwrap_or(estimate);
+        let mut prompt = Prompt::without_tokens(length.max(chunks * block_size as u64));
+        let head = if self.need.blocks {
+            bytes
+        } else if let Some(count) = self.need.prefix {
+            &bytes[..bytes.len().min(count.saturating_mul(BYTES_PER_TOKEN))]
+        } else {
+            return Ok(prompt);
+        };
+        let hashes = &mut scratch.hashes;
+        let (chunk, seed) = (block_size * BYTES_PER_TOKEN, self.hasher.seed());
+        hash_text(head, chunk, namespace, seed, hashes);
+        if self.need.blocks {
+            prompt.blocks = Some(Origin::Tokens);
+        }
+        prompt.key = self.head(hashes);
         Ok(prompt)
     }
 

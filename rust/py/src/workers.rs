@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cachelb_core::policy::{Offer, Standing};
+use cachelb_core::router::{Offer, Standing};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 
 use crate::args::type_name;
+use crate::call::Call;
 
 /// Which of `healthy`, `is_healthy`, `ready` an object has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +40,6 @@ pub struct Roster {
     seats: Vec<Seat>,
     /// What the selector is offered; parallel to the seats.
     pub offers: Vec<Offer>,
-    /// The offers' names, shared with the decisions made from this list.
-    names: Option<Arc<[Arc<str>]>>,
 }
 
 impl Roster {
@@ -66,9 +65,6 @@ impl Roster {
             }
             items.len()
         };
-        if count < self.seats.len() {
-            self.names = None;
-        }
         self.seats.truncate(count);
         self.offers.truncate(count);
         for (seat, offer) in self.seats.iter().zip(&mut self.offers) {
@@ -97,9 +93,6 @@ impl Roster {
         };
         let name = name.to_str()?;
         let same = self.offers.get(i).is_some_and(|offer| *offer.name == *name);
-        if !same {
-            self.names = None;
-        }
         let seat = Seat {
             object: item.clone().unbind(),
             health,
@@ -116,32 +109,6 @@ impl Roster {
         Ok(())
     }
 
-    /// Rules out offers outside `among`, then those in `exclude` or already `tried`.
-    pub fn restrict(
-        &mut self,
-        among: Option<&HashSet<String>>,
-        exclude: &HashSet<String>,
-        tried: &[Arc<str>],
-    ) {
-        for offer in &mut self.offers {
-            if among.is_some_and(|names| !names.contains(&*offer.name)) {
-                offer.standing = Standing::NotAmong;
-            } else if exclude.contains(&*offer.name) || tried.contains(&offer.name) {
-                offer.standing = Standing::Excluded;
-            }
-        }
-    }
-
-    /// The keys in the order of the list.
-    pub fn names(&mut self) -> Arc<[Arc<str>]> {
-        let offers = &self.offers;
-        Arc::clone(
-            self.names.get_or_insert_with(|| {
-                offers.iter().map(|offer| Arc::clone(&offer.name)).collect()
-            }),
-        )
-    }
-
     /// The caller's object at `offer`.
     pub fn worker(&self, py: Python<'_>, offer: usize) -> Py<PyAny> {
         self.seats[offer].object.clone_ref(py)
@@ -151,6 +118,49 @@ impl Roster {
         self.seats
             .iter()
             .try_for_each(|seat| visit.call(&seat.object))
+    }
+}
+
+/// The part of the fleet one request may use.
+#[derive(Debug)]
+pub struct Limits<'a> {
+    among: Option<HashSet<String>>,
+    exclude: HashSet<String>,
+    tried: &'a [Arc<str>],
+}
+
+impl<'a> Limits<'a> {
+    /// Reads `among` and `exclude`; `None` if there is no limit at all.
+    pub fn read(
+        py: Python<'_>,
+        call: &Call,
+        tried: &'a [Arc<str>],
+        key: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Self>> {
+        if call.among.is_none() && call.exclude.is_none() && tried.is_empty() {
+            return Ok(None);
+        }
+        let keys = |items: &Option<Py<PyAny>>| {
+            let items = items.as_ref();
+            items.map(|items| keys_of(items.bind(py), key)).transpose()
+        };
+        Ok(Some(Self {
+            among: keys(&call.among)?,
+            exclude: keys(&call.exclude)?.unwrap_or_default(),
+            tried,
+        }))
+    }
+
+    /// Rules out offers outside `among`, then those in `exclude` or already tried.
+    pub fn apply(&self, offers: &mut [Offer]) {
+        for offer in offers {
+            let among = self.among.as_ref();
+            if among.is_some_and(|names| !names.contains(&*offer.key)) {
+                offer.standing = Standing::NotAmong;
+            } else if self.exclude.contains(&*offer.key) || self.tried.contains(&offer.key) {
+                offer.standing = Standing::Excluded;
+            }
+        }
     }
 }
 
@@ -272,6 +282,15 @@ pub fn key_of<'py>(
             "{origin} workers[{position}] must be a str, not {found}; pass key= to choose it"
         ))
     })
+}
+
+/// The name of a worker given as itself or as its key.
+pub fn name_of(worker: &Bound<'_, PyAny>, key: Option<&Py<PyAny>>) -> PyResult<String> {
+    let name = match worker.cast::<PyString>() {
+        Ok(text) => text.clone(),
+        Err(_) => key_of(worker, key.map(|key| key.bind(worker.py())), 0)?,
+    };
+    Ok(name.to_str()?.to_owned())
 }
 
 /// `items` as a list or tuple: whatever else can be iterated is copied, since it may be readable only once.

@@ -101,6 +101,19 @@ impl Namespace {
         }
     }
 
+    /// The same namespace within one of several models that share an index; an empty string counts as absent.
+    #[must_use]
+    pub fn with_model(self, model: &str) -> Self {
+        if model.is_empty() {
+            return self;
+        }
+        Self {
+            offset: self
+                .offset
+                .wrapping_add(xxh3_64_with_seed(model.as_bytes(), 2)),
+        }
+    }
+
     /// Seed of the block hashes in this namespace.
     #[must_use]
     pub fn seed(self, seed: u64) -> u64 {

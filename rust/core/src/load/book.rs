@@ -7,7 +7,7 @@
 //! | `tokens(n)` | 0 | 0 | + blocks filled by the output |
 //! | `close` | -1 | - rest | - all of it |
 //!
-//! Every operation is O(1); `sweep` looks at two bookings per call, so a booking whose owner vanished is found within
+//! Every operation is O(1); `silent_since` looks at two bookings per call, so a booking whose owner vanished is found within
 //! half as many selects as there are open bookings.
 
 use super::columns::{Load, Report};
@@ -42,6 +42,7 @@ struct Booking {
     tokens: u64,
     prefill_tokens: u64,
     estimate_ms: f64,
+    block_size: u64,
     decode_blocks: u64,
     booked: Millis,
     touched: Millis,
@@ -56,6 +57,8 @@ pub struct Work {
     pub prefill_tokens: u64,
     /// How long that takes by the rule's estimate, 0 if it makes none.
     pub estimate_ms: f64,
+    /// Tokens per block of the model.
+    pub block_size: u32,
 }
 
 /// Weight of the newest observation in the average prefill speed.
@@ -84,9 +87,8 @@ impl Load {
 }
 
 /// Loads and open bookings of a fleet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LoadBook {
-    block_size: u64,
     loads: Vec<Load>,
     bookings: Vec<Booking>,
     free: Vec<u32>,
@@ -95,19 +97,6 @@ pub struct LoadBook {
 }
 
 impl LoadBook {
-    /// An empty book; `block_size` converts tokens to decode blocks.
-    #[must_use]
-    pub fn new(block_size: usize) -> Self {
-        Self {
-            block_size: block_size.max(1) as u64,
-            loads: Vec::new(),
-            bookings: Vec::new(),
-            free: Vec::new(),
-            cold_clock: 0,
-            sweep_at: 0,
-        }
-    }
-
     /// Opens the columns of a worker incarnation at zero load and weight 1.
     pub fn add_worker(&mut self, worker: WorkerId) {
         let slot = worker.slot as usize;
@@ -247,6 +236,7 @@ impl LoadBook {
             tokens: work.prompt_tokens,
             prefill_tokens: work.prefill_tokens,
             estimate_ms: work.estimate_ms,
+            block_size: u64::from(work.block_size.max(1)),
             decode_blocks: 0,
             booked: now,
             touched: now,
@@ -292,7 +282,6 @@ impl LoadBook {
 
     /// The first token arrived: prefill load ends, decode load begins. Returns whether this changed anything.
     pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
-        let block_size = self.block_size;
         let Some(booking) = self.open(id) else {
             return false;
         };
@@ -303,7 +292,7 @@ impl LoadBook {
         booking.phase = Some(Phase::Decoding);
         let prefill = std::mem::take(&mut booking.prefill_tokens);
         let estimate_ms = std::mem::take(&mut booking.estimate_ms);
-        booking.decode_blocks = booking.tokens / block_size;
+        booking.decode_blocks = booking.tokens / booking.block_size;
         let (worker, blocks) = (booking.worker, booking.decode_blocks);
         let took_ms = now.0.saturating_sub(booking.booked.0);
         if let Some(load) = self.load_mut(worker) {
@@ -320,12 +309,11 @@ impl LoadBook {
     /// `n` more output tokens arrived; implies the first token. Returns whether the booking is open.
     pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
         self.first_token(id, now);
-        let block_size = self.block_size;
         let Some(booking) = self.open(id) else {
             return false;
         };
         booking.tokens = booking.tokens.saturating_add(n);
-        let added = booking.tokens / block_size - booking.decode_blocks;
+        let added = booking.tokens / booking.block_size - booking.decode_blocks;
         booking.decode_blocks += added;
         let worker = booking.worker;
         if let Some(load) = self.load_mut(worker) {
@@ -356,21 +344,33 @@ impl LoadBook {
         Some(phase)
     }
 
-    /// Looks at the next two bookings and closes those without a sign of life since `oldest`. Returns how many.
-    pub fn sweep(&mut self, oldest: Millis) -> usize {
-        let mut closed = 0;
+    /// Looks at the next two bookings and names those without a sign of life since `oldest`.
+    pub fn silent_since(&mut self, oldest: Millis) -> Vec<BookingId> {
+        let mut silent = Vec::new();
         for _ in 0..SWEPT_PER_CALL.min(self.bookings.len()) {
             self.sweep_at = (self.sweep_at + 1) % self.bookings.len();
             let booking = &self.bookings[self.sweep_at];
             if booking.phase.is_some() && booking.touched < oldest {
-                let id = BookingId {
+                silent.push(BookingId {
                     entry: self.sweep_at as u32,
                     generation: booking.generation,
-                };
-                closed += usize::from(self.close(id).is_some());
+                });
             }
         }
-        closed
+        silent
+    }
+
+    /// Closes every booking. Returns how many were open.
+    pub fn close_all(&mut self) -> usize {
+        let open = self.len();
+        for entry in 0..self.bookings.len() {
+            let id = BookingId {
+                entry: entry as u32,
+                generation: self.bookings[entry].generation,
+            };
+            self.close(id);
+        }
+        open
     }
 
     /// Recounts every column from the open bookings.

@@ -9,6 +9,7 @@ fn work(prompt_tokens: u64, prefill_tokens: u64) -> Work {
         prompt_tokens,
         prefill_tokens,
         estimate_ms: 0.0,
+        block_size: 16,
     }
 }
 
@@ -26,7 +27,7 @@ fn row(book: &LoadBook, id: WorkerId) -> (u32, u64, u64) {
 
 #[test]
 fn every_event_moves_the_columns_of_the_table() {
-    let (mut book, w) = (LoadBook::new(16), worker(0, 0));
+    let (mut book, w) = (LoadBook::default(), worker(0, 0));
     book.add_worker(w);
     let id = book.book(w, work(100, 36), T0).unwrap();
     assert_eq!(row(&book, w), (1, 36, 0));
@@ -43,7 +44,7 @@ fn every_event_moves_the_columns_of_the_table() {
 
 #[test]
 fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
-    let (mut book, w) = (LoadBook::new(16), worker(0, 0));
+    let (mut book, w) = (LoadBook::default(), worker(0, 0));
     book.add_worker(w);
     let first = book.book(w, work(32, 32), T0).unwrap();
     assert_eq!(book.close(first), Some(Phase::Booked));
@@ -59,7 +60,7 @@ fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
 
 #[test]
 fn late_calls_of_a_removed_worker_leave_its_successor_alone() {
-    let (mut book, old, new) = (LoadBook::new(16), worker(3, 0), worker(3, 1));
+    let (mut book, old, new) = (LoadBook::default(), worker(3, 0), worker(3, 1));
     book.add_worker(old);
     let late = book.book(old, work(64, 64), T0).unwrap();
     book.remove_worker(old);
@@ -76,12 +77,17 @@ fn late_calls_of_a_removed_worker_leave_its_successor_alone() {
 
 #[test]
 fn the_sweep_closes_only_what_shows_no_sign_of_life() {
-    let (mut book, w) = (LoadBook::new(16), worker(0, 0));
+    let (mut book, w) = (LoadBook::default(), worker(0, 0));
     book.add_worker(w);
     let silent = book.book(w, work(16, 16), Millis(10)).unwrap();
     let streaming = book.book(w, work(16, 16), Millis(10)).unwrap();
     book.tokens(streaming, 1, Millis(500));
-    let closed: usize = (0..4).map(|_| book.sweep(Millis(11))).sum();
+    let mut closed = 0;
+    for _ in 0..4 {
+        for id in book.silent_since(Millis(11)) {
+            closed += usize::from(book.close(id).is_some());
+        }
+    }
     assert_eq!(closed, 1);
     assert_eq!(book.phase(silent), None);
     assert_eq!(book.phase(streaming), Some(Phase::Decoding));
@@ -90,7 +96,7 @@ fn the_sweep_closes_only_what_shows_no_sign_of_life() {
 
 #[test]
 fn reports_and_weights_refuse_what_a_rule_could_not_use() {
-    let (mut book, w) = (LoadBook::new(16), worker(0, 0));
+    let (mut book, w) = (LoadBook::default(), worker(0, 0));
     book.add_worker(w);
     for bad in [f64::NAN, f64::INFINITY, -0.1] {
         assert!(
@@ -140,7 +146,7 @@ fn reports_and_weights_refuse_what_a_rule_could_not_use() {
 proptest! {
     #[test]
     fn any_interleaving_keeps_counts_and_ends_at_zero(ops in prop::collection::vec((0_u8..6, 0_usize..8, 1_u64..200), 0..200)) {
-        let mut book = LoadBook::new(16);
+        let mut book = LoadBook::default();
         let mut generation = [0_u32; 3];
         for slot in 0..3 {
             book.add_worker(worker(slot, 0));

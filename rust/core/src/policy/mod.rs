@@ -1,13 +1,12 @@
-//! Routing rules, one per file, and the selector that runs them.
+//! Routing rules, one per file.
 //!
-//! A rule is a pure function from a [`View`] (one row per eligible candidate) to a [`Choice`]. The [`Selector`] builds
-//! the view from the fleet, the load book and the block index, runs the rule, then books the load and records the
+//! A rule is a pure function from a [`View`] (one row per eligible candidate) to a [`Choice`]. The selector in `router`
+//! builds the view from the fleet, the load book and the block index, runs the rule, then books the load and records the
 //! placement, all in one call: two requests can never both see the load before either was booked.
 
 mod bounded;
 mod cache_aware;
 mod consistent_hash;
-mod fleet;
 mod gate;
 mod least_loaded;
 mod length_bucket;
@@ -20,14 +19,11 @@ mod ring;
 mod rng;
 mod round_robin;
 mod rule;
-mod selector;
 mod slots;
-mod unproven;
 mod view;
 
 pub use cache_aware::{CacheAware, Threshold};
 pub use consistent_hash::ConsistentHash;
-pub use fleet::{Offer, Standing};
 pub use gate::{Margin, SpillGate};
 pub use least_loaded::{LeastLoaded, LoadUnit};
 pub use length_bucket::{LengthBucket, LengthBucketing};
@@ -39,7 +35,6 @@ pub use rendezvous::Rendezvous;
 pub use rng::Rng;
 pub use round_robin::RoundRobin;
 pub use rule::{Choice, Ended, Rule};
-pub use selector::{Explained, Pick, Placements, Request, Selector, Settings, Stats};
 pub use view::{Candidate, Media, Names, View};
 
 #[cfg(test)]

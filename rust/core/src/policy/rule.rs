@@ -19,6 +19,8 @@ pub struct Choice {
     pub cold: bool,
     /// Milliseconds of prefill this request adds to the worker's queue, 0 for rules that do not estimate it.
     pub estimate_ms: f64,
+    /// Whether the request must not be served at all; the reason says why.
+    pub refused: bool,
 }
 
 impl Choice {
@@ -28,7 +30,13 @@ impl Choice {
             reason,
             cold: true,
             estimate_ms: 0.0,
+            refused: false,
         }
+    }
+
+    /// A row chosen outside of any rule.
+    pub(crate) fn pinned(row: usize, reason: Reason) -> Self {
+        Self::warm(row, reason)
     }
 
     pub(super) fn warm(row: usize, reason: Reason) -> Self {

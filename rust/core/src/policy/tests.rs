@@ -4,7 +4,6 @@ mod consistent_hash;
 mod length_bucket;
 mod prefix_hash;
 mod rendezvous;
-mod selector;
 
 use super::testing::Scene;
 use super::*;

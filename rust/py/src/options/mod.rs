@@ -10,7 +10,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use cachelb_core::hashing::{Hasher, Scheme};
 use cachelb_core::index::Matcher;
-use cachelb_core::policy::{Placements, Rule};
+use cachelb_core::policy::Rule;
+use cachelb_core::router::Placements;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -45,6 +46,16 @@ impl Need {
             prefix: Some(count),
             blocks: false,
         })
+    }
+}
+
+impl Need {
+    /// What both need.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            prefix: self.prefix.or(other.prefix),
+            blocks: self.blocks || other.blocks,
+        }
     }
 }
 

@@ -92,6 +92,11 @@ impl Unproven {
         }
     }
 
+    /// Nothing is unproven any more.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+    }
+
     pub fn memory_bytes(&self) -> usize {
         let placements = self.slots.iter().flatten();
         placements

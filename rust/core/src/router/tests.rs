@@ -2,26 +2,27 @@
 
 use std::collections::HashMap;
 
-use super::super::testing::NAMES;
+use super::*;
 use crate::error::Error;
 use crate::ids::Millis;
-use crate::policy::*;
+use crate::policy::{Compare, LeastLoaded, PowerOfTwo, Random, Reason, RoundRobin, Rule};
 
-fn settings(rule: Box<dyn Rule>) -> Settings {
-    Settings {
-        rule,
-        block_size: 16,
-        seed: 1,
-        placements: Placements {
-            max_blocks_per_worker: 1000,
-            ..Placements::default()
-        },
-        booking_ttl_ms: 3_600_000,
-    }
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+fn seeded(rule: Box<dyn Rule>, seed: u64) -> Selector {
+    let placements = Placements {
+        max_blocks_per_worker: 1000,
+        ..Placements::default()
+    };
+    let settings = Settings {
+        seed,
+        ..Settings::default()
+    };
+    Selector::new(settings, PoolSettings::new(rule, 16, placements))
 }
 
 fn selector(rule: Box<dyn Rule>) -> Selector {
-    Selector::new(settings(rule))
+    seeded(rule, 1)
 }
 
 fn offers(names: &[&str]) -> Vec<Offer> {
@@ -62,10 +63,7 @@ fn a_seeded_start_uses_every_worker_as_first() {
     let mut firsts: HashMap<String, u32> = HashMap::new();
     for seed in 0..300 {
         let rule = Box::new(RoundRobin::new(false));
-        let mut s = Selector::new(Settings {
-            seed,
-            ..settings(rule)
-        });
+        let mut s = seeded(rule, seed);
         *firsts.entry(pick(&mut s, &["a", "b", "c"])).or_default() += 1;
     }
     assert!(
@@ -160,7 +158,7 @@ fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
         pick(&mut s, &[&names[0], &names[1]]);
         assert!(s.workers().len() <= 68 + 1024 + 64, "{}", s.workers().len());
     }
-    assert!(s.stats().forgotten > 18_000);
+    assert!(s.ledger().forgotten > 18_000);
     s.validate().unwrap();
 }
 
@@ -173,7 +171,7 @@ fn two_pools_in_turn_keep_each_other() {
         pick(&mut s, &large);
         pick(&mut s, &["a", "b"]);
     }
-    assert_eq!((s.workers().len(), s.stats().forgotten), (302, 0));
+    assert_eq!((s.workers().len(), s.ledger().forgotten), (302, 0));
 }
 
 #[test]
@@ -185,5 +183,8 @@ fn silent_bookings_expire() {
         ..Request::default()
     };
     s.select(&mut offers(&["a", "b"]), &late, false).unwrap();
-    assert_eq!((s.book().len(), s.stats().expired), (1, 1));
+    assert_eq!(
+        (s.book().len(), s.ledger().endings[Ending::Expired as usize]),
+        (1, 1)
+    );
 }

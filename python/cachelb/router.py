@@ -1,0 +1,458 @@
+"""The router: your workers, what they hold, what they are doing, and a policy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from secrets import randbits
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cachelb import views
+from cachelb._core import NativeRouter
+from cachelb.decision import Decision, PairDecision
+from cachelb.policies.plan import Plan
+from cachelb.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from os import PathLike
+    from types import TracebackType
+    from typing import Literal, Self, Unpack
+
+    from cachelb.policies.base import Policy
+    from cachelb.sources.base import Source
+    from cachelb.types import DecisionRecord, Explanation, RequestArguments, RouterStats
+
+W = TypeVar("W")
+
+_log = logging.getLogger("cachelb.router")
+
+
+class Router(NativeRouter[W]):
+    """Routes requests over a fleet of registered workers.
+
+    The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Everything it
+    holds is bounded; nothing it does blocks on the network. Safe from threads and from asyncio.
+
+    Example:
+        >>> import cachelb
+        >>> router = cachelb.Router(["http://gpu0:8000", "http://gpu1:8000"], seed=1)
+        >>> with router.select_worker(tokens=range(1000)) as decision:
+        ...     print(decision.reason, decision.matched_tokens)
+        cold 0
+        >>> again = router.select_worker(tokens=range(1000))
+        >>> again.worker == decision.worker, again.matched_tokens
+        (True, 992)
+        >>> again.on_complete(cached_tokens=992)
+    """
+
+    def __new__(
+        cls,
+        workers: Iterable[W] = (),
+        *,
+        key: Callable[[W], str] | None = None,
+        policy: str | Policy = "cache-aware",
+        block_size: int = 16,
+        max_memory_mb: float | None = 256,
+        seed: int | None = None,
+        hash_seed: int | None = None,
+        replicas: int = 1,
+        clock: Callable[[], float] | None = None,
+        prefill_policy: str | Policy = "prefill-times-batch",
+        decode_policy: str | Policy | None = None,
+        pd_uncached_token_threshold: int = 0,
+        pd_fallback: bool = False,
+        shadow: Sequence[str | Policy] = (),
+        models: Mapping[str, int] | None = None,
+        booking_ttl_s: float = 3600,
+        max_report_age_s: float = 2.0,
+        veto_kv_usage: float | None = None,
+        veto_waiting: float | None = None,
+        breaker_failures: int = 5,
+        breaker_cooldown_s: float = 5.0,
+        **policy_options: Any,  # noqa: ANN401 - whatever the policy takes
+    ) -> Self:
+        """Build the router.
+
+        Args:
+            workers: Workers to register, each with the defaults of `add_worker`.
+            key: Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts.
+            policy: Name of a policy, one of `cachelb.policies`, or your own object with `choose`.
+            block_size: Tokens per block, as the engines have it.
+            max_memory_mb: Megabytes the block indexes may use together; the least recently used blocks leave first.
+                None leaves only the workers' own capacities.
+            seed: Seed of ties and exploration; the same seed and the same calls give the same picks. None draws one.
+            hash_seed: Seed of the block hashes. None draws a secret one; routers that share state share it.
+            replicas: Routers that serve the same fleet; margins in requests shrink by it.
+            clock: Function that returns monotonic seconds, None is the system's.
+            prefill_policy: Policy of the prefill half of `select_pair`.
+            decode_policy: Policy of the decode half; None is the worker with the fewest blocks in use.
+            pd_uncached_token_threshold: With fewer uncached tokens, the decode worker does the prefill itself.
+            pd_fallback: Let the decode worker do it too if no prefill worker is available.
+            shadow: Policies that decide beside the first one; their picks are recorded, nothing is booked for them.
+            models: Block sizes of models that have an index of their own.
+            booking_ttl_s: Seconds without a sign of life after which a booking no longer counts as load.
+            max_report_age_s: Seconds after which a load report says nothing about the present.
+            veto_kv_usage: Reported KV use from which a worker is passed over, as long as another is below it.
+            veto_waiting: Reported waiting requests from which a worker is passed over, likewise.
+            breaker_failures: Consecutive failures before the first byte after which a worker is passed over; 0 is off.
+            breaker_cooldown_s: For how long.
+            **policy_options: Options of `policy`.
+
+        Returns:
+            The router.
+
+        Raises:
+            TypeError: An argument has the wrong type, or the policy has no such option.
+            ValueError: An argument is outside its range, there is no such policy, or two workers have the same key.
+        """
+        if seed is None:
+            seed = randbits(63)
+        if hash_seed is None:
+            hash_seed = randbits(63)
+        plan = Plan.of(
+            policy,
+            policy_options,
+            prefill=prefill_policy,
+            decode=decode_policy,
+            shadow=shadow,
+            replicas=replicas,
+        )
+        settings = {
+            "seed": seed,
+            "hash_seed": hash_seed,
+            "booking_ttl_s": booking_ttl_s,
+            "max_memory_mb": max_memory_mb,
+            "max_report_age_s": max_report_age_s,
+            "veto_kv_usage": veto_kv_usage,
+            "veto_waiting": veto_waiting,
+            "breaker_failures": breaker_failures,
+            "breaker_cooldown_s": breaker_cooldown_s,
+            "pd_uncached_token_threshold": pd_uncached_token_threshold,
+            "pd_fallback": pd_fallback,
+        }
+        pools = [plan.pool(None, block_size)]
+        pools += [plan.pool(model, size) for model, size in (models or {}).items()]
+        router = super().__new__(cls, pools, settings, key=key, clock=clock)
+        router._plan = plan
+        router._block_size = block_size
+        router._seeds = (seed, hash_seed)
+        router._sources = []
+        router._waiting = Waiting()
+        router._pid = os.getpid()
+        _routers.add(router)
+        for worker in workers:
+            router.add_worker(worker)
+        return router
+
+    _plan: Plan
+    _block_size: int
+    _seeds: tuple[int, int]
+    _sources: list[Source]
+    _waiting: Waiting
+    _pid: int
+
+    @classmethod
+    def from_config(cls, path_or_mapping: str | PathLike[str] | Mapping[str, Any]) -> Router[str]:
+        """Build the router a configuration describes.
+
+        Args:
+            path_or_mapping: A TOML, YAML or JSON file, or a mapping of the same form; `CACHELB_*` variables win.
+
+        Returns:
+            The router with its workers.
+
+        Raises:
+            ConfigError: An unknown key, or a value of the wrong type or range; the message names it.
+        """
+        from cachelb import config
+
+        return config.load(path_or_mapping).build()
+
+    # --- fleet ---
+
+    def add_worker(
+        self,
+        worker: W,
+        *,
+        weight: float = 1.0,
+        role: Literal["both", "prefill", "decode"] = "both",
+        dp_size: int = 1,
+        models: Iterable[str] = (),
+        gpu: str | None = None,
+        kv_blocks: int | None = None,
+        slow_start_s: float = 0.0,
+    ) -> None:
+        """Register a worker, or change what is known of a registered one; its cache and load stay.
+
+        Args:
+            worker: Your object; it is only handed back.
+            weight: Relative capacity, of each rank.
+            role: "prefill" and "decode" workers serve one half of `select_pair`; "decode" serves whole requests too.
+            dp_size: Data-parallel ranks that take requests on their own; decisions then carry `dp_rank`.
+            models: Models it serves; none means all. A model named here gets an index of its own.
+            gpu: Name of its GPU model, for policies that learn.
+            kv_blocks: Blocks its KV cache holds; otherwise `max_blocks_per_worker`, or what a load source finds out.
+            slow_start_s: Seconds its weight takes to rise from a quarter to full.
+
+        Raises:
+            TypeError: The worker has no key, or an argument has the wrong type.
+            ValueError: An argument is outside its range.
+        """
+        names = [models] if isinstance(models, str) else list(models)
+        known = self._models()
+        for model in names:
+            if model not in known:
+                self._add_pool(self._plan.pool(model, self._block_size), *self._seeds)
+        self._add_worker(
+            worker,
+            weight=weight,
+            role=role,
+            dp_size=dp_size,
+            models=names,
+            gpu=gpu,
+            kv_blocks=kv_blocks,
+            slow_start_s=slow_start_s,
+        )
+        self._wake()
+
+    def sync_workers(self, workers: Iterable[W]) -> None:
+        """Make the registered workers exactly these: new ones are added, missing ones removed, others kept as they are.
+
+        Args:
+            workers: The workers now.
+
+        Raises:
+            TypeError: A worker has no key.
+            ValueError: Two workers have the same key; nothing was changed then.
+        """
+        now = {self.key_of(worker): worker for worker in (listed := list(workers))}
+        if len(now) < len(listed):
+            keys = [self.key_of(worker) for worker in listed]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"worker key {twice!r} occurs twice in `workers`; keys must be unique")
+        known = set(self.keys())
+        for key in known - now.keys():
+            self.remove_worker(key)
+        for key, worker in now.items():
+            if key not in known:
+                self.add_worker(worker)
+            else:
+                self._replace_object(key, worker)
+
+    def set_ready(self, worker: W | str, ready: bool) -> None:  # noqa: FBT001 - the contract
+        """Mark a worker ready or not. What it holds stays known, and so do its requests.
+
+        Args:
+            worker: The worker or its key.
+            ready: Whether it takes requests.
+
+        Raises:
+            UnknownWorkerError: It is not registered.
+        """
+        self._set_ready(worker, ready)
+        if ready:
+            self._wake()
+
+    def learn_worker(self, worker: W | str, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
+        """Take in what a load source found out about a worker.
+
+        Args:
+            worker: The worker or its key.
+            kv_blocks: Blocks its KV cache holds.
+            block_size: Tokens per block of its engine.
+
+        Raises:
+            UnknownWorkerError: It is not registered.
+            ValueError: The block size is not the router's.
+        """
+        if block_size is not None and block_size not in self._block_sizes(worker):
+            sizes = " or ".join(map(str, sorted(self._block_sizes(worker))))
+            raise ValueError(
+                f"worker {self.key_of(worker)!r} has blocks of {block_size} tokens, the router of {sizes}: "
+                f"build the router with block_size={block_size}"
+            )
+        if kv_blocks is not None:
+            self._set_kv_blocks(worker, kv_blocks)
+
+    # --- selection ---
+
+    def select_pair(self, **request: Unpack[RequestArguments]) -> PairDecision[W]:
+        """Pick a worker for prefill and one for decode, and book both or neither.
+
+        Args:
+            **request: As for `select_worker`.
+
+        Returns:
+            The pair; its `prefill` is None if the decode worker does the prefill too.
+
+        Raises:
+            NoWorkerAvailable: Nobody can decode, or nobody can prefill and `pd_fallback` is off.
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range.
+        """
+        prefill, decode = self._select_pair(**request)
+        return PairDecision(prefill, decode)
+
+    async def select_worker_when_ready(self, *, timeout_s: float, **request: Unpack[RequestArguments]) -> Decision[W]:
+        """Pick a worker as soon as there is one.
+
+        Those who wait are served by `priority`, then in order of arrival. Cancelling leaves nothing booked.
+
+        Args:
+            timeout_s: How long to wait; 0 fails at once.
+            **request: As for `select_worker`.
+
+        Returns:
+            The decision.
+
+        Raises:
+            NoWorkerAvailable: Nobody became available in time.
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range.
+        """
+        return await self._waiting.select(self, timeout_s, request)
+
+    def select_batch(self, requests: Iterable[Mapping[str, Any]]) -> list[Decision[W]]:
+        """Pick workers for several requests at once: those that share prefixes go together, as far as load allows.
+
+        Args:
+            requests: The arguments of `select_worker` of each.
+
+        Returns:
+            The decisions, in the order of the requests.
+
+        Raises:
+            NoWorkerAvailable: There is none for one of them; nothing is booked then.
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range.
+        """
+        decisions: list[Decision[W]] = []
+        try:
+            decisions.extend(self.select_worker(**request) for request in requests)
+        except BaseException:
+            for decision in decisions:
+                decision.cancel()
+            raise
+        return decisions
+
+    def explain(self, **request: Unpack[RequestArguments]) -> Explanation:
+        """Tell what `select_worker` would pick now, and what it sees of every worker. Changes nothing.
+
+        Args:
+            **request: As for `select_worker`.
+
+        Returns:
+            The explanation.
+
+        Raises:
+            NoWorkerAvailable: Nobody may be picked.
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range.
+        """
+        return self._explain(**request)
+
+    # --- observation ---
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+        return self._plan.name
+
+    @property
+    def shadows(self) -> tuple[str, ...]:
+        """Names of the shadow policies."""
+        return tuple(name for name, _ in self._plan.shadows)
+
+    def stats(self) -> RouterStats:
+        """Read every counter. Costs nothing per request.
+
+        Returns:
+            The counters and the state of every worker.
+        """
+        return views.stats(self)
+
+    def recent(self, n: int = 100) -> list[DecisionRecord]:
+        """List the requests that finished last.
+
+        Args:
+            n: How many at most.
+
+        Returns:
+            Their records, oldest first. They hold nothing of the prompts.
+        """
+        return views.recent(self, n)
+
+    def records_since(self, cursor: int, limit: int = 4096) -> tuple[list[DecisionRecord], int, int]:
+        """Read the records of requests that finished since an earlier call.
+
+        Args:
+            cursor: What the earlier call returned, or 0.
+            limit: How many at most.
+
+        Returns:
+            The records, the new cursor, and how many were overwritten before they could be read.
+        """
+        return views.records_since(self, cursor, limit)
+
+    # --- sources and life ---
+
+    def attach(self, source: Source) -> None:
+        """Start a source of load, events or shared state, and stop it with the router.
+
+        Args:
+            source: An object with `start(router)` and `stop()`.
+        """
+        source.start(self)
+        self._sources.append(source)
+
+    def detach(self, source: Source) -> None:
+        """Stop a source.
+
+        Args:
+            source: One that was attached.
+        """
+        self._sources.remove(source)
+        source.stop()
+
+    def close(self) -> None:
+        """Stop every source. The router itself needs no closing."""
+        while self._sources:
+            self._sources.pop().stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Router policy={self.policy!r} workers={len(self.keys())}>"
+
+    def _wake(self) -> None:
+        self._waiting.wake()
+
+    def _forked(self) -> None:
+        """Forget what belongs to the parent, and start the sources' threads, which a fork does not copy."""
+        forgotten = self._after_fork()
+        self._pid = os.getpid()
+        self._waiting = Waiting()
+        what = "an empty state" if forgotten is None else f"an empty book ({forgotten} requests stay with the parent)"
+        _log.warning("process %d was forked: its router starts with %s", self._pid, what)
+        for source in self._sources:
+            source.start(self)
+
+
+_routers: weakref.WeakSet[Router[Any]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for router in list(_routers):
+        router._forked()  # noqa: SLF001 - of this module
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

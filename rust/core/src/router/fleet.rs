@@ -1,0 +1,321 @@
+//! Who the workers are: names, what they serve, whether they take requests, how long ago each was last offered.
+
+use std::sync::Arc;
+
+use crate::ids::{Millis, WorkerId};
+use crate::registry::WorkerRegistry;
+
+use super::health::Health;
+use super::request::{PoolId, Wanted};
+
+/// Whether a worker takes part in one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// It may be picked.
+    #[default]
+    Candidate,
+    /// The worker says of itself that it is not healthy.
+    Unhealthy,
+    /// Outside the subset asked for.
+    NotAmong,
+    /// Ruled out for this request.
+    Excluded,
+    /// Marked not ready. This and what follows is set by the selector.
+    NotReady,
+    /// Finishing what it has.
+    Draining,
+    /// Does not serve the model.
+    OtherModel,
+    /// Serves the other half of a pair only.
+    OtherRole,
+    /// Failed or pushed back lately, and others did not.
+    Failing,
+    /// Reports more load than the veto allows, and others do not.
+    Vetoed,
+}
+
+impl Standing {
+    /// In words, for the error that lists them.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Candidate => "available",
+            Self::Unhealthy => "unhealthy",
+            Self::NotAmong => "not in `among`",
+            Self::Excluded => "excluded",
+            Self::NotReady => "not ready",
+            Self::Draining => "draining",
+            Self::OtherModel => "not serving the model",
+            Self::OtherRole => "not in the role",
+            Self::Failing => "failing",
+            Self::Vetoed => "overloaded",
+        }
+    }
+}
+
+/// One worker of the caller's list, or one data-parallel rank of it.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    /// Key of the worker.
+    pub key: Arc<str>,
+    /// Unique name of the candidate: the key, and the rank if it has several.
+    pub name: Arc<str>,
+    /// Data-parallel rank, `None` if the worker has one rank.
+    pub rank: Option<u32>,
+    /// Its id as of an earlier request; checked, and filled in by the selector.
+    pub id: Option<WorkerId>,
+    /// Whether it takes part.
+    pub standing: Standing,
+}
+
+impl Offer {
+    /// A candidate of that name.
+    #[must_use]
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        let name = name.into();
+        Self {
+            key: Arc::clone(&name),
+            name,
+            rank: None,
+            id: None,
+            standing: Standing::Candidate,
+        }
+    }
+
+    /// One rank of the worker called `key`.
+    #[must_use]
+    pub fn rank(key: &Arc<str>, rank: u32) -> Self {
+        Self {
+            key: Arc::clone(key),
+            name: format!("{key}#{rank}").into(),
+            rank: Some(rank),
+            id: None,
+            standing: Standing::Candidate,
+        }
+    }
+}
+
+/// Which half of a pair a worker serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// Whole requests and either half.
+    #[default]
+    Both,
+    /// Prefill only.
+    Prefill,
+    /// Decode, and whole requests.
+    Decode,
+}
+
+impl Role {
+    fn serves(self, wanted: Wanted) -> bool {
+        match self {
+            Self::Both => true,
+            Self::Prefill => wanted == Wanted::Prefill,
+            Self::Decode => wanted != Wanted::Prefill,
+        }
+    }
+
+    /// Name used in the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// What a registered worker is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Profile {
+    /// Which half of a pair it serves.
+    pub role: Role,
+    /// The models it serves; `None` serves all.
+    pub pools: Option<Box<[PoolId]>>,
+    /// Blocks its cache holds, if known.
+    pub kv_blocks: Option<u32>,
+    /// How long its weight takes to rise from a quarter to full.
+    pub slow_start_ms: u64,
+}
+
+/// A new worker begins at this share of its weight.
+const SLOW_START_FROM: f64 = 0.25;
+
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    generation: Option<u32>,
+    pub order: u64,
+    last_seen: u64,
+    pub ready: bool,
+    pub draining: bool,
+    pub profile: Profile,
+    /// When its slow start began.
+    started: Millis,
+    pub health: Health,
+}
+
+impl Member {
+    /// Whether it takes part in a request, as far as that is its own matter.
+    pub fn standing(&self, pool: PoolId, wanted: Wanted) -> Standing {
+        if self.draining {
+            Standing::Draining
+        } else if !self.ready {
+            Standing::NotReady
+        } else if !self.serves(pool) {
+            Standing::OtherModel
+        } else if !self.profile.role.serves(wanted) {
+            Standing::OtherRole
+        } else {
+            Standing::Candidate
+        }
+    }
+
+    /// Whether it serves the model of `pool`.
+    pub fn serves(&self, pool: PoolId) -> bool {
+        let pools = self.profile.pools.as_ref();
+        pools.is_none_or(|pools| pools.contains(&pool))
+    }
+
+    /// Share of its weight that counts at `now`.
+    pub fn ramp(&self, now: Millis) -> f64 {
+        let (age, length) = (
+            now.0.saturating_sub(self.started.0),
+            self.profile.slow_start_ms,
+        );
+        if age >= length {
+            return 1.0;
+        }
+        SLOW_START_FROM + (1.0 - SLOW_START_FROM) * age as f64 / length as f64
+    }
+
+    /// Begins its slow start again.
+    pub fn restart(&mut self, now: Millis) {
+        self.started = now;
+    }
+}
+
+const VACANT: Member = Member {
+    generation: None,
+    order: 0,
+    last_seen: 0,
+    ready: true,
+    draining: false,
+    profile: Profile {
+        role: Role::Both,
+        pools: None,
+        kv_blocks: None,
+        slow_start_ms: 0,
+    },
+    started: Millis(0),
+    health: Health::NONE,
+};
+
+/// Known workers by slot.
+#[derive(Debug, Default)]
+pub(super) struct Fleet {
+    registry: WorkerRegistry,
+    members: Vec<Member>,
+    next_order: u64,
+}
+
+impl Fleet {
+    pub fn len(&self) -> usize {
+        self.registry.len()
+    }
+
+    pub fn next_order(&self) -> u64 {
+        self.next_order
+    }
+
+    pub fn find(&self, name: &str) -> Option<WorkerId> {
+        self.registry.get(name)
+    }
+
+    /// Names and ids, by slot.
+    pub fn ids(&self) -> Vec<(Arc<str>, WorkerId)> {
+        self.registry.ids()
+    }
+
+    /// The name of a current worker.
+    pub fn name(&self, id: WorkerId) -> Option<Arc<str>> {
+        self.registry.name(id.slot).filter(|_| self.is_current(id))
+    }
+
+    /// What is known of a current worker.
+    pub fn member(&self, id: WorkerId) -> Option<&Member> {
+        self.members
+            .get(id.slot as usize)
+            .filter(|m| m.generation == Some(id.generation))
+    }
+
+    /// The same, to change it.
+    pub fn member_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
+        self.members
+            .get_mut(id.slot as usize)
+            .filter(|m| m.generation == Some(id.generation))
+    }
+
+    pub fn is_current(&self, id: WorkerId) -> bool {
+        self.member(id).is_some()
+    }
+
+    /// Marks the worker as offered in `call`, and whether that is the first time; `None` if the id is not current.
+    pub fn see(&mut self, id: WorkerId, call: u64) -> Option<(&Member, bool)> {
+        let member = self.member_mut(id)?;
+        let first = member.last_seen != call;
+        member.last_seen = call;
+        Some((member, first))
+    }
+
+    /// Registers a new name, seen in `call`.
+    pub fn add(&mut self, name: &str, profile: Profile, call: u64, now: Millis) -> WorkerId {
+        let (id, _) = self.registry.get_or_add(name);
+        let slot = id.slot as usize;
+        if slot >= self.members.len() {
+            self.members.resize(slot + 1, VACANT);
+        }
+        self.members[slot] = Member {
+            generation: Some(id.generation),
+            order: self.next_order,
+            last_seen: call,
+            profile,
+            started: now,
+            ..VACANT
+        };
+        self.next_order += 1;
+        id
+    }
+
+    /// Forgets a name; returns its id and registration order.
+    pub fn remove(&mut self, name: &str) -> Option<(WorkerId, u64)> {
+        let id = self.registry.remove(name)?;
+        let member = std::mem::replace(self.members.get_mut(id.slot as usize)?, VACANT);
+        Some((id, member.order))
+    }
+
+    /// Names last offered before `call`, longest ago first, at most `limit`.
+    pub fn absent_since(&self, call: u64, limit: usize) -> Vec<Arc<str>> {
+        let mut absent: Vec<(u64, Arc<str>)> = self
+            .registry
+            .ids()
+            .into_iter()
+            .filter_map(|(name, id)| Some((self.member(id)?.last_seen, name)))
+            .filter(|(seen, _)| *seen < call)
+            .collect();
+        absent.sort_unstable();
+        absent.truncate(limit);
+        absent.into_iter().map(|(_, name)| name).collect()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let names: usize = self
+            .registry
+            .ids()
+            .iter()
+            .map(|(name, _)| name.len() + 64)
+            .sum();
+        self.members.capacity() * size_of::<Member>() + names
+    }
+}

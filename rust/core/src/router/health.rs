@@ -1,0 +1,105 @@
+//! Which workers failed lately.
+//!
+//! Only what happens before the first byte counts: a worker that answers is there. A failure count that reaches the
+//! breaker's limit keeps the worker out for the cooldown; then one request may try it, and one more failure keeps it out
+//! again. Backpressure (429, 503) is no failure: it keeps the worker out for a moment and counts nothing.
+
+use crate::ids::Millis;
+
+/// When failures keep a worker out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Breaker {
+    /// Consecutive failures before the first byte that trip it.
+    pub failures: u32,
+    /// How long a tripped worker is passed over.
+    pub cooldown_ms: u64,
+    /// How long a worker that answered 429 or 503 is passed over.
+    pub backpressure_ms: u64,
+}
+
+/// Failures of one worker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Health {
+    failures: u32,
+    /// Passed over until then.
+    out_until: Millis,
+}
+
+impl Health {
+    /// No failure.
+    pub const NONE: Self = Self {
+        failures: 0,
+        out_until: Millis(0),
+    };
+
+    /// Whether the worker is passed over at `now`.
+    pub fn is_out(&self, now: Millis) -> bool {
+        now < self.out_until
+    }
+
+    /// It answered.
+    pub fn answered(&mut self) {
+        *self = Self::NONE;
+    }
+
+    /// A request failed before its first byte.
+    pub fn failed(&mut self, breaker: Breaker, now: Millis) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= breaker.failures {
+            self.out_until = Millis(now.0.saturating_add(breaker.cooldown_ms));
+        }
+    }
+
+    /// It said that it has too much to do.
+    pub fn pushed_back(&mut self, breaker: Breaker, now: Millis) {
+        let until = Millis(now.0.saturating_add(breaker.backpressure_ms));
+        self.out_until = self.out_until.max(until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BREAKER: Breaker = Breaker {
+        failures: 3,
+        cooldown_ms: 5_000,
+        backpressure_ms: 500,
+    };
+
+    #[test]
+    fn consecutive_failures_trip_it_and_one_more_trips_it_again() {
+        let mut health = Health::NONE;
+        health.failed(BREAKER, Millis(0));
+        health.failed(BREAKER, Millis(1));
+        assert!(!health.is_out(Millis(1)));
+        health.failed(BREAKER, Millis(2));
+        assert!(health.is_out(Millis(5_001)));
+        assert!(!health.is_out(Millis(5_002)), "one may try");
+        health.failed(BREAKER, Millis(5_010));
+        assert!(health.is_out(Millis(10_009)));
+    }
+
+    #[test]
+    fn an_answer_forgives() {
+        let mut health = Health::NONE;
+        for at in 0..3 {
+            health.failed(BREAKER, Millis(at));
+        }
+        health.answered();
+        assert!(!health.is_out(Millis(3)));
+        health.failed(BREAKER, Millis(4));
+        assert!(!health.is_out(Millis(4)));
+    }
+
+    #[test]
+    fn backpressure_passes_by_without_counting() {
+        let mut health = Health::NONE;
+        for _ in 0..10 {
+            health.pushed_back(BREAKER, Millis(100));
+        }
+        assert!(health.is_out(Millis(599)) && !health.is_out(Millis(600)));
+        health.failed(BREAKER, Millis(700));
+        assert!(!health.is_out(Millis(700)));
+    }
+}

@@ -1,0 +1,38 @@
+//! The selection step over a fleet: eligibility, rule, booking and record as one.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `settings` | what a selector and its pools are built from |
+//! | `request` | one request, and the pick that answers it |
+//! | `fleet` | who the workers are, what they serve, whether they take requests now |
+//! | `health` | which workers failed lately |
+//! | `pool` | what belongs to one model: block index, rules, unproven placements |
+//! | `gather` | request and fleet -> the rows a rule sees |
+//! | `selector` | the step itself, and the life cycle of what it booked |
+//! | `pair` | the step for a prefill and a decode worker together |
+//! | `trail` | what the latest decisions saw, for explanations |
+//! | `ledger` | what became of them, for counters and records |
+
+mod fleet;
+mod gather;
+mod health;
+mod ledger;
+mod pair;
+mod pool;
+mod request;
+mod selector;
+mod settings;
+mod trail;
+mod unproven;
+
+pub use fleet::{Offer, Profile, Role, Standing};
+pub use health::Breaker;
+pub use ledger::{Ending, Ledger, Record, ShadowPick, Usage};
+pub use pair::PairTerms;
+pub use request::{Pick, PoolId, Request, Wanted};
+pub use selector::Selector;
+pub use settings::{Placements, PoolSettings, Settings, Veto};
+pub use trail::Seen;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! What belongs to one model: block index, rules, placements no worker confirmed yet.
+
+use crate::hashing::Scheme;
+use crate::ids::{Millis, WorkerId};
+use crate::index::BlockIndex;
+use crate::load::BookingId;
+use crate::policy::{Ended, Rng, Rule};
+use crate::positional::PositionalIndex;
+use crate::tracker::store::{Depths, Store};
+
+use super::request::Wanted;
+use super::settings::{Placements, PoolSettings};
+use super::unproven::Unproven;
+
+/// A rule that decides beside the first one, with a generator of its own.
+#[derive(Debug)]
+pub(super) struct Shadow {
+    pub rule: Box<dyn Rule>,
+    pub rng: Rng,
+}
+
+/// One model.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub block_size: u32,
+    pub placements: Placements,
+    rule: Box<dyn Rule>,
+    prefill: Option<Box<dyn Rule>>,
+    decode: Option<Box<dyn Rule>>,
+    pub shadows: Vec<Shadow>,
+    pub index: Option<Store>,
+    /// The answer to the latest lookup.
+    pub overlaps: Depths,
+    pub unproven: Unproven,
+}
+
+fn store_of(placements: &Placements) -> Store {
+    match placements.scheme {
+        Scheme::Chained | Scheme::Eagle => {
+            Store::Exact(Box::new(BlockIndex::new(placements.matcher)))
+        }
+        Scheme::Positional => Store::Positional(PositionalIndex::default()),
+    }
+}
+
+impl Pool {
+    /// An empty pool; shadows get generators of `seed`.
+    pub fn new(settings: PoolSettings, seed: u64) -> Self {
+        let PoolSettings {
+            block_size,
+            placements,
+            rule,
+            prefill,
+            decode,
+            shadows,
+        } = settings;
+        let mut pool = Self {
+            block_size,
+            placements,
+            rule,
+            prefill,
+            decode,
+            shadows: shadows
+                .into_iter()
+                .map(|rule| Shadow {
+                    rule,
+                    rng: Rng::new(seed),
+                })
+                .collect(),
+            index: None,
+            overlaps: Depths::default(),
+            unproven: Unproven::new(placements.max_blocks_per_worker as usize),
+        };
+        if pool.rules().any(Rule::records_placement) {
+            pool.index = Some(store_of(&placements));
+        }
+        pool
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &dyn Rule> {
+        let own = [
+            Some(&self.rule),
+            self.prefill.as_ref(),
+            self.decode.as_ref(),
+        ];
+        let shadows = self.shadows.iter().map(|shadow| &shadow.rule);
+        own.into_iter().flatten().chain(shadows).map(|rule| &**rule)
+    }
+
+    /// Calls `each` with every rule.
+    pub fn each_rule(&mut self, mut each: impl FnMut(&mut dyn Rule)) {
+        each(&mut *self.rule);
+        for rule in [&mut self.prefill, &mut self.decode].into_iter().flatten() {
+            each(&mut **rule);
+        }
+        for shadow in &mut self.shadows {
+            each(&mut *shadow.rule);
+        }
+    }
+
+    /// The rule that decides.
+    pub fn rule(&self, wanted: Wanted) -> &dyn Rule {
+        let special = match wanted {
+            Wanted::Whole => None,
+            Wanted::Prefill => self.prefill.as_deref(),
+            Wanted::Decode => self.decode.as_deref(),
+        };
+        special.unwrap_or(&*self.rule)
+    }
+
+    /// The same, to tell it what came of it.
+    pub fn rule_mut(&mut self, wanted: Wanted) -> &mut dyn Rule {
+        let special = match wanted {
+            Wanted::Whole => None,
+            Wanted::Prefill => self.prefill.as_mut(),
+            Wanted::Decode => self.decode.as_mut(),
+        };
+        &mut **special.unwrap_or(&mut self.rule)
+    }
+
+    /// Opens the lanes of a worker that may hold `kv_blocks`, or as many as the pool allows; or changes how many.
+    pub fn add_worker(&mut self, worker: WorkerId, kv_blocks: Option<u32>) {
+        let capacity = kv_blocks.unwrap_or(self.placements.max_blocks_per_worker);
+        if let Some(index) = &mut self.index {
+            index.add_worker(worker, capacity);
+        }
+    }
+
+    /// Forgets a worker registered as `order`.
+    pub fn remove_worker(&mut self, worker: WorkerId, order: u64) {
+        self.each_rule(|rule| rule.forget(order));
+        self.unproven.forget(worker.slot);
+        if let Some(index) = &mut self.index {
+            // A worker that does not serve this pool is not in its index.
+            let _ = index.remove_worker(worker);
+        }
+    }
+
+    /// Drops what a worker holds.
+    pub fn clear(&mut self, worker: WorkerId) {
+        self.unproven.forget(worker.slot);
+        if let Some(index) = &mut self.index {
+            let _ = index.clear(worker);
+        }
+    }
+
+    /// Drops what was believed long enough.
+    pub fn expire(&mut self, now: Millis) {
+        if self.placements.ttl_ms.is_none() {
+            return;
+        }
+        let due = |index: &&mut Store| index.next_expiry().is_some_and(|due| due <= now);
+        if let Some(index) = self.index.as_mut().filter(due) {
+            index.expire(now);
+        }
+    }
+
+    /// The worker of a booking answered.
+    pub fn proven(&mut self, worker: WorkerId, booking: BookingId) {
+        self.unproven.take(worker.slot, booking);
+        self.each_rule(|rule| rule.proven(booking));
+    }
+
+    /// A booking closed. Blocks that it alone brought are taken back if it failed before its first token.
+    pub fn ended(&mut self, worker: WorkerId, booking: BookingId, ended: Ended, unproven: bool) {
+        self.each_rule(|rule| rule.ended(booking, ended));
+        if !unproven {
+            return;
+        }
+        let blocks = self.unproven.take(worker.slot, booking);
+        let index = self
+            .index
+            .as_mut()
+            .filter(|_| ended == Ended::Failed && !blocks.is_empty());
+        if let Some(index) = index {
+            let removed = index.remove(worker, &blocks, None);
+            debug_assert!(removed.is_ok(), "{removed:?}");
+        }
+    }
+
+    /// A pool of the same settings that knows nothing.
+    pub fn fresh(&self, seed: u64) -> Self {
+        let copy = |rule: &Option<Box<dyn Rule>>| rule.as_ref().map(|rule| rule.fresh());
+        Self::new(
+            PoolSettings {
+                block_size: self.block_size,
+                placements: self.placements,
+                rule: self.rule.fresh(),
+                prefill: copy(&self.prefill),
+                decode: copy(&self.decode),
+                shadows: self.shadows.iter().map(|s| s.rule.fresh()).collect(),
+            },
+            seed,
+        )
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.unproven.memory_bytes() + self.index.as_ref().map_or(0, Store::memory_bytes)
+    }
+}

@@ -1,0 +1,702 @@
+//! Rule, booking and record as one step over one fleet.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::{Millis, WorkerId};
+use crate::load::{BookingId, Known, LoadBook, Phase, Report, Work};
+use crate::policy::{Candidate, Choice, Reason, Rng};
+use crate::tracker::store::Store;
+
+use super::fleet::{Fleet, Offer, Profile, Standing};
+use super::gather::{OfferNames, usable_tokens, view};
+use super::ledger::{Ending, Ledger, Record, ShadowPick, Usage};
+use super::pool::Pool;
+use super::request::{Pick, PoolId, Request, Wanted};
+use super::settings::{PoolSettings, Settings};
+use super::trail::{KEPT_ROWS, Seen, Trail};
+
+/// Calls between two sweeps for workers that are no longer offered.
+const FORGET_EVERY: u64 = 64;
+/// Calls a worker must have been absent from. Two lists routed by one policy in turn never forget each other.
+const FORGET_AFTER: u64 = 1024;
+
+/// What a booking needs to be closed with, by entry of the load book.
+#[derive(Debug, Default)]
+struct Open {
+    pool: PoolId,
+    record: Option<Record>,
+}
+
+/// A decision that nothing was booked for yet.
+#[derive(Debug, Clone)]
+pub(super) struct Decided {
+    pub choice: Choice,
+    pub pick: Pick,
+    /// The generator after the choice.
+    rng: Rng,
+}
+
+/// A fleet, its loads, and per model a block index and rules.
+#[derive(Debug)]
+pub struct Selector {
+    pub(super) settings: Settings,
+    rng: Rng,
+    pub(super) fleet: Fleet,
+    pub(super) book: LoadBook,
+    pub(super) pools: Vec<Pool>,
+    pub(super) rows: Vec<Candidate>,
+    pub(super) call: u64,
+    open: Vec<Open>,
+    trail: Trail,
+    ledger: Ledger,
+}
+
+impl Selector {
+    /// An empty fleet under `settings` that serves one model.
+    #[must_use]
+    pub fn new(settings: Settings, pool: PoolSettings) -> Self {
+        let seed = settings.seed;
+        Self {
+            rng: Rng::new(seed),
+            fleet: Fleet::default(),
+            book: LoadBook::default(),
+            pools: vec![Pool::new(pool, seed)],
+            rows: Vec::new(),
+            call: 0,
+            open: Vec::new(),
+            trail: Trail::default(),
+            ledger: Ledger::new(settings.records),
+            settings,
+        }
+    }
+
+    /// Opens the pool of one more model. Workers that serve every model serve it too.
+    pub fn add_pool(&mut self, settings: PoolSettings) -> PoolId {
+        let id = PoolId(self.pools.len() as u32);
+        let mut pool = Pool::new(settings, self.settings.seed);
+        for (_, worker) in self.fleet.ids() {
+            if let Some(member) = self.fleet.member(worker).filter(|m| m.serves(id)) {
+                pool.add_worker(worker, member.profile.kv_blocks);
+            }
+        }
+        self.pools.push(pool);
+        id
+    }
+
+    /// Picks one of `offers`, books its load and records the placement, unless this is a dry run, which changes nothing
+    /// and returns what the next call will.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateWorker`] if two offers have one name, [`Error::NoCandidate`] if none may be picked; the offers'
+    /// standings then say why. [`Error::Moved`] if the pinned offer is no candidate any more.
+    pub fn select(
+        &mut self,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+        dry_run: bool,
+    ) -> Result<Pick> {
+        let decided = self.decide(offers, request, dry_run)?;
+        if dry_run {
+            return Ok(decided.pick);
+        }
+        let prefill = request.prompt_tokens - decided.pick.matched_tokens;
+        self.commit(offers, &decided, request, prefill)
+    }
+
+    /// The first half of a selection: everything but the consequences.
+    pub(super) fn decide(
+        &mut self,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+        dry_run: bool,
+    ) -> Result<Decided> {
+        for pool in &mut self.pools {
+            pool.expire(request.now);
+        }
+        self.resolve(offers, request, dry_run)?;
+        self.gather(offers, request);
+        if self.rows.is_empty() {
+            self.ledger.no_worker += u64::from(!dry_run);
+            return Err(Error::NoCandidate);
+        }
+        let mut rng = self.rng.clone();
+        let choice = self.choose(offers, request, &mut rng)?;
+        if choice.refused {
+            self.ledger.no_worker += u64::from(!dry_run);
+            return Err(Error::Refused(choice.reason.name()));
+        }
+        let row = self.rows[choice.row];
+        let block_size = self.pools[request.pool.0 as usize].block_size;
+        let usable = |blocks: u32| usable_tokens(blocks, block_size, request.prompt_tokens);
+        let best = self.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
+        let pick = Pick {
+            offer: row.offer as usize,
+            reason: if self.rows.len() == 1 {
+                Reason::OnlyOne
+            } else {
+                choice.reason
+            },
+            matched_tokens: usable(row.overlap),
+            best_matched_tokens: usable(best),
+            booking: None,
+        };
+        Ok(Decided { choice, pick, rng })
+    }
+
+    fn choose(&self, offers: &[Offer], request: &Request<'_>, rng: &mut Rng) -> Result<Choice> {
+        if let Some((offer, reason)) = request.pinned {
+            let row = self.rows.iter().position(|row| row.offer == offer);
+            return row
+                .map(|row| Choice::pinned(row, reason))
+                .ok_or(Error::Moved);
+        }
+        let pool = &self.pools[request.pool.0 as usize];
+        let names = OfferNames(offers);
+        let view = view(
+            &self.rows,
+            &self.book,
+            pool,
+            &self.settings,
+            &names,
+            request,
+        );
+        Ok(pool.rule(request.wanted).choose(&view, rng))
+    }
+
+    /// The second half: books, records, tells the rules.
+    pub(super) fn commit(
+        &mut self,
+        offers: &[Offer],
+        decided: &Decided,
+        request: &Request<'_>,
+        prefill_tokens: u64,
+    ) -> Result<Pick> {
+        let (choice, mut pick) = (decided.choice, decided.pick);
+        let worker = offers[pick.offer].id.ok_or(Error::NoCandidate)?;
+        let pool = &mut self.pools[request.pool.0 as usize];
+        let work = Work {
+            prompt_tokens: request.prompt_tokens,
+            prefill_tokens,
+            estimate_ms: choice.estimate_ms,
+            block_size: pool.block_size,
+        };
+        let booking = self.book.book(worker, work, request.now)?;
+        pick.booking = Some(booking);
+        self.rng = decided.rng.clone();
+        if choice.cold {
+            self.book.mark_cold_pick(worker);
+        }
+        place(pool, worker, booking, request)?;
+        let shadows = self.settle(offers, decided, request, booking);
+        self.trace(offers, decided, request);
+        self.ledger.decided(pick.reason);
+        self.remember(offers, &pick, request, booking, shadows);
+        self.housekeep(offers.len(), request.now);
+        Ok(pick)
+    }
+
+    /// Tells the rule, and lets the shadows decide.
+    fn settle(
+        &mut self,
+        offers: &[Offer],
+        decided: &Decided,
+        request: &Request<'_>,
+        booking: BookingId,
+    ) -> Box<[ShadowPick]> {
+        let names = OfferNames(offers);
+        let (rows, book, settings) = (&self.rows, &self.book, &self.settings);
+        let pool = &mut self.pools[request.pool.0 as usize];
+        let view = view(rows, book, pool, settings, &names, request);
+        pool.rule_mut(request.wanted)
+            .settle(&view, decided.choice, booking);
+        if request.wanted != Wanted::Whole {
+            return Box::default();
+        }
+        let shadow_pick = |shadow: &mut super::pool::Shadow| {
+            let choice = shadow.rule.choose(&view, &mut shadow.rng);
+            shadow.rule.settle(&view, choice, booking);
+            let row = &rows[choice.row];
+            ShadowPick {
+                name: Arc::clone(&offers[row.offer as usize].name),
+                reason: choice.reason,
+                matched_tokens: usable_tokens(row.overlap, view.block_size, request.prompt_tokens),
+            }
+        };
+        pool.shadows.iter_mut().map(shadow_pick).collect()
+    }
+
+    fn trace(&mut self, offers: &[Offer], decided: &Decided, request: &Request<'_>) {
+        let mut entry = self.trail.recycle(request.number);
+        self.see(offers, decided, request, KEPT_ROWS, &mut entry.rows);
+        self.trail.push(entry);
+    }
+
+    /// What the decision saw of the offers. Of more than `limit`, those are left out first that held nothing.
+    fn see(
+        &self,
+        offers: &[Offer],
+        decided: &Decided,
+        request: &Request<'_>,
+        limit: usize,
+        seen: &mut Vec<Seen>,
+    ) {
+        let pool = &self.pools[request.pool.0 as usize];
+        let names = OfferNames(offers);
+        let view = view(
+            &self.rows,
+            &self.book,
+            pool,
+            &self.settings,
+            &names,
+            request,
+        );
+        let rule = pool.rule(request.wanted);
+        let holders = self.rows.iter().filter(|row| row.overlap > 0).count();
+        let mut others = limit.saturating_sub(holders + 1);
+        let mut rows = self.rows.iter().enumerate().peekable();
+        for (i, offer) in offers.iter().enumerate() {
+            let row = rows.next_if(|(_, row)| row.offer as usize == i);
+            let picked = i == decided.pick.offer;
+            let holds = row.is_some_and(|(_, row)| row.overlap > 0);
+            if !(picked || holds && seen.len() + 1 < limit) {
+                if others == 0 {
+                    continue;
+                }
+                others -= 1;
+            }
+            seen.push(match row {
+                None => Seen::absent(Arc::clone(&offer.name), offer.standing),
+                Some((at, row)) => Seen {
+                    name: Arc::clone(&offer.name),
+                    standing: Standing::Candidate,
+                    picked,
+                    overlap_blocks: row.overlap,
+                    matched_tokens: row.matched_tokens,
+                    inflight: row.inflight,
+                    pending_prefill_tokens: row.pending_prefill_tokens,
+                    decode_blocks: view.load(row).decode_blocks,
+                    weight: row.weight,
+                    score: Known::from(rule.score(&view, at)),
+                },
+            });
+        }
+    }
+
+    fn remember(
+        &mut self,
+        offers: &[Offer],
+        pick: &Pick,
+        request: &Request<'_>,
+        booking: BookingId,
+        shadows: Box<[ShadowPick]>,
+    ) {
+        let entry = booking.entry as usize;
+        if entry >= self.open.len() {
+            self.open.resize_with(entry + 1, Open::default);
+        }
+        let record = (self.settings.records > 0).then(|| Record {
+            number: request.number,
+            pool: request.pool,
+            name: Arc::clone(&offers[pick.offer].name),
+            reason: pick.reason,
+            prompt_tokens: request.prompt_tokens,
+            best_matched_tokens: pick.best_matched_tokens,
+            matched_tokens: pick.matched_tokens,
+            candidates: self.rows.len() as u32,
+            attempt: request.attempt,
+            decided: request.now,
+            first_token: None,
+            ended: None,
+            usage: Usage::default(),
+            shadows,
+        });
+        self.open[entry] = Open {
+            pool: request.pool,
+            record,
+        };
+    }
+
+    pub(super) fn register(&mut self, name: &str, now: Millis) -> WorkerId {
+        self.add_worker(name, Profile::default(), now)
+    }
+
+    /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.
+    fn housekeep(&mut self, offered: usize, now: Millis) {
+        if let Some(oldest) = now.0.checked_sub(self.settings.booking_ttl_ms) {
+            for booking in self.book.silent_since(Millis(oldest)) {
+                self.close(booking, Ending::Expired, Usage::default(), now);
+            }
+        }
+        let kept = 2 * offered + 64;
+        if !self.settings.registered
+            && self.call.is_multiple_of(FORGET_EVERY)
+            && self.call > FORGET_AFTER
+            && self.fleet.len() > kept
+        {
+            for name in self
+                .fleet
+                .absent_since(self.call - FORGET_AFTER, self.fleet.len() - kept)
+            {
+                self.remove_worker(&name);
+                self.ledger.forgotten += 1;
+            }
+        }
+    }
+
+    // === impl life cycle ===
+
+    /// The first token of a booking arrived: its placement is real.
+    pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
+        self.prove(id, now);
+        self.book.first_token(id, now)
+    }
+
+    /// `n` more output tokens arrived.
+    pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
+        self.prove(id, now);
+        self.book.tokens(id, n, now)
+    }
+
+    fn prove(&mut self, id: BookingId, now: Millis) {
+        if self.book.phase(id) != Some(Phase::Booked) {
+            return;
+        }
+        let (Some(worker), Some(open)) =
+            (self.book.worker(id), self.open.get_mut(id.entry as usize))
+        else {
+            return;
+        };
+        if let Some(record) = &mut open.record {
+            record.first_token = Some(now);
+        }
+        self.pools[open.pool.0 as usize].proven(worker, id);
+        if let Some(member) = self.fleet.member_mut(worker) {
+            member.health.answered();
+        }
+    }
+
+    /// The request ended. Returns whether the booking was still open.
+    pub fn close(&mut self, id: BookingId, ending: Ending, usage: Usage, now: Millis) -> bool {
+        let Some(worker) = self.book.worker(id) else {
+            return false;
+        };
+        if ending == Ending::Completed {
+            self.prove(id, now);
+        }
+        let Some(phase) = self.book.close(id) else {
+            return false;
+        };
+        let mut open = std::mem::take(&mut self.open[id.entry as usize]);
+        if let Some(member) = self.fleet.member_mut(worker) {
+            if let Some(breaker) = self.settings.breaker.filter(|_| phase == Phase::Booked) {
+                match ending {
+                    Ending::Failed => member.health.failed(breaker, now),
+                    Ending::Backpressure => member.health.pushed_back(breaker, now),
+                    _ => {}
+                }
+            }
+            let unproven = phase == Phase::Booked;
+            self.pools[open.pool.0 as usize].ended(worker, id, ending.ended(), unproven);
+        }
+        if let Some(record) = &mut open.record {
+            record.ended = Some((now, ending));
+            record.usage = usage;
+        }
+        self.ledger.ended(ending, open.record);
+        self.leave_if_drained(worker);
+        true
+    }
+
+    fn leave_if_drained(&mut self, worker: WorkerId) {
+        let draining = self.fleet.member(worker).is_some_and(|m| m.draining);
+        if draining
+            && self.book.inflight(worker) == 0
+            && let Some(name) = self.fleet.name(worker)
+        {
+            self.remove_worker(&name);
+        }
+    }
+
+    // === impl fleet ===
+
+    /// The id of a known worker.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<WorkerId> {
+        self.fleet.find(name)
+    }
+
+    /// Registers a worker, or changes what is known of one; its cache, load and readiness stay.
+    pub fn add_worker(&mut self, name: &str, profile: Profile, now: Millis) -> WorkerId {
+        if let Some(id) = self.fleet.find(name) {
+            if let Some(member) = self.fleet.member_mut(id) {
+                member.profile = profile;
+                member.draining = false;
+                for (i, pool) in self.pools.iter_mut().enumerate() {
+                    if member.serves(PoolId(i as u32)) {
+                        pool.add_worker(id, member.profile.kv_blocks);
+                    }
+                }
+            }
+            return id;
+        }
+        let kv_blocks = profile.kv_blocks;
+        let id = self.fleet.add(name, profile, self.call, now);
+        self.book.add_worker(id);
+        for (i, pool) in self.pools.iter_mut().enumerate() {
+            if self
+                .fleet
+                .member(id)
+                .is_some_and(|m| m.serves(PoolId(i as u32)))
+            {
+                pool.add_worker(id, kv_blocks);
+            }
+        }
+        id
+    }
+
+    fn find_or_add(&mut self, name: &str) -> WorkerId {
+        let known = self.fleet.find(name);
+        known.unwrap_or_else(|| self.register(name, Millis(0)))
+    }
+
+    /// Marks a worker ready or not; what it holds stays known.
+    pub fn set_ready(&mut self, name: &str, ready: bool) {
+        let id = self.find_or_add(name);
+        if let Some(member) = self.fleet.member_mut(id) {
+            member.ready = ready;
+        }
+    }
+
+    /// Sets the relative capacity of a worker.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`].
+    pub fn set_weight(&mut self, name: &str, weight: f64) -> Result<()> {
+        let id = self.find_or_add(name);
+        self.book.set_weight(id, weight)
+    }
+
+    /// Replaces the engine report of a worker.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`].
+    pub fn set_report(&mut self, name: &str, report: Report) -> Result<()> {
+        report.check()?;
+        let id = self.find_or_add(name);
+        self.book.set_report(id, report)
+    }
+
+    /// Sets how many blocks a worker's cache holds. Returns whether it is known.
+    pub fn set_kv_blocks(&mut self, name: &str, kv_blocks: u32) -> bool {
+        let Some(id) = self.fleet.find(name) else {
+            return false;
+        };
+        let Some(member) = self.fleet.member_mut(id) else {
+            return false;
+        };
+        member.profile.kv_blocks = Some(kv_blocks);
+        for (i, pool) in self.pools.iter_mut().enumerate() {
+            if member.serves(PoolId(i as u32)) {
+                pool.add_worker(id, Some(kv_blocks));
+            }
+        }
+        true
+    }
+
+    /// A worker restarted: what it held is gone, its bookings stay, its slow start begins again.
+    pub fn reset_cache(&mut self, name: &str, now: Millis) -> bool {
+        let Some(id) = self.fleet.find(name) else {
+            return false;
+        };
+        for pool in &mut self.pools {
+            pool.clear(id);
+        }
+        if let Some(member) = self.fleet.member_mut(id) {
+            member.restart(now);
+        }
+        true
+    }
+
+    /// Lets a worker finish what it has; it leaves with its last booking. Returns whether it was known.
+    pub fn drain_worker(&mut self, name: &str) -> bool {
+        let Some(id) = self.fleet.find(name) else {
+            return false;
+        };
+        if let Some(member) = self.fleet.member_mut(id) {
+            member.draining = true;
+        }
+        self.leave_if_drained(id);
+        true
+    }
+
+    /// Forgets a worker, its blocks and its bookings. Returns whether it was known.
+    pub fn remove_worker(&mut self, name: &str) -> bool {
+        let Some((id, order)) = self.fleet.remove(name) else {
+            return false;
+        };
+        self.book.remove_worker(id);
+        for pool in &mut self.pools {
+            pool.remove_worker(id, order);
+        }
+        true
+    }
+
+    /// Starts over with an empty book and empty counters, as the child of a fork must. What workers hold stays known.
+    pub fn forget_bookings(&mut self) -> usize {
+        let open = self.book.close_all();
+        self.open.clear();
+        self.trail.clear();
+        self.ledger = Ledger::new(self.settings.records);
+        for pool in &mut self.pools {
+            pool.unproven.clear();
+        }
+        open
+    }
+
+    /// A selector of the same settings that knows nobody.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        let seed = self.settings.seed;
+        Self {
+            settings: self.settings.clone(),
+            rng: Rng::new(seed),
+            fleet: Fleet::default(),
+            book: LoadBook::default(),
+            pools: self.pools.iter().map(|pool| pool.fresh(seed)).collect(),
+            rows: Vec::new(),
+            call: 0,
+            open: Vec::new(),
+            trail: Trail::default(),
+            ledger: Ledger::new(self.settings.records),
+        }
+    }
+
+    // === impl introspection ===
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The load book.
+    #[must_use]
+    pub fn book(&self) -> &LoadBook {
+        &self.book
+    }
+
+    /// Counters and records.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Names and ids of the known workers, by slot.
+    #[must_use]
+    pub fn workers(&self) -> Vec<(Arc<str>, WorkerId)> {
+        self.fleet.ids()
+    }
+
+    /// What a registered worker is and whether it takes part in whole requests to the first pool.
+    #[must_use]
+    pub fn profile(&self, name: &str) -> Option<(&Profile, Standing)> {
+        let member = self.fleet.member(self.fleet.find(name)?)?;
+        let first = member.profile.pools.as_ref().and_then(|p| p.first());
+        let standing = member.standing(first.copied().unwrap_or_default(), Wanted::Decode);
+        Some((&member.profile, standing))
+    }
+
+    /// What decision `number` saw, `None` once it is no longer kept.
+    #[must_use]
+    pub fn seen_by(&self, number: u64) -> Option<Vec<Seen>> {
+        self.trail.get(number).map(<[Seen]>::to_vec)
+    }
+
+    /// What the next selection would pick and sees. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Selector::select`].
+    pub fn preview(
+        &mut self,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+    ) -> Result<(Pick, Vec<Seen>)> {
+        let decided = self.decide(offers, request, true)?;
+        let mut seen = Vec::with_capacity(offers.len());
+        self.see(offers, &decided, request, usize::MAX, &mut seen);
+        Ok((decided.pick, seen))
+    }
+
+    /// Distinct blocks known, of one worker or of all; 0 for an unknown worker and for rules that keep no index.
+    #[must_use]
+    pub fn block_count(&self, name: Option<&str>) -> u64 {
+        let id = name.map(|name| self.fleet.find(name));
+        let indexes = self.pools.iter().filter_map(|pool| pool.index.as_ref());
+        indexes
+            .map(|index| match id {
+                None => index.distinct_blocks(),
+                Some(id) => id.and_then(|id| index.block_count(id).ok()).unwrap_or(0),
+            })
+            .sum()
+    }
+
+    /// Bytes of the block indexes.
+    #[must_use]
+    pub fn index_bytes(&self) -> usize {
+        let indexes = self.pools.iter().filter_map(|pool| pool.index.as_ref());
+        indexes.map(Store::memory_bytes).sum()
+    }
+
+    /// Heap bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.book.memory_bytes()
+            + self.fleet.memory_bytes()
+            + self.rows.capacity() * size_of::<Candidate>()
+            + self.open.capacity() * size_of::<Open>()
+            + self.trail.memory_bytes()
+            + self.ledger.memory_bytes()
+            + self.pools.iter().map(Pool::memory_bytes).sum::<usize>()
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        self.book.validate()?;
+        for (name, id) in self.fleet.ids() {
+            if !self.fleet.is_current(id) || self.book.load(id).is_none() {
+                return Err(Error::Invariant(format!("worker {name:?} has no columns")));
+            }
+        }
+        for index in self.pools.iter().filter_map(|pool| pool.index.as_ref()) {
+            index.validate()?;
+        }
+        Ok(())
+    }
+}
+
+/// Records that the worker will hold the request's blocks.
+fn place(
+    pool: &mut Pool,
+    worker: WorkerId,
+    booking: BookingId,
+    request: &Request<'_>,
+) -> Result<()> {
+    let (Some(index), Some((hashes, _))) = (&mut pool.index, request.blocks) else {
+        return Ok(());
+    };
+    if hashes.is_empty() {
+        return Ok(());
+    }
+    let ttl = pool.placements.ttl_ms;
+    let expires = ttl.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
+    index.record(worker, hashes, Some(&pool.overlaps), expires)?;
+    if matches!(index, Store::Exact(_)) {
+        let held = pool.overlaps.of(index, worker.slot) as usize;
+        pool.unproven.placed(worker.slot, booking, hashes, held);
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! The arguments of one `select_worker` call, kept so that a decision can be retried.
+
+use std::sync::Arc;
+
+use cachelb_core::hashing::Namespace;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::args::ranged;
+use crate::hashing::objects;
+use crate::prompt::{Prompt, Reader, Scratch};
+
+/// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
+pub const MAX_TOKENS: u64 = 1 << 40;
+
+/// The arguments as they were given.
+#[derive(Debug, Default)]
+pub struct Call {
+    /// The caller's list; a router has its own.
+    pub workers: Option<Py<PyAny>>,
+    pub tokens: Option<Py<PyAny>>,
+    pub text: Option<Py<PyString>>,
+    pub messages: Option<Py<PyAny>>,
+    pub blocks: Option<Py<PyAny>>,
+    pub prompt_tokens: Option<u64>,
+    pub model: Option<Py<PyString>>,
+    pub lora: Option<Py<PyString>>,
+    pub cache_salt: Option<Py<PyString>>,
+    pub mm: Option<Py<PyAny>>,
+    pub session: Option<Py<PyString>>,
+    pub tenant: Option<Py<PyString>>,
+    pub priority: i64,
+    pub max_output_tokens: Option<u64>,
+    pub expected_output_tokens: Option<u64>,
+    pub among: Option<Py<PyAny>>,
+    pub exclude: Option<Py<PyAny>>,
+}
+
+fn copied(py: Python<'_>, value: Option<&Py<PyString>>) -> PyResult<Option<String>> {
+    value
+        .map(|text| Ok(text.bind(py).to_str()?.to_owned()))
+        .transpose()
+}
+
+impl Call {
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        let any = |value: &Option<Py<PyAny>>| value.as_ref().map(|v| v.clone_ref(py));
+        let text = |value: &Option<Py<PyString>>| value.as_ref().map(|v| v.clone_ref(py));
+        Self {
+            workers: any(&self.workers),
+            tokens: any(&self.tokens),
+            text: text(&self.text),
+            messages: any(&self.messages),
+            blocks: any(&self.blocks),
+            prompt_tokens: self.prompt_tokens,
+            model: text(&self.model),
+            lora: text(&self.lora),
+            cache_salt: text(&self.cache_salt),
+            mm: any(&self.mm),
+            session: text(&self.session),
+            tenant: text(&self.tenant),
+            priority: self.priority,
+            max_output_tokens: self.max_output_tokens,
+            expected_output_tokens: self.expected_output_tokens,
+            among: any(&self.among),
+            exclude: any(&self.exclude),
+        }
+    }
+
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let objects = [
+            &self.workers,
+            &self.tokens,
+            &self.messages,
+            &self.blocks,
+            &self.mm,
+            &self.among,
+            &self.exclude,
+        ];
+        objects.into_iter().try_for_each(|value| visit.call(value))
+    }
+
+    /// Reads the prompt as far as `reader` needs it; its hashes go to `scratch`. `model` is the name of a model that has
+    /// no index of its own.
+    pub fn prompt(
+        &self,
+        py: Python<'_>,
+        reader: &Reader,
+        model: Option<&str>,
+        scratch: &mut Scratch,
+    ) -> PyResult<Prompt> {
+        let namespace = self.namespace(py, model)?;
+        let given = [
+            self.tokens.is_some(),
+            self.text.is_some(),
+            self.messages.is_some(),
+            self.blocks.is_some(),
+        ];
+        if given.into_iter().filter(|given| *given).count() > 1 {
+            return Err(PyTypeError::new_err(
+                "give only one of tokens=, text=, messages= and blocks=",
+            ));
+        }
+        let mm = match &self.mm {
+            Some(mm) => objects(mm.bind(py))?,
+            None => Vec::new(),
+        };
+        let mut prompt = if let Some(tokens) = &self.tokens {
+            let prompt = reader.tokens(tokens.bind(py), namespace, &mm, scratch)?;
+            if let Some(length) = self.prompt_tokens.filter(|n| *n != prompt.length) {
+                let given = prompt.length;
+                return Err(PyValueError::new_err(format!(
+                    "prompt_tokens is {length} but tokens holds {given}; leave prompt_tokens out"
+                )));
+            }
+            prompt
+        } else if let Some(text) = &self.text {
+            reader.text(text.bind(py), self.prompt_tokens, namespace, scratch)?
+        } else if let Some(messages) = &self.messages {
+            let text = render(messages.bind(py))?;
+            reader.text(&text, self.prompt_tokens, namespace, scratch)?
+        } else if let Some(blocks) = &self.blocks {
+            reader.blocks(blocks.bind(py), self.prompt_tokens, scratch)?
+        } else {
+            Prompt::without_tokens(self.prompt_tokens.unwrap_or(0))
+        };
+        if let Some(session) = &self.session {
+            prompt.set_session(session.bind(py).to_str()?);
+        }
+        Ok(prompt)
+    }
+
+    fn namespace(&self, py: Python<'_>, model: Option<&str>) -> PyResult<Namespace> {
+        if self.lora.is_none() && self.cache_salt.is_none() {
+            return Ok(Namespace::default().with_model(model.unwrap_or("")));
+        }
+        let lora = copied(py, self.lora.as_ref())?;
+        let salt = copied(py, self.cache_salt.as_ref())?;
+        let namespace = Namespace::new(lora.as_deref(), salt.as_deref());
+        Ok(namespace.with_model(model.unwrap_or("")))
+    }
+}
+
+/// Messages as text: the one rendering there is lives in Python.
+fn render<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+    let py = messages.py();
+    let module = py.import(intern!(py, "cachelb.text"))?;
+    let text = module
+        .getattr(intern!(py, "render_messages"))?
+        .call1((messages,))?;
+    Ok(text.cast_into::<PyString>()?)
+}
+
+/// A count of tokens, or nothing.
+pub fn tokens(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
+    value.map(|v| ranged(v, name, 0, MAX_TOKENS)).transpose()
+}
+
+/// The keys of workers already tried for a request.
+pub type Tried = Vec<Arc<str>>;

@@ -1,0 +1,145 @@
+//! What a policy and a router share: the selector behind its lock, the clock, the numbers of decisions.
+//!
+//! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+
+use cachelb_core::ids::Millis;
+use cachelb_core::load::BookingId;
+use cachelb_core::router::{Ending, Selector, Usage};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+
+use crate::clock::Clock;
+use crate::error::enter;
+
+/// A selector that can be replaced once its lock can never be taken again, which is what a fork may leave behind.
+#[derive(Debug)]
+struct Shared {
+    selector: Mutex<Selector>,
+    next: OnceLock<Box<Self>>,
+}
+
+impl Shared {
+    fn new(selector: Selector) -> Self {
+        Self {
+            selector: Mutex::new(selector),
+            next: OnceLock::new(),
+        }
+    }
+
+    fn current(&self) -> &Mutex<Selector> {
+        let mut shared = self;
+        while let Some(next) = shared.next.get() {
+            shared = next;
+        }
+        &shared.selector
+    }
+
+    fn replace(&self, selector: Selector) {
+        let mut shared = self;
+        let mut new = Box::new(Self::new(selector));
+        while let Err(refused) = shared.next.set(new) {
+            new = refused;
+            let Some(next) = shared.next.get() else {
+                return;
+            };
+            shared = next;
+        }
+    }
+}
+
+/// The native state of a policy or a router.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Shared,
+    clock: Clock,
+    decisions: AtomicU64,
+    /// Tells the decision ids of this engine from those of others.
+    nonce: u32,
+}
+
+impl Engine {
+    pub fn new(selector: Selector, clock: Clock) -> Self {
+        Self {
+            shared: Shared::new(selector),
+            clock,
+            decisions: AtomicU64::new(0),
+            nonce: RandomState::new().hash_one(0) as u32,
+        }
+    }
+
+    /// Runs `work` on the selector. Keeps the GIL unless another thread holds the lock.
+    pub fn locked<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Selector) -> R + Send,
+    ) -> PyResult<R> {
+        let selector = self.shared.current();
+        enter(|| {
+            Ok(match selector.try_lock() {
+                Ok(mut selector) => work(&mut selector),
+                Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {
+                    py.detach(|| work(&mut selector.lock().unwrap_or_else(PoisonError::into_inner)))
+                }
+            })
+        })
+    }
+
+    /// Closes a booking. Returns whether it was open.
+    pub fn end(
+        &self,
+        booking: BookingId,
+        ending: Ending,
+        usage: Usage,
+        now: Millis,
+    ) -> PyResult<bool> {
+        // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
+        enter(|| {
+            let selector = self.shared.current();
+            let mut selector = selector.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(selector.close(booking, ending, usage, now))
+        })
+    }
+
+    /// The time now.
+    pub fn now(&self, py: Python<'_>) -> PyResult<Millis> {
+        self.clock.now(py)
+    }
+
+    /// The time now as far as it is known without running Python code.
+    pub fn last_now(&self) -> Millis {
+        self.clock.last()
+    }
+
+    /// The number of the next decision.
+    pub fn next_number(&self) -> u64 {
+        self.decisions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Identifier of decision `number`, unique within the process.
+    pub fn id(&self, number: u64) -> String {
+        format!("{:08x}-{number:x}", self.nonce)
+    }
+
+    /// In the child of a fork: forgets the bookings, which are the parent's. If a thread that does not exist here holds
+    /// the lock, `fresh` takes the selector's place. Returns the bookings forgotten, `None` for a selector that was
+    /// replaced.
+    pub fn after_fork(&self, fresh: impl FnOnce() -> Selector) -> Option<usize> {
+        match self.shared.current().try_lock() {
+            Ok(mut selector) => Some(selector.forget_bookings()),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().forget_bookings()),
+            Err(TryLockError::WouldBlock) => {
+                self.shared.replace(fresh());
+                None
+            }
+        }
+    }
+
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.clock.traverse(visit)
+    }
+}

@@ -1,0 +1,40 @@
+//! What a selection saw, as the value types of `cachelb.types`.
+
+use cachelb_core::router::{Pick, Seen};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+/// An `Explanation` of `pick`.
+pub fn explanation<'py>(
+    py: Python<'py>,
+    key: &str,
+    pick: &Pick,
+    seen: &[Seen],
+) -> PyResult<Bound<'py, PyAny>> {
+    let types = py.import(intern!(py, "cachelb.types"))?;
+    let view = types.getattr(intern!(py, "CandidateView"))?;
+    let mut views = Vec::with_capacity(seen.len());
+    for row in seen {
+        let fields = PyDict::new(py);
+        fields.set_item("key", &*row.name)?;
+        fields.set_item("state", row.standing.describe())?;
+        fields.set_item("picked", row.picked)?;
+        fields.set_item("overlap_blocks", row.overlap_blocks)?;
+        fields.set_item("matched_tokens", row.matched_tokens)?;
+        fields.set_item("inflight", row.inflight)?;
+        fields.set_item("pending_prefill_tokens", row.pending_prefill_tokens)?;
+        fields.set_item("decode_blocks", row.decode_blocks)?;
+        fields.set_item("weight", row.weight)?;
+        fields.set_item("score", row.score.get())?;
+        views.push(view.call((), Some(&fields))?);
+    }
+    let fields = PyDict::new(py);
+    fields.set_item("key", key)?;
+    fields.set_item("reason", pick.reason.name())?;
+    fields.set_item("matched_tokens", pick.matched_tokens)?;
+    fields.set_item("candidates", PyTuple::new(py, views)?)?;
+    types
+        .getattr(intern!(py, "Explanation"))?
+        .call((), Some(&fields))
+}

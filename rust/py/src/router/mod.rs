@@ -1,0 +1,527 @@
+//! The native base class of the router: registered workers, several models, roles and ranks.
+
+mod pools;
+mod roster;
+mod select;
+mod views;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cachelb_core::ids::Millis;
+use cachelb_core::load::Report;
+use cachelb_core::router::{PairTerms, Profile, Role, Selector};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
+
+use crate::args::{ranged, type_name};
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::error::to_python;
+use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis, number};
+use crate::policy::callable;
+use crate::prompt::Reader;
+use crate::workers::{key_of, name_of};
+
+use self::roster::{Roster, Seat};
+
+/// A worker may have that many data-parallel ranks.
+const MAX_DP_SIZE: u64 = 4096;
+
+/// Native half of the router: fleet, loads, block indexes and rules.
+#[pyclass(subclass, frozen, generic, weakref, dict, module = "cachelb._core")]
+#[derive(Debug)]
+pub struct NativeRouter {
+    engine: Arc<Engine>,
+    roster: Roster,
+    /// By pool.
+    readers: Mutex<Arc<[Reader]>>,
+    key: Option<Py<PyAny>>,
+    terms: PairTerms,
+    /// Requests that wait for a worker.
+    waiters: AtomicUsize,
+    /// What the selector was made of, for the child of a fork that cannot use it.
+    template: Mutex<Selector>,
+}
+
+impl NativeRouter {
+    fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
+        name_of(worker, self.key.as_ref())
+    }
+
+    /// Names of the candidates of a registered worker.
+    fn candidates(&self, worker: &Bound<'_, PyAny>) -> PyResult<Vec<Arc<str>>> {
+        let key = self.key_name(worker)?;
+        let now = self.roster.now();
+        let seat = now
+            .seat(&key)
+            .ok_or_else(|| unknown_worker(worker.py(), &key))?;
+        Ok(seat.offers().into_iter().map(|offer| offer.name).collect())
+    }
+
+    fn with_candidates<R: Send>(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        work: impl Fn(&mut Selector, &str) -> R + Send + Sync,
+    ) -> PyResult<Vec<R>> {
+        let names = self.candidates(worker)?;
+        self.engine.locked(worker.py(), |selector| {
+            names.iter().map(|name| work(selector, name)).collect()
+        })
+    }
+
+    /// A booking was released: whoever waits may try again.
+    pub fn released(router: &Py<Self>) -> PyResult<()> {
+        if router.get().waiters.load(Ordering::Relaxed) > 0 {
+            Python::attach(|py| router.call_method0(py, intern!(py, "_wake")))?;
+        }
+        Ok(())
+    }
+
+    fn readers(&self) -> Arc<[Reader]> {
+        Arc::clone(&self.readers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn unknown_worker(py: Python<'_>, key: &str) -> PyErr {
+    let class = || -> PyResult<PyErr> {
+        let class = py.import("cachelb.errors")?.getattr("UnknownWorkerError")?;
+        let text = format!("worker {key:?} is not registered; add_worker() it first");
+        Ok(PyErr::from_value(class.call1((text,))?))
+    };
+    class().unwrap_or_else(|error| error)
+}
+
+fn role(value: &str) -> PyResult<Role> {
+    [Role::Both, Role::Prefill, Role::Decode]
+        .into_iter()
+        .find(|role| role.name() == value)
+        .ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "role must be \"both\", \"prefill\" or \"decode\", got {value:?}"
+            ))
+        })
+}
+
+#[pymethods]
+impl NativeRouter {
+    #[new]
+    #[pyo3(signature = (pools, settings, *, key=None, clock=None))]
+    fn new(
+        pools: &Bound<'_, PyList>,
+        settings: &Bound<'_, PyDict>,
+        key: Option<Bound<'_, PyAny>>,
+        clock: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let given = Options(settings);
+        let settings = pools::settings(&given)?;
+        let seed = settings.seed;
+        let hash_seed = given.integer("hash_seed", 0, u64::MAX)?;
+        let mut specs = pools.iter();
+        let first = specs
+            .next()
+            .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;
+        let first = pools::read(first.cast::<PyDict>()?, seed, hash_seed)?;
+        let mut readers = vec![first.reader];
+        let mut selector = Selector::new(settings, first.settings);
+        let roster = Roster::default();
+        for spec in specs {
+            let pool = pools::read(spec.cast::<PyDict>()?, seed, hash_seed)?;
+            let id = selector.add_pool(pool.settings);
+            readers.push(pool.reader);
+            if let Some(model) = pool.model {
+                roster.add_model(spec.py(), model, id);
+            }
+        }
+        Ok(Self {
+            template: Mutex::new(selector.fresh()),
+            engine: Arc::new(Engine::new(selector, Clock::new(clock)?)),
+            roster,
+            waiters: AtomicUsize::new(0),
+            readers: Mutex::new(readers.into()),
+            key: callable("key", key)?,
+            terms: PairTerms {
+                uncached_token_threshold: given.integer(
+                    "pd_uncached_token_threshold",
+                    0,
+                    1 << 40,
+                )?,
+                fallback: given.flag("pd_fallback")?,
+            },
+        })
+    }
+
+    /// Registers a worker, or changes what is known of one. Returns whether it is new.
+    #[pyo3(signature = (worker, *, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None))]
+    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+    fn _add_worker(
+        &self,
+        py: Python<'_>,
+        worker: &Bound<'_, PyAny>,
+        weight: Option<&Bound<'_, PyAny>>,
+        role: &str,
+        dp_size: Option<&Bound<'_, PyAny>>,
+        models: Option<Vec<String>>,
+        gpu: Option<String>,
+        kv_blocks: Option<&Bound<'_, PyAny>>,
+        slow_start_s: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let key = key_of(worker, self.key.as_ref().map(|key| key.bind(py)), 0)?;
+        let key: Arc<str> = key.to_str()?.into();
+        if key.is_empty() {
+            return Err(PyValueError::new_err(
+                "the key of a worker must not be empty",
+            ));
+        }
+        let weight = match weight {
+            Some(weight) => number("weight", weight, ABOVE_ZERO)?,
+            None => 1.0,
+        };
+        let slow_start = match slow_start_s {
+            Some(seconds) => millis(number("slow_start_s", seconds, NOT_NEGATIVE)?),
+            None => 0,
+        };
+        let dp_size = match dp_size {
+            Some(size) => ranged(size, "dp_size", 1, MAX_DP_SIZE)? as u32,
+            None => 1,
+        };
+        let pools = models
+            .filter(|models| !models.is_empty())
+            .map(|models| {
+                let known = self.roster.now();
+                let pool = |model: &String| {
+                    known.models.get(model).copied().ok_or_else(|| {
+                        PyValueError::new_err(format!("model {model:?} has no pool"))
+                    })
+                };
+                models.iter().map(pool).collect::<PyResult<_>>()
+            })
+            .transpose()?;
+        let profile = Profile {
+            role: self::role(role)?,
+            pools,
+            kv_blocks: kv_blocks
+                .map(|n| ranged(n, "kv_blocks", 1, u64::from(u32::MAX)))
+                .transpose()?
+                .map(|n| n as u32),
+            slow_start_ms: slow_start,
+        };
+        let now = self.engine.now(py)?;
+        let seat = Seat {
+            object: worker.clone().unbind(),
+            key: Arc::clone(&key),
+            dp_size,
+            gpu: gpu.map(Into::into),
+            pools: profile.pools.clone(),
+        };
+        let before = self.roster.now();
+        let old: Vec<Arc<str>> = before
+            .seat(&key)
+            .map(|seat| seat.offers().into_iter().map(|o| o.name).collect())
+            .unwrap_or_default();
+        let names: Vec<Arc<str>> = seat.offers().into_iter().map(|o| o.name).collect();
+        self.engine
+            .locked(py, |selector| {
+                for gone in old.iter().filter(|name| !names.contains(name)) {
+                    selector.remove_worker(gone);
+                }
+                for name in &names {
+                    selector.add_worker(name, profile.clone(), now);
+                    selector.set_weight(name, weight)?;
+                }
+                Ok(())
+            })?
+            .map_err(|error| to_python(&error))?;
+        self.roster.change(py, |seats| {
+            match seats.iter_mut().find(|old| old.key == key) {
+                Some(old) => *old = seat,
+                None => seats.push(seat),
+            }
+        });
+        Ok(old.is_empty())
+    }
+
+    /// Opens the index of one more model.
+    fn _add_pool(&self, spec: &Bound<'_, PyDict>, seed: u64, hash_seed: u64) -> PyResult<()> {
+        let py = spec.py();
+        let pool = pools::read(spec, seed, hash_seed)?;
+        let model = pool
+            .model
+            .ok_or_else(|| PyValueError::new_err("a pool needs a model"))?;
+        let fresh = pools::read(spec, seed, hash_seed)?;
+        let id = self
+            .engine
+            .locked(py, |selector| selector.add_pool(pool.settings))?;
+        self.template
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add_pool(fresh.settings);
+        let mut readers = self.readers().to_vec();
+        readers.push(pool.reader);
+        *self.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers.into();
+        self.roster.add_model(py, model, id);
+        Ok(())
+    }
+
+    /// Names of the models that have an index of their own.
+    fn _models(&self) -> Vec<String> {
+        let mut models: Vec<String> = self.roster.now().models.keys().cloned().collect();
+        models.sort();
+        models
+    }
+
+    /// Takes a worker out: at once, or when its last request ends.
+    #[pyo3(signature = (worker, *, drain=false))]
+    fn remove_worker(&self, worker: &Bound<'_, PyAny>, drain: bool) -> PyResult<bool> {
+        let py = worker.py();
+        let key = self.key_name(worker)?;
+        let before = self.roster.now();
+        let Some(seat) = before.seat(&key) else {
+            return Ok(false);
+        };
+        let names: Vec<Arc<str>> = seat.offers().into_iter().map(|offer| offer.name).collect();
+        self.engine.locked(py, |selector| {
+            for name in &names {
+                if drain {
+                    selector.drain_worker(name);
+                } else {
+                    selector.remove_worker(name);
+                }
+            }
+        })?;
+        self.roster
+            .change(py, |seats| seats.retain(|seat| *seat.key != *key));
+        Ok(true)
+    }
+
+    /// Marks a worker ready or not; what it holds stays known.
+    fn _set_ready(&self, worker: &Bound<'_, PyAny>, ready: bool) -> PyResult<()> {
+        self.with_candidates(worker, |selector, name| selector.set_ready(name, ready))?;
+        Ok(())
+    }
+
+    /// Puts another object in the place of a registered worker's.
+    fn _replace_object(&self, py: Python<'_>, key: &str, worker: &Bound<'_, PyAny>) {
+        let same = |seat: &Seat| seat.object.as_ptr() == worker.as_ptr();
+        if self.roster.now().seat(key).is_none_or(same) {
+            return;
+        }
+        self.roster.change(py, |seats| {
+            if let Some(seat) = seats.iter_mut().find(|seat| *seat.key == *key) {
+                seat.object = worker.clone().unbind();
+            }
+        });
+    }
+
+    /// Block sizes of the models a worker serves.
+    fn _block_sizes(&self, worker: &Bound<'_, PyAny>) -> PyResult<HashSet<usize>> {
+        let key = self.key_name(worker)?;
+        let now = self.roster.now();
+        let seat = now
+            .seat(&key)
+            .ok_or_else(|| unknown_worker(worker.py(), &key))?;
+        let readers = self.readers();
+        let size = |reader: &Reader| reader.hasher.block_size();
+        Ok(match &seat.pools {
+            Some(pools) => pools
+                .iter()
+                .map(|pool| size(&readers[pool.0 as usize]))
+                .collect(),
+            None => readers.iter().map(size).collect(),
+        })
+    }
+
+    /// Sets how many blocks the cache of a worker holds, each rank as many.
+    fn _set_kv_blocks(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        kv_blocks: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let kv_blocks = ranged(kv_blocks, "kv_blocks", 1, u64::from(u32::MAX))? as u32;
+        self.with_candidates(worker, |selector, name| {
+            selector.set_kv_blocks(name, kv_blocks)
+        })?;
+        Ok(())
+    }
+
+    /// GPU models by worker, of the workers that have one named.
+    fn _gpus(&self) -> HashMap<String, String> {
+        let now = self.roster.now();
+        let named = now.seats.iter().filter_map(|seat| {
+            let gpu = seat.gpu.as_ref()?;
+            Some((seat.key.to_string(), gpu.to_string()))
+        });
+        named.collect()
+    }
+
+    /// Drops what a worker holds.
+    fn reset_cache(&self, worker: &Bound<'_, PyAny>) -> PyResult<()> {
+        let now = self.engine.now(worker.py())?;
+        self.with_candidates(worker, |selector, name| selector.reset_cache(name, now))?;
+        Ok(())
+    }
+
+    /// Replaces what the engine of a worker reports about itself.
+    #[pyo3(signature = (
+        worker, *, running=None, waiting=None, queued_tokens=None, kv_usage=None, prefill_tps=None, gen_tps=None, age_s=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+    fn update_load(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        running: Option<&Bound<'_, PyAny>>,
+        waiting: Option<&Bound<'_, PyAny>>,
+        queued_tokens: Option<&Bound<'_, PyAny>>,
+        kv_usage: Option<&Bound<'_, PyAny>>,
+        prefill_tps: Option<&Bound<'_, PyAny>>,
+        gen_tps: Option<&Bound<'_, PyAny>>,
+        age_s: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let read = |name, value: Option<&Bound<'_, PyAny>>, range| {
+            value.map(|value| number(name, value, range)).transpose()
+        };
+        let age = read("age_s", age_s, NOT_NEGATIVE)?.map_or(0, millis);
+        let names = self.candidates(worker)?;
+        // A report speaks for the worker; its ranks share what it counts.
+        let ranks = names.len() as f64;
+        let share = |value: Option<f64>| value.map(|value| value / ranks);
+        let now = self.engine.now(worker.py())?;
+        let report = Report {
+            running: share(read("running", running, NOT_NEGATIVE)?).into(),
+            waiting: share(read("waiting", waiting, NOT_NEGATIVE)?).into(),
+            queued_tokens: share(read("queued_tokens", queued_tokens, NOT_NEGATIVE)?).into(),
+            kv_usage: read("kv_usage", kv_usage, FRACTION)?.into(),
+            prefill_tps: share(read("prefill_tps", prefill_tps, ABOVE_ZERO)?).into(),
+            gen_tps: share(read("gen_tps", gen_tps, NOT_NEGATIVE)?).into(),
+            at: Millis(now.0.saturating_sub(age)),
+        };
+        self.engine
+            .locked(worker.py(), |selector| {
+                names
+                    .iter()
+                    .try_for_each(|name| selector.set_report(name, report))
+            })?
+            .map_err(|error| to_python(&error))
+    }
+
+    /// Keys of the registered workers, in order of registration.
+    fn keys(&self) -> Vec<String> {
+        let now = self.roster.now();
+        now.seats.iter().map(|seat| seat.key.to_string()).collect()
+    }
+
+    /// The registered workers, in the same order.
+    fn workers(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
+        let now = self.roster.now();
+        now.seats
+            .iter()
+            .map(|seat| seat.object.clone_ref(py))
+            .collect()
+    }
+
+    /// Key of a worker given as itself or as its key.
+    fn key_of(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
+        self.key_name(worker)
+    }
+
+    /// Tells how many requests wait for a worker; while there are any, every release calls `_wake`.
+    fn _set_waiters(&self, count: usize) {
+        self.waiters.store(count, Ordering::Relaxed);
+    }
+
+    /// In the child of a fork: forgets the parent's bookings. Returns how many, None if the state had to be built anew.
+    fn _after_fork(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        let template = self
+            .template
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .fresh();
+        let now = self.engine.now(py)?;
+        let forgotten = self.engine.after_fork(|| template);
+        if forgotten.is_none() {
+            let names: Vec<Arc<str>> = self
+                .roster
+                .now()
+                .seats
+                .iter()
+                .flat_map(Seat::offers)
+                .map(|offer| offer.name)
+                .collect();
+            self.engine.locked(py, |selector| {
+                for name in names {
+                    selector.add_worker(&name, Profile::default(), now);
+                }
+            })?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Requests in flight by candidate.
+    fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let rows = self.engine.locked(py, |selector| {
+            let book = selector.book();
+            selector
+                .workers()
+                .into_iter()
+                .map(|(name, id)| (name, book.inflight(id)))
+                .collect::<Vec<_>>()
+        })?;
+        let loads = PyDict::new(py);
+        for (name, inflight) in rows {
+            loads.set_item(&*name, inflight)?;
+        }
+        Ok(loads)
+    }
+
+    /// Distinct blocks known, of one worker or of all.
+    #[pyo3(signature = (worker=None))]
+    fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+        match worker {
+            None => self
+                .engine
+                .locked(py, |selector| selector.block_count(None)),
+            Some(worker) => Ok(self
+                .with_candidates(worker, |selector, name| selector.block_count(Some(name)))?
+                .into_iter()
+                .sum()),
+        }
+    }
+
+    /// Bytes of native memory in use.
+    #[getter]
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.engine.locked(py, |selector| selector.memory_bytes())
+    }
+
+    /// Recounts everything.
+    fn validate(&self, py: Python<'_>) -> PyResult<()> {
+        self.engine
+            .locked(py, |selector| selector.validate())?
+            .map_err(|error| to_python(&error))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.key)?;
+        self.engine.traverse(&visit)?;
+        self.roster.traverse(&visit)
+    }
+}
+
+/// An argument that is a `str`, or nothing.
+fn text<'py>(
+    name: &str,
+    value: Option<Bound<'py, PyAny>>,
+) -> PyResult<Option<Bound<'py, PyString>>> {
+    value
+        .map(|value| {
+            let found = type_name(&value);
+            value
+                .cast_into::<PyString>()
+                .map_err(|_| PyTypeError::new_err(format!("{name} must be str, not {found}")))
+        })
+        .transpose()
+}

@@ -1,0 +1,97 @@
+//! Settings of a router and of its models, from dictionaries made by the Python half.
+
+use cachelb_core::hashing::Hasher;
+use cachelb_core::policy::Rule;
+use cachelb_core::router::{Breaker, Placements, PoolSettings, Settings, Veto};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis, number};
+use crate::options::{Common, Need, placements, read_rule};
+use crate::prompt::Reader;
+
+/// Finished requests remembered for records and statistics.
+const RECORDS: usize = 4096;
+/// How long a worker that answered 429 or 503 is passed over.
+const BACKPRESSURE_MS: u64 = 500;
+
+/// What holds for the whole fleet.
+pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
+    let bound = |name, range| {
+        let value = given.optional(name)?;
+        value.map(|value| number(name, &value, range)).transpose()
+    };
+    let megabytes = given.optional("max_memory_mb")?;
+    let megabytes = megabytes
+        .map(|value| number("max_memory_mb", &value, ABOVE_ZERO))
+        .transpose()?;
+    let failures = given.integer("breaker_failures", 0, u64::from(u32::MAX))? as u32;
+    Ok(Settings {
+        seed: given.integer("seed", 0, u64::MAX)?,
+        booking_ttl_ms: millis(given.number("booking_ttl_s", ABOVE_ZERO)?),
+        max_report_age_ms: millis(given.number("max_report_age_s", ABOVE_ZERO)?),
+        registered: true,
+        veto: Veto {
+            kv_usage: bound("veto_kv_usage", FRACTION)?,
+            waiting: bound("veto_waiting", NOT_NEGATIVE)?,
+        },
+        breaker: (failures > 0).then_some(Breaker {
+            failures,
+            cooldown_ms: millis(given.number("breaker_cooldown_s", ABOVE_ZERO)?),
+            backpressure_ms: BACKPRESSURE_MS,
+        }),
+        #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
+        max_memory_bytes: megabytes.map(|mb| (mb * 1_048_576.0) as usize),
+        records: RECORDS,
+    })
+}
+
+/// One model's part of the router.
+pub struct Pool {
+    pub model: Option<String>,
+    pub settings: PoolSettings,
+    pub reader: Reader,
+}
+
+/// Reads `{"model", "block_size", "rule", "prefill", "decode", "shadows"}`, rules being pairs of name and options.
+pub fn read(spec: &Bound<'_, PyDict>, seed: u64, hash_seed: u64) -> PyResult<Pool> {
+    let given = Options(spec);
+    let block_size = given.integer("block_size", 1, 1024)? as u32;
+    let mut need = Need::default();
+    let mut kept: Option<Placements> = None;
+    let mut rule = |pair: &Bound<'_, PyAny>| -> PyResult<Box<dyn Rule>> {
+        let (name, options): (String, Bound<'_, PyDict>) = pair.extract()?;
+        let options = Options(&options);
+        let ruled = read_rule(&name, &options, Common { seed })?;
+        need = need.and(ruled.need);
+        if kept.is_none() && ruled.rule.records_placement() {
+            kept = Some(placements(&options)?);
+        }
+        Ok(ruled.rule)
+    };
+    let main = rule(&given.required("rule")?)?;
+    let mut half = |name: &str| given.optional(name)?.map(|pair| rule(&pair)).transpose();
+    let (prefill, decode) = (half("prefill")?, half("decode")?);
+    let shadows = given
+        .required("shadows")?
+        .try_iter()?
+        .map(|pair| rule(&pair?))
+        .collect::<PyResult<Vec<_>>>()?;
+    let placements = kept.unwrap_or_default();
+    let hasher = Hasher::new(placements.scheme, block_size as usize, hash_seed)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let model = given.optional("model")?;
+    Ok(Pool {
+        model: model.map(|model| model.extract()).transpose()?,
+        settings: PoolSettings {
+            block_size,
+            placements,
+            rule: main,
+            prefill,
+            decode,
+            shadows,
+        },
+        reader: Reader { hasher, need },
+    })
+}

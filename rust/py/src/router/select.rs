@@ -1,0 +1,341 @@
+//! The selections of a router.
+
+use std::sync::Arc;
+
+use cachelb_core::Result;
+use cachelb_core::router::{Offer, Pick, PoolId, Request, Seen, Selector};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use super::roster::Registered;
+use super::{NativeRouter, text};
+use crate::call::{self, Call, Tried};
+use crate::decision::{Decision, Owner, Selected};
+use crate::explain::explanation;
+use crate::policy::no_worker;
+use crate::prompt::{Scratch, with_scratch};
+use crate::workers::{Limits, readable_again};
+
+/// What the selection step returns, and the workers it chose from.
+struct Outcome<T> {
+    found: T,
+    registered: Arc<Registered>,
+    /// What the picks' offers were.
+    offers: Vec<Offer>,
+    number: u64,
+    prompt_tokens: u64,
+}
+
+impl<T> Outcome<T> {
+    fn selected(
+        &self,
+        py: Python<'_>,
+        pick: Pick,
+        seen: Option<Vec<Seen>>,
+        tried: Tried,
+    ) -> Selected {
+        let seat = self.registered.seat_of(pick.offer);
+        Selected {
+            worker: seat.object.clone_ref(py),
+            key: Arc::clone(&seat.key),
+            rank: self.offers[pick.offer].rank,
+            number: self.number,
+            pick,
+            prompt_tokens: self.prompt_tokens,
+            tried,
+            seen,
+        }
+    }
+}
+
+impl NativeRouter {
+    /// Selects for `call`, leaving out the workers already `tried`.
+    pub fn select(
+        slf: &Bound<'_, Self>,
+        call: Call,
+        tried: Tried,
+        dry_run: bool,
+    ) -> PyResult<Decision> {
+        let (py, this) = (slf.py(), slf.get());
+        let outcome = with_scratch(|scratch| {
+            this.step(py, &call, &tried, scratch, |selector, offers, request| {
+                if dry_run {
+                    let (pick, seen) = selector.preview(offers, request)?;
+                    return Ok((pick, Some(seen)));
+                }
+                Ok((selector.select(offers, request, false)?, None))
+            })
+        })?;
+        let (pick, seen) = outcome.found.clone();
+        let selected = outcome.selected(py, pick, seen, tried);
+        this.finish(outcome);
+        Ok(Decision::new(
+            Arc::clone(&this.engine),
+            Owner::Router(slf.clone().unbind()),
+            call,
+            selected,
+        ))
+    }
+
+    fn finish<T>(&self, outcome: Outcome<T>) {
+        self.roster.give_back(&outcome.registered, outcome.offers);
+    }
+
+    /// Reads `call`, then runs `step` as one atomic step.
+    fn step<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: &Call,
+        tried: &[Arc<str>],
+        scratch: &mut Scratch,
+        step: impl FnOnce(&mut Selector, &mut [Offer], &Request<'_>) -> Result<T> + Send,
+    ) -> PyResult<Outcome<T>> {
+        let now = self.engine.now(py)?;
+        let registered = self.roster.now();
+        let name = call.model.as_ref().map(|model| model.bind(py).to_str());
+        let name = name.transpose()?.filter(|name| !name.is_empty());
+        let pool = name.and_then(|name| registered.models.get(name).copied());
+        // A model without an index of its own shares the first one, in a namespace of its own.
+        let shared = if pool.is_none() { name } else { None };
+        let pool = pool.unwrap_or(PoolId(0));
+        let readers = self.readers();
+        let prompt = call.prompt(py, &readers[pool.0 as usize], shared, scratch)?;
+        let limits = Limits::read(py, call, tried, self.key.as_ref().map(|key| key.bind(py)))?;
+        let mut offers = self.roster.offers(&registered);
+        if let Some(limits) = limits {
+            limits.apply(&mut offers);
+        }
+        let number = self.engine.next_number();
+        let request = Request {
+            pool,
+            blocks: prompt
+                .blocks
+                .map(|origin| (scratch.hashes.as_slice(), origin)),
+            prompt_tokens: prompt.length,
+            key: prompt.key(),
+            key_is_session: prompt.key_is_session(),
+            expected_output_tokens: call.expected_output_tokens.or(call.max_output_tokens),
+            attempt: tried.len() as u32,
+            number,
+            now,
+            ..Request::default()
+        };
+        let found = self
+            .engine
+            .locked(py, |selector| step(selector, &mut offers, &request))?;
+        match found {
+            Ok(found) => Ok(Outcome {
+                found,
+                registered,
+                offers,
+                number,
+                prompt_tokens: prompt.length,
+            }),
+            Err(error) => Err(no_worker(py, &offers, &error)?),
+        }
+    }
+}
+
+#[pymethods]
+impl NativeRouter {
+    /// Picks a worker, books its load and records the placement.
+    #[pyo3(signature = (
+        *, tokens=None, text=None, messages=None, blocks=None, prompt_tokens=None, model=None, lora=None,
+        cache_salt=None, mm=None, session=None, tenant=None, priority=0, max_output_tokens=None,
+        expected_output_tokens=None, among=None, exclude=None, dry_run=false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+    fn select_worker(
+        slf: &Bound<'_, Self>,
+        tokens: Option<Bound<'_, PyAny>>,
+        text: Option<Bound<'_, PyAny>>,
+        messages: Option<Bound<'_, PyAny>>,
+        blocks: Option<Bound<'_, PyAny>>,
+        prompt_tokens: Option<Bound<'_, PyAny>>,
+        model: Option<Bound<'_, PyAny>>,
+        lora: Option<Bound<'_, PyAny>>,
+        cache_salt: Option<Bound<'_, PyAny>>,
+        mm: Option<Bound<'_, PyAny>>,
+        session: Option<Bound<'_, PyAny>>,
+        tenant: Option<Bound<'_, PyAny>>,
+        priority: i64,
+        max_output_tokens: Option<Bound<'_, PyAny>>,
+        expected_output_tokens: Option<Bound<'_, PyAny>>,
+        among: Option<Bound<'_, PyAny>>,
+        exclude: Option<Bound<'_, PyAny>>,
+        dry_run: bool,
+    ) -> PyResult<Decision> {
+        let call = read(
+            tokens,
+            text,
+            messages,
+            blocks,
+            prompt_tokens,
+            model,
+            lora,
+            cache_salt,
+            mm,
+            session,
+            tenant,
+            priority,
+            max_output_tokens,
+            expected_output_tokens,
+            among,
+            exclude,
+        )?;
+        Self::select(slf, call, Vec::new(), dry_run)
+    }
+
+    /// Picks a prefill and a decode worker; the first is None if the second does both.
+    #[pyo3(signature = (*, dry_run=false, **arguments))]
+    fn _select_pair(
+        slf: &Bound<'_, Self>,
+        dry_run: bool,
+        arguments: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<(Option<Decision>, Decision)> {
+        let (py, this) = (slf.py(), slf.get());
+        let call = from_keywords(arguments)?;
+        let terms = this.terms;
+        let outcome = with_scratch(|scratch| {
+            this.step(py, &call, &[], scratch, |selector, offers, request| {
+                selector.select_pair(offers, request, terms, dry_run)
+            })
+        })?;
+        let (prefill, decode) = outcome.found;
+        let decision = |pick: Pick, call: Call| {
+            Decision::new(
+                Arc::clone(&this.engine),
+                Owner::Router(slf.clone().unbind()),
+                call,
+                outcome.selected(py, pick, None, Vec::new()),
+            )
+        };
+        let prefill = prefill.map(|pick| decision(pick, call.clone_ref(py)));
+        let decode = decision(decode, call);
+        this.finish(outcome);
+        Ok((prefill, decode))
+    }
+
+    /// What the next selection would pick, and what it sees of every worker.
+    #[pyo3(signature = (**arguments))]
+    fn _explain<'py>(
+        slf: &Bound<'py, Self>,
+        arguments: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), slf.get());
+        let call = from_keywords(arguments)?;
+        let outcome =
+            with_scratch(|scratch| this.step(py, &call, &[], scratch, Selector::preview))?;
+        let (pick, seen) = &outcome.found;
+        let key = &outcome.registered.seat_of(pick.offer).key;
+        let result = explanation(py, key, pick, seen);
+        this.finish(outcome);
+        result
+    }
+}
+
+/// The arguments of `select_worker` from a dictionary; one that is absent is as if None.
+fn from_keywords(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
+    let Some(given) = arguments else {
+        return Ok(Call::default());
+    };
+    let get = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
+        Ok(given.get_item(name)?.filter(|value| !value.is_none()))
+    };
+    let names = [
+        "tokens",
+        "text",
+        "messages",
+        "blocks",
+        "prompt_tokens",
+        "model",
+        "lora",
+        "cache_salt",
+        "mm",
+        "session",
+        "tenant",
+        "priority",
+        "max_output_tokens",
+        "expected_output_tokens",
+        "among",
+        "exclude",
+    ];
+    for key in given.keys() {
+        let key = key.cast_into::<PyString>()?;
+        if !names.contains(&key.to_str()?) {
+            return Err(PyTypeError::new_err(format!(
+                "unexpected keyword argument {key:?}; there are {}",
+                names.join(", ")
+            )));
+        }
+    }
+    let priority = get("priority")?.map(|value| value.extract()).transpose()?;
+    read(
+        get("tokens")?,
+        get("text")?,
+        get("messages")?,
+        get("blocks")?,
+        get("prompt_tokens")?,
+        get("model")?,
+        get("lora")?,
+        get("cache_salt")?,
+        get("mm")?,
+        get("session")?,
+        get("tenant")?,
+        priority.unwrap_or(0),
+        get("max_output_tokens")?,
+        get("expected_output_tokens")?,
+        get("among")?,
+        get("exclude")?,
+    )
+}
+
+#[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+fn read(
+    tokens: Option<Bound<'_, PyAny>>,
+    prompt: Option<Bound<'_, PyAny>>,
+    messages: Option<Bound<'_, PyAny>>,
+    blocks: Option<Bound<'_, PyAny>>,
+    prompt_tokens: Option<Bound<'_, PyAny>>,
+    model: Option<Bound<'_, PyAny>>,
+    lora: Option<Bound<'_, PyAny>>,
+    cache_salt: Option<Bound<'_, PyAny>>,
+    mm: Option<Bound<'_, PyAny>>,
+    session: Option<Bound<'_, PyAny>>,
+    tenant: Option<Bound<'_, PyAny>>,
+    priority: i64,
+    max_output_tokens: Option<Bound<'_, PyAny>>,
+    expected_output_tokens: Option<Bound<'_, PyAny>>,
+    among: Option<Bound<'_, PyAny>>,
+    exclude: Option<Bound<'_, PyAny>>,
+) -> PyResult<Call> {
+    let kept = |argument, items: Option<Bound<'_, PyAny>>| {
+        items
+            .map(|items| readable_again(argument, items).map(Bound::unbind))
+            .transpose()
+    };
+    let text = |name, value| -> PyResult<Option<Py<PyString>>> {
+        Ok(text(name, value)?.map(Bound::unbind))
+    };
+    let count = |name, value: Option<Bound<'_, PyAny>>| call::tokens(name, value.as_ref());
+    Ok(Call {
+        workers: None,
+        tokens: tokens.map(Bound::unbind),
+        text: text("text", prompt)?,
+        messages: messages.map(Bound::unbind),
+        blocks: blocks.map(Bound::unbind),
+        prompt_tokens: count("prompt_tokens", prompt_tokens)?,
+        model: text("model", model)?,
+        lora: text("lora", lora)?,
+        cache_salt: text("cache_salt", cache_salt)?,
+        mm: mm.map(Bound::unbind),
+        session: text("session", session)?,
+        tenant: text("tenant", tenant)?,
+        priority,
+        max_output_tokens: count("max_output_tokens", max_output_tokens)?,
+        expected_output_tokens: count("expected_output_tokens", expected_output_tokens)?,
+        among: kept("among", among)?,
+        exclude: kept("exclude", exclude)?,
+    })
+}

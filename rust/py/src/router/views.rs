@@ -1,0 +1,176 @@
+//! Counters and columns of a router as plain Python values, read when somebody asks.
+
+use std::sync::Arc;
+
+use cachelb_core::load::Load;
+use cachelb_core::policy::Reason;
+use cachelb_core::router::{Ending, Record, Standing};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::NativeRouter;
+use super::roster::Registered;
+
+/// One candidate's state, copied out under the lock.
+struct Row {
+    name: Arc<str>,
+    role: &'static str,
+    standing: Standing,
+    load: Load,
+    blocks: u64,
+}
+
+#[pymethods]
+impl NativeRouter {
+    /// Counts since the start.
+    fn _counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = PyDict::new(py);
+        let (decisions, endings, no_worker, open, blocks, index_bytes, memory_bytes) =
+            self.engine.locked(py, |selector| {
+                let ledger = selector.ledger();
+                (
+                    ledger.decisions.clone(),
+                    ledger.endings,
+                    ledger.no_worker,
+                    selector.book().len(),
+                    selector.block_count(None),
+                    selector.index_bytes(),
+                    selector.memory_bytes(),
+                )
+            })?;
+        let by_reason = PyDict::new(py);
+        for (reason, count) in Reason::ALL.iter().zip(decisions).filter(|(_, n)| *n > 0) {
+            by_reason.set_item(reason.name(), count)?;
+        }
+        let by_ending = PyDict::new(py);
+        for (ending, count) in Ending::ALL.iter().zip(endings) {
+            by_ending.set_item(ending.name(), count)?;
+        }
+        counters.set_item("decisions", by_reason)?;
+        counters.set_item("endings", by_ending)?;
+        counters.set_item("no_worker", no_worker)?;
+        counters.set_item("open_requests", open)?;
+        counters.set_item("index_blocks", blocks)?;
+        counters.set_item("index_bytes", index_bytes)?;
+        counters.set_item("memory_bytes", memory_bytes)?;
+        Ok(counters)
+    }
+
+    /// What is known of every candidate.
+    fn _worker_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let now = self.engine.now(py)?;
+        let registered = self.roster.now();
+        let rows: Vec<Row> = self.engine.locked(py, |selector| {
+            let mut rows = Vec::new();
+            for (name, id) in selector.workers() {
+                if let (Some((profile, standing)), Some(load)) =
+                    (selector.profile(&name), selector.book().load(id))
+                {
+                    rows.push(Row {
+                        role: profile.role.name(),
+                        standing,
+                        load: *load,
+                        blocks: selector.block_count(Some(&name)),
+                        name,
+                    });
+                }
+            }
+            rows
+        })?;
+        let list = PyList::empty(py);
+        for row in rows {
+            let fields = PyDict::new(py);
+            let (key, rank) = registered.split(&row.name);
+            fields.set_item("key", key)?;
+            fields.set_item("dp_rank", rank)?;
+            fields.set_item("role", row.role)?;
+            let state = match row.standing {
+                Standing::Candidate => "ready",
+                other => other.describe(),
+            };
+            fields.set_item("state", state)?;
+            fields.set_item("inflight", row.load.inflight)?;
+            fields.set_item("pending_prefill_tokens", row.load.pending_prefill_tokens)?;
+            fields.set_item("decode_blocks", row.load.decode_blocks)?;
+            fields.set_item("index_blocks", row.blocks)?;
+            fields.set_item("weight", row.load.weight)?;
+            let report = row.load.report;
+            let age = report
+                .is_known()
+                .then(|| now.0.saturating_sub(report.at.0) as f64 / 1000.0);
+            fields.set_item("report_age_s", age)?;
+            fields.set_item("running", report.running.get())?;
+            fields.set_item("waiting", report.waiting.get())?;
+            fields.set_item("queued_tokens", report.queued_tokens.get())?;
+            fields.set_item("kv_usage", report.kv_usage.get())?;
+            fields.set_item("prefill_tps", report.prefill_tps.get())?;
+            fields.set_item("gen_tps", report.gen_tps.get())?;
+            list.append(fields)?;
+        }
+        Ok(list)
+    }
+
+    /// Finished requests after the first `cursor` ones, the cursor after them, and how many were lost meanwhile.
+    fn _records_since<'py>(
+        &self,
+        py: Python<'py>,
+        cursor: u64,
+        limit: usize,
+    ) -> PyResult<(Bound<'py, PyList>, u64, u64)> {
+        let (records, next, lost) = self
+            .engine
+            .locked(py, |selector| selector.ledger().since(cursor, limit))?;
+        let now = self.engine.now(py)?.0;
+        let registered = self.roster.now();
+        let finished = PyList::empty(py);
+        for record in records {
+            finished.append(self.record(py, &registered, &record, now)?)?;
+        }
+        Ok((finished, next, lost))
+    }
+}
+
+impl NativeRouter {
+    /// A record as a dictionary; times are seconds before now, or spans.
+    fn record<'py>(
+        &self,
+        py: Python<'py>,
+        registered: &Registered,
+        record: &Record,
+        now: u64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let fields = PyDict::new(py);
+        let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1000.0;
+        let decided = record.decided.0;
+        fields.set_item("id", self.engine.id(record.number))?;
+        fields.set_item("age_s", seconds(decided, now))?;
+        let (key, rank) = registered.split(&record.name);
+        fields.set_item("model", registered.model(record.pool))?;
+        fields.set_item("key", key)?;
+        fields.set_item("dp_rank", rank)?;
+        fields.set_item("reason", record.reason.name())?;
+        fields.set_item("prompt_tokens", record.prompt_tokens)?;
+        fields.set_item("best_matched_tokens", record.best_matched_tokens)?;
+        fields.set_item("matched_tokens", record.matched_tokens)?;
+        fields.set_item("cached_tokens", record.usage.cached_tokens)?;
+        fields.set_item("output_tokens", record.usage.output_tokens)?;
+        fields.set_item("candidates", record.candidates)?;
+        fields.set_item("attempt", record.attempt)?;
+        fields.set_item("outcome", record.ended.map(|(_, ending)| ending.name()))?;
+        fields.set_item(
+            "ttft_s",
+            record.first_token.map(|at| seconds(decided, at.0)),
+        )?;
+        fields.set_item(
+            "duration_s",
+            record.ended.map(|(at, _)| seconds(decided, at.0)),
+        )?;
+        let shadows = PyList::empty(py);
+        for shadow in &record.shadows {
+            let (key, _) = registered.split(&shadow.name);
+            shadows.append((key, shadow.reason.name(), shadow.matched_tokens))?;
+        }
+        fields.set_item("shadows", shadows)?;
+        Ok(fields)
+    }
+}

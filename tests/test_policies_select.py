@@ -310,7 +310,7 @@ def test_a_workers_code_may_call_back_into_the_policy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"tokens": [1], "blocks": [1]}, TypeError, "not both"),
+        ({"tokens": [1], "blocks": [1]}, TypeError, "only one of"),
         ({"tokens": [1, -1]}, ValueError, r"tokens\[1\]"),
         ({"tokens": "text"}, TypeError, "tokens"),
         ({"tokens": array("d", [1.0])}, TypeError, "tokens"),

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GenericAlias, TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Generic, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
 
-from cachelb.types import Explanation, Outcome, Reason
+from cachelb.types import Explanation, Outcome, Reason, Tokens
 
 __all__ = [
     "BlockTracker",
@@ -22,9 +22,6 @@ __all__ = [
 ]
 
 _W = TypeVar("_W")
-
-# numpy declares its buffers to type checkers from Python 3.12 on, so its arrays are named here.
-Integers: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]
 
 @final
 class Decision(Generic[_W]):
@@ -134,8 +131,8 @@ class NativePolicy:
         self,
         workers: Iterable[_W],
         *,
-        tokens: Integers | None = None,
-        blocks: Integers | None = None,
+        tokens: Tokens | None = None,
+        blocks: Tokens | None = None,
         prompt_tokens: int | None = None,
         session: str | None = None,
         lora: str | None = None,
@@ -234,10 +231,10 @@ class NativeRouter(Generic[_W]):
     def select_worker(
         self,
         *,
-        tokens: Integers | None = None,
+        tokens: Tokens | None = None,
         text: str | None = None,
         messages: Sequence[Mapping[str, Any]] | None = None,
-        blocks: Integers | None = None,
+        blocks: Tokens | None = None,
         prompt_tokens: int | None = None,
         model: str | None = None,
         lora: str | None = None,
@@ -283,8 +280,10 @@ class NativeRouter(Generic[_W]):
             TypeError: An argument has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range.
         """
-    def _select_pair(self, *, dry_run: bool = False, **arguments: Any) -> tuple[Decision[_W] | None, Decision[_W]]: ...
-    def _explain(self, **arguments: Any) -> Explanation: ...
+    def _select_pair(
+        self, *, dry_run: bool = False, **arguments: object
+    ) -> tuple[Decision[_W] | None, Decision[_W]]: ...
+    def _explain(self, **arguments: object) -> Explanation: ...
     def remove_worker(self, worker: _W | str, *, drain: bool = False) -> bool:
         """Take a worker out of the fleet.
 
@@ -407,7 +406,7 @@ class Namespace:
     def __hash__(self) -> int: ...
 
 def hash_blocks(
-    tokens: Integers,
+    tokens: Tokens,
     block_size: int = 16,
     *,
     namespace: str | Namespace | None = None,
@@ -566,7 +565,7 @@ class BlockTracker:
         """Heap bytes of the index."""
     def record_request(
         self,
-        tokens: Integers,
+        tokens: Tokens,
         worker: str,
         *,
         namespace: str | Namespace | None = None,
@@ -599,7 +598,7 @@ class BlockTracker:
         """
     def find_best_worker(
         self,
-        tokens: Integers,
+        tokens: Tokens,
         *,
         among: Iterable[str] | None = None,
         namespace: str | Namespace | None = None,
@@ -633,7 +632,7 @@ class BlockTracker:
         """
     def overlaps(
         self,
-        tokens: Integers,
+        tokens: Tokens,
         *,
         among: Iterable[str] | None = None,
         namespace: str | Namespace | None = None,
@@ -663,7 +662,7 @@ class BlockTracker:
     def store(
         self,
         worker: str,
-        hashes: Integers,
+        hashes: Tokens,
         *,
         parent: int | None = None,
         medium: str = "gpu",
@@ -692,7 +691,7 @@ class BlockTracker:
             >>> tracker.store("gpu0", chain[:1]), tracker.store("gpu0", chain[1:], parent=chain[0])
             (1, 2)
         """
-    def remove(self, worker: str, hashes: Integers, *, medium: str | None = None) -> int:
+    def remove(self, worker: str, hashes: Tokens, *, medium: str | None = None) -> int:
         """Remove single blocks, wherever they lie in a chain.
 
         Args:
@@ -735,7 +734,7 @@ class BlockTracker:
             >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.clear("gpu0"), tracker.workers()
             (3, 3, ['gpu0'])
         """
-    def overlaps_of_hashes(self, hashes: Integers, *, among: Iterable[str] | None = None) -> dict[str, int]:
+    def overlaps_of_hashes(self, hashes: Tokens, *, among: Iterable[str] | None = None) -> dict[str, int]:
         """Count the leading blocks of a chain of sequence hashes every worker holds. Changes nothing.
 
         Args:

@@ -112,4 +112,3 @@ class PairDecision(Generic[W]):
 
     def __repr__(self) -> str:
         return f"PairDecision(prefill={self.prefill!r}, decode={self.decode!r})"
-

@@ -9,7 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from cachelb._core import Integers
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    # numpy declares its buffers to type checkers from Python 3.12 on, so its arrays are named here.
+    Tokens: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]
 
 Reason: TypeAlias = Literal[
     "prefix",
@@ -120,10 +125,10 @@ class RequestArguments(TypedDict, total=False):
         'chat-1'
     """
 
-    tokens: Integers | None
+    tokens: Tokens | None
     text: str | None
     messages: Sequence[Mapping[str, Any]] | None
-    blocks: Integers | None
+    blocks: Tokens | None
     prompt_tokens: int | None
     model: str | None
     lora: str | None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies import make
+from cachelb.policies.base import BuiltinPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,8 +105,6 @@ def _rule(policy: str | Policy, options: Mapping[str, Any], replicas: int) -> tu
         given = ", ".join(map(repr, options))
         raise TypeError(f"options ({given}) belong to a policy given by name; set them on the object")
     if not isinstance(policy, BuiltinPolicy):
-        raise TypeError(
-            f"policy must be a name or an object of cachelb.policies, not {type(policy).__name__}"
-        )
+        raise TypeError(f"policy must be a name or an object of cachelb.policies, not {type(policy).__name__}")
     name, own = policy._native  # noqa: SLF001 - of the base class
     return policy.name, (name, {**own, "replicas": replicas})

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBoolMethods, PyDict, PyString};
+use pyo3::types::{PyBool, PyDict, PyString};
 
 use crate::args::{ranged, type_name};
 
@@ -62,17 +62,6 @@ impl<'py> Options<'_, 'py> {
         } else {
             Ok(default)
         }
-    }
-
-    /// A bool.
-    pub fn flag(&self, name: &str) -> PyResult<bool> {
-        let value = self.required(name)?;
-        value
-            .cast::<PyBool>()
-            .map(PyBoolMethods::is_true)
-            .map_err(|_| {
-                PyTypeError::new_err(format!("{name} must be bool, not {}", type_name(&value)))
-            })
     }
 
     /// One of the names of `choices`.

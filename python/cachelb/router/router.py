@@ -8,15 +8,14 @@ import weakref
 from secrets import randbits
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cachelb import views
 from cachelb._core import NativeRouter
 from cachelb.decision import Decision, PairDecision
 from cachelb.policies.plan import Plan
-from cachelb.waiting import Waiting
+from cachelb.router import views
+from cachelb.router.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from os import PathLike
     from types import TracebackType
     from typing import Literal, Self, Unpack
 
@@ -59,7 +58,7 @@ class Router(NativeRouter[W]):
         hash_seed: int | None = None,
         replicas: int = 1,
         clock: Callable[[], float] | None = None,
-        prefill_policy: str | Policy = "prefill-times-batch",
+        prefill_policy: str | Policy = "least-loaded",
         decode_policy: str | Policy | None = None,
         pd_uncached_token_threshold: int = 0,
         pd_fallback: bool = False,
@@ -153,23 +152,6 @@ class Router(NativeRouter[W]):
     _waiting: Waiting
     _pid: int
 
-    @classmethod
-    def from_config(cls, path_or_mapping: str | PathLike[str] | Mapping[str, Any]) -> Router[str]:
-        """Build the router a configuration describes.
-
-        Args:
-            path_or_mapping: A TOML, YAML or JSON file, or a mapping of the same form; `CACHELB_*` variables win.
-
-        Returns:
-            The router with its workers.
-
-        Raises:
-            ConfigError: An unknown key, or a value of the wrong type or range; the message names it.
-        """
-        from cachelb import config
-
-        return config.load(path_or_mapping).build()
-
     # --- fleet ---
 
     def add_worker(
@@ -227,9 +209,10 @@ class Router(NativeRouter[W]):
             TypeError: A worker has no key.
             ValueError: Two workers have the same key; nothing was changed then.
         """
-        now = {self.key_of(worker): worker for worker in (listed := list(workers))}
+        listed = list(workers)
+        keys = [self.key_of(worker) for worker in listed]
+        now = dict(zip(keys, listed, strict=True))
         if len(now) < len(listed):
-            keys = [self.key_of(worker) for worker in listed]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"worker key {twice!r} occurs twice in `workers`; keys must be unique")
         known = set(self.keys())
@@ -451,7 +434,7 @@ _routers: weakref.WeakSet[Router[Any]] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for router in list(_routers):
-        router._forked()  # noqa: SLF001 - of this module
+        router._forked()
 
 
 if hasattr(os, "register_at_fork"):

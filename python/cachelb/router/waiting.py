@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cachelb._core import Decision
-    from cachelb.router import Router
+    from cachelb.router.router import Router
 
 
 class Waiting:

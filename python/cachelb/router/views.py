@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cachelb.types import DecisionRecord, RouterStats, ShadowPick, WorkerStats
 
 if TYPE_CHECKING:
-    from cachelb.router import Router
+    from cachelb.router.router import Router
 
 
 def stats(router: Router[Any]) -> RouterStats:

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use super::read::{ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, Options, millis, number, whole};
 use super::{Common, Need, Ruled};
 use crate::args::type_name;
-use crate::policy::MAX_TOKENS;
+use crate::call::MAX_TOKENS;
 
 /// Most points of a worker on a ring.
 const MAX_VNODES: u64 = 10_000;

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.models.metrics_pages import sglang_page, vllm_page
 
-from cachelb.sources import MetricsPage, read_metrics_page
+from cachelb.sources import LoadReport, MetricsPage, read_metrics_page
+from cachelb.sources.prometheus_text import Totals
 from cachelb.sources.throughput import Throughput
 
 
@@ -61,3 +66,31 @@ def test_sglangs_own_rate_counts_only_while_requests_run() -> None:
     assert rates.observe(idle, now_s=0.0)[1] is None
     assert rates.observe(read_metrics_page(sglang_page(running=2, throughput=800.0)), now_s=1.0)[1] == 800.0
     assert rates.observe(idle, now_s=2.0)[1] == 800.0
+
+
+COUNTERS = st.one_of(st.none(), st.floats(0.0, 2.0**56))
+PAGES = st.builds(
+    MetricsPage,
+    engine=st.just("vllm"),
+    load=st.builds(LoadReport, running=st.sampled_from([None, 0, 1])),
+    ranks=st.just({}),
+    totals=st.builds(
+        Totals,
+        prompt_tokens=COUNTERS,
+        output_tokens=COUNTERS,
+        prefill_tokens=COUNTERS,
+        prefill_seconds=COUNTERS,
+        gen_tps=COUNTERS,
+    ),
+    dropped=st.just(0),
+)
+
+
+@given(st.lists(st.tuples(PAGES, st.floats(0.0, 1e9)), max_size=6))
+def test_rate_is_unknown_or_a_finite_number_above_zero(pages: list[tuple[MetricsPage, float]]) -> None:
+    rates = Throughput()
+    now_s = 0.0
+    for each, seconds in pages:
+        now_s += seconds
+        for rate in rates.observe(each, now_s=now_s):
+            assert rate is None or 0.0 < rate < math.inf

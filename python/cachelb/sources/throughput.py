@@ -23,6 +23,9 @@ _HORIZON_S = 10.0
 _LEAST_S = 0.5
 """Working time before a rate over wall time is given out."""
 
+_LEAST_PREFILL_S = 0.001
+"""Prefill time, as engines measure it, before a rate over it is given out."""
+
 
 class _Average:
     """Sum of tokens over sum of seconds, both fading."""
@@ -40,10 +43,10 @@ class _Average:
         self._seconds = self._seconds * keep + seconds
 
     def rate(self, least_s: float) -> float | None:
-        """Return tokens per second, None before `least_s` seconds or the first token."""
-        if self._seconds < least_s or self._tokens <= 0.0:
+        """Return tokens per second, above 0; None before `least_s` seconds or the first token."""
+        if self._seconds < least_s:
             return None
-        return self._tokens / self._seconds
+        return self._tokens / self._seconds or None
 
 
 class Throughput:
@@ -83,7 +86,7 @@ class Throughput:
             self._stated_gen_tps = page.totals.gen_tps
         if before is not None:
             self._compare(before[1], page, now_s - before[0])
-        prefill_tps = self._prefill.rate(0.0) or self._prompt.rate(_LEAST_S)
+        prefill_tps = self._prefill.rate(_LEAST_PREFILL_S) or self._prompt.rate(_LEAST_S)
         return prefill_tps, self._stated_gen_tps or self._output.rate(_LEAST_S)
 
     def _compare(self, old: MetricsPage, new: MetricsPage, seconds: float) -> None:

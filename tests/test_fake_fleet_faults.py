@@ -316,7 +316,7 @@ def test_stopped_worker_cuts_its_requests_and_keeps_its_address(worker: FakeWork
     seen: list[str] = []
     thread = threading.Thread(target=lambda: seen.append(outcome(worker.url)))
     thread.start()
-    fleet.wait_for(lambda: worker.counts.open == 1)
+    fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
     fleet.stop_worker(0)
     thread.join()
     assert (seen, worker.counts.failed, worker.counts.open) == (["cut"], 1, 0)
@@ -421,7 +421,7 @@ def test_exit_leaves_no_thread_socket_or_file(fleet: FakeFleet) -> None:
         tcp.fail("stall", times=1)
         stalled = threading.Thread(target=outcome, args=(tcp.urls[0],))
         stalled.start()
-        tcp.wait_for(lambda: tcp.workers[0].counts.open == 1)
+        tcp.wait_for(lambda: tcp.workers[0].counts.faults["stall"] == 1)
         tcp.stop_worker(1)
         unix.workers[1].fail("refuse")
         workers = unix.workers + tcp.workers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from tests.http_client import complete, connect, metrics, send
 
 from cachelb.testing import FakeFleet, FakeWorker
+from cachelb.testing.fleet.sockets import Listener, TcpAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +54,24 @@ def totals_add_up(worker: FakeWorker) -> bool:
     return counts.started == ended + counts.open
 
 
+def begin(worker: FakeWorker, body: bytes) -> http.client.HTTPConnection:
+    """Send the head of a request and not yet its body."""
+    connection = connect(worker.url)
+    connection.putrequest("POST", "/v1/completions")
+    connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders()
+    return connection
+
+
+def send_again(connection: http.client.HTTPConnection) -> None:
+    connection.auto_open = 0
+    try:
+        connection.request("GET", "/health")
+        connection.getresponse()
+    finally:
+        connection.close()
+
+
 # --- each fault ---
 
 
@@ -69,25 +89,20 @@ def test_refused_worker_accepts_no_connection_until_healed(fleet: FakeFleet) -> 
     assert outcome(worker.url) == "200"
 
 
-def send_again(connection: http.client.HTTPConnection) -> None:
-    connection.auto_open = 0
-    try:
-        connection.request("GET", "/health")
-        connection.getresponse()
-    finally:
-        connection.close()
-
-
-def test_requests_in_flight_survive_the_closing_of_the_listener(worker: FakeWorker, fleet: FakeFleet) -> None:
+def test_request_in_flight_survives_the_closing_of_the_listener_but_its_connection_ends(
+    worker: FakeWorker, fleet: FakeFleet
+) -> None:
     worker.fail("stall", times=1)
-    seen: list[str] = []
-    thread = threading.Thread(target=lambda: seen.append(outcome(worker.url)))
-    thread.start()
+    body = b'{"prompt": "slow"}'
+    connection = begin(worker, body)
+    connection.send(body)
     fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
     worker.fail("refuse")
     worker.release()
-    thread.join()
-    assert seen == ["200"]
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())["usage"]["prompt_tokens"]) == (200, 1)
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        send_again(connection)
 
 
 @pytest.mark.parametrize("kind", ["refuse", "reset"])
@@ -181,15 +196,6 @@ def test_faults_come_in_the_order_planned_the_worker_first(fleet: FakeFleet) -> 
     one.fail("status", status=503, times=1)
     urls = [one.url, other.url, one.url, one.url, other.url]
     assert [outcome(url) for url in urls] == ["429", "500", "503", "500", "200"]
-
-
-def begin(worker: FakeWorker, body: bytes) -> http.client.HTTPConnection:
-    """Send the head of a request and not yet its body."""
-    connection = connect(worker.url)
-    connection.putrequest("POST", "/v1/completions")
-    connection.putheader("Content-Length", str(len(body)))
-    connection.endheaders()
-    return connection
 
 
 def test_planned_fault_goes_to_the_request_that_is_whole_first(worker: FakeWorker, fleet: FakeFleet) -> None:
@@ -331,6 +337,26 @@ def test_nobody_takes_the_port_of_a_stopped_worker() -> None:
         fleet.stop_worker(0)
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
+
+
+def test_listener_leaves_no_connection_half_accepted() -> None:
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    made: list[asyncio.BaseTransport] = []
+
+    async def close_while_accepting() -> None:
+        address = TcpAddress()
+        listener = Listener(address.bind(), Accepted)
+        with socket.create_connection(("127.0.0.1", urlsplit(address.url).port or 0)):
+            listener._accept()
+            await listener.close()
+            assert len(made) == 1
+            made[0].close()
+        address.release()
+
+    asyncio.run(close_while_accepting())
 
 
 def test_start_keeps_the_cache_and_restart_drops_it(worker: FakeWorker) -> None:

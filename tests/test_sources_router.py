@@ -1,0 +1,86 @@
+"""A load source attached to the router."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import pytest
+from tests.models.metrics_pages import vllm_page
+from tests.models.metrics_server import DEADLINE_S, FakeEngine, eventually
+
+from cachelb import Router
+from cachelb.sources import MetricsSource
+
+
+def polling_thread_runs() -> bool:
+    return any(thread.name == "cachelb-metrics" for thread in threading.enumerate())
+
+
+def test_router_knows_what_the_engine_reports_until_it_is_closed() -> None:
+    page = vllm_page(running=(5.0,), waiting=(2.0,), usage=(0.5,))
+    with FakeEngine(page) as engine, Router([engine.key], block_size=16) as router:
+        router.attach(MetricsSource(interval_s=0.005, timeout_s=20.0))
+        eventually(lambda: router.stats().workers[0].running is not None)
+        worker = router.stats().workers[0]
+        assert (worker.running, worker.waiting, worker.kv_usage) == (5, 2, 0.5)
+        assert worker.report_age_s is not None
+        assert 0.0 <= worker.report_age_s < DEADLINE_S
+        assert polling_thread_runs()
+    assert not polling_thread_runs()
+
+
+def test_detached_source_is_stopped_and_may_be_attached_again() -> None:
+    with FakeEngine(vllm_page()) as engine, Router([engine.key]) as router:
+        source = MetricsSource(interval_s=0.005, timeout_s=20.0)
+        router.attach(source)
+        router.detach(source)
+        assert not polling_thread_runs()
+        router.attach(source)
+        eventually(lambda: router.stats().workers[0].running == 3)
+
+
+def test_engine_with_another_block_size_is_named_and_its_load_still_counts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "cachelb.sources.metrics")
+    with FakeEngine(vllm_page()) as engine, Router([engine.key], block_size=32) as router:
+        source = MetricsSource(interval_s=0.005, timeout_s=20.0)
+        router.attach(source)
+        eventually(lambda: source.stats().workers.get(engine.key) is not None and source.stats().polls > 3)
+        assert source.stats().workers[engine.key].refused == 1
+        assert router.stats().workers[0].running == 3
+    assert [record.message for record in caplog.records if "blocks of 16 tokens" in record.message] != []
+
+
+def test_workers_of_the_router_are_followed() -> None:
+    other_page = vllm_page(running=(9.0,))
+    with FakeEngine(vllm_page()) as first, FakeEngine(other_page) as second, Router([first.key]) as router:
+        source = MetricsSource(interval_s=0.005, timeout_s=20.0)
+        router.attach(source)
+        router.add_worker(second.key)
+        eventually(lambda: [worker.running for worker in router.stats().workers] == [3, 9])
+        router.remove_worker(first.key)
+        eventually(lambda: list(source.stats().workers) == [second.key])
+        assert source.stats().workers[second.key].refused == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # threads at a fork are what this is about
+def test_forked_child_polls_for_its_own_router() -> None:
+    with FakeEngine(vllm_page()) as engine, Router([engine.key]) as router:
+        router.attach(MetricsSource(interval_s=0.005, timeout_s=20.0))
+        eventually(lambda: router.stats().workers[0].running is not None)
+        engine.page = vllm_page(running=(8.0,))
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                eventually(lambda: router.stats().workers[0].running == 8)
+                router.close()
+                os.write(write, b"heard")
+            finally:
+                os._exit(0)
+        os.close(write)
+        os.waitpid(child, 0)
+        assert os.read(read, 16) == b"heard"
+        os.close(read)
+        eventually(lambda: router.stats().workers[0].running == 8)

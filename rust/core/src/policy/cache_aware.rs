@@ -33,6 +33,12 @@ impl Threshold {
     pub fn reached(self, hits: u32, total: u32) -> bool {
         u128::from(hits) * u128::from(Self::DENOMINATOR) >= u128::from(self.0) * u128::from(total)
     }
+
+    /// Whether `hits` of `total` are more than it.
+    #[must_use]
+    pub fn exceeded(self, hits: u64, total: u64) -> bool {
+        u128::from(hits) * u128::from(Self::DENOMINATOR) > u128::from(self.0) * u128::from(total)
+    }
 }
 
 /// Settings of the rule.

@@ -4,6 +4,7 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View};
+use super::wait::ExpectedWait;
 
 /// How sampled workers are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,20 +25,9 @@ pub struct PowerOfTwo {
     pub compare: Compare,
 }
 
-/// Assumed prefill speed until a worker reports its own.
-const DEFAULT_PREFILL_TPS: f64 = 2_000.0;
-/// Seconds a worker at half-full KV cache is worth.
-const KV_PRESSURE_S: f64 = 0.15;
-
-/// Queued work over speed, plus a term that grows without bound as the KV cache fills. `None` without a report.
+/// Of an unknown request: its own work is the same everywhere.
 fn expected_wait_s(view: &View<'_>, row: &Candidate) -> Option<f64> {
-    let report = view.report(row);
-    let queued = report.queued_tokens.get()? + view.load(row).dispatched_tokens as f64;
-    let usage = report.kv_usage.get().unwrap_or(0.0).min(0.999);
-    Some(
-        queued / report.prefill_tps.get().unwrap_or(DEFAULT_PREFILL_TPS)
-            + KV_PRESSURE_S * usage / (1.0 - usage),
-    )
+    ExpectedWait::DEFAULT.seconds(view, row, 0.0)
 }
 
 impl Rule for PowerOfTwo {

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use crate::load::BookingId;
 
+use super::credits::Credits;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::view::View;
@@ -21,6 +22,8 @@ pub struct Choice {
     pub estimate_ms: f64,
     /// Whether the request must not be served at all; the reason says why.
     pub refused: bool,
+    /// Row whose worker holds blocks that the picked one should fetch.
+    pub transfer_from: Option<usize>,
 }
 
 impl Choice {
@@ -31,6 +34,7 @@ impl Choice {
             cold: true,
             estimate_ms: 0.0,
             refused: false,
+            transfer_from: None,
         }
     }
 
@@ -43,6 +47,19 @@ impl Choice {
         Self {
             cold: false,
             ..Self::cold(row, reason)
+        }
+    }
+
+    /// The row a cost preferred. The reason tells whether it holds any of the prompt, or whoever does was passed over.
+    pub(super) fn by_cost(view: &View<'_>, row: usize) -> Self {
+        match view.total_blocks() {
+            None => Self::cold(row, Reason::NoKey),
+            Some(0) => Self::cold(row, Reason::ShortPrompt),
+            Some(_) if view.rows[row].overlap > 0 => Self::warm(row, Reason::Prefix),
+            Some(_) if view.rows.iter().any(|row| row.overlap > 0) => {
+                Self::warm(row, Reason::Spill)
+            }
+            Some(_) => Self::cold(row, Reason::Cold),
         }
     }
 }
@@ -88,6 +105,17 @@ pub trait Rule: Debug + Send {
     /// Whether placements are recorded in a block index.
     fn records_placement(&self) -> bool {
         false
+    }
+
+    /// What blocks outside device memory are worth to the rule.
+    fn credits(&self) -> Credits {
+        Credits::DEFAULT
+    }
+
+    /// How long a placement is believed on a worker whose events would tell, until one confirms it; 0 records nothing
+    /// there. `None` believes it as long as any other.
+    fn placement_ttl_ms(&self) -> Option<u64> {
+        None
     }
 
     /// A rule of the same settings that remembers nothing.

@@ -144,10 +144,18 @@ pub(super) fn lowest<K: PartialOrd>(
     keep: impl Fn(&Candidate) -> bool,
     cost: impl Fn(&Candidate) -> K,
 ) -> Option<usize> {
+    lowest_at(rows.len(), rng, |i| keep(&rows[i]).then(|| cost(&rows[i])))
+}
+
+/// As [`lowest`], by index: the one of `0..n` with the lowest `cost`, leaving out those without any.
+pub(super) fn lowest_at<K: PartialOrd>(
+    n: usize,
+    rng: &mut Rng,
+    cost: impl Fn(usize) -> Option<K>,
+) -> Option<usize> {
     let mut best: Option<(usize, K)> = None;
     let mut ties = 0;
-    for (i, row) in rows.iter().enumerate().filter(|(_, row)| keep(row)) {
-        let own = cost(row);
+    for (i, own) in (0..n).filter_map(|i| Some((i, cost(i)?))) {
         match &best {
             Some((_, lowest)) if own > *lowest => {}
             Some((_, lowest)) if own == *lowest => ties += 1,
@@ -161,8 +169,8 @@ pub(super) fn lowest<K: PartialOrd>(
     if ties < 2 {
         return Some(first);
     }
-    let equals = |&i: &usize| keep(&rows[i]) && cost(&rows[i]) == lowest;
-    (first..rows.len())
+    let equals = |&i: &usize| cost(i).is_some_and(|own| own == lowest);
+    (first..n)
         .filter(equals)
         .nth(rng.below(ties))
         .or(Some(first))
@@ -170,11 +178,16 @@ pub(super) fn lowest<K: PartialOrd>(
 
 /// Index drawn with probability proportional to `weight`, which must be finite, 0 or more, and positive somewhere.
 pub(super) fn draw(rows: &[Candidate], rng: &mut Rng, weight: impl Fn(&Candidate) -> f64) -> usize {
-    let total: f64 = rows.iter().map(&weight).sum();
+    draw_at(rows.len(), rng, |i| weight(&rows[i]))
+}
+
+/// As [`draw`], by index: one of `0..n`.
+pub(super) fn draw_at(n: usize, rng: &mut Rng, weight: impl Fn(usize) -> f64) -> usize {
+    let total: f64 = (0..n).map(&weight).sum();
     let mut left = rng.unit() * total;
     let mut last = 0;
-    for (i, row) in rows.iter().enumerate() {
-        let own = weight(row);
+    for i in 0..n {
+        let own = weight(i);
         if own > 0.0 {
             last = i;
             left -= own;

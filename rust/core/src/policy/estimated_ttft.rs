@@ -1,0 +1,168 @@
+//! The earliest first token by estimate: Mooncake's Algorithm 1.
+//!
+//! ```text
+//! somebody else holds more than `kvcache_balancing_threshold` times as much, and blocks can be sent:
+//!      ttft = transfer of the difference + queue + prefill(prompt - best prefix)
+//! else ttft = queue + prefill(prompt - own prefix)
+//! argmin ttft; over an objective: on_slo
+//! ```
+//!
+//! A queue is the sum of the same estimate over bookings without a first token, less the time its head has been
+//! computing. Decoding does not show in it, so an overloaded winner is left by the spill gate.
+
+use super::estimate::{PrefillTime, queue_ms};
+use super::gate::SpillGate;
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::{Choice, Rule};
+use super::view::{Candidate, View, lowest_at};
+
+/// What to do if no worker meets the objectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnSlo {
+    /// Take the earliest anyway and say so.
+    #[default]
+    Route,
+    /// Refuse the request.
+    Reject,
+}
+
+/// How blocks move between workers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Transfer {
+    /// How many times longer the best prefix must be for sending it to pay.
+    pub kvcache_balancing_threshold: f64,
+    /// Size of one token's keys and values.
+    pub kv_bytes_per_token: f64,
+    /// Speed of the link in gigabits per second.
+    pub transfer_gbps: f64,
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EstimatedTtft {
+    /// Time of a prefill.
+    pub prefill: PrefillTime,
+    /// How blocks are sent, `None` if they cannot be.
+    pub transfer: Option<Transfer>,
+    /// Longest time to the first token.
+    pub ttft_slo_ms: Option<f64>,
+    /// Longest time between two tokens.
+    pub tbt_slo_ms: Option<f64>,
+    /// What to do if nobody meets them.
+    pub on_slo: OnSlo,
+    /// When a worker is too loaded; `None` never asks, as the paper does.
+    pub gate: Option<SpillGate>,
+}
+
+/// What one row would take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Estimate {
+    /// Sending and computing: what the request adds to the queue.
+    own_ms: f64,
+    queue_ms: f64,
+    fetches: bool,
+}
+
+impl Estimate {
+    fn ttft_ms(self) -> f64 {
+        self.own_ms + self.queue_ms
+    }
+}
+
+/// Milliseconds between two tokens of one request as the engine reports it; `None` if it does not.
+fn tbt_ms(view: &View<'_>, row: &Candidate) -> Option<f64> {
+    let report = view.report(row);
+    let per_request = report.gen_tps.get()? / report.running.get()?.max(1.0);
+    (per_request > 0.0).then(|| 1000.0 / per_request)
+}
+
+fn longest(view: &View<'_>) -> f64 {
+    let matched = view.rows.iter().map(|row| row.matched_tokens);
+    matched.fold(0.0, f64::max)
+}
+
+impl EstimatedTtft {
+    fn estimate(&self, view: &View<'_>, row: &Candidate, longest: f64) -> Estimate {
+        let own = row.matched_tokens;
+        let fetch = self.transfer.filter(|transfer| {
+            longest > own && longest > own * transfer.kvcache_balancing_threshold
+        });
+        let (prefix, sending_ms) = fetch.map_or((own, 0.0), |transfer| {
+            let bits = (longest - own) * transfer.kv_bytes_per_token * 8.0;
+            (longest, bits / (transfer.transfer_gbps * 1e6))
+        });
+        let uncached = (view.prompt_tokens as f64 - prefix).max(0.0).ceil();
+        Estimate {
+            own_ms: sending_ms + self.prefill.ms(uncached) / row.weight,
+            queue_ms: queue_ms(view.load(row), view.now),
+            fetches: fetch.is_some(),
+        }
+    }
+
+    /// The earliest row, of those that decode fast enough if `fast`.
+    fn earliest(&self, view: &View<'_>, rng: &mut Rng, longest: f64, fast: bool) -> Option<usize> {
+        let too_slow = |row| match (self.tbt_slo_ms, tbt_ms(view, row)) {
+            (Some(slo), Some(tbt)) => tbt > slo,
+            _ => false,
+        };
+        lowest_at(view.rows.len(), rng, |i| {
+            let row = &view.rows[i];
+            (!fast || !too_slow(row))
+                .then(|| (self.estimate(view, row, longest).ttft_ms(), row.load()))
+        })
+    }
+
+    fn meets(&self, view: &View<'_>, row: usize, longest: f64) -> bool {
+        let ttft = self.estimate(view, &view.rows[row], longest).ttft_ms();
+        self.ttft_slo_ms.is_none_or(|slo| ttft <= slo)
+    }
+}
+
+impl Rule for EstimatedTtft {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let longest = longest(view);
+        let meeting = self
+            .earliest(view, rng, longest, true)
+            .filter(|&row| self.meets(view, row, longest));
+        let mut choice = if let Some(row) = meeting {
+            let spilled = self.gate.and_then(|gate| gate.spill(view.rows, row, rng));
+            // Nobody is sent past an objective to even out the load.
+            let spilled = spilled.filter(|&row| self.meets(view, row, longest));
+            Choice::by_cost(view, spilled.unwrap_or(row))
+        } else {
+            let row = self.earliest(view, rng, longest, false).unwrap_or(0);
+            Choice {
+                reason: Reason::SloUnattainable,
+                refused: self.on_slo == OnSlo::Reject,
+                ..Choice::by_cost(view, row)
+            }
+        };
+        let estimate = self.estimate(view, &view.rows[choice.row], longest);
+        choice.estimate_ms = estimate.own_ms;
+        if estimate.fetches {
+            choice.transfer_from = lowest_at(view.rows.len(), rng, |i| {
+                let row = &view.rows[i];
+                (row.matched_tokens >= longest).then(|| row.load())
+            });
+        }
+        choice
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        let estimate = self.estimate(view, &view.rows[row], longest(view));
+        Some(estimate.ttft_ms())
+    }
+
+    fn records_placement(&self) -> bool {
+        true
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/estimated_ttft.rs"]
+mod tests;

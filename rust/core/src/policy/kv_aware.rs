@@ -1,0 +1,209 @@
+//! Longest prefix by what engines say they hold, loads second; blocks outside device memory count by their credit.
+//!
+//! ```text
+//! scoring prefix: most matched tokens, then lowest load, then the spill gate; nobody holds any -> cold spread
+//! scoring cost:   lowest (uncached + pending prefill tokens) * (requests in flight + 1), then fewest requests
+//! ```
+//!
+//! A temperature draws by softmax of the cost instead, which is the uncached tokens if prefixes are scored.
+
+use super::credits::Credits;
+use super::gate::SpillGate;
+use super::prefill_times_batch::product;
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::{Choice, Rule};
+use super::view::{Candidate, View, cold_spread, draw, lowest};
+
+/// What ranks the candidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scoring {
+    /// Matched tokens.
+    #[default]
+    Prefix,
+    /// Prefill work times batch size.
+    Cost,
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KvAware {
+    /// What ranks the candidates.
+    pub scoring: Scoring,
+    /// What blocks are worth by where they lie.
+    pub credits: Credits,
+    /// When a holder is too loaded.
+    pub gate: SpillGate,
+    /// Softmax temperature in the unit of the cost; 0 takes the best.
+    pub router_temperature: f64,
+    /// How long a placement is believed on a worker whose events have not confirmed it; `None` records none there.
+    pub speculative_ttl_ms: Option<u64>,
+}
+
+impl KvAware {
+    fn cost(&self, view: &View<'_>, row: &Candidate) -> f64 {
+        match self.scoring {
+            Scoring::Prefix => view.uncached_tokens(row),
+            Scoring::Cost => product(view, row),
+        }
+    }
+
+    fn best(&self, view: &View<'_>, rng: &mut Rng) -> usize {
+        if self.router_temperature > 0.0 {
+            let costs = view.rows.iter().map(|row| self.cost(view, row));
+            let low = costs.fold(f64::INFINITY, f64::min);
+            return draw(view.rows, rng, |row| {
+                ((low - self.cost(view, row)) / self.router_temperature).exp()
+            });
+        }
+        let key = |row: &Candidate| match self.scoring {
+            Scoring::Prefix => (-row.matched_tokens, row.load()),
+            Scoring::Cost => (self.cost(view, row), row.load()),
+        };
+        lowest(view.rows, rng, |_| true, key).unwrap_or(0)
+    }
+}
+
+impl Rule for KvAware {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        match view.total_blocks() {
+            None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
+            Some(0) => return Choice::cold(cold_spread(view.rows, rng), Reason::ShortPrompt),
+            Some(_) => {}
+        }
+        if self.scoring == Scoring::Cost {
+            return Choice::by_cost(view, self.best(view, rng));
+        }
+        if view.rows.iter().all(|row| row.overlap == 0) {
+            return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
+        }
+        let chosen = self.best(view, rng);
+        match self.gate.spill(view.rows, chosen, rng) {
+            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
+            _ => Choice::by_cost(view, chosen),
+        }
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        let row = &view.rows[row];
+        Some(match self.scoring {
+            Scoring::Prefix => row.matched_tokens,
+            Scoring::Cost => self.cost(view, row),
+        })
+    }
+
+    fn higher_is_better(&self) -> bool {
+        self.scoring == Scoring::Prefix
+    }
+
+    fn records_placement(&self) -> bool {
+        true
+    }
+
+    fn credits(&self) -> Credits {
+        self.credits
+    }
+
+    fn placement_ttl_ms(&self) -> Option<u64> {
+        Some(self.speculative_ttl_ms.unwrap_or(0))
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Margin;
+    use crate::policy::testing::Scene;
+
+    const RULE: KvAware = KvAware {
+        scoring: Scoring::Prefix,
+        credits: Credits::DEFAULT,
+        gate: SpillGate {
+            load_factor: 1.25,
+            margin: Margin::Auto,
+        },
+        router_temperature: 0.0,
+        speculative_ttl_ms: Some(2_000),
+    };
+
+    fn by_cost() -> KvAware {
+        KvAware {
+            scoring: Scoring::Cost,
+            ..RULE
+        }
+    }
+
+    #[test]
+    fn the_longest_credited_prefix_wins_and_a_hot_one_spills() {
+        let cases = [
+            (vec![(2, 0), (0, 0)], (0, Reason::Prefix)),
+            (vec![(9, 5), (9, 0), (0, 0)], (1, Reason::Prefix)),
+            (vec![(9, 100), (0, 0)], (1, Reason::Spill)),
+            (vec![(9, 0), (0, 50)], (0, Reason::Prefix)),
+            (vec![(0, 3), (0, 0)], (1, Reason::Cold)),
+        ];
+        for (rows, expected) in cases {
+            let scene = Scene::new(&rows).blocks(Some(10));
+            assert_eq!(scene.choose(&RULE, 1), expected, "{rows:?}");
+        }
+        // Ten blocks on disk are worth less than five on the device.
+        let mut tiers = Scene::new(&[(10, 0), (5, 0)]).blocks(Some(12));
+        tiers.rows[0].matched_tokens = 10.0 * 0.3 * 16.0;
+        assert_eq!(tiers.choose(&RULE, 1), (1, Reason::Prefix));
+    }
+
+    #[test]
+    fn cost_weighs_work_against_batch_size() {
+        let scene = Scene::new(&[(9, 0), (0, 0)]).blocks(Some(10));
+        assert_eq!(scene.choose(&by_cost(), 1), (0, Reason::Prefix));
+        let busy = Scene::new(&[(9, 11), (0, 0)]).blocks(Some(10));
+        assert_eq!(
+            busy.choose(&by_cost(), 1),
+            (1, Reason::Spill),
+            "192 against 160"
+        );
+        assert_eq!(RULE.score(&busy.view(), 0), Some(144.0));
+        assert_eq!(by_cost().score(&busy.view(), 0), Some(192.0));
+    }
+
+    #[test]
+    fn temperature_is_in_tokens_and_not_scaled() {
+        let soft = |t: f64| KvAware {
+            router_temperature: t,
+            ..RULE
+        };
+        let scene = Scene::new(&[(2, 0), (1, 0)]).blocks(Some(10));
+        let share = scene.share(&soft(16.0), 0);
+        assert!((0.68..=0.78).contains(&share), "1 / (1 + 1/e), got {share}");
+        let even = scene.share(&soft(16_000.0), 0);
+        assert!((0.45..=0.55).contains(&even), "{even}");
+        let wide = Scene::new(&[(8_000, 0), (0, 0)]).blocks(Some(10_000));
+        assert!((wide.share(&soft(16.0), 0) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn equal_holders_share_and_no_prompt_goes_by_load() {
+        let scene = Scene::new(&[(9, 0), (9, 0), (0, 0)]).blocks(Some(10));
+        let half = scene.share(&RULE, 0);
+        assert!((0.45..=0.55).contains(&half), "{half}");
+        for (total, reason) in [(None, Reason::NoKey), (Some(0), Reason::ShortPrompt)] {
+            let scene = Scene::new(&[(0, 3), (0, 0)]).blocks(total);
+            assert_eq!(scene.choose(&RULE, 1), (1, reason));
+            assert_eq!(scene.choose(&by_cost(), 1), (1, reason));
+        }
+    }
+
+    #[test]
+    fn unconfirmed_placements_have_a_deadline_or_none_at_all() {
+        assert_eq!(RULE.placement_ttl_ms(), Some(2_000));
+        let off = KvAware {
+            speculative_ttl_ms: None,
+            ..RULE
+        };
+        assert_eq!(off.placement_ttl_ms(), Some(0));
+    }
+}

@@ -1,0 +1,122 @@
+//! The shortest wait in seconds, from engine reports and what was sent since: for fleets of unlike workers.
+//!
+//! ```text
+//! score = (queued tokens + sent since the report + uncached tokens) / tokens per second
+//!         + kv_pressure_weight * k / (1 - k);  argmin                       k = KV use, at most 0.999
+//! waiting requests instead of tokens -> times mean_prefill_tokens
+//! no report of this worker           -> requests in flight * mean_prefill_tokens / mean tokens per second
+//! no report of any                   -> requests in flight (stale-load if there are only old ones)
+//! ```
+
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::{Choice, Rule};
+use super::view::{Candidate, View, lowest};
+use super::wait::ExpectedWait;
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LeastExpectedWait {
+    /// How reports become seconds.
+    pub wait: ExpectedWait,
+    /// Whether the request's own uncached tokens count.
+    pub cache_aware: bool,
+    /// Waiting requests of a worker that takes no more; `None` sends on.
+    pub max_waiting_requests: Option<f64>,
+}
+
+impl LeastExpectedWait {
+    fn extra_tokens(&self, view: &View<'_>, row: &Candidate) -> f64 {
+        if self.cache_aware {
+            view.uncached_tokens(row)
+        } else {
+            0.0
+        }
+    }
+
+    fn reported_s(&self, view: &View<'_>, row: &Candidate) -> Option<f64> {
+        self.wait.seconds(view, row, self.extra_tokens(view, row))
+    }
+
+    /// Seconds for a row whose queue nobody reported.
+    fn guessed_s(&self, view: &View<'_>, row: &Candidate, mean_tps: f64) -> f64 {
+        let queued = f64::from(row.inflight) * self.wait.mean_prefill_tokens;
+        let tokens = queued + self.extra_tokens(view, row);
+        tokens / mean_tps + self.wait.pressure_s(view, row)
+    }
+
+    fn mean_tps(&self, view: &View<'_>) -> f64 {
+        let tps = view.rows.iter().map(|row| self.wait.tps(view, row));
+        tps.sum::<f64>() / view.rows.len() as f64
+    }
+
+    fn is_full(&self, view: &View<'_>, row: &Candidate) -> bool {
+        let waiting = view.report(row).waiting.get();
+        matches!((self.max_waiting_requests, waiting), (Some(most), Some(n)) if n >= most)
+    }
+
+    /// A rule that looks at the cache says so if there is nothing to look for.
+    fn reason(&self, view: &View<'_>) -> Reason {
+        if self.cache_aware && view.blocks.is_none() {
+            Reason::NoKey
+        } else {
+            Reason::LeastLoaded
+        }
+    }
+
+    fn anybody_reports(&self, view: &View<'_>) -> bool {
+        view.rows
+            .iter()
+            .any(|row| self.reported_s(view, row).is_some())
+    }
+}
+
+impl Rule for LeastExpectedWait {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let free = |row: &Candidate| !self.is_full(view, row);
+        if !self.anybody_reports(view) {
+            let cost = |row: &Candidate| (row.load(), row.last_cold_pick);
+            let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
+            let stale = view.rows.iter().any(|row| view.is_stale(row));
+            let reason = if stale {
+                Reason::StaleLoad
+            } else {
+                self.reason(view)
+            };
+            return Choice::cold(row, reason);
+        }
+        let mean_tps = self.mean_tps(view);
+        let cost = |row: &Candidate| {
+            let reported = self.reported_s(view, row);
+            reported.unwrap_or_else(|| self.guessed_s(view, row, mean_tps))
+        };
+        lowest(view.rows, rng, free, cost).map_or_else(
+            || Choice {
+                refused: true,
+                ..Choice::cold(0, Reason::SloUnattainable)
+            },
+            |row| Choice::cold(row, self.reason(view)),
+        )
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        let row = &view.rows[row];
+        if !self.anybody_reports(view) {
+            return Some(row.load());
+        }
+        let reported = self.reported_s(view, row);
+        Some(reported.unwrap_or_else(|| self.guessed_s(view, row, self.mean_tps(view))))
+    }
+
+    fn records_placement(&self) -> bool {
+        true
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/least_expected_wait.rs"]
+mod tests;

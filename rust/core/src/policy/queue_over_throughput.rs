@@ -1,0 +1,86 @@
+//! Requests over a fixed throughput: what the Lodestar paper calls Mooncake, kept to compare against.
+//!
+//! ```text
+//! cost = (requests in flight + 1) / (throughput * weight);  argmin
+//! ```
+
+use std::collections::HashMap;
+
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::{Choice, Rule};
+use super::view::{Candidate, View, lowest};
+
+/// Settings of the rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueueOverThroughput {
+    /// Throughput by worker, in any one unit.
+    pub throughput: HashMap<String, f64>,
+    /// That of workers not named there.
+    pub default_throughput: f64,
+}
+
+impl QueueOverThroughput {
+    fn cost(&self, view: &View<'_>, row: &Candidate) -> f64 {
+        let own = if self.throughput.is_empty() {
+            None
+        } else {
+            self.throughput.get(view.names.name(row.offer))
+        };
+        let throughput = own.copied().unwrap_or(self.default_throughput);
+        (f64::from(row.inflight) + 1.0) / (throughput * row.weight)
+    }
+}
+
+impl Rule for QueueOverThroughput {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let row = lowest(view.rows, rng, |_| true, |row| self.cost(view, row)).unwrap_or(0);
+        Choice::cold(row, Reason::LeastLoaded)
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(self.cost(view, &view.rows[row]))
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::testing::Scene;
+
+    fn rule(throughput: &[(&str, f64)]) -> QueueOverThroughput {
+        QueueOverThroughput {
+            throughput: throughput
+                .iter()
+                .map(|&(name, tps)| (name.to_owned(), tps))
+                .collect(),
+            default_throughput: 100.0,
+        }
+    }
+
+    #[test]
+    fn the_shortest_queue_over_throughput_wins() {
+        let scene = Scene::new(&[(0, 1), (0, 3)]);
+        assert_eq!(scene.choose(&rule(&[]), 1), (0, Reason::LeastLoaded));
+        assert_eq!(
+            scene.choose(&rule(&[("b", 250.0)]), 1).0,
+            1,
+            "2/100 against 4/250"
+        );
+        assert_eq!(scene.choose(&rule(&[("a", 250.0)]), 1).0, 0);
+        let mut heavy = scene;
+        heavy.rows[1].weight = 3.0;
+        assert_eq!(heavy.choose(&rule(&[]), 1).0, 1);
+    }
+
+    #[test]
+    fn ties_are_drawn() {
+        let scene = Scene::new(&[(0, 1), (0, 3)]);
+        let half = scene.share(&rule(&[("b", 200.0)]), 0);
+        assert!((0.45..=0.55).contains(&half), "{half}");
+    }
+}

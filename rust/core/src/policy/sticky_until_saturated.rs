@@ -1,0 +1,156 @@
+//! Stay with the workers that hold the prompt until they are saturated: llm-d's prefix affinity filter.
+//!
+//! ```text
+//! sticky = rows that hold `affinity_threshold` of the prompt's blocks, or `min_matched_tokens` of its tokens
+//! none, or a random draw below `exploration_probability`              -> everybody takes part (cold, explore)
+//! the best sticky one is `max_ttft_penalty_ms` later than the best other -> everybody takes part (sticky-broken)
+//! else only the sticky ones take part (sticky)
+//! of those who take part: fewest prompt tokens waiting, then lowest load
+//! ```
+//!
+//! Tokens waiting say nothing about decoding, so an overloaded winner is left by the spill gate too.
+
+use super::cache_aware::Threshold;
+use super::estimate::{PrefillTime, queue_ms};
+use super::gate::SpillGate;
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::{Choice, Rule};
+use super::view::{Candidate, View, cold_spread, lowest};
+
+/// Where the time to the first token comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TtftSource {
+    /// Tokens waiting over a throughput: of every worker, or what each was seen to do if `observed`.
+    Throughput {
+        /// Tokens per second.
+        peak: f64,
+        /// Whether what a worker was seen to do replaces it.
+        observed: bool,
+    },
+    /// The estimate of a prefill, with its queue.
+    Predictor(PrefillTime),
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StickyUntilSaturated {
+    /// Share of the prompt's blocks that makes a worker sticky; 0 turns the filter off.
+    pub affinity_threshold: Threshold,
+    /// Tokens that make it sticky whatever their share.
+    pub min_matched_tokens: Option<u64>,
+    /// How often everybody takes part.
+    pub exploration_probability: f64,
+    /// How much later than elsewhere the first token may come; 0 never asks.
+    pub max_ttft_penalty_ms: f64,
+    /// Where the time comes from.
+    pub ttft: TtftSource,
+    /// When a worker is too loaded; `None` never asks, as the peer does.
+    pub gate: Option<SpillGate>,
+}
+
+/// Milliseconds the request itself takes on a row.
+fn own_ms(prefill: PrefillTime, view: &View<'_>, row: &Candidate) -> f64 {
+    prefill.ms(view.uncached_tokens(row)) / row.weight
+}
+
+impl StickyUntilSaturated {
+    /// Tokens per second of a 32B model on two H100, which llm-d assumes.
+    pub const PEAK_PREFILL_THROUGHPUT: f64 = 15_928.0;
+
+    fn is_sticky(&self, view: &View<'_>, row: &Candidate) -> bool {
+        let total = view.total_blocks().unwrap_or(0);
+        let tokens = u64::from(row.overlap) * u64::from(view.block_size);
+        row.overlap > 0
+            && (self.affinity_threshold.reached(row.overlap, total)
+                || self.min_matched_tokens.is_some_and(|least| tokens >= least))
+    }
+
+    fn ttft_ms(&self, view: &View<'_>, row: &Candidate) -> f64 {
+        match self.ttft {
+            TtftSource::Throughput { peak, observed } => {
+                let seen = view.load(row).observed_prefill_tps.get();
+                let tps = seen.filter(|tps| observed && *tps > 0.0).unwrap_or(peak);
+                row.pending_prefill_tokens as f64 / row.weight / tps * 1000.0
+            }
+            TtftSource::Predictor(prefill) => {
+                queue_ms(view.load(row), view.now) + own_ms(prefill, view, row)
+            }
+        }
+    }
+
+    /// Whether the sticky workers keep a request waiting for longer than it is worth.
+    fn is_saturated(&self, view: &View<'_>) -> bool {
+        if self.max_ttft_penalty_ms <= 0.0 {
+            return false;
+        }
+        let earliest = |sticky: bool| {
+            let rows = view.rows.iter();
+            rows.filter(|row| self.is_sticky(view, row) == sticky)
+                .map(|row| self.ttft_ms(view, row))
+                .fold(f64::INFINITY, f64::min)
+        };
+        earliest(true) - earliest(false) > self.max_ttft_penalty_ms
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let everybody = |rng: &mut Rng| {
+            let key = |row: &Candidate| {
+                let tokens = row.pending_prefill_tokens as f64 / row.weight;
+                (tokens, row.load(), row.last_cold_pick)
+            };
+            lowest(view.rows, rng, |_| true, key).unwrap_or(0)
+        };
+        match view.total_blocks() {
+            None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
+            Some(0) => return Choice::cold(everybody(rng), Reason::ShortPrompt),
+            Some(_) => {}
+        }
+        let is_off = self.affinity_threshold == Threshold::new(0.0);
+        let sticky = |row: &Candidate| self.is_sticky(view, row);
+        if is_off || !view.rows.iter().any(sticky) {
+            return Choice::cold(everybody(rng), Reason::Cold);
+        }
+        if self.exploration_probability > 0.0 && rng.unit() < self.exploration_probability {
+            return Choice::warm(everybody(rng), Reason::Explore);
+        }
+        if self.is_saturated(view) {
+            return Choice::warm(everybody(rng), Reason::StickyBroken);
+        }
+        let key = |row: &Candidate| (row.pending_prefill_tokens as f64 / row.weight, row.load());
+        let chosen = lowest(view.rows, rng, sticky, key).unwrap_or(0);
+        match self
+            .gate
+            .and_then(|gate| gate.spill(view.rows, chosen, rng))
+        {
+            Some(row) if row != chosen => Choice::warm(row, Reason::StickyBroken),
+            _ => Choice::warm(chosen, Reason::Sticky),
+        }
+    }
+}
+
+impl Rule for StickyUntilSaturated {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let mut choice = self.pick(view, rng);
+        if let TtftSource::Predictor(prefill) = self.ttft {
+            choice.estimate_ms = own_ms(prefill, view, &view.rows[choice.row]);
+        }
+        choice
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(self.ttft_ms(view, &view.rows[row]))
+    }
+
+    fn records_placement(&self) -> bool {
+        true
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/sticky_until_saturated.rs"]
+mod tests;

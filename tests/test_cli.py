@@ -187,7 +187,7 @@ def test_demo_runs_as_a_command_and_repeats_itself() -> None:
         assert set(document.pop("wall_clock")) == set(POLICIES)
     assert documents[0] == documents[1]
     rates = {result["policy"]: result["token_hit_rate"] for result in documents[0]["policies"]}
-    assert max(rates, key=rates.__getitem__) == "cache-aware"
+    assert rates["cache-aware"] > max(rates[blind] for blind in ("least-loaded", "random", "round-robin", "rendezvous"))
 
 
 # === exit codes of the entry point ===

@@ -16,13 +16,22 @@ from cachelb.errors import did_you_mean
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.cache_aware import CacheAware
 from cachelb.policies.consistent_hash import ConsistentHash
+from cachelb.policies.estimated_ttft import EstimatedTtft
+from cachelb.policies.kv_aware import KvAware
+from cachelb.policies.least_expected_wait import LeastExpectedWait
 from cachelb.policies.least_loaded import LeastLoaded
 from cachelb.policies.length_bucket import LengthBucket
+from cachelb.policies.overlap_cost import OverlapCost
 from cachelb.policies.power_of_two import PowerOfTwo
+from cachelb.policies.prefill_times_batch import PrefillTimesBatch
+from cachelb.policies.prefix_cache import PrefixCache
+from cachelb.policies.prefix_cache_and_load import PrefixCacheAndLoad
 from cachelb.policies.prefix_hash import PrefixHash
+from cachelb.policies.queue_over_throughput import QueueOverThroughput
 from cachelb.policies.random import Random
 from cachelb.policies.rendezvous import Rendezvous
 from cachelb.policies.round_robin import RoundRobin
+from cachelb.policies.sticky_until_saturated import StickyUntilSaturated
 
 if TYPE_CHECKING:
     from typing import Any
@@ -33,13 +42,22 @@ __all__ = [
     "BuiltinPolicy",
     "CacheAware",
     "ConsistentHash",
+    "EstimatedTtft",
+    "KvAware",
+    "LeastExpectedWait",
     "LeastLoaded",
     "LengthBucket",
+    "OverlapCost",
     "PowerOfTwo",
+    "PrefillTimesBatch",
+    "PrefixCache",
+    "PrefixCacheAndLoad",
     "PrefixHash",
+    "QueueOverThroughput",
     "Random",
     "Rendezvous",
     "RoundRobin",
+    "StickyUntilSaturated",
     "make",
 ]
 
@@ -53,6 +71,15 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "length-bucket": LengthBucket,
     "round-robin": RoundRobin,
     "random": Random,
+    "prefix-cache": PrefixCache,
+    "prefix-cache-and-load": PrefixCacheAndLoad,
+    "overlap-cost": OverlapCost,
+    "prefill-times-batch": PrefillTimesBatch,
+    "sticky-until-saturated": StickyUntilSaturated,
+    "least-expected-wait": LeastExpectedWait,
+    "queue-over-throughput": QueueOverThroughput,
+    "estimated-ttft": EstimatedTtft,
+    "kv-aware": KvAware,
 }
 
 ALIASES: dict[str, str] = {"vllm-cache-aware": "cache-aware", "rendezvous-hash": "rendezvous"}

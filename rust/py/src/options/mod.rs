@@ -3,6 +3,7 @@
 //! Defaults live in the Python classes; every option a rule has must be present here.
 
 mod classic;
+mod cost;
 mod hash;
 pub mod read;
 
@@ -127,7 +128,7 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
 
 /// The rule called `rule` with its options.
 pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Ruled> {
-    for read in [classic::read, hash::read] {
+    for read in [classic::read, cost::read, hash::read] {
         if let Some(ruled) = read(rule, given, common)? {
             return Ok(ruled);
         }

@@ -1,0 +1,440 @@
+"""Policies that weigh cached prefixes against load: what each picks, and which options it refuses."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import cachelb
+from cachelb import policies
+from cachelb.policies import (
+    EstimatedTtft,
+    KvAware,
+    LeastExpectedWait,
+    OverlapCost,
+    PrefillTimesBatch,
+    PrefixCache,
+    PrefixCacheAndLoad,
+    QueueOverThroughput,
+    StickyUntilSaturated,
+)
+
+PROMPT = array("I", range(1600))
+PAIR = ["w1", "w2"]
+
+COST = [
+    "estimated-ttft",
+    "kv-aware",
+    "least-expected-wait",
+    "overlap-cost",
+    "prefill-times-batch",
+    "prefix-cache",
+    "prefix-cache-and-load",
+    "queue-over-throughput",
+    "sticky-until-saturated",
+]
+PLACING = [name for name in COST if name != "queue-over-throughput"]
+
+
+def still() -> float:
+    """Return a time at which nothing moves."""
+    return 100.0
+
+
+def hold(policy: policies.BuiltinPolicy, worker: str, tokens: array[int] = PROMPT) -> None:
+    """Let `worker` hold `tokens`."""
+    policy.select_worker([worker], tokens=tokens).on_complete()
+
+
+def decoding(policy: policies.BuiltinPolicy, worker: str, count: int) -> list[cachelb.Decision[str]]:
+    """Open `count` requests on `worker` that are past their first token and hold no block."""
+    held = [policy.select_worker([worker]) for _ in range(count)]
+    for decision in held:
+        decision.on_first_token()
+    return held
+
+
+def picked(policy: policies.BuiltinPolicy, tokens: array[int] | None = PROMPT) -> tuple[str, str]:
+    """Say where the next request would go, and why."""
+    decision = policy.select_worker(PAIR, tokens=tokens, dry_run=True)
+    return decision.key, decision.reason
+
+
+# === what they have in common ===
+
+
+@pytest.mark.parametrize("name", PLACING)
+def test_a_placement_is_known_to_the_next_request(name: str) -> None:
+    policy = policies.make(name, seed=1, clock=still)
+    first = policy.select_worker(PAIR, tokens=PROMPT)
+    assert (first.matched_tokens, policy.block_count(first.key)) == (0, 100)
+    first.on_complete()
+    again = policy.select_worker(PAIR, tokens=PROMPT, dry_run=True)
+    assert again.best_matched_tokens == 1584
+    if name != "least-expected-wait":
+        assert again.key == first.key
+
+
+@pytest.mark.parametrize("name", PLACING)
+def test_placements_age_out_and_are_bounded(name: str) -> None:
+    ttl = "router_ttl_secs" if name == "overlap-cost" else "ttl_s"
+    now = [0.0]
+    policy = policies.make(name, seed=1, clock=lambda: now[0], max_blocks_per_worker=10, **{ttl: 60})
+    hold(policy, "w1")
+    assert policy.block_count() == 10
+    now[0] = 61.0
+    policy.select_worker(PAIR)
+    assert policy.block_count() == 0
+
+
+@pytest.mark.parametrize("name", PLACING)
+def test_the_hash_seed_decides_which_blocks_match(name: str) -> None:
+    policy = policies.make(name, seed=1, hash_seed=7)
+    hold(policy, "w1")
+    for seed, matched in ((7, 1584), (1337, 0)):
+        blocks = cachelb.hash_blocks(PROMPT, seed=seed)
+        decision = policy.select_worker(PAIR, blocks=blocks, dry_run=True)
+        assert decision.best_matched_tokens == matched
+
+
+@pytest.mark.parametrize("name", PLACING)
+def test_failed_requests_leave_no_placement(name: str) -> None:
+    policy = policies.make(name, seed=1)
+    policy.select_worker(["w1"], tokens=PROMPT).on_error(503)
+    assert policy.block_count() == 0
+
+
+# `prefix-cache` has no load term; to `prefill-times-batch` 64 new tokens beside 64 requests cost less than 4,160 alone.
+@pytest.mark.parametrize(
+    ("name", "first_token"),
+    [(name, False) for name in PLACING if name != "prefix-cache"]
+    + [(name, True) for name in PLACING if name not in {"prefix-cache", "prefill-times-batch"}],
+)
+def test_a_shared_system_prompt_does_not_make_one_worker_the_fleet(name: str, first_token: bool) -> None:
+    policy = policies.make(name, seed=1, clock=still)
+    workers = [f"gpu{i}" for i in range(8)]
+    system = array("I", range(4096))
+    picks: Counter[str] = Counter()
+    running: list[cachelb.Decision[str]] = []
+    for i in range(2000):
+        decision = policy.select_worker(workers, tokens=system + array("I", [10_000 + i] * 64))
+        running.append(decision)
+        if first_token:
+            decision.on_first_token()
+        picks[decision.key] += 1
+        if len(running) > 64:
+            running.pop(0).on_complete()
+    assert max(picks.values()) <= 500, picks
+
+
+@pytest.mark.parametrize("name", COST)
+def test_idle_equal_workers_are_all_used(name: str) -> None:
+    policy = policies.make(name, seed=1)
+    picks: Counter[str] = Counter()
+    for i in range(400):
+        decision = policy.select_worker(["a", "b", "c", "d"], tokens=array("I", [i] * 32))
+        picks[decision.key] += 1
+        decision.on_complete()
+    assert len(picks) == 4
+    assert min(picks.values()) >= 60, picks
+
+
+@pytest.mark.parametrize("name", COST)
+def test_weight_attracts_requests(name: str) -> None:
+    policy = policies.make(name, seed=1, clock=still)
+    policy.set_weight("heavy", 3.0)
+    held = [policy.select_worker(["light", "heavy"], tokens=array("I", [i] * 64)) for i in range(80)]
+    share = Counter(decision.key for decision in held)["heavy"]
+    # The product of work and batch divides by weight once: its balance lies at the square root of the ratio.
+    low = 48 if name == "prefill-times-batch" else 55
+    assert low <= share <= 65, share
+
+
+# === one by one ===
+
+
+@pytest.mark.parametrize(
+    ("tau", "expected"), [(0.5, ("w2", "cold")), (0.49, ("w1", "prefix"))], ids=["not above", "above"]
+)
+def test_prefix_cache_goes_by_share_above_tau(tau: float, expected: tuple[str, str]) -> None:
+    policy = PrefixCache(tau=tau, seed=1)
+    hold(policy, "w1", PROMPT[:800])
+    held = decoding(policy, "w1", 9)
+    assert picked(policy) == expected
+    assert len(held) == 9
+
+
+def test_prefix_cache_follows_the_prefix_into_overload_unless_gated() -> None:
+    for gate, expected in ((False, ("w1", "prefix")), (True, ("w2", "spill"))):
+        policy = PrefixCache(gate=gate, seed=1)
+        hold(policy, "w1")
+        held = decoding(policy, "w1", 100)
+        assert picked(policy) == expected
+        assert len(held) == 100
+
+
+def test_prefix_cache_and_load_drops_affinity_when_anybody_is_far_ahead() -> None:
+    for busy, count, fleet, candidate in (
+        ("w2", 8, ("w1", "prefix"), ("w1", "prefix")),
+        ("w2", 9, ("w1", "imbalance"), ("w1", "prefix")),
+        ("w1", 9, ("w2", "imbalance"), ("w2", "spill")),
+    ):
+        for scope, expected in (("fleet", fleet), ("candidate", candidate)):
+            policy = policies.make("prefix-cache-and-load", scope=scope, seed=1)
+            hold(policy, "w1")
+            held = decoding(policy, busy, count)
+            assert picked(policy) == expected, (busy, count, scope)
+            assert len(held) == count
+
+
+def test_prefix_cache_and_load_bounds_holders_by_the_spread() -> None:
+    policy = PrefixCacheAndLoad(imbalance_threshold=100, seed=1)
+    hold(policy, "w1")
+    held = [*decoding(policy, "w1", 6), *decoding(policy, "w2", 2), *decoding(policy, "w3", 1)]
+    decision = policy.select_worker(["w1", "w2", "w3"], tokens=PROMPT, dry_run=True)
+    assert (decision.key, decision.reason) == ("w3", "spill")
+    assert len(held) == 9
+
+
+def test_overlap_cost_weighs_cached_blocks_against_decoding() -> None:
+    for blocks, expected in ((50, ("w1", "prefix")), (150, ("w2", "spill"))):
+        policy = OverlapCost(seed=1)
+        hold(policy, "w1")
+        decode = policy.select_worker(["w1"], tokens=array("I", [7] * 16 * blocks))
+        decode.on_first_token()
+        assert picked(policy) == expected
+        decode.on_complete()
+
+
+def test_overlap_cost_takes_the_older_name_of_its_scale() -> None:
+    for options, expected in (({}, "w2"), ({"overlap_score_weight": 2.0}, "w1"), ({"prefill_load_scale": 2.0}, "w1")):
+        policy = policies.make("overlap-cost", seed=1, **options)
+        hold(policy, "w1")
+        decode = policy.select_worker(["w1"], tokens=array("I", [7] * 16 * 150))
+        decode.on_first_token()
+        assert picked(policy)[0] == expected, options
+
+
+def test_prefill_times_batch_multiplies_work_and_requests() -> None:
+    policy = PrefillTimesBatch(seed=1)
+    hold(policy, "w1")
+    held = decoding(policy, "w1", 98)
+    assert picked(policy) == ("w1", "prefix"), "16 * 99 against 1,600"
+    held += decoding(policy, "w1", 2)
+    assert picked(policy) == ("w2", "spill"), "16 * 101"
+
+
+def test_sticky_holders_are_left_once_they_answer_too_late() -> None:
+    for waiting, reason in ((0, "sticky"), (20_000, "sticky"), (40_000, "sticky-broken")):
+        policy = StickyUntilSaturated(peak_prefill_throughput=2_000, seed=1)
+        hold(policy, "w1")
+        held = policy.select_worker(["w1"], prompt_tokens=waiting)
+        assert picked(policy) == ("w2" if reason == "sticky-broken" else "w1", reason)
+        held.on_first_token()
+        assert picked(policy) == ("w1", "sticky")
+
+
+def test_sticky_uses_the_speed_it_observed() -> None:
+    now = [0.0]
+    policy = StickyUntilSaturated(peak_prefill_throughput="observed", seed=1, clock=lambda: now[0])
+    hold(policy, "w1")
+    slow = policy.select_worker(["w1"], prompt_tokens=1_000)
+    now[0] = 1.0
+    slow.on_first_token()
+    held = policy.select_worker(["w1"], prompt_tokens=20_000)
+    assert picked(policy) == ("w2", "sticky-broken"), "20 s at the observed 1,000 tokens per second"
+    assert held.key == "w1"
+
+
+def test_sticky_needs_most_of_the_prompt_or_many_of_its_tokens() -> None:
+    long = array("I", range(3200))
+    for options, expected in (
+        ({}, "cold"),
+        ({"min_matched_tokens": 1500}, "sticky"),
+        ({"affinity_threshold": 0.5}, "sticky"),
+    ):
+        policy = policies.make("sticky-until-saturated", seed=1, **options)
+        hold(policy, "w1")
+        assert picked(policy, long)[1] == expected, options
+
+
+def test_sticky_explores_as_often_as_told() -> None:
+    policy = StickyUntilSaturated(exploration_probability=0.2, seed=1)
+    hold(policy, "w1")
+    reasons = Counter(policy.select_worker(PAIR, tokens=PROMPT).reason for _ in range(1000))
+    assert 150 <= reasons["explore"] <= 250
+    assert reasons["explore"] + reasons["sticky"] == 1000
+
+
+def test_expected_wait_compares_seconds() -> None:
+    policy = LeastExpectedWait(cache_aware=False, seed=1)
+    policy.update_load("w1", queued_tokens=4_000, prefill_tps=2_000, kv_usage=0.5)
+    policy.update_load("w2", queued_tokens=1_000, prefill_tps=400)
+    assert picked(policy) == ("w1", "least-loaded"), "2.15 s against 2.5 s"
+    policy.update_load("w1", queued_tokens=4_000, prefill_tps=2_000, kv_usage=0.95)
+    assert picked(policy) == ("w2", "least-loaded"), "4.85 s"
+
+
+def test_expected_wait_counts_what_was_sent_since_the_report_and_what_is_cached() -> None:
+    for cache_aware, expected in ((False, "w2"), (True, "w1")):
+        policy = LeastExpectedWait(cache_aware=cache_aware, seed=1)
+        hold(policy, "w1")
+        for worker in PAIR:
+            policy.update_load(worker, queued_tokens=0, prefill_tps=1_000)
+        held = policy.select_worker(["w1"], prompt_tokens=1_000)
+        assert picked(policy)[0] == expected, "1 s and 0.016 s against 0 s and 1.6 s"
+        assert held.key == "w1"
+
+
+def test_expected_wait_without_reports_counts_requests() -> None:
+    policy = LeastExpectedWait(seed=1)
+    held = [*decoding(policy, "w1", 2), *decoding(policy, "w2", 1)]
+    assert picked(policy) == ("w2", "least-loaded")
+    assert len(held) == 3
+
+
+def test_queue_over_throughput_takes_one_number_or_one_by_worker() -> None:
+    held = []
+    for throughput, expected in ((5, "w1"), ({"w1": 1.0, "w2": 4.0}, "w2"), ({"w1": 1.0}, "w1"), ({}, "w1")):
+        policy = QueueOverThroughput(throughput=throughput, seed=1)
+        held += decoding(policy, "w2", 2)
+        assert picked(policy) == (expected, "least-loaded"), throughput
+
+
+def test_estimated_ttft_adds_queue_and_prefill() -> None:
+    now = [0.0]
+    policy = EstimatedTtft(seed=1, clock=lambda: now[0])
+    prompt = array("I", range(8000))
+    hold(policy, "w1", prompt[:7008])
+    assert picked(policy, prompt) == ("w1", "prefix")
+    held = policy.select_worker(["w1"], tokens=array("I", [7] * 8000))
+    assert picked(policy, prompt) == ("w2", "spill"), "164.9 + 32.0 ms against 164.9 ms"
+    now[0] = 0.1
+    assert picked(policy, prompt) == ("w1", "prefix"), "100 ms of the queue are done"
+    held.on_complete()
+
+
+def test_estimated_ttft_names_an_objective_nobody_meets() -> None:
+    prompt = array("I", range(8000))
+    for slo, reason in ((164.0, "slo-unattainable"), (166.0, "cold")):
+        assert picked(EstimatedTtft(ttft_slo_ms=slo, seed=1), prompt)[1] == reason
+
+
+def test_estimated_ttft_fetches_blocks_where_that_is_faster() -> None:
+    prompt = array("I", range(8000))
+    for can_transfer, expected in ((False, "w1"), (True, "w2")):
+        policy = EstimatedTtft(can_transfer=can_transfer, seed=1, clock=still)
+        hold(policy, "w1", prompt[:7008])
+        hold(policy, "w2", prompt[:1008])
+        held = policy.select_worker(["w1"], tokens=array("I", [7] * 4000))
+        assert picked(policy, prompt)[0] == expected, "84 + 32 ms against 63 + 32 ms, or 148 ms"
+        assert held.key == "w1"
+
+
+def test_kv_aware_prefers_the_longest_prefix_until_its_holder_is_overloaded() -> None:
+    policy = KvAware(seed=1)
+    assert picked(policy)[1] == "cold"
+    hold(policy, "w1")
+    held = decoding(policy, "w1", 5)
+    assert picked(policy) == ("w1", "prefix")
+    held += decoding(policy, "w1", 95)
+    assert picked(policy) == ("w2", "spill")
+
+
+def test_kv_aware_by_cost_weighs_work_against_requests() -> None:
+    policy = KvAware(scoring="cost", seed=1)
+    hold(policy, "w1")
+    held = decoding(policy, "w1", 98)
+    assert picked(policy) == ("w1", "prefix")
+    held += decoding(policy, "w1", 2)
+    assert picked(policy) == ("w2", "spill")
+
+
+def test_two_equal_prompts_in_a_row_meet_on_one_worker() -> None:
+    policy = KvAware(seed=1)
+    first, second = (policy.select_worker(PAIR, tokens=PROMPT) for _ in range(2))
+    assert (second.key, second.reason) == (first.key, "prefix")
+    failed = KvAware(seed=1)
+    failed.select_worker(PAIR, tokens=PROMPT).on_error(500)
+    assert picked(failed)[1] == "cold", "taken back at once"
+    assert picked(policy, array("I", range(1, 1601)))[1] == "cold"
+
+
+# === options ===
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("prefix-cache", {"tau": 1.5}, ValueError, "tau must be between 0 and 1, got 1.5"),
+        ("prefix-cache", {"gate": 1}, TypeError, "gate must be bool, not int"),
+        ("prefix-cache", {"load_factor": 0.5}, ValueError, "load_factor"),
+        ("prefix-cache", {"max_blocks_per_worker": 0}, ValueError, "max_blocks_per_worker"),
+        ("prefix-cache", {"ttl_s": -1}, ValueError, "ttl_s must be a finite number above 0"),
+        ("prefix-cache", {"hash_seed": "x"}, TypeError, "hash_seed"),
+        ("prefix-cache", {"block_size": 0}, ValueError, "block_size must be from 1 to 1024"),
+        ("prefix-cache-and-load", {"imbalance_threshold": -1}, ValueError, "imbalance_threshold"),
+        ("prefix-cache-and-load", {"k": float("inf")}, ValueError, "k must be a finite number, 0 or more"),
+        ("prefix-cache-and-load", {"scope": "world"}, ValueError, 'scope must be one of "fleet", "candidate"'),
+        ("overlap-cost", {"overlap_score_credit": -1}, ValueError, "overlap_score_credit must"),
+        ("overlap-cost", {"overlap_score_credit_decay": "fast"}, TypeError, "overlap_score_credit_decay"),
+        ("overlap-cost", {"prefill_load_scale": float("nan")}, ValueError, "prefill_load_scale"),
+        ("overlap-cost", {"overlap_score_weight": -2}, ValueError, "overlap_score_weight"),
+        ("overlap-cost", {"decode_active_request_weight": -1}, ValueError, "decode_active_request_weight"),
+        ("overlap-cost", {"host_cache_hit_weight": -1}, ValueError, "host_cache_hit_weight"),
+        ("overlap-cost", {"disk_cache_hit_weight": -1}, ValueError, "disk_cache_hit_weight"),
+        ("overlap-cost", {"shared_cache_multiplier": -1}, ValueError, "shared_cache_multiplier"),
+        ("overlap-cost", {"router_temperature": -1}, ValueError, "router_temperature"),
+        ("overlap-cost", {"router_ttl_secs": 0}, ValueError, "router_ttl_secs"),
+        ("overlap-cost", {"router_predicted_ttl_secs": 0}, ValueError, "router_predicted_ttl_secs"),
+        ("overlap-cost", {"ttl_s": 3}, TypeError, "no option 'ttl_s'"),
+        ("sticky-until-saturated", {"affinity_threshold": 2}, ValueError, "affinity_threshold"),
+        ("sticky-until-saturated", {"min_matched_tokens": 0}, ValueError, "min_matched_tokens"),
+        ("sticky-until-saturated", {"exploration_probability": -0.1}, ValueError, "exploration_probability"),
+        ("sticky-until-saturated", {"max_ttft_penalty_ms": -1}, ValueError, "max_ttft_penalty_ms"),
+        ("sticky-until-saturated", {"peak_prefill_throughput": 0}, ValueError, "peak_prefill_throughput must be a"),
+        ("sticky-until-saturated", {"peak_prefill_throughput": "seen"}, ValueError, '"observed" or a number.*"seen"'),
+        ("sticky-until-saturated", {"ttft_source": "oracle"}, ValueError, "ttft_source"),
+        ("least-expected-wait", {"kv_pressure_weight": -1}, ValueError, "kv_pressure_weight"),
+        ("least-expected-wait", {"mean_prefill_tokens": 0}, ValueError, "mean_prefill_tokens"),
+        ("least-expected-wait", {"default_throughput": 0}, ValueError, "default_throughput"),
+        ("least-expected-wait", {"load_check_interval_secs": 0}, ValueError, "load_check_interval_secs"),
+        ("least-expected-wait", {"max_waiting_requests": -1}, ValueError, "max_waiting_requests"),
+        ("least-expected-wait", {"cache_aware": "yes"}, TypeError, "cache_aware must be bool, not str"),
+        ("queue-over-throughput", {"throughput": 0}, ValueError, "throughput must be a finite number above 0"),
+        ("queue-over-throughput", {"throughput": "fast"}, TypeError, "throughput must be a number"),
+        ("queue-over-throughput", {"throughput": {"w1": -1}}, ValueError, r'throughput\["w1"\]'),
+        ("queue-over-throughput", {"throughput": {1: 1}}, TypeError, "worker key, a str, not int"),
+        ("estimated-ttft", {"prefill": (1, 2)}, ValueError, r"prefill must be three numbers.*got \(1, 2\)"),
+        ("estimated-ttft", {"prefill": 16.5}, TypeError, "prefill must be three numbers.*not float"),
+        ("estimated-ttft", {"prefill": "abc"}, ValueError, "prefill must be three numbers"),
+        ("estimated-ttft", {"prefill": (0, 0, -1)}, ValueError, r"prefill\[2\]"),
+        ("estimated-ttft", {"can_transfer": 1}, TypeError, "can_transfer must be bool"),
+        ("estimated-ttft", {"kvcache_balancing_threshold": -1}, ValueError, "kvcache_balancing_threshold"),
+        ("estimated-ttft", {"kv_bytes_per_token": 0}, ValueError, "kv_bytes_per_token"),
+        ("estimated-ttft", {"transfer_gbps": 0}, ValueError, "transfer_gbps"),
+        ("estimated-ttft", {"ttft_slo_ms": 0}, ValueError, "ttft_slo_ms"),
+        ("estimated-ttft", {"tbt_slo_ms": 0}, ValueError, "tbt_slo_ms"),
+        ("estimated-ttft", {"on_slo": "drop"}, ValueError, "on_slo"),
+        ("kv-aware", {"scoring": "best"}, ValueError, "scoring"),
+        ("kv-aware", {"enable_speculative": 1}, TypeError, "enable_speculative must be bool"),
+        ("kv-aware", {"speculative_ttl_ms": 0}, ValueError, "speculative_ttl_ms must be from 1"),
+        ("kv-aware", {"speculative_ttl_ms": 1.5}, TypeError, "speculative_ttl_ms"),
+        ("kv-aware", {"router_temperature": -1}, ValueError, "router_temperature"),
+        ("kv-aware", {"credits": 0.5}, TypeError, "credits must be a mapping of medium to credit, not float"),
+        ("kv-aware", {"credits": {"cpu": 1.5}}, ValueError, r"credits\['cpu'\] must be between 0 and 1"),
+        ("kv-aware", {"credits": {"tape": 1}}, ValueError, "credits must be of \"gpu\".*got 'tape'"),
+        ("kv-aware", {"continuation": "both"}, ValueError, 'continuation must be one of "longest", "best-credit"'),
+    ],
+)
+def test_bad_options_are_named(name: str, options: dict[str, Any], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        policies.make(name, **options)
+
+
+@pytest.mark.parametrize("name", COST)
+def test_underscored_names_make_the_policy(name: str) -> None:
+    assert policies.make(name.replace("-", "_")).name == name

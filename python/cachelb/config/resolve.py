@@ -257,19 +257,19 @@ def _check_transfer(workers: list[WorkerConfig], drafts: list[WorkerDraft]) -> N
 
 
 def _checked(build: Callable[..., T], settings: Mapping[str, Setting]) -> T:
-    """Build an object; what it does not take is blamed on the setting that its message names."""
+    """Build an object; what it refuses is blamed on the setting that it does not take even alone, or that it names."""
     try:
         return build(**{key: _plain(setting) for key, setting in settings.items()})
     except _BAD_VALUE as error:
         message = str(error)
         words = re.findall(r"\w+", message)
-        blamed = next((settings[word] for word in words if word in settings), None)
-        blamed = blamed or next((setting for key, setting in settings.items() if not _fits(build, key, setting)), None)
-        if blamed is None:
+        suspects = sorted(settings, key=lambda key: words.index(key) if key in words else len(words))
+        if not suspects:
             raise
-        if any(word in schema.SECRETS for word in words):
+        culprit = next((key for key in suspects if not _fits(build, key, settings[key])), suspects[0])
+        if culprit in schema.SECRETS:
             message = message.partition(", got ")[0]
-        raise blamed.error(message) from error
+        raise settings[culprit].error(message) from error
 
 
 def _fits(build: Callable[..., object], key: str, setting: Setting) -> bool:

@@ -24,6 +24,26 @@ routing:
     load_factor: 1.25
 """
 
+PAIRED = """\
+mode:
+  type: vllm_prefill_decode
+  prefill_urls:
+    - ["http://prefill1:8081", null]
+  decode_urls:
+    - "http://decode1:8083"
+    - "http://decode2:8084"
+  decode_policy:
+    type: kv_aware
+    block_size: 16
+    enable_speculative: true
+    speculative_ttl_ms: 2000
+  kv_events:
+    topic_filter: ""
+    default_port: 5557
+
+model_path: "meta-llama/Llama-3.1-8B-Instruct"
+"""
+
 OWN = """\
 model_path = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -88,6 +108,22 @@ def test_origins_name_the_line_and_the_spelling_that_was_used(tmp_path: Path) ->
     assert origins["router.policy"] == f"{file}:3 as routing.policy"
     assert origins["router.block_size"] == f"{file}:5 as routing.vllm_cache_aware.block_size"
     assert origins["policy.max_blocks_per_worker"] == f"{file}:6 as routing.vllm_cache_aware.max_blocks_per_backend"
+
+
+def test_paired_snippet_gives_the_roles_policies_ports_and_topic_filter_it_names(tmp_path: Path) -> None:
+    loaded = load(written(tmp_path, "gateway.yaml", PAIRED))
+    assert [(worker.key, worker.role, worker.bootstrap_port) for worker in loaded.workers] == [
+        ("http://prefill1:8081", "prefill", None),
+        ("http://decode1:8083", "decode", None),
+        ("http://decode2:8084", "decode", None),
+    ]
+    assert loaded.decode_policy == config.PolicyConfig(
+        "kv-aware", {"enable_speculative": True, "speculative_ttl_ms": 2000}
+    )
+    assert loaded.prefill_policy == config.PolicyConfig("prefill-times-batch")
+    assert loaded.options == {"block_size": 16}
+    assert loaded.kv_events == config.KvEventsConfig(topic_filter="", default_port=5557)
+    assert loaded.model_path == "meta-llama/Llama-3.1-8B-Instruct"
 
 
 def test_own_layout_gives_everything_it_says(tmp_path: Path) -> None:
@@ -240,8 +276,10 @@ def test_workers_of_the_environment_keep_what_the_file_says_of_them(tmp_path: Pa
 
 
 def test_options_of_a_policy_that_the_environment_replaces_are_set_aside() -> None:
-    loaded = load({"policy": {"type": "cache-aware", "load_factor": 2}}, CACHELB_POLICY="least_loaded")
+    options = {"type": "cache-aware", "load_factor": 2, "block_size": 32}
+    loaded = load({"policy": options}, CACHELB_POLICY="least_loaded")
     assert loaded.policy == config.PolicyConfig("least-loaded")
+    assert loaded.options == {"block_size": 32}  # the router's, whatever the policy
     assert loaded.unused == {"policy.load_factor": "env CACHELB_POLICY names another policy"}
 
 

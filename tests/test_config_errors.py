@@ -73,6 +73,16 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"workers": ["gpu\n0"]}, r"workers[0]: must be printable text, got 'gpu\n0'"),
     ({"\x1b[2J": 1}, r"mapping: '\x1b[2J': unknown key"),
     ({"workers": [""]}, "workers[0]: must not be empty"),
+    ({"router": {"block_size": "16"}}, "router.block_size: block_size must be int, got str"),
+    ({"router": {"max_memory_mb": -1, "seed": 3}}, "router.max_memory_mb: max_memory_mb must be"),
+    ({"router": {"replicas": 0, "block_size": 16}}, "router.replicas: replicas must be"),
+    ({"router": {"models": {"llama": "x"}, "block_size": 16}}, "router.models: "),
+    ({"router": {"models": 3}}, "router.models: "),
+    ({"router": {"pd_fallback": "yes"}}, "router.pd_fallback: "),
+    ({"workers": [{"url": "a", "role": "both", "weight": -1}]}, "workers[0].weight: weight must be"),
+    ({"workers": ["b", {"url": "a", "role": "prefil"}]}, "workers[1].role: role must be"),
+    ({"workers": [{"url": "a", "dp_size": "2"}]}, "workers[0].dp_size: dp_size must be"),
+    ({"workers": [{"url": "a", "models": [3]}]}, "workers[0].models: "),
     ({"workers": [{"weight": 2}]}, "workers[0]: a worker has one url (or key, if it is no url)"),
     ({"workers": [{"url": "a", "key": "b"}]}, "workers[0]: a worker has one url"),
     ({"workers": [{"url": "a", "wieght": 2}]}, "workers[0].wieght: unknown key; did you mean 'weight'?"),
@@ -113,6 +123,7 @@ def test_mistake_is_named_with_its_path(data: dict[str, Any], message: str) -> N
             "env CACHELB_BLOCK_SIZES: sets nothing; did you mean 'CACHELB_BLOCK_SIZE'?",
         ),
         ({"CACHELB_block_size": "1"}, "env CACHELB_block_size: sets nothing; did you mean"),
+        ({"CACHELB_POLICY__load_factor": "1"}, "env CACHELB_POLICY__load_factor: sets nothing; did you mean"),
         ({"CACHELB_KV_EVENT__TOPIC_FILTER": ""}, "did you mean 'CACHELB_KV_EVENTS__TOPIC_FILTER'?"),
         (
             {"CACHELB_POLICY__LOAD_FACTR": "1"},
@@ -232,13 +243,16 @@ VARIABLES = st.dictionaries(
 
 
 @given(MAPPINGS | VALUES.filter(lambda value: isinstance(value, dict)), VARIABLES)
-def test_any_mapping_loads_or_is_refused(data: dict[str, Any], environ: dict[str, str]) -> None:
+def test_any_mapping_builds_or_is_refused(data: dict[str, Any], environ: dict[str, str]) -> None:
     try:
         loaded = config.load(data, environ=environ)
     except ConfigError as error:
         assert re.match(r"mapping|env CACHELB_", str(error))  # noqa: PT017 - both outcomes are right
     else:
         config.show(loaded)
+        if loaded.load is None:  # else it would ask the workers for their load
+            with loaded.build() as router:
+                assert router.keys() == [worker.key for worker in loaded.workers]
 
 
 @pytest.mark.parametrize("suffix", ["toml", "json", "yaml"])

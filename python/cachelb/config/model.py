@@ -11,6 +11,8 @@ from cachelb.config.document import masked
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cachelb.router import Router
+
 _PORTS = range(1, 65_536)
 
 
@@ -128,6 +130,22 @@ class RouterConfig:
     model_path: str | None
     origins: Mapping[str, str]
     unused: Mapping[str, str]
+
+    def build(self) -> Router[str]:
+        """Build the router with its workers, and start to poll their load if `load` is there.
+
+        Returns:
+            The router; its workers are their keys, and its `config` is this.
+
+        Example:
+            >>> from cachelb import config
+            >>> with config.load({"workers": ["http://gpu0:8000", "http://gpu1:8000"]}, environ={}).build() as router:
+            ...     router.keys(), router.config.policy.name
+            (['http://gpu0:8000', 'http://gpu1:8000'], 'cache-aware')
+        """
+        from cachelb.config.build import build
+
+        return build(self)
 
     def __repr__(self) -> str:
         """Name source, policy and fleet; options may hold secrets."""

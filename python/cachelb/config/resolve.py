@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb import policies
 from cachelb.config import schema
+from cachelb.config.build import router_arguments
 from cachelb.config.document import Document, Keys, Setting, dotted
 from cachelb.config.layer import Layer, PolicyDraft, WorkerDraft, put
 from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig
 from cachelb.errors import did_you_mean
+from cachelb.router import Router
 from cachelb.sources import MetricsSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 
@@ -61,13 +64,15 @@ class _Resolver:
         policy = slots["policy"]
         if policy is None or prefill is None:
             raise AssertionError("the router has defaults for these")
-        workers = self._workers()
+        drafts = self._workers()
+        workers = tuple(self._worker(n, draft) for n, draft in enumerate(drafts))
+        _check_transfer(workers, drafts)
         kv_events = self._section("kv_events")
         load = self._section("load")
         if load is not None:
             _checked(MetricsSource, load)
         model = next((layer.model_path for layer in reversed(self._layers) if layer.model_path), None)
-        return RouterConfig(
+        config = RouterConfig(
             source=self._source,
             options=self._values(("router",), options),
             policy=policy,
@@ -81,6 +86,8 @@ class _Resolver:
             origins=MappingProxyType(self._origins),
             unused=MappingProxyType(self._unused),
         )
+        _check_router(config, options, drafts)
+        return config
 
     def _note(self, keys: Keys, setting: Setting) -> Any:  # noqa: ANN401 - whatever the option takes
         """Remember where a value was written, and hand it out."""
@@ -177,7 +184,7 @@ class _Resolver:
                 raise setting.error("workers stand at the top level: [[workers]]")
             raise setting.error(f"unknown key{did_you_mean(key, schema.router_options())}")
 
-    def _workers(self) -> tuple[WorkerConfig, ...]:
+    def _workers(self) -> list[WorkerDraft]:
         """Merge the workers: the environment may say which, the file what they are like."""
         file, environment = (layer.workers for layer in self._layers)
         drafts = list(file or ())
@@ -190,17 +197,14 @@ class _Resolver:
                 for draft in environment
             ]
         seen: dict[str, Setting] = {}
-        workers = []
-        for n, draft in enumerate(drafts):
+        for draft in drafts:
             other = seen.setdefault(draft.key.value, draft.key)
             if other is not draft.key:
                 raise draft.key.error(
                     f"worker {draft.key.value!r} is there already ({other.path}); "
                     "a worker that prefills and decodes is listed once, with role 'both'"
                 )
-            workers.append(self._worker(n, draft))
-        _check_transfer(workers, drafts)
-        return tuple(workers)
+        return drafts
 
     def _worker(self, n: int, draft: WorkerDraft) -> WorkerConfig:
         """Check one worker."""
@@ -244,7 +248,15 @@ def _name_of(name: Setting | None, default: str | None) -> str | None:
     return schema.policy_class(name).name if name else default
 
 
-def _check_transfer(workers: list[WorkerConfig], drafts: list[WorkerDraft]) -> None:
+def _check_router(config: RouterConfig, options: Mapping[str, Setting], drafts: Sequence[WorkerDraft]) -> None:
+    """Build the router and its workers: what they refuse is refused now, and not when the gateway starts."""
+    rest = {key: value for key, value in router_arguments(config).items() if key not in options}
+    router = _checked(partial(Router, **rest), options)
+    for worker, draft in zip(config.workers, drafts, strict=True):
+        _checked(partial(router.add_worker, worker.key), draft.options)
+
+
+def _check_transfer(workers: Sequence[WorkerConfig], drafts: Sequence[WorkerDraft]) -> None:
     """Refuse Unix sockets where prefill workers hand their KV cache to decode workers."""
     if all(worker.role == "both" for worker in workers):
         return
@@ -287,7 +299,7 @@ def _plain(setting: Setting, value: object = None, nesting: int = 0) -> object:
     if nesting > _MAX_NESTING:
         raise setting.error(f"is nested more than {_MAX_NESTING} deep")
     if isinstance(value, Mapping):
-        return MappingProxyType({key: _plain(setting, item, nesting + 1) for key, item in value.items()})
+        return {key: _plain(setting, item, nesting + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return tuple(_plain(setting, item, nesting + 1) for item in value)
     return value

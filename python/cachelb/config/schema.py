@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachelb import policies
-from cachelb.config import _interim
 from cachelb.config.model import KvEventsConfig
+from cachelb.router import Router
 from cachelb.sources import MetricsSource
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def router_options() -> Mapping[str, Option]:
     Returns:
         Options by name.
     """
-    return _keywords(_interim.router)
+    return _keywords(Router)
 
 
 def worker_options() -> Mapping[str, Option]:
@@ -66,7 +66,7 @@ def worker_options() -> Mapping[str, Option]:
         >>> worker_options()["role"].default
         'both'
     """
-    return _keywords(_interim.add_worker)
+    return _keywords(Router.add_worker)
 
 
 def policy_options(policy: type[policies.BuiltinPolicy]) -> Mapping[str, Option]:

@@ -1,0 +1,70 @@
+"""A configuration -> the objects it describes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cachelb import policies
+from cachelb.config import schema
+from cachelb.router import Router
+from cachelb.sources import MetricsSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cachelb.config.model import PolicyConfig, RouterConfig, WorkerConfig
+
+
+def build(config: RouterConfig) -> Router[str]:
+    """Build what `RouterConfig.build` returns.
+
+    Args:
+        config: What was loaded.
+
+    Returns:
+        The router.
+    """
+    router: Router[str] = Router(**router_arguments(config))
+    router.config = config
+    for worker in config.workers:
+        router.add_worker(worker.key, **worker_arguments(worker))
+    if config.load is not None:
+        router.attach(MetricsSource(**config.load))
+    return router
+
+
+def router_arguments(config: RouterConfig) -> dict[str, Any]:
+    """Collect what the router is built with.
+
+    Args:
+        config: What was loaded.
+
+    Returns:
+        Keyword arguments.
+    """
+    arguments: dict[str, Any] = {**config.options, "policy": config.policy.name, **config.policy.options}
+    arguments["prefill_policy"] = _policy(config.prefill_policy, config.options)
+    if config.decode_policy is not None:
+        arguments["decode_policy"] = _policy(config.decode_policy, config.options)
+    arguments["shadow"] = tuple(_policy(policy, config.options) for policy in config.shadow)
+    return arguments
+
+
+def worker_arguments(worker: WorkerConfig) -> dict[str, Any]:
+    """Collect what a worker is added with.
+
+    Args:
+        worker: What was loaded.
+
+    Returns:
+        Keyword arguments.
+    """
+    return {**worker.options, "role": worker.role}
+
+
+def _policy(policy: PolicyConfig, governed: Mapping[str, Any]) -> str | policies.BuiltinPolicy:
+    """Build a policy that has options of its own; the router makes the others by name."""
+    if not policy.options:
+        return policy.name
+    known = schema.policy_options(policies.POLICIES[policy.name])
+    return policies.make(policy.name, **{key: governed[key] for key in governed if key in known}, **policy.options)

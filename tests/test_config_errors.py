@@ -25,7 +25,7 @@ def refused(source: Any, **environ: str) -> str:
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"ruter": {}}, "mapping: ruter: unknown key; did you mean 'router'?"),
-    ({"block_size": 1}, "mapping: block_size: unknown key; there are 'decode_policy', "),
+    ({"block_size": 1}, "mapping: block_size: unknown key ('block_size' belongs in [router])"),
     ({"router": {"block_sise": 16}}, "mapping: router.block_sise: unknown key; did you mean 'block_size'?"),
     (
         {"router": {"cache_threshold": 0.5}},
@@ -44,6 +44,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "policy.block_size: contradicts router.block_size (mapping); keep one of them",
     ),
     ({"policy": {"cache_treshold": 0.5}}, "policy.cache_treshold: policy 'cache-aware' has no such option; did you"),
+    (
+        {"policy": {"type": "random", "block_size": 16}},
+        "policy.block_size: policy 'random' has no such option ('block_size' belongs in [router])",
+    ),
     ({"policy": {"cache_threshold": 2}}, "policy.cache_threshold: cache_threshold must be between 0 and 1, got 2"),
     ({"policy": {"load_factor": "x"}}, "policy.load_factor: load_factor must be a number, not str"),
     (

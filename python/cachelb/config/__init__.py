@@ -50,12 +50,12 @@ from cachelb.config.resolve import resolve
 from cachelb.config.show import Shown, show
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from os import PathLike
 
 __all__ = ["KvEventsConfig", "PolicyConfig", "RouterConfig", "Shown", "WorkerConfig", "load", "show"]
 
 
-def load(source: str | Path | Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> RouterConfig:
+def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> RouterConfig:
     """Read and check a configuration.
 
     Args:

@@ -99,7 +99,7 @@ def read_layer(document: Document) -> Layer:
     }
     for key, setting in Setting(document.data, (), document).entries().items():
         if key not in known:
-            raise setting.error(f"unknown key{did_you_mean(key, known)}{_misplaced(key)}")
+            raise setting.error(f"unknown key{schema.misplaced(key) or did_you_mean(key, known)}")
         if setting.value is not None:  # an empty YAML table is null
             known[key](layer, setting)
     return layer
@@ -119,11 +119,6 @@ def put(table: dict[str, Setting], key: str, setting: Setting) -> None:
     other = table.setdefault(key, setting)
     if other is not setting and (type(other.value), other.value) != (type(setting.value), setting.value):
         raise setting.error(f"contradicts {other.path} ({other.origin}); keep one of them")
-
-
-def _misplaced(key: str) -> str:
-    """Tell where a key belongs that would be right in the router's table."""
-    return f" ({key!r} belongs in [router])" if key in schema.router_options() else ""
 
 
 def _router(layer: Layer, section: Setting) -> None:

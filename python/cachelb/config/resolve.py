@@ -166,7 +166,8 @@ class _Resolver:
         own: dict[str, Setting] = {}
         for key, setting in options.items():
             if key not in known:
-                raise setting.error(f"policy {policy.name!r} has no such option{did_you_mean(key, known)}")
+                hint = schema.misplaced(key) or did_you_mean(key, (name for name in known if not known[name].is_code))
+                raise setting.error(f"policy {policy.name!r} has no such option{hint}")
             if key not in governed:
                 if known[key].is_code:
                     raise setting.error("cannot be written in a configuration; give it to the policy in code")

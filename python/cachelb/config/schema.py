@@ -126,6 +126,22 @@ def policy_class(name: Setting) -> type[policies.BuiltinPolicy]:
         raise name.error(str(error)) from error
 
 
+def misplaced(key: str) -> str:
+    """End a message about an unknown key with where it would be right.
+
+    Args:
+        key: The key.
+
+    Returns:
+        The hint, empty if the key is no option of the router.
+
+    Example:
+        >>> misplaced("block_size"), misplaced("block_sise")
+        (" ('block_size' belongs in [router])", '')
+    """
+    return f" ({key!r} belongs in [router])" if key in router_options() else ""
+
+
 def is_policy(name: str) -> bool:
     """Say whether there is a policy of that name.
 

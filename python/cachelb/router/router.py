@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Mapping
 from secrets import randbits
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,10 +16,12 @@ from cachelb.router import views
 from cachelb.router.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from os import PathLike
     from types import TracebackType
     from typing import Literal, Self, Unpack
 
+    from cachelb.config import RouterConfig
     from cachelb.policies.base import Policy
     from cachelb.sources.base import Source
     from cachelb.types import DecisionRecord, Explanation, RequestArguments, RouterStats
@@ -131,6 +134,8 @@ class Router(NativeRouter[W]):
             "pd_uncached_token_threshold": pd_uncached_token_threshold,
             "pd_fallback": pd_fallback,
         }
+        if not isinstance(models, Mapping | None):
+            raise TypeError(f"models must be a mapping of names to block sizes, not {type(models).__name__}")
         pools = [plan.pool(None, block_size)]
         pools += [plan.pool(model, size) for model, size in (models or {}).items()]
         router = super().__new__(cls, pools, settings, key=key, clock=clock)
@@ -151,6 +156,33 @@ class Router(NativeRouter[W]):
     _sources: list[Source]
     _waiting: Waiting
     _pid: int
+
+    config: RouterConfig | None = None
+    """What the router was built from, by `from_config`."""
+
+    @classmethod
+    def from_config(cls, path_or_mapping: str | PathLike[str] | Mapping[str, Any]) -> Router[str]:
+        """Build the router that a configuration describes.
+
+        Args:
+            path_or_mapping: A TOML, JSON or YAML file, or what such a file would hold; `CACHELB_*` variables win.
+
+        Returns:
+            The router with its workers.
+
+        Raises:
+            ConfigError: The content is malformed, a key is unknown, or a value does not fit; the message names it.
+            ModuleNotFoundError: The file is YAML and PyYAML is not installed: `pip install 'cachelb[yaml]'`.
+            OSError: The file cannot be read.
+
+        Example:
+            >>> router = Router.from_config({"router": {"policy": "power-of-two"}, "workers": ["http://gpu0:8000"]})
+            >>> router.policy, router.keys()
+            ('power-of-two', ['http://gpu0:8000'])
+        """
+        from cachelb import config
+
+        return config.load(path_or_mapping).build()
 
     # --- fleet ---
 

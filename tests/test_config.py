@@ -120,10 +120,12 @@ def test_paired_snippet_gives_the_roles_policies_ports_and_topic_filter_it_names
     assert loaded.decode_policy == config.PolicyConfig(
         "kv-aware", {"enable_speculative": True, "speculative_ttl_ms": 2000}
     )
-    assert loaded.prefill_policy == config.PolicyConfig("prefill-times-batch")
     assert loaded.options == {"block_size": 16}
     assert loaded.kv_events == config.KvEventsConfig(topic_filter="", default_port=5557)
     assert loaded.model_path == "meta-llama/Llama-3.1-8B-Instruct"
+    pair = loaded.build().select_pair(tokens=range(100))
+    assert pair.prefill is not None
+    assert (pair.prefill.worker, pair.decode.reason) == ("http://prefill1:8081", "cold")
 
 
 def test_own_layout_gives_everything_it_says(tmp_path: Path) -> None:

@@ -296,6 +296,32 @@ def test_expected_wait_without_reports_counts_requests() -> None:
     assert len(held) == 3
 
 
+def test_reports_too_old_to_use_are_named() -> None:
+    now = [0.0]
+    with cachelb.Router(PAIR, policy="least-expected-wait", max_report_age_s=2.0, clock=lambda: now[0]) as router:
+        router.update_load("w1", queued_tokens=90_000)
+        router.update_load("w2", queued_tokens=0)
+        held = [router.select_worker(tokens=PROMPT) for _ in range(2)]
+        assert [(d.key, d.reason) for d in held] == [("w2", "least-loaded")] * 2
+        now[0] = 2.001
+        late = router.select_worker(tokens=PROMPT)
+        assert (late.key, late.reason) == ("w1", "stale-load")
+        router.update_load("w1", queued_tokens=90_000)
+        assert router.select_worker(tokens=PROMPT).reason == "least-loaded"
+
+
+def test_full_workers_are_skipped_until_all_are() -> None:
+    with cachelb.Router(PAIR, policy="least-expected-wait", max_waiting_requests=4, seed=1) as router:
+        router.update_load("w1", waiting=4, queued_tokens=0, age_s=0.0)
+        router.update_load("w2", waiting=3, queued_tokens=90_000, age_s=0.0)
+        assert router.select_worker(tokens=PROMPT).key == "w2"
+        router.update_load("w2", waiting=5, queued_tokens=90_000, age_s=0.0)
+        with pytest.raises(cachelb.NoWorkerAvailable) as info:
+            router.select_worker(tokens=PROMPT)
+        assert set(info.value.reasons) == set(PAIR)
+        assert sum(worker.inflight for worker in router.stats().workers) == 0
+
+
 def test_queue_over_throughput_takes_one_number_or_one_by_worker() -> None:
     held = []
     for throughput, expected in ((5, "w1"), ({"w1": 1.0, "w2": 4.0}, "w2"), ({"w1": 1.0}, "w1"), ({}, "w1")):
@@ -321,6 +347,26 @@ def test_estimated_ttft_names_an_objective_nobody_meets() -> None:
     prompt = array("I", range(8000))
     for slo, reason in ((164.0, "slo-unattainable"), (166.0, "cold")):
         assert picked(EstimatedTtft(ttft_slo_ms=slo, seed=1), prompt)[1] == reason
+
+
+def test_estimated_ttft_may_refuse_what_nobody_can_serve_in_time() -> None:
+    policy = EstimatedTtft(ttft_slo_ms=100, on_slo="reject", seed=1)
+    with pytest.raises(cachelb.NoWorkerAvailable) as info:
+        policy.select_worker(PAIR, tokens=array("I", range(8000)))
+    assert info.value.reasons == dict.fromkeys(PAIR, "slo-unattainable")
+    assert (sum(policy.loads().values()), policy.block_count()) == (0, 0)
+    assert policy.select_worker(PAIR, tokens=PROMPT).reason == "cold"
+
+
+def test_estimated_ttft_passes_over_who_decodes_too_slowly() -> None:
+    with cachelb.Router(PAIR, policy="estimated-ttft", tbt_slo_ms=50, seed=1) as router:
+        first = router.select_worker(tokens=PROMPT)
+        first.on_complete()
+        other = ({*PAIR} - {first.key}).pop()
+        router.update_load(first.key, running=30, gen_tps=500)
+        assert router.select_worker(tokens=PROMPT, dry_run=True).key == other
+        router.update_load(first.key, running=30, gen_tps=600)
+        assert router.select_worker(tokens=PROMPT, dry_run=True).key == first.key
 
 
 def test_estimated_ttft_fetches_blocks_where_that_is_faster() -> None:

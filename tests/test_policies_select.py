@@ -240,7 +240,7 @@ def test_the_same_seed_and_calls_give_the_same_picks_in_any_list_order(name: str
         assert picks(WORKERS) == picks(WORKERS[::-1])
 
 
-@pytest.mark.parametrize("name", ["cache-aware", "least-loaded"])
+@pytest.mark.parametrize("name", ["cache-aware", "least-loaded", "prefix-cache", "prefix-cache-and-load"])
 def test_permuting_the_list_moves_picks_only_among_exact_ties(name: str) -> None:
     policy = policies.make(name, seed=2)
     rng = random.Random(7)

@@ -77,12 +77,16 @@ fn tbt_ms(view: &View<'_>, row: &Candidate) -> Option<f64> {
     (per_request > 0.0).then(|| 1000.0 / per_request)
 }
 
-fn longest(view: &View<'_>) -> f64 {
-    let matched = view.rows.iter().map(|row| row.matched_tokens);
-    matched.fold(0.0, f64::max)
-}
-
 impl EstimatedTtft {
+    /// The longest prefix anybody holds, which only a transfer asks for.
+    fn longest(&self, view: &View<'_>) -> f64 {
+        if self.transfer.is_none() {
+            return 0.0;
+        }
+        let matched = view.rows.iter().map(|row| row.matched_tokens);
+        matched.fold(0.0, f64::max)
+    }
+
     fn estimate(&self, view: &View<'_>, row: &Candidate, longest: f64) -> Estimate {
         let own = row.matched_tokens;
         let fetch = self.transfer.filter(|transfer| {
@@ -121,7 +125,7 @@ impl EstimatedTtft {
 
 impl Rule for EstimatedTtft {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let longest = longest(view);
+        let longest = self.longest(view);
         let meeting = self
             .earliest(view, rng, longest, true)
             .filter(|&row| self.meets(view, row, longest));
@@ -150,7 +154,7 @@ impl Rule for EstimatedTtft {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let estimate = self.estimate(view, &view.rows[row], longest(view));
+        let estimate = self.estimate(view, &view.rows[row], self.longest(view));
         Some(estimate.ttft_ms())
     }
 

@@ -100,12 +100,7 @@ impl Rule for LeastExpectedWait {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let row = &view.rows[row];
-        if !self.anybody_reports(view) {
-            return Some(row.load());
-        }
-        let reported = self.reported_s(view, row);
-        Some(reported.unwrap_or_else(|| self.guessed_s(view, row, self.mean_tps(view))))
+        self.reported_s(view, &view.rows[row])
     }
 
     fn records_placement(&self) -> bool {

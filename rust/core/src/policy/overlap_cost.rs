@@ -59,7 +59,11 @@ fn active_prefill(view: &View<'_>, row: &Candidate) -> f64 {
     row.pending_prefill_tokens as f64 / f64::from(view.block_size)
 }
 
-fn least_active(view: &View<'_>) -> f64 {
+/// The least of them, which only a decay asks for.
+fn least_active(view: &View<'_>, decay: f64) -> f64 {
+    if decay <= 0.0 {
+        return 0.0;
+    }
     let active = view.rows.iter().map(|row| active_prefill(view, row));
     active.fold(f64::INFINITY, f64::min)
 }
@@ -86,7 +90,7 @@ impl OverlapCost {
         let row = &view.rows[i];
         let request = view.prompt_tokens as f64 / f64::from(view.block_size);
         let active = active_prefill(view, row);
-        let decay = if request > 0.0 {
+        let decay = if request > 0.0 && self.overlap_score_credit_decay > 0.0 {
             1.0 / (1.0 + self.overlap_score_credit_decay * (active - least_active) / request)
         } else {
             1.0
@@ -105,7 +109,7 @@ impl OverlapCost {
 
 impl Rule for OverlapCost {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let least = least_active(view);
+        let least = least_active(view, self.overlap_score_credit_decay);
         let cost = |i| self.cost(view, least, i);
         let row = if self.router_temperature > 0.0 {
             let costs = (0..view.rows.len()).map(cost);
@@ -124,7 +128,8 @@ impl Rule for OverlapCost {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        Some(self.cost(view, least_active(view), row))
+        let least = least_active(view, self.overlap_score_credit_decay);
+        Some(self.cost(view, least, row))
     }
 
     fn records_placement(&self) -> bool {

@@ -86,10 +86,10 @@ fn speed_is_reported_or_seen_or_assumed() {
 fn a_worker_without_a_report_is_guessed_by_its_requests() {
     let mut scene = scene(&[report(4_000.0, 3_000.0, 0.0), Report::NONE]);
     scene.rows[1].inflight = 2;
-    // 2 * 1,024 tokens at the mean of 3,000 and the assumed 2,000.
-    assert!(is(seconds(&RULE, &scene, 1), 0.819));
+    // 2 * 1,024 tokens at the mean of 3,000 and the assumed 2,000 per second: 0.819 s.
+    scene.loads[0].report.queued_tokens = known(0.820 * 3_000.0);
     assert_eq!(scene.choose(&RULE, 1).0, 1);
-    scene.rows[1].inflight = 4;
+    scene.loads[0].report.queued_tokens = known(0.818 * 3_000.0);
     assert_eq!(scene.choose(&RULE, 1).0, 0);
 }
 
@@ -97,7 +97,11 @@ fn a_worker_without_a_report_is_guessed_by_its_requests() {
 fn without_any_report_requests_decide() {
     let scene = Scene::new(&[(0, 2), (0, 1)]);
     assert_eq!(scene.choose(&RULE, 1), (1, Reason::LeastLoaded));
-    assert_eq!(RULE.score(&scene.view(), 0), Some(2.0));
+    assert_eq!(
+        RULE.score(&scene.view(), 0),
+        None,
+        "requests are not seconds"
+    );
 }
 
 #[test]

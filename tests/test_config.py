@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cachelb import ConfigError, config
+from cachelb.policies import POLICIES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -337,3 +338,20 @@ def test_secrets_are_shown_as_set_and_kept_out_of_repr() -> None:
     assert shown(loaded)["router.hash_seed"] == ("set", "mapping")
     assert "424242" not in repr(loaded) + repr(config.show(loaded))
     assert shown(load({}))["router.hash_seed"] == (None, "default")
+
+
+# === every policy ===
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_takes_its_own_defaults_and_aliases_from_a_configuration(name: str) -> None:
+    rows = [row for row in config.show(load({"policy": name})) if row.path.startswith("policy.")]
+    options = {row.path.removeprefix("policy."): row.value for row in rows if row.value is not None}
+    loaded = load({"policy": {"type": name.replace("-", "_"), **options}})
+    assert loaded.build().policy == loaded.policy.name == name
+    assert {row.path: row.value for row in rows} == {
+        path: shown(loaded)[path][0] for path in (row.path for row in rows)
+    }
+    assert set(loaded.policy.options) == set(options)
+    for alias, option in POLICIES[name].option_aliases.items():
+        assert load({"policy": {"type": name, alias: options[option]}}).policy.options == {option: options[option]}

@@ -66,5 +66,5 @@ def _policy(policy: PolicyConfig, governed: Mapping[str, Any]) -> str | policies
     """Build a policy that has options of its own; the router makes the others by name."""
     if not policy.options:
         return policy.name
-    known = schema.policy_options(policies.POLICIES[policy.name])
+    known = schema.policy_options(policy.name)
     return policies.make(policy.name, **{key: governed[key] for key in governed if key in known}, **policy.options)

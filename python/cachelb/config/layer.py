@@ -169,8 +169,8 @@ def _options(draft: PolicyDraft, section: Setting) -> None:
 
 def _name(draft: PolicyDraft, setting: Setting) -> None:
     """Read the name of a policy."""
-    name = schema.policy_class(setting).name
-    if draft.name is not None and (other := schema.policy_class(draft.name).name) != name:
+    name = schema.policy_name(setting)
+    if draft.name is not None and (other := schema.policy_name(draft.name)) != name:
         raise setting.error(
             f"names policy {name!r}, but {draft.name.path} ({draft.name.origin}) names {other!r}; keep one of them"
         )

@@ -57,13 +57,11 @@ class _Resolver:
     def config(self) -> RouterConfig:
         """Merge and check everything."""
         options = self._router_options()
-        slots = {slot: self._slot(slot, options) for slot in schema.SLOTS}
+        policy, prefill = self._slot("policy", options), self._slot("prefill_policy", options)
+        mentions_decode = any("decode_policy" in layer.policies for layer in self._layers)
+        decode = self._slot("decode_policy", options) if mentions_decode else None
         shadow = self._shadow(options)
-        self._strays(slots["policy"])
-        prefill = slots["prefill_policy"]
-        policy = slots["policy"]
-        if policy is None or prefill is None:
-            raise AssertionError("the router has defaults for these")
+        self._strays(policy.name)
         drafts = self._workers()
         workers = tuple(self._worker(n, draft) for n, draft in enumerate(drafts))
         _check_transfer(workers, drafts)
@@ -77,7 +75,7 @@ class _Resolver:
             options=self._values(("router",), options),
             policy=policy,
             prefill_policy=prefill,
-            decode_policy=slots["decode_policy"],
+            decode_policy=decode,
             shadow=shadow,
             workers=workers,
             kv_events=None if kv_events is None else _checked(KvEventsConfig, kv_events),
@@ -116,14 +114,10 @@ class _Resolver:
                 raise setting.error("cannot be written in a configuration; give it to Router in code")
         return merged
 
-    def _slot(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig | None:
+    def _slot(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig:
         """Merge what the layers say of one policy."""
         default = schema.router_options()[slot].default
         drafts = [layer.policies[slot] for layer in self._layers if slot in layer.policies]
-        if not drafts:
-            if default is None or not schema.is_policy(default):
-                return default and PolicyConfig(default)
-            return self._policy((slot,), Setting(default, (slot,), Document("default", default)), {}, governed)
         name: Setting | None = None
         options: dict[str, Setting] = {}
         for draft in drafts:
@@ -136,6 +130,8 @@ class _Resolver:
             options |= draft.options
         if name is not None:
             self._note(("router", slot), name)
+        elif not drafts:
+            name = Setting(default, (slot,), Document("default", default))
         elif default is None:
             raise drafts[0].place.error(f"names no policy; add one as {slot}.type")
         else:
@@ -161,26 +157,27 @@ class _Resolver:
         governed: Mapping[str, Setting],
     ) -> PolicyConfig:
         """Check a policy and its options by building it."""
-        policy = schema.policy_class(name)
+        policy = schema.policy_name(name)
         known = schema.policy_options(policy)
+        aliases = schema.option_aliases(policy)
         own: dict[str, Setting] = {}
         for key, setting in options.items():
             if key not in known:
-                hint = schema.misplaced(key) or did_you_mean(key, (name for name in known if not known[name].is_code))
-                raise setting.error(f"policy {policy.name!r} has no such option{hint}")
+                hint = schema.misplaced(key) or did_you_mean(key, (own for own in known if not known[own].is_code))
+                raise setting.error(f"policy {policy!r} has no such option{hint}")
             if key not in governed:
                 if known[key].is_code:
                     raise setting.error("cannot be written in a configuration; give it to the policy in code")
-                put(own, policy.option_aliases.get(key, key), setting)
-        _checked(policy, {**{key: governed[key] for key in governed if key in known}, **own})
-        return PolicyConfig(policy.name, self._values(keys, own))
+                put(own, aliases.get(key, key), setting)
+        _checked(partial(policies.make, policy), {**{key: governed[key] for key in governed if key in known}, **own})
+        return PolicyConfig(policy, self._values(keys, own))
 
-    def _strays(self, policy: PolicyConfig | None) -> None:
+    def _strays(self, policy: str) -> None:
         """Refuse unknown keys of the router's table, knowing now what the policy takes."""
         for setting in (stray for layer in self._layers for stray in layer.strays):
             key = str(setting.keys[-1]).replace("-", "_")
-            if policy and key in schema.policy_options(policies.POLICIES[policy.name]):
-                raise setting.error(f"is an option of the policy {policy.name!r}; write it under [policy]")
+            if key in schema.policy_options(policy):
+                raise setting.error(f"is an option of the policy {policy!r}; write it under [policy]")
             if key == "workers":
                 raise setting.error("workers stand at the top level: [[workers]]")
             raise setting.error(f"unknown key{did_you_mean(key, schema.router_options())}")
@@ -239,14 +236,14 @@ def _check_sections(draft: PolicyDraft, default: str | None) -> None:
     for section in draft.sections:
         named = Setting(str(section.keys[-1]), section.keys, section.document)
         chosen = _name_of(name, default)
-        if (holder := schema.policy_class(named).name) != chosen:
+        if (holder := schema.policy_name(named)) != chosen:
             where = f"{name.path} ({name.origin})" if name else "the default"
             raise section.error(f"holds options of policy {holder!r}, but the policy is {chosen!r} by {where}")
 
 
 def _name_of(name: Setting | None, default: str | None) -> str | None:
     """Return the canonical name of a policy."""
-    return schema.policy_class(name).name if name else default
+    return schema.policy_name(name) if name else default
 
 
 def _check_router(config: RouterConfig, options: Mapping[str, Setting], drafts: Sequence[WorkerDraft]) -> None:

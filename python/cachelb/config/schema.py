@@ -69,21 +69,37 @@ def worker_options() -> Mapping[str, Option]:
     return _keywords(Router.add_worker)
 
 
-def policy_options(policy: type[policies.BuiltinPolicy]) -> Mapping[str, Option]:
+def policy_options(name: str) -> Mapping[str, Option]:
     """List what a policy takes.
 
     Args:
-        policy: Its class.
+        name: Its name.
 
     Returns:
         Options by name, other spellings among them.
 
     Example:
-        >>> from cachelb.policies import PowerOfTwo
-        >>> policy_options(PowerOfTwo)["choices"].default
+        >>> policy_options("power-of-two")["choices"].default
         2
     """
-    return _keywords(policy.__new__)
+    policy: Callable[..., Any] = type(policies.make(name))
+    return _keywords(policy)
+
+
+def option_aliases(name: str) -> Mapping[str, str]:
+    """List the other spellings of a policy's options.
+
+    Args:
+        name: Its name.
+
+    Returns:
+        The options they stand for, by spelling.
+
+    Example:
+        >>> option_aliases("cache-aware")["max_blocks_per_backend"]
+        'max_blocks_per_worker'
+    """
+    return type(policies.make(name)).option_aliases
 
 
 def section_options(section: str) -> Mapping[str, Option] | None:
@@ -108,20 +124,20 @@ def section_options(section: str) -> Mapping[str, Option] | None:
     return _keywords(MetricsSource) if section == "load" else None
 
 
-def policy_class(name: Setting) -> type[policies.BuiltinPolicy]:
+def policy_name(name: Setting) -> str:
     """Find a policy.
 
     Args:
         name: Its name or an alias.
 
     Returns:
-        Its class.
+        Its canonical name.
 
     Raises:
         ConfigError: There is no such policy.
     """
     try:
-        return type(policies.make(name.text()))
+        return policies.make(name.text()).name
     except (TypeError, ValueError) as error:
         raise name.error(str(error)) from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cachelb import policies
 from cachelb.config import schema
 from cachelb.config.document import Keys, dotted, masked
 from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig
@@ -87,14 +86,10 @@ def _router_rows(config: RouterConfig, chosen: Mapping[str, PolicyConfig | None]
 
 def _policy_rows(config: RouterConfig, keys: Keys, policy: PolicyConfig | None) -> Iterator[Shown]:
     """List a policy's own options: without other spellings, and without what the router governs."""
-    if policy is None or policy.name not in policies.POLICIES:
+    if policy is None:
         return
-    cls = policies.POLICIES[policy.name]
-    own = {
-        key: option
-        for key, option in schema.policy_options(cls).items()
-        if key not in cls.option_aliases and key not in schema.router_options()
-    }
+    hidden = {*schema.option_aliases(policy.name), *schema.router_options()}
+    own = {key: option for key, option in schema.policy_options(policy.name).items() if key not in hidden}
     yield from _table_rows(config, keys, own, policy.options)
 
 

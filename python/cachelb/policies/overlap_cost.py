@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from cachelb.policies.base import BuiltinPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Self
 
     from cachelb.policies.base import Clock, Key
@@ -32,6 +34,7 @@ class OverlapCost(BuiltinPolicy):
 
     name: ClassVar[str] = "overlap-cost"
     needs: ClassVar[frozenset[str]] = frozenset({"tokens"})
+    option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({"overlap_score_weight": "prefill_load_scale"})
 
     def __new__(
         cls,

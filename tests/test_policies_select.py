@@ -25,6 +25,7 @@ from cachelb.policies import (
     Random,
     Rendezvous,
     RoundRobin,
+    Session,
 )
 
 if TYPE_CHECKING:
@@ -373,6 +374,7 @@ def test_bad_options_are_named(name: str, options: dict[str, Any], error: type, 
         ("consistent_hash", ConsistentHash),
         ("prefix-hash", PrefixHash),
         ("length_bucket", LengthBucket),
+        ("session", Session),
         ("round_robin", RoundRobin),
         ("random", Random),
     ],

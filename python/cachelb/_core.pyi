@@ -195,6 +195,8 @@ class NativePolicy:
         """
     def remove_worker(self, worker: object) -> bool:
         """Forget a worker (or key), its blocks and its load; returns whether it was known."""
+    def finish_session(self, session: str) -> bool:
+        """Forget which worker a session is bound to, and tell whether it was to any."""
     def loads(self) -> dict[str, int]:
         """Requests in flight by worker key."""
     def block_count(self, worker: object = None) -> int:

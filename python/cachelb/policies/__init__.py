@@ -31,6 +31,7 @@ from cachelb.policies.queue_over_throughput import QueueOverThroughput
 from cachelb.policies.random import Random
 from cachelb.policies.rendezvous import Rendezvous
 from cachelb.policies.round_robin import RoundRobin
+from cachelb.policies.session import Session
 from cachelb.policies.sticky_until_saturated import StickyUntilSaturated
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ __all__ = [
     "Random",
     "Rendezvous",
     "RoundRobin",
+    "Session",
     "StickyUntilSaturated",
     "make",
 ]
@@ -69,6 +71,7 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "consistent-hash": ConsistentHash,
     "prefix-hash": PrefixHash,
     "length-bucket": LengthBucket,
+    "session": Session,
     "round-robin": RoundRobin,
     "random": Random,
     "prefix-cache": PrefixCache,

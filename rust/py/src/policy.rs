@@ -293,6 +293,13 @@ impl NativePolicy {
             .locked(py, |selector| selector.remove_worker(&name))
     }
 
+    /// Forgets which worker a session is bound to.
+    fn finish_session(&self, py: Python<'_>, session: &str) -> PyResult<bool> {
+        let key = session.as_bytes();
+        self.engine
+            .locked(py, |selector| selector.finish_session(key))
+    }
+
     /// Requests in flight by worker key.
     fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let rows = self.engine.locked(py, |selector| {

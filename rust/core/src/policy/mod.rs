@@ -4,6 +4,7 @@
 //! builds the view from the fleet, the load book and the block index, runs the rule, then books the load and records the
 //! placement, all in one call: two requests can never both see the load before either was booked.
 
+mod bindings;
 mod bounded;
 mod cache_aware;
 mod consistent_hash;
@@ -29,6 +30,7 @@ mod ring;
 mod rng;
 mod round_robin;
 mod rule;
+mod session;
 mod slots;
 mod sticky_until_saturated;
 mod view;
@@ -57,6 +59,7 @@ pub use rendezvous::Rendezvous;
 pub use rng::Rng;
 pub use round_robin::RoundRobin;
 pub use rule::{Choice, Ended, Rule};
+pub use session::{Assignment, Session, SessionMode, Sessions};
 pub use sticky_until_saturated::{StickyUntilSaturated, TtftSource};
 pub use view::{Candidate, Media, Names, View};
 pub use wait::ExpectedWait;

@@ -89,8 +89,16 @@ pub trait Rule: Debug + Send {
     /// `booking` is closed.
     fn ended(&mut self, _booking: BookingId, _ended: Ended) {}
 
+    /// Every booking is closed, and nobody knows how: the child of a fork starts over.
+    fn ended_all(&mut self) {}
+
     /// The worker registered as `order` is gone.
     fn forget(&mut self, _order: u64) {}
+
+    /// The session called `key` is over. Returns whether the rule had bound it.
+    fn finish_session(&mut self, _key: &[u8]) -> bool {
+        false
+    }
 
     /// What the rule ranked row `row` by, for explanations; the unit is the rule's own. `None` if it has no number.
     fn score(&self, _view: &View<'_>, _row: usize) -> Option<f64> {

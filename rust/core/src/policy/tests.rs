@@ -4,6 +4,7 @@ mod consistent_hash;
 mod length_bucket;
 mod prefix_hash;
 mod rendezvous;
+mod session;
 
 use super::testing::Scene;
 use super::*;

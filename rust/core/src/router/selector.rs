@@ -550,8 +550,18 @@ impl Selector {
         self.ledger = Ledger::new(self.settings.records);
         for pool in &mut self.pools {
             pool.unproven.clear();
+            pool.each_rule(|rule| rule.ended_all());
         }
         open
+    }
+
+    /// The session called `key` is over. Returns whether any rule had bound it to a worker.
+    pub fn finish_session(&mut self, key: &[u8]) -> bool {
+        let mut known = false;
+        for pool in &mut self.pools {
+            pool.each_rule(|rule| known |= rule.finish_session(key));
+        }
+        known
     }
 
     /// A selector of the same settings that knows nobody.

@@ -1,18 +1,22 @@
 //! Options of the policies that divide requests by a key or a length.
 
 use cachelb_core::policy::{
-    ConsistentHash, LengthBucket, LengthBucketing, PrefixHash, PrefixHashing, Rendezvous,
+    Assignment, ConsistentHash, LengthBucket, LengthBucketing, PrefixHash, PrefixHashing,
+    Rendezvous, Session, SessionMode, Sessions,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use super::classic::spill_gate;
 use super::read::{ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, Options, millis, number, whole};
-use super::{Common, Need, Ruled};
+use super::{Base, Common, Need, Ruled, read_rule};
 use crate::args::type_name;
 use crate::call::MAX_TOKENS;
 
 /// Most points of a worker on a ring.
 const MAX_VNODES: u64 = 10_000;
+/// Most sessions remembered.
+const MAX_SESSIONS: u64 = 10_000_000;
 
 /// The rule called `rule`, `None` if it is none of these.
 pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Option<Ruled>> {
@@ -40,7 +44,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
             let settings = PrefixHashing {
                 vnodes: vnodes(given)?,
                 load_factor: given.number("load_factor", AT_LEAST_ONE)?,
-                balance_abs_threshold: given.number("balance_abs_threshold", NOT_NEGATIVE)?,
+                balance_abs_threshold: margin(given)?,
                 cache_boundaries: cache_boundaries(given)?,
                 seed: common.seed,
             };
@@ -53,14 +57,68 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
         "length-bucket" => {
             let settings = LengthBucketing {
                 l_max: given.integer("l_max", 1, MAX_TOKENS)?,
-                balance_abs_threshold: given.number("balance_abs_threshold", NOT_NEGATIVE)?,
+                balance_abs_threshold: margin(given)?,
                 balance_rel_threshold: given.number("balance_rel_threshold", AT_LEAST_ONE)?,
                 interval_ms: millis(given.number("bucket_adjust_interval_secs", ABOVE_ZERO)?),
             };
             Ruled::new(LengthBucket::new(settings), Need::LENGTH)
         }
+        "session" => session(given, common)?,
         _ => return Ok(None),
     }))
+}
+
+fn session(given: &Options<'_, '_>, common: Common) -> PyResult<Ruled> {
+    let assignments = [
+        ("random", Assignment::Random),
+        ("min_load", Assignment::MinLoad),
+        ("min_group", Assignment::MinGroup),
+    ];
+    let assignment = given.choice("assignment", &assignments)?;
+    let modes = [
+        ("hash", SessionMode::Hash),
+        ("sticky", SessionMode::Sticky),
+        ("manual", SessionMode::Manual(assignment)),
+    ];
+    let mode = given.choice("mode", &modes)?;
+    let (sticky_ms, manual_ms) = (idle(given, "ttl_s")?, idle(given, "max_idle_secs")?);
+    let settings = Sessions {
+        mode,
+        hard: given.flag("hard")?,
+        gate: spill_gate(given)?,
+        idle_ms: match mode {
+            SessionMode::Manual(_) => manual_ms,
+            SessionMode::Hash | SessionMode::Sticky => sticky_ms,
+        },
+        max_sessions: given.integer("max_sessions", 1, MAX_SESSIONS)? as usize,
+        seed: common.seed,
+    };
+    let need = Need::prefix(given)?;
+    let Some(base) = Base::of(given)? else {
+        return Ok(Ruled::new(Session::new(settings, None), need));
+    };
+    let options = Options(&base.options);
+    let seed = options.optional("seed")?;
+    let seed = seed
+        .map(|value| whole("seed", &value, 0, u64::MAX))
+        .transpose()?
+        .unwrap_or(common.seed);
+    let placed = read_rule(&base.rule, &options, Common { seed })?;
+    let need = need.and(placed.need);
+    Ok(Ruled::new(Session::new(settings, Some(placed.rule)), need))
+}
+
+/// Option `balance_abs_threshold` as this router's part of it.
+fn margin(given: &Options<'_, '_>) -> PyResult<f64> {
+    Ok(given.number("balance_abs_threshold", NOT_NEGATIVE)? / given.replicas()?)
+}
+
+/// Seconds, None for ever.
+fn idle(given: &Options<'_, '_>, name: &str) -> PyResult<u64> {
+    let value = given.optional(name)?;
+    value.map_or(Ok(u64::MAX), |value| {
+        Ok(millis(number(name, &value, ABOVE_ZERO)?))
+    })
 }
 
 fn vnodes(given: &Options<'_, '_>) -> PyResult<u32> {

@@ -76,6 +76,32 @@ impl Ruled {
     }
 }
 
+/// The policy that places what another policy does not, from option `base`: None, or its rule and options.
+#[derive(Debug)]
+pub struct Base<'py> {
+    pub rule: String,
+    pub options: Bound<'py, PyDict>,
+}
+
+impl<'py> Base<'py> {
+    /// That of the policy whose options are `given`, if it has one.
+    pub fn of(given: &Options<'_, 'py>) -> PyResult<Option<Self>> {
+        if !given.0.contains("base")? {
+            return Ok(None);
+        }
+        let base = given.optional("base")?;
+        base.map(|base| {
+            let (rule, options): (_, Bound<'py, PyDict>) = base.extract()?;
+            let options = options.copy()?;
+            if let Some(replicas) = given.0.get_item("replicas")? {
+                options.set_item("replicas", replicas)?;
+            }
+            Ok(Self { rule, options })
+        })
+        .transpose()
+    }
+}
+
 /// Options that rules share with what runs them.
 #[derive(Debug, Clone, Copy)]
 pub struct Common {
@@ -109,8 +135,10 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
         Placements::default()
     };
     // A rule that hashes the prompt's head only has no hash seed of its own: routers with equal seeds agree.
+    let base = Base::of(&given)?;
     let hash_seed = if ruled.need.blocks {
-        given.integer("hash_seed", 0, u64::MAX)?
+        let given = base.as_ref().map_or(given.0, |base| &base.options);
+        Options(given).integer("hash_seed", 0, u64::MAX)?
     } else if ruled.need.prefix.is_some() {
         seed
     } else {
@@ -140,6 +168,9 @@ pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResul
 
 /// How the placements of a rule that matches prefixes are remembered; `hashing` and `matcher` are optional.
 pub fn placements(given: &Options<'_, '_>) -> PyResult<Placements> {
+    if let Some(base) = Base::of(given)? {
+        return placements(&Options(&base.options));
+    }
     let schemes = [
         ("chained", Scheme::Chained),
         ("positional", Scheme::Positional),

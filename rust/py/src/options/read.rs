@@ -55,6 +55,15 @@ impl<'py> Options<'_, 'py> {
         Ok(flag.is_true())
     }
 
+    /// Routers that share the fleet: each sees its part of the load, so absolute margins are divided by it.
+    pub fn replicas(&self) -> PyResult<f64> {
+        if self.0.contains("replicas")? {
+            Ok(self.integer("replicas", 1, u64::from(u32::MAX))? as f64)
+        } else {
+            Ok(1.0)
+        }
+    }
+
     /// As [`Options::choice`], for an option only some policies have.
     pub fn choice_or<T: Copy>(&self, name: &str, choices: &[(&str, T)], default: T) -> PyResult<T> {
         if self.0.contains(name)? {

@@ -1,0 +1,283 @@
+//! A session stays on one worker.
+//!
+//! ```text
+//! no key                                          -> the base policy, else cold spread (no-key)
+//! hash:   the worker that draws highest           -> hash
+//! else:   the first worker of the key's binding   -> session
+//!         none of them is among the rows          -> a new worker (session-moved); refused if hard
+//!         a new key                               -> a new worker, with the reason of whoever placed it
+//! soft:   that worker is over the spill gate      -> least loaded, for this request only (spill)
+//! ```
+//!
+//! A new worker is what the base policy picks. Without one, `sticky` takes the worker with the fewest sessions, ties by
+//! rendezvous, and `manual` what its assignment says. `sticky` binds a moved session to its new worker; `manual` keeps
+//! two, and the older one serves again when it is back.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::load::BookingId;
+
+use super::bindings::{Bindings, Key, Limits};
+use super::credits::Credits;
+use super::gate::SpillGate;
+use super::reason::Reason;
+use super::rendezvous::Rendezvous;
+use super::rng::Rng;
+use super::rule::{Choice, Ended, Rule};
+use super::view::{Candidate, View, cold_spread, draw, lowest};
+
+/// What binds a session to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionMode {
+    /// Nothing: every request draws by rendezvous.
+    Hash,
+    /// The worker that served it last.
+    Sticky,
+    /// Up to two workers that served it, the older one first.
+    Manual(Assignment),
+}
+
+/// How `manual` places a new session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assignment {
+    /// A draw by weight.
+    Random,
+    /// The fewest requests in flight.
+    MinLoad,
+    /// The fewest sessions.
+    MinGroup,
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sessions {
+    /// What binds a session.
+    pub mode: SessionMode,
+    /// Never serve a session elsewhere while its worker is registered.
+    pub hard: bool,
+    /// When a session's worker is too loaded for a request.
+    pub gate: SpillGate,
+    /// Unused for longer than this, a session is forgotten.
+    pub idle_ms: u64,
+    /// Sessions remembered.
+    pub max_sessions: usize,
+    /// Seed of the hashes.
+    pub seed: u64,
+}
+
+/// The rule, its bindings and the policy that places new sessions.
+#[derive(Debug)]
+pub struct Session {
+    settings: Sessions,
+    bindings: Bindings,
+    base: Option<Box<dyn Rule>>,
+}
+
+/// Where a request stands with the bindings.
+enum Bound {
+    New,
+    /// Bound to the worker of that row.
+    Here(usize),
+    /// Bound, and no worker of the binding is among the rows.
+    Away {
+        firm: bool,
+    },
+}
+
+impl Session {
+    /// A rule that has seen no session.
+    #[must_use]
+    pub fn new(settings: Sessions, base: Option<Box<dyn Rule>>) -> Self {
+        let limits = Limits {
+            sessions: settings.max_sessions,
+            idle_ms: settings.idle_ms,
+            workers: match settings.mode {
+                SessionMode::Manual(_) => 2,
+                SessionMode::Hash | SessionMode::Sticky => 1,
+            },
+        };
+        Self {
+            settings,
+            bindings: Bindings::new(limits),
+            base,
+        }
+    }
+
+    /// What it remembers.
+    #[cfg(test)]
+    pub(super) fn bindings(&self) -> &Bindings {
+        &self.bindings
+    }
+
+    fn hash(&self, key: &[u8]) -> Key {
+        xxh3_64_with_seed(key, self.settings.seed)
+    }
+
+    fn rendezvous(&self) -> Rendezvous {
+        Rendezvous {
+            seed: self.settings.seed,
+            epsilon: None,
+        }
+    }
+
+    fn find(&self, view: &View<'_>, key: Key) -> Bound {
+        let Some(known) = self.bindings.find(key, view.now) else {
+            return Bound::New;
+        };
+        let row_of = |order: u64| view.rows.iter().position(|row| row.order == order);
+        match known.preferred.into_iter().flatten().find_map(row_of) {
+            Some(row) => Bound::Here(row),
+            None => Bound::Away { firm: known.firm },
+        }
+    }
+
+    fn sessions(&self, row: &Candidate) -> f64 {
+        f64::from(self.bindings.sessions(row.order)) / row.weight
+    }
+
+    fn place(&self, view: &View<'_>, key: &[u8], rng: &mut Rng) -> Choice {
+        if let Some(base) = &self.base {
+            return base.choose(view, rng);
+        }
+        let rows = view.rows;
+        let sessions = |row: &Candidate| self.sessions(row);
+        let assignment = match self.settings.mode {
+            SessionMode::Manual(assignment) => assignment,
+            SessionMode::Hash | SessionMode::Sticky => {
+                let fewest = rows.iter().map(sessions).fold(f64::INFINITY, f64::min);
+                let tied = |row: &Candidate| sessions(row) <= fewest;
+                let row = self.rendezvous().highest(view, key, tied);
+                return Choice::warm(row.unwrap_or(0), Reason::LeastLoaded);
+            }
+        };
+        let row = match assignment {
+            Assignment::Random => {
+                return Choice::warm(draw(rows, rng, |row| row.weight), Reason::Random);
+            }
+            Assignment::MinLoad => lowest(rows, rng, |_| true, Candidate::load),
+            Assignment::MinGroup => lowest(rows, rng, |_| true, sessions),
+        };
+        Choice::warm(row.unwrap_or(0), Reason::LeastLoaded)
+    }
+
+    /// Row `row` for `reason`, unless the gate says otherwise.
+    fn keep(&self, view: &View<'_>, row: usize, reason: Reason, rng: &mut Rng) -> Choice {
+        let gate = &self.settings.gate;
+        let spilled = (!self.settings.hard).then(|| gate.spill(view.rows, row, rng));
+        match spilled.flatten() {
+            Some(other) if other != row => Choice::warm(other, Reason::Spill),
+            _ => Choice::warm(row, reason),
+        }
+    }
+}
+
+impl Rule for Session {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let Some(key) = view.key else {
+            return match &self.base {
+                Some(base) => base.choose(view, rng),
+                None => Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
+            };
+        };
+        if self.settings.mode == SessionMode::Hash {
+            let row = self.rendezvous().highest(view, key, |_| true).unwrap_or(0);
+            return self.keep(view, row, Reason::Hash, rng);
+        }
+        match self.find(view, self.hash(key)) {
+            Bound::Here(row) => self.keep(view, row, Reason::Session, rng),
+            Bound::New => self.place(view, key, rng),
+            Bound::Away { firm } => Choice {
+                reason: Reason::SessionMoved,
+                refused: firm && self.settings.hard,
+                ..self.place(view, key, rng)
+            },
+        }
+    }
+
+    fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
+        let Some(key) = view.key.map(|key| self.hash(key)) else {
+            if let Some(base) = &mut self.base {
+                base.settle(view, choice, booking);
+            }
+            return;
+        };
+        if self.settings.mode == SessionMode::Hash {
+            return;
+        }
+        let placed = !matches!(self.find(view, key), Bound::Here(_));
+        let order = view.rows[choice.row].order;
+        self.bindings.used(key, order, placed, booking, view.now);
+        if let Some(base) = self.base.as_mut().filter(|_| placed) {
+            base.settle(view, choice, booking);
+        }
+    }
+
+    fn proven(&mut self, booking: BookingId) {
+        self.bindings.proven(booking);
+        if let Some(base) = &mut self.base {
+            base.proven(booking);
+        }
+    }
+
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        self.bindings.ended(booking, ended);
+        if let Some(base) = &mut self.base {
+            base.ended(booking, ended);
+        }
+    }
+
+    fn ended_all(&mut self) {
+        self.bindings.end_all();
+        if let Some(base) = &mut self.base {
+            base.ended_all();
+        }
+    }
+
+    fn forget(&mut self, order: u64) {
+        self.bindings.forget(order);
+        if let Some(base) = &mut self.base {
+            base.forget(order);
+        }
+    }
+
+    fn finish_session(&mut self, key: &[u8]) -> bool {
+        self.bindings.finish(self.hash(key))
+    }
+
+    /// Sessions per weight, or what places new sessions ranks by.
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        match &self.base {
+            _ if self.settings.mode == SessionMode::Hash => self.rendezvous().score(view, row),
+            Some(base) => base.score(view, row),
+            None => Some(self.sessions(&view.rows[row])),
+        }
+    }
+
+    fn higher_is_better(&self) -> bool {
+        match &self.base {
+            _ if self.settings.mode == SessionMode::Hash => true,
+            Some(base) => base.higher_is_better(),
+            None => false,
+        }
+    }
+
+    fn records_placement(&self) -> bool {
+        self.base
+            .as_ref()
+            .is_some_and(|base| base.records_placement())
+    }
+
+    fn credits(&self) -> Credits {
+        let base = self.base.as_ref();
+        base.map_or(Credits::DEFAULT, |base| base.credits())
+    }
+
+    fn placement_ttl_ms(&self) -> Option<u64> {
+        self.base.as_ref()?.placement_ttl_ms()
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        let base = self.base.as_ref().map(|base| base.fresh());
+        Box::new(Self::new(self.settings, base))
+    }
+}

@@ -1,0 +1,199 @@
+"""The session policy: what a session is bound to, when it moves, and what is remembered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import cachelb
+from cachelb import policies
+from cachelb.policies import CacheAware, RoundRobin, Session
+
+WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
+BOTH = ["sticky", "manual"]
+
+
+def serve(policy: Session, session: str, workers: list[str] = WORKERS) -> tuple[str, str]:
+    """Route and serve one request; return the worker and the reason."""
+    decision = policy.select_worker(workers, session=session)
+    decision.on_first_token()
+    decision.on_complete()
+    return decision.key, decision.reason
+
+
+def without(worker: str) -> list[str]:
+    return [other for other in WORKERS if other != worker]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mode": "soft"}, ValueError, 'mode must be one of "hash", "sticky", "manual", got "soft"'),
+        ({"mode": None}, TypeError, "mode must be one of"),
+        ({"assignment": "min-load"}, ValueError, 'assignment must be one of "random", "min_load", "min_group"'),
+        ({"hard": 1}, TypeError, "hard must be bool, not int"),
+        ({"ttl_s": 0}, ValueError, "ttl_s must be a finite number above 0, got 0"),
+        ({"max_idle_secs": "60"}, TypeError, "max_idle_secs must be a number"),
+        ({"max_sessions": 0}, ValueError, "max_sessions must be from 1 to 10000000, got 0"),
+        ({"load_factor": 0.5}, ValueError, "load_factor"),
+        ({"balance_abs_threshold": "always"}, ValueError, 'balance_abs_threshold must be "auto" or a number'),
+        ({"base": 5}, TypeError, "base must be a policy or the name of one, not int"),
+        ({"base": "round-robbin"}, ValueError, "did you mean 'round-robin'"),
+        ({"base": "session"}, ValueError, "base must not be a session policy"),
+        ({"base": Session()}, ValueError, "base must not be a session policy"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Session(**options)
+
+
+def test_new_sessions_spread_and_a_new_worker_moves_none() -> None:
+    policy = Session()
+    homes = {str(i): serve(policy, str(i))[0] for i in range(100)}
+    assert Counter(homes.values()) == dict.fromkeys(WORKERS, 25)
+    grown = [*WORKERS, "gpu4"]
+    assert {session: serve(policy, session, grown) for session in homes} == {
+        session: (home, "session") for session, home in homes.items()
+    }
+    assert serve(policy, "another", grown)[0] == "gpu4"
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_a_session_moves_once_and_only_manual_returns(mode: Any) -> None:
+    policy = Session(mode=mode)
+    home, _ = serve(policy, "chat")
+    policy.set_ready(home, False)
+    moved, reason = serve(policy, "chat")
+    assert (moved != home, reason) == (True, "session-moved")
+    assert serve(policy, "chat") == (moved, "session")
+    policy.set_ready(home, True)
+    assert serve(policy, "chat") == (home if mode == "manual" else moved, "session")
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_a_removed_worker_that_returns_does_not_get_its_sessions_back(mode: Any) -> None:
+    policy = Session(mode=mode)
+    home, _ = serve(policy, "chat")
+    policy.remove_worker(home)
+    moved, reason = serve(policy, "chat", without(home))
+    assert reason == "session-moved"
+    assert serve(policy, "chat") == (moved, "session")
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_a_retry_after_a_failure_does_not_rebind(mode: Any) -> None:
+    policy = Session(mode=mode)
+    home, _ = serve(policy, "chat")
+    failed = policy.select_worker(WORKERS, session="chat")
+    with failed.retry() as elsewhere:
+        elsewhere.on_first_token()
+    assert (elsewhere.key != home, elsewhere.reason) == (True, "session-moved")
+    assert serve(policy, "chat") == (home, "session")
+
+
+def test_a_session_whose_first_request_fails_is_new_again() -> None:
+    policy = Session()
+    first = policy.select_worker(WORKERS, session="chat")
+    first.on_error(503)
+    assert policy.finish_session("chat") is False
+    second = policy.select_worker(WORKERS, session="chat")
+    second.on_first_token()
+    second.on_error(503)
+    assert policy.select_worker(WORKERS, session="chat").reason == "session"
+
+
+def test_idle_sessions_are_forgotten_each_mode_by_its_own_time() -> None:
+    now = 0.0
+    sticky = Session(ttl_s=10, max_idle_secs=1000, clock=lambda: now)
+    manual = Session(mode="manual", ttl_s=10, max_idle_secs=1000, clock=lambda: now)
+    forever = Session(ttl_s=None, clock=lambda: now)
+    for policy in (sticky, manual, forever):
+        serve(policy, "chat")
+    now = 10.5
+    assert [serve(policy, "chat")[1] for policy in (sticky, manual, forever)] == ["least-loaded", "session", "session"]
+    now = 1e7
+    assert [serve(policy, "chat")[1] for policy in (manual, forever)] == ["random", "session"]
+
+
+def test_the_idlest_session_makes_room() -> None:
+    policy = Session(max_sessions=2)
+    for session in ("a", "b", "a", "c"):
+        serve(policy, session)
+    assert [policy.finish_session(session) for session in "abc"] == [True, False, True]
+    with pytest.raises(TypeError):
+        policy.finish_session(5)  # type: ignore[arg-type]
+
+
+def test_an_overloaded_worker_is_left_for_one_request_unless_hard() -> None:
+    soft, hard = Session(), Session(hard=True)
+    home, _ = serve(soft, "chat")
+    assert serve(hard, "chat")[0] == home, "equal seeds agree"
+    held = [policy.select_worker([home]) for policy in (soft, hard) for _ in range(10)]
+    away = soft.select_worker(WORKERS, session="chat")
+    assert (away.reason, away.key != home) == ("spill", True)
+    assert hard.select_worker(WORKERS, session="chat").key == home
+    for decision in held:
+        decision.on_complete()
+    assert serve(soft, "chat") == (home, "session")
+
+
+def test_hard_raises_while_the_sessions_worker_is_away() -> None:
+    policy = Session(hard=True)
+    home, _ = serve(policy, "chat")
+    policy.set_ready(home, False)
+    with pytest.raises(cachelb.NoWorkerAvailable):
+        policy.select_worker(WORKERS, session="chat")
+    assert sum(policy.loads().values()) == 0
+    assert serve(policy, "another")[0] != home
+    policy.set_ready(home, True)
+    assert serve(policy, "chat") == (home, "session")
+
+
+@pytest.mark.parametrize("base", ["round-robin", RoundRobin(start="first")])
+def test_a_base_policy_places_new_sessions(base: Any) -> None:
+    policy = Session(base=base)
+    homes = [serve(policy, str(i)) for i in range(8)]
+    assert [reason for _, reason in homes] == ["round-robin"] * 8
+    assert Counter(worker for worker, _ in homes) == dict.fromkeys(WORKERS, 2)
+    assert serve(policy, "0") == (homes[0][0], "session")
+
+
+def test_a_cache_aware_base_places_by_prefix_and_keeps_its_own_options() -> None:
+    tokens = range(640)
+    policy = Session(base=CacheAware(block_size=32, max_blocks_per_worker=5, hash_seed=7), ttl_s=60)
+    with policy.select_worker(WORKERS, tokens=tokens, session="a") as first:
+        assert first.reason == "cold"
+    assert policy.block_count() == 5
+    other = policy.select_worker(WORKERS, tokens=range(200), session="b")
+    assert (other.key, other.reason, other.matched_tokens) == (first.key, "prefix", 160)
+    by_blocks = policy.select_worker(
+        WORKERS, blocks=cachelb.hash_blocks(range(320), 32, seed=7), session="c", dry_run=True
+    )
+    assert by_blocks.matched_tokens == 160
+
+
+def test_a_prompts_head_stands_in_for_a_session() -> None:
+    policy = Session()
+    first = policy.select_worker(WORKERS, tokens=range(300))
+    first.on_complete()
+    again = policy.select_worker(WORKERS, tokens=[*range(256), 7, 7])
+    assert (again.key, again.reason) == (first.key, "session")
+    assert policy.select_worker(WORKERS, tokens=range(15)).reason == "no-key"
+
+
+def test_hash_mode_agrees_with_rendezvous() -> None:
+    policy, draw = Session(mode="hash", seed=3), policies.make("rendezvous", seed=3)
+    for i in range(50):
+        ours, theirs = (p.select_worker(WORKERS, session=str(i), dry_run=True) for p in (policy, draw))
+        assert (ours.key, ours.reason) == (theirs.key, "hash")
+    assert policy.finish_session("0") is False
+
+
+def test_a_session_never_shows() -> None:
+    policy = Session()
+    decision = policy.select_worker(WORKERS, session="secret-name")
+    texts = [repr(policy), repr(decision), repr(decision.explain()), repr(dict(decision.headers)), repr(policy.stats())]
+    assert not any("secret" in text for text in texts)

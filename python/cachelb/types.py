@@ -101,8 +101,8 @@ class Explanation:
         key: Key of the picked worker.
         reason: The decision's reason.
         matched_tokens: Prompt tokens the picked worker was believed to hold.
-        candidates: The offered workers, in the order of the list. Of more than 64, those that held something come
-            first; empty once the decision is too long ago.
+        candidates: The offered workers, in the order of the list. Of more than 64, the picked one and those that held
+            something; empty once the decision is too long ago.
 
     Example:
         >>> from cachelb.policies import LeastLoaded

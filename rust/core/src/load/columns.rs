@@ -130,9 +130,9 @@ fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
     }
 }
 
-/// Load of one worker slot.
+/// Load of one worker slot. What every selection reads lies in the first cache line.
 #[derive(Debug, Clone, Copy)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Load {
     /// Incarnation the numbers belong to; `None` for a vacant slot.
     pub(super) generation: Option<u32>,

@@ -129,31 +129,34 @@ impl Role {
 
 /// What a registered worker is.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[repr(C)]
 pub struct Profile {
     /// Which half of a pair it serves.
     pub role: Role,
+    /// How long its weight takes to rise from a quarter to full.
+    pub slow_start_ms: u64,
     /// The models it serves; `None` serves all.
     pub pools: Option<Box<[PoolId]>>,
     /// Blocks its cache holds, if known.
     pub kv_blocks: Option<u32>,
-    /// How long its weight takes to rise from a quarter to full.
-    pub slow_start_ms: u64,
 }
 
 /// A new worker begins at this share of its weight.
 const SLOW_START_FROM: f64 = 0.25;
 
+/// What every selection reads lies in the first cache line.
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub(super) struct Member {
     generation: Option<u32>,
     pub order: u64,
     last_seen: u64,
-    pub ready: bool,
-    pub draining: bool,
-    pub profile: Profile,
     /// When its slow start began.
     started: Millis,
     pub health: Health,
+    pub ready: bool,
+    pub draining: bool,
+    pub profile: Profile,
 }
 
 impl Member {
@@ -261,12 +264,13 @@ impl Fleet {
         self.member(id).is_some()
     }
 
-    /// Marks the worker as offered in `call`, and whether that is the first time; `None` if the id is not current.
-    pub fn see(&mut self, id: WorkerId, call: u64) -> Option<(&Member, bool)> {
-        let member = self.member_mut(id)?;
-        let first = member.last_seen != call;
-        member.last_seen = call;
-        Some((member, first))
+    /// Marks a current worker as offered in `call`. Returns whether that is the first time.
+    pub fn see(&mut self, id: WorkerId, call: u64) -> bool {
+        self.member_mut(id).is_some_and(|member| {
+            let first = member.last_seen != call;
+            member.last_seen = call;
+            first
+        })
     }
 
     /// Registers a new name, seen in `call`.

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::load::{Load, LoadBook};
 use crate::policy::{Candidate, Names, View};
 
-use super::fleet::{Fleet, Offer, Standing};
+use super::fleet::{Offer, Standing};
 use super::pool::Pool;
 use super::request::Request;
 use super::selector::Selector;
@@ -51,37 +51,97 @@ pub(super) fn usable_tokens(blocks: u32, block_size: u32, prompt_tokens: u64) ->
 }
 
 impl Selector {
-    /// Fills in ids and standings. In a fleet that is not registered beforehand, new names are registered in the order
-    /// of their names, so that the order of the list means nothing.
-    pub(super) fn resolve(
+    /// Fills in ids and standings, and makes the rows of the offers that take part. In a fleet that is not registered
+    /// beforehand, new names are registered in the order of their names, so that the order of the list means nothing.
+    pub(super) fn gather(
         &mut self,
         offers: &mut [Offer],
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<()> {
+        self.look_up(request);
+        let new = self.survey(offers, request)?;
+        if !new.is_empty() {
+            self.introduce(offers, new, request, dry_run)?;
+        }
+        self.pass_over(offers, request);
+        Ok(())
+    }
+
+    /// Asks the index how much of the prompt every worker holds.
+    fn look_up(&mut self, request: &Request<'_>) {
+        let pool = &mut self.pools[request.pool.0 as usize];
+        self.indexed = match (&pool.index, request.blocks) {
+            (Some(index), Some((hashes, origin))) if !hashes.is_empty() => {
+                index.overlaps(hashes, origin, &mut pool.overlaps);
+                true
+            }
+            _ => false,
+        };
+    }
+
+    /// One row per known offer that takes part. Returns the offers that nobody knows.
+    fn survey(&mut self, offers: &mut [Offer], request: &Request<'_>) -> Result<Vec<u32>> {
         self.call += 1;
-        let mut new: Vec<u32> = Vec::new();
+        self.rows.clear();
+        self.best_overlap = 0;
+        let pool = &self.pools[request.pool.0 as usize];
+        let index = pool.index.as_ref().filter(|_| self.indexed);
+        // One division for all rows.
+        let usable_blocks = request.prompt_tokens.saturating_sub(1) / u64::from(pool.block_size);
+        let mut new = Vec::new();
         for (i, offer) in offers.iter_mut().enumerate() {
-            let mut sight = offer.id.and_then(|id| self.fleet.see(id, self.call));
-            if sight.is_none() {
+            if offer.id.is_none_or(|id| !self.fleet.is_current(id)) {
                 offer.id = self.fleet.find(&offer.name);
-                sight = offer.id.and_then(|id| self.fleet.see(id, self.call));
             }
-            match sight {
-                None if self.settings.registered => offer.standing = Standing::Draining,
-                None => new.push(i as u32),
-                Some((_, false)) => {
-                    return Err(Error::DuplicateWorker(offer.name.to_string()));
+            let Some(id) = offer.id else {
+                if self.settings.registered {
+                    offer.standing = Standing::Draining;
+                } else {
+                    new.push(i as u32);
                 }
-                Some((member, true)) if offer.standing == Standing::Candidate => {
-                    offer.standing = member.standing(request.pool, request.wanted);
-                }
-                Some(_) => {}
+                continue;
+            };
+            // Registered workers are offered once each, and never forgotten for being absent.
+            if !self.settings.registered && !self.fleet.see(id, self.call) {
+                return Err(Error::DuplicateWorker(offer.name.to_string()));
             }
+            let Some(member) = self.fleet.member(id) else {
+                continue;
+            };
+            if offer.standing == Standing::Candidate {
+                offer.standing = member.standing(request.pool, request.wanted);
+            }
+            if offer.standing != Standing::Candidate {
+                continue;
+            }
+            let overlap = index.map_or(0, |index| pool.overlaps.of(index, id.slot));
+            self.best_overlap = self.best_overlap.max(overlap);
+            let load = self.book.load(id).unwrap_or(&Load::VACANT);
+            let matched = u64::from(overlap).min(usable_blocks) * u64::from(pool.block_size);
+            self.rows.push(Candidate {
+                order: member.order,
+                last_cold_pick: load.last_cold_pick,
+                weight: load.weight * member.ramp(request.now),
+                matched_tokens: matched as f64,
+                pending_prefill_tokens: load.pending_prefill_tokens,
+                offer: i as u32,
+                slot: id.slot,
+                overlap,
+                inflight: load.inflight,
+            });
         }
-        if new.is_empty() {
-            return Ok(());
-        }
+        Ok(new)
+    }
+
+    /// Registers offers that nobody knows. A dry run gives them the rows that registering them would.
+    fn introduce(
+        &mut self,
+        offers: &mut [Offer],
+        mut new: Vec<u32>,
+        request: &Request<'_>,
+        dry_run: bool,
+    ) -> Result<()> {
         new.sort_unstable_by(|a, b| offers[*a as usize].name.cmp(&offers[*b as usize].name));
         if let Some(pair) = new
             .windows(2)
@@ -91,63 +151,33 @@ impl Selector {
                 offers[pair[0] as usize].name.to_string(),
             ));
         }
-        if !dry_run {
-            for i in new {
-                let offer = &mut offers[i as usize];
+        let next = self.fleet.next_order();
+        for (rank, i) in (0_u64..).zip(new) {
+            let offer = &mut offers[i as usize];
+            if !dry_run {
                 offer.id = Some(self.register(&offer.name, request.now));
             }
+            if offer.standing == Standing::Candidate {
+                self.rows.push(Candidate {
+                    order: next + rank,
+                    last_cold_pick: 0,
+                    weight: 1.0,
+                    matched_tokens: 0.0,
+                    pending_prefill_tokens: 0,
+                    offer: i,
+                    slot: offer.id.map_or(Candidate::NO_SLOT, |id| id.slot),
+                    overlap: 0,
+                    inflight: 0,
+                });
+            }
         }
+        self.rows.sort_unstable_by_key(|row| row.offer);
         Ok(())
-    }
-
-    /// Makes the rows of the offers that take part.
-    pub(super) fn gather(&mut self, offers: &mut [Offer], request: &Request<'_>) {
-        let pool = &mut self.pools[request.pool.0 as usize];
-        let indexed = match (&pool.index, request.blocks) {
-            (Some(index), Some((hashes, origin))) if !hashes.is_empty() => {
-                index.overlaps(hashes, origin, &mut pool.overlaps);
-                Some(index)
-            }
-            _ => None,
-        };
-        self.rows.clear();
-        let mut unknown = 0;
-        for (i, offer) in offers.iter().enumerate() {
-            let member = offer.id.and_then(|id| self.fleet.member(id));
-            if member.is_none() {
-                unknown += 1;
-            }
-            if offer.standing != Standing::Candidate {
-                continue;
-            }
-            let overlap = match (offer.id, indexed) {
-                (Some(id), Some(index)) => pool.overlaps.of(index, id.slot),
-                _ => 0,
-            };
-            let load = offer.id.and_then(|id| self.book.load(id));
-            let load = load.unwrap_or(&Load::VACANT);
-            let matched = usable_tokens(overlap, pool.block_size, request.prompt_tokens);
-            self.rows.push(Candidate {
-                order: member.map_or(u64::MAX, |member| member.order),
-                last_cold_pick: load.last_cold_pick,
-                weight: load.weight * member.map_or(1.0, |member| member.ramp(request.now)),
-                matched_tokens: matched as f64,
-                pending_prefill_tokens: load.pending_prefill_tokens,
-                offer: i as u32,
-                slot: offer.id.map_or(Candidate::NO_SLOT, |id| id.slot),
-                overlap,
-                inflight: load.inflight,
-            });
-        }
-        if unknown > 0 {
-            number_unknown(&mut self.rows, offers, &self.fleet);
-        }
-        self.pass_over(offers, request);
     }
 
     /// Leaves out workers that failed lately or report too much load, each unless that leaves nobody.
     fn pass_over(&mut self, offers: &mut [Offer], request: &Request<'_>) {
-        if self.settings.breaker.is_some() {
+        if request.now < self.out_until {
             let fleet = &self.fleet;
             let out = |row: &Candidate| {
                 let member = offers[row.offer as usize]
@@ -200,16 +230,4 @@ fn retain_some(rows: &mut Vec<Candidate>, pass: impl Fn(&Candidate) -> bool) -> 
         stays
     });
     left
-}
-
-/// Gives workers a dry run must not register the orders that registering them would.
-fn number_unknown(rows: &mut [Candidate], offers: &[Offer], fleet: &Fleet) {
-    let mut unknown: Vec<&Offer> = offers.iter().filter(|offer| offer.id.is_none()).collect();
-    unknown.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    let first = fleet.next_order();
-    for row in rows.iter_mut().filter(|row| row.order == u64::MAX) {
-        let name = &offers[row.offer as usize].name;
-        let rank = unknown.partition_point(|offer| offer.name < *name);
-        row.order = first + rank as u64;
-    }
 }

@@ -20,21 +20,26 @@ pub struct Breaker {
 /// Failures of one worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Health {
-    failures: u32,
     /// Passed over until then.
     out_until: Millis,
+    failures: u32,
 }
 
 impl Health {
     /// No failure.
     pub const NONE: Self = Self {
-        failures: 0,
         out_until: Millis(0),
+        failures: 0,
     };
 
     /// Whether the worker is passed over at `now`.
     pub fn is_out(&self, now: Millis) -> bool {
         now < self.out_until
+    }
+
+    /// Until when the worker is passed over.
+    pub fn out_until(&self) -> Millis {
+        self.out_until
     }
 
     /// It answered.

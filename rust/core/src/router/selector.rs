@@ -46,6 +46,12 @@ pub struct Selector {
     pub(super) book: LoadBook,
     pub(super) pools: Vec<Pool>,
     pub(super) rows: Vec<Candidate>,
+    /// The most leading blocks any row holds.
+    pub(super) best_overlap: u32,
+    /// No worker is passed over for its failures from then on.
+    pub(super) out_until: Millis,
+    /// Whether the index was asked for the rows.
+    pub(super) indexed: bool,
     pub(super) call: u64,
     open: Vec<Open>,
     trail: Trail,
@@ -63,6 +69,9 @@ impl Selector {
             book: LoadBook::default(),
             pools: vec![Pool::new(pool, seed)],
             rows: Vec::new(),
+            best_overlap: 0,
+            out_until: Millis(0),
+            indexed: false,
             call: 0,
             open: Vec::new(),
             trail: Trail::default(),
@@ -114,8 +123,7 @@ impl Selector {
         for pool in &mut self.pools {
             pool.expire(request.now);
         }
-        self.resolve(offers, request, dry_run)?;
-        self.gather(offers, request);
+        self.gather(offers, request, dry_run)?;
         if self.rows.is_empty() {
             self.ledger.no_worker += u64::from(!dry_run);
             return Err(Error::NoCandidate);
@@ -129,7 +137,6 @@ impl Selector {
         let row = self.rows[choice.row];
         let block_size = self.pools[request.pool.0 as usize].block_size;
         let usable = |blocks: u32| usable_tokens(blocks, block_size, request.prompt_tokens);
-        let best = self.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
         let pick = Pick {
             offer: row.offer as usize,
             reason: if self.rows.len() == 1 {
@@ -138,7 +145,7 @@ impl Selector {
                 choice.reason
             },
             matched_tokens: usable(row.overlap),
-            best_matched_tokens: usable(best),
+            best_matched_tokens: usable(self.best_overlap),
             booking: None,
         };
         Ok(Decided { choice, pick, rng })
@@ -232,7 +239,8 @@ impl Selector {
         self.trail.push(entry);
     }
 
-    /// What the decision saw of the offers. Of more than `limit`, those are left out first that held nothing.
+    /// What the decision saw of the offers; of more than `limit`, the picked one and those that held something, or if
+    /// nobody did, the first.
     fn see(
         &self,
         offers: &[Offer],
@@ -252,19 +260,7 @@ impl Selector {
             request,
         );
         let rule = pool.rule(request.wanted);
-        let holders = self.rows.iter().filter(|row| row.overlap > 0).count();
-        let mut others = limit.saturating_sub(holders + 1);
-        let mut rows = self.rows.iter().enumerate().peekable();
-        for (i, offer) in offers.iter().enumerate() {
-            let row = rows.next_if(|(_, row)| row.offer as usize == i);
-            let picked = i == decided.pick.offer;
-            let holds = row.is_some_and(|(_, row)| row.overlap > 0);
-            if !(picked || holds && seen.len() + 1 < limit) {
-                if others == 0 {
-                    continue;
-                }
-                others -= 1;
-            }
+        let mut see = |offer: &Offer, row: Option<(usize, &Candidate)>, picked| {
             seen.push(match row {
                 None => Seen::absent(Arc::clone(&offer.name), offer.standing),
                 Some((at, row)) => Seen {
@@ -280,6 +276,25 @@ impl Selector {
                     score: Known::from(rule.score(&view, at)),
                 },
             });
+        };
+        let mut rows = self.rows.iter().enumerate().peekable();
+        if offers.len() <= limit {
+            for (i, offer) in offers.iter().enumerate() {
+                let row = rows.next_if(|(_, row)| row.offer as usize == i);
+                see(offer, row, i == decided.pick.offer);
+            }
+            return;
+        }
+        let mut left = limit - 1;
+        for (at, row) in rows {
+            let picked = row.offer as usize == decided.pick.offer;
+            let wanted = row.overlap > 0 || self.best_overlap == 0;
+            if picked || (wanted && left > 0) {
+                left -= usize::from(!picked);
+                see(&offers[row.offer as usize], Some((at, row)), picked);
+            } else if left == 0 && row.offer as usize > decided.pick.offer {
+                break;
+            }
         }
     }
 
@@ -395,6 +410,7 @@ impl Selector {
                     Ending::Backpressure => member.health.pushed_back(breaker, now),
                     _ => {}
                 }
+                self.out_until = self.out_until.max(member.health.out_until());
             }
             let unproven = phase == Phase::Booked;
             self.pools[open.pool.0 as usize].ended(worker, id, ending.ended(), unproven);
@@ -575,6 +591,9 @@ impl Selector {
             book: LoadBook::default(),
             pools: self.pools.iter().map(|pool| pool.fresh(seed)).collect(),
             rows: Vec::new(),
+            best_overlap: 0,
+            out_until: Millis(0),
+            indexed: false,
             call: 0,
             open: Vec::new(),
             trail: Trail::default(),

@@ -1,0 +1,142 @@
+"""A gateway in front of OpenAI-compatible engines: an aiohttp server and client around a `cachelb.Router`.
+
+Run `python aiohttp_gateway.py http://gpu0:8000 http://gpu1:8000 unix:///run/vllm.sock`, or with `--config FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+import cachelb
+from cachelb.openai import TAIL_BYTES, read_usage, routing_arguments
+from cachelb.sources import MetricsSource
+
+RETRIED = {429, 500, 502, 503, 504}
+DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
+DROPPED |= {"content-length", "content-encoding", "transfer-encoding"}
+ROUTER = web.AppKey("router", cachelb.Router)
+
+
+class Gateway:
+    """Forwards each request to the worker that the router picks, and the answer as it comes."""
+
+    def __init__(self, router: cachelb.Router[str], *, attempts: int = 3, wait_s: float = 5.0) -> None:
+        self.router, self.attempts, self.wait_s = router, attempts, wait_s
+        self.clients: dict[str | None, aiohttp.ClientSession] = {}
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Try workers until one of them begins to answer.
+
+        A client that leaves cancels this handler (`handler_cancellation` in `main`), which closes the connection to
+        the worker, and so stops its engine.
+        """
+        body = await request.read()
+        try:
+            decision = await self.select(request, body)
+            for last in [False] * (self.attempts - 1) + [True]:
+                with decision:  # however this ends, the booked load is given back
+                    response = await self.forward(decision, request, body, last=last)
+                    if response is not None:
+                        return response
+                decision = decision.retry()
+        except cachelb.NoWorkerAvailable as error:
+            headers = {"retry-after": str(math.ceil(error.retry_after_s))}
+            raise web.HTTPServiceUnavailable(text=str(error), headers=headers) from None
+        raise AssertionError("the last attempt returns or raises")
+
+    async def select(self, request: web.Request, body: bytes) -> cachelb.Decision[str]:
+        """Book a worker for the request; nothing is tokenised here."""
+        try:
+            wanted = routing_arguments(json.loads(body), request.headers)
+            return await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
+        except (TypeError, ValueError) as error:
+            raise web.HTTPBadRequest(text=f"this is no request for a completion: {error}") from None
+
+    async def forward(
+        self, decision: cachelb.Decision[str], request: web.Request, body: bytes, *, last: bool
+    ) -> web.StreamResponse | None:
+        """Forward to one worker; return None if another one should be tried."""
+        client, base = self.client(decision.key)
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in DROPPED}
+        headers |= {"accept-encoding": "identity", **decision.headers}
+        response, tail = web.StreamResponse(), b""
+        try:
+            async with client.post(base + request.path, data=body, headers=headers) as answer:
+                if not answer.ok:
+                    decision.on_error(answer.status)
+                    if answer.status in RETRIED and not last:
+                        return None
+                chunk = await answer.content.readany()
+                decision.on_first_token()
+                response.set_status(answer.status)
+                response.headers.update({k: v for k, v in answer.headers.items() if k.lower() not in DROPPED})
+                response.headers.update(decision.headers)
+                await response.prepare(request)
+                while chunk:
+                    await response.write(chunk)
+                    tail = (tail + chunk)[-TAIL_BYTES:]
+                    chunk = await answer.content.readany()
+        except aiohttp.ClientError as error:
+            if request.transport is None or request.transport.is_closing():  # it was the client's connection
+                decision.cancel()
+                return response
+            decision.on_error(error)
+            if response.prepared:
+                request.transport.abort()  # a torn answer stays torn
+            elif last:
+                raise web.HTTPBadGateway(text="the worker did not answer", headers=decision.headers) from None
+            return response if response.prepared else None
+        decision.on_complete(**read_usage(tail))
+        await response.write_eof()
+        return response
+
+    def client(self, worker: str) -> tuple[aiohttp.ClientSession, str]:
+        """Return the client for a worker and where its URLs begin: a client per socket, and one for the others."""
+        socket = worker.removeprefix("unix://") if worker.startswith("unix://") else None
+        if socket not in self.clients:
+            connector = aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
+            self.clients[socket] = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
+        return self.clients[socket], "http://worker" if socket else worker
+
+
+def make_app(router: cachelb.Router[str], **options: Any) -> web.Application:
+    """Build the application, which closes the router at its end; the options are those of `Gateway`."""
+    gateway = Gateway(router, **options)
+
+    async def lifespan(_app: web.Application) -> AsyncIterator[None]:
+        with router:
+            yield
+        for client in gateway.clients.values():
+            await client.close()
+
+    app = web.Application(client_max_size=1 << 28)
+    app.add_routes(web.post(path, gateway.serve) for path in ("/v1/completions", "/v1/chat/completions"))
+    app.cleanup_ctx.append(lifespan)
+    app[ROUTER] = router
+    return app
+
+
+def main() -> None:
+    """Serve what the command line says."""
+    parser = argparse.ArgumentParser(description="Route requests to OpenAI-compatible engines.")
+    parser.add_argument("workers", nargs="*", help="http://host:port or unix:///path.sock")
+    parser.add_argument("--config", help="TOML, YAML or JSON file, in place of workers")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    options = parser.parse_args()
+    router = cachelb.Router.from_config(options.config) if options.config else cachelb.Router(options.workers)
+    if not options.config:
+        router.attach(MetricsSource())  # a configuration says it in [load]
+    web.run_app(make_app(router), host=options.host, port=options.port, handler_cancellation=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A gateway in front of OpenAI-compatible engines: Starlette, httpx and uvicorn around a `cachelb.Router`.
+
+Run `python starlette_gateway.py http://gpu0:8000 http://gpu1:8000 unix:///run/vllm.sock`, or with `--config FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+import cachelb
+from cachelb.openai import TAIL_BYTES, read_usage, routing_arguments
+from cachelb.sources import MetricsSource
+
+RETRIED = {429, 500, 502, 503, 504}
+DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
+DROPPED |= {"content-length", "content-encoding", "transfer-encoding"}
+
+
+class Gateway:
+    """Forwards each request to the worker that the router picks, and the answer as it comes."""
+
+    def __init__(self, router: cachelb.Router[str], *, attempts: int = 3, wait_s: float = 5.0) -> None:
+        self.router, self.attempts, self.wait_s = router, attempts, wait_s
+        self.clients: dict[str | None, httpx.AsyncClient] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve until the answer is complete, or until the client is gone: then the worker must stop at once."""
+        with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
+            request = Request(scope, receive)
+            serving = asyncio.create_task(self.serve(request, await request.body(), send))
+            leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
+            leaving.add_done_callback(lambda _: serving.cancel())  # which closes the connection to the worker
+            try:
+                await serving
+            finally:
+                leaving.cancel()
+
+    async def serve(self, request: Request, body: bytes, send: Send) -> None:
+        """Try workers until one of them begins to answer."""
+        try:
+            decision = await self.select(request, body)
+            for last in [False] * (self.attempts - 1) + [True]:
+                with decision:  # however this ends, the booked load is given back
+                    if await self.forward(decision, request, body, send, last=last):
+                        return
+                decision = decision.retry()
+        except cachelb.NoWorkerAvailable as error:
+            raise HTTPException(503, str(error), {"retry-after": str(math.ceil(error.retry_after_s))}) from None
+
+    async def select(self, request: Request, body: bytes) -> cachelb.Decision[str]:
+        """Book a worker for the request; nothing is tokenised here."""
+        try:
+            wanted = routing_arguments(json.loads(body), request.headers)
+            return await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
+        except (TypeError, ValueError) as error:
+            raise HTTPException(400, f"this is no request for a completion: {error}") from None
+
+    async def forward(
+        self, decision: cachelb.Decision[str], request: Request, body: bytes, send: Send, *, last: bool
+    ) -> bool:
+        """Forward to one worker; return False if another one should be tried."""
+        client, base = self.client(decision.key)
+        headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
+        headers |= {"accept-encoding": "identity", **decision.headers}
+        started, tail = False, b""
+        try:
+            async with client.stream("POST", base + request.url.path, content=body, headers=headers) as answer:
+                if answer.is_error:
+                    decision.on_error(answer.status_code)
+                    if answer.status_code in RETRIED and not last:
+                        return False
+                chunks = answer.aiter_raw()
+                chunk = await anext(chunks, b"")
+                decision.on_first_token()
+                started = True
+                kept = [(k, v) for k, v in answer.headers.raw if k.decode().lower() not in DROPPED]
+                kept += [(k.encode(), v.encode()) for k, v in decision.headers.items()]
+                await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+                while chunk:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    tail = (tail + chunk)[-TAIL_BYTES:]
+                    chunk = await anext(chunks, b"")
+        except httpx.TransportError as error:
+            decision.on_error(error)
+            if last and not started:
+                raise HTTPException(502, "the worker did not answer", dict(decision.headers)) from None
+            return started  # a torn answer stays torn: the server closes the connection
+        decision.on_complete(**read_usage(tail))
+        await send({"type": "http.response.body"})
+        return True
+
+    def client(self, worker: str) -> tuple[httpx.AsyncClient, str]:
+        """Return the client for a worker and where its URLs begin: a client per socket, and one for the others."""
+        socket = worker.removeprefix("unix://") if worker.startswith("unix://") else None
+        if socket not in self.clients:
+            transport = httpx.AsyncHTTPTransport(uds=socket, limits=httpx.Limits())
+            self.clients[socket] = httpx.AsyncClient(transport=transport, timeout=httpx.Timeout(None, connect=5))
+        return self.clients[socket], "http://worker" if socket else worker
+
+
+def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
+    """Build the application, which closes the router at its end; the options are those of `Gateway`."""
+    gateway = Gateway(router, **options)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        with router:
+            yield
+        for client in gateway.clients.values():
+            await client.aclose()
+
+    routes = [Route(path, gateway, methods=["POST"]) for path in ("/v1/completions", "/v1/chat/completions")]
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.state.router = router
+    return app
+
+
+def main() -> None:
+    """Serve what the command line says."""
+    parser = argparse.ArgumentParser(description="Route requests to OpenAI-compatible engines.")
+    parser.add_argument("workers", nargs="*", help="http://host:port or unix:///path.sock")
+    parser.add_argument("--config", help="TOML, YAML or JSON file, in place of workers")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    options = parser.parse_args()
+    router = cachelb.Router.from_config(options.config) if options.config else cachelb.Router(options.workers)
+    if not options.config:
+        router.attach(MetricsSource())  # a configuration says it in [load]
+    uvicorn.run(make_app(router), host=options.host, port=options.port)
+
+
+if __name__ == "__main__":
+    main()

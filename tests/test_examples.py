@@ -1,0 +1,322 @@
+"""The example gateways, as real servers in front of real sockets."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import IncompleteRead
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.gateways import GATEWAYS, wait_until
+from tests.http_client import DEADLINE_S, chat, complete, connect, send
+
+from cachelb import Router
+from cachelb.testing import FakeFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from http.client import HTTPConnection
+
+    from cachelb.testing import FakeWorker
+
+    Serve = Callable[..., AbstractContextManager[str]]
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PROMPT = "The five boxing wizards jump quickly over the lazy dog. " * 20
+
+
+@pytest.fixture(params=list(GATEWAYS))
+def serve(request: pytest.FixtureRequest) -> Serve:
+    return GATEWAYS[request.param]
+
+
+def texts(events: list[Any]) -> list[str]:
+    return ["".join(choice["text"] for choice in event["choices"]) for event in events[:-1]]
+
+
+def begin_stream(url: str, **fields: object) -> HTTPConnection:
+    """Send a request for a stream, and read nothing yet."""
+    connection = connect(url)
+    body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 8, **fields})
+    connection.request("POST", "/v1/completions", body)
+    return connection
+
+
+def started(fleet: FakeFleet) -> int:
+    return sum(worker.counts.started for worker in fleet.workers)
+
+
+# --- what passes through ---
+
+
+def test_stream_arrives_complete_and_in_order(serve: Serve) -> None:
+    fields: dict[str, Any] = {"stream": True, "max_tokens": 20, "stream_options": {"include_usage": True}}
+    with FakeFleet(2) as fleet, serve(Router(fleet.urls)) as gateway:
+        direct = complete(fleet.urls[0], PROMPT, **fields)
+        through = complete(gateway, PROMPT, **fields)
+    assert through.status == 200
+    assert through.headers["content-type"] == direct.headers["content-type"]
+    assert texts(through.events) == texts(direct.events)
+    assert len(texts(direct.events)) == 21
+    assert through.events[-1] == "[DONE]"
+
+
+def test_event_reaches_the_client_before_the_next_one_exists(serve: Serve) -> None:
+    with FakeFleet(1) as fleet, serve(Router(fleet.urls)) as gateway:
+        fleet.fail("stall", times=1, after_chunks=2)
+        with closing(begin_stream(gateway)) as connection:
+            response = connection.getresponse()
+            first = [response.readline() for _ in range(4)]
+            assert [line[:5] for line in first] == [b"data:", b"\n", b"data:", b"\n"]
+            fleet.release()
+            assert response.read().endswith(b"data: [DONE]\n\n")
+
+
+def test_whole_answer_and_chat_pass_through(serve: Serve) -> None:
+    with FakeFleet(1) as fleet, serve(Router(fleet.urls)) as gateway:
+        direct, through = (complete(url, PROMPT, max_tokens=3).json for url in (fleet.urls[0], gateway))
+        talk = chat(gateway, "Hello", "Hi, how can I help?", "Sing")
+    assert through["choices"] == direct["choices"]
+    assert talk.json["choices"][0]["message"]["role"] == "assistant"
+
+
+def test_request_reaches_the_worker_as_it_was_sent(serve: Serve) -> None:
+    body = b'{"prompt":  [1, 2, 3], "max_tokens":1, "unknown": {"kept": true}}'
+    headers = {"Authorization": "Bearer secret", "X-Request-Id": "r1", "Content-Type": "application/json"}
+    with FakeFleet(1) as fleet, serve(Router(fleet.urls)) as gateway:
+        answer = send(gateway, "/v1/completions", body, headers)
+        seen = fleet.workers[0].requests[-1]
+    assert answer.json["usage"]["prompt_tokens"] == 3
+    assert seen.body == json.loads(body)
+    assert seen.headers["Authorization"] == "Bearer secret"
+    assert answer.json["id"] == "cmpl-r1"
+    assert fleet.workers[0].counts.tokenized == 0
+
+
+def test_unix_sockets_are_workers_too(serve: Serve) -> None:
+    with FakeFleet(3, uds=True) as fleet, serve(Router(fleet.urls, policy="round-robin")) as gateway:
+        answers = [complete(gateway, f"{n}{PROMPT}", max_tokens=1) for n in range(6)]
+        assert [answer.status for answer in answers] == [200] * 6
+        assert [worker.counts.finished for worker in fleet.workers] == [2, 2, 2]
+
+
+# --- what the router gets, and what it says ---
+
+
+def test_answer_names_the_decision(serve: Serve) -> None:
+    with FakeFleet(3) as fleet, serve(Router(fleet.urls)) as gateway:
+        first = complete(gateway, PROMPT, max_tokens=1)
+        again = complete(gateway, PROMPT, max_tokens=1)
+        streamed = complete(gateway, PROMPT, max_tokens=1, stream=True)
+        assert first.headers["x-cachelb-worker"] in fleet.urls
+    assert first.headers["x-cachelb-reason"] == "cold"
+    for answer in (again, streamed):
+        assert answer.headers["x-cachelb-reason"] == "prefix"
+        assert answer.headers["x-cachelb-worker"] == first.headers["x-cachelb-worker"]
+        assert int(answer.headers["x-cachelb-matched-tokens"]) > 200
+
+
+def test_cached_tokens_of_the_engine_reach_the_router(serve: Serve) -> None:
+    usage: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    with FakeFleet(1) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        complete(gateway, PROMPT, max_tokens=1)
+        complete(gateway, PROMPT, max_tokens=2)
+        complete(gateway, PROMPT, max_tokens=3, **usage)
+        complete(gateway, PROMPT, max_tokens=4, stream=True)
+        records = router.recent(4)
+    assert [record.cached_tokens for record in records] == [0, 272, 272, None]
+    assert [record.output_tokens for record in records] == [1, 2, 3, None]
+    assert [record.outcome for record in records] == ["completed"] * 4
+
+
+def test_session_stays_on_its_worker(serve: Serve) -> None:
+    with FakeFleet(4) as fleet, serve(Router(fleet.urls, policy="rendezvous", hash_seed=1)) as gateway:
+        by_header = {
+            name: {
+                complete(gateway, f"{turn}", {"x-session-id": name}, max_tokens=1).headers["x-cachelb-worker"]
+                for turn in range(5)
+            }
+            for name in "abcdefgh"
+        }
+        by_body = {complete(gateway, f"{turn}", user="a", max_tokens=1).headers["x-cachelb-worker"] for turn in "xyz"}
+    assert [len(workers) for workers in by_header.values()] == [1] * 8
+    assert len(set.union(*by_header.values())) > 1
+    assert by_body == by_header["a"]
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"kind": "refuse"}, {"kind": "reset"}, *({"kind": "status", "status": n} for n in (429, 500, 502, 503, 504))],
+    ids=lambda fault: str(fault.get("status", fault["kind"])),
+)
+def test_failure_before_the_first_byte_is_retried_elsewhere(serve: Serve, fault: dict[str, Any]) -> None:
+    with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        fleet.fail(**fault, times=1)
+        answer = complete(gateway, PROMPT, stream=True, max_tokens=4)
+        assert answer.status == 200
+        assert answer.events[-1] == "[DONE]"
+        assert [worker.counts.started for worker in fleet.workers] == [1, 1]
+        endings = {name: count for name, count in router.stats().endings.items() if count}
+    assert endings == {"backpressure" if fault.get("status") in {429, 503} else "failed": 1, "completed": 1}
+
+
+def test_stream_that_dies_before_its_first_event_is_retried(serve: Serve) -> None:
+    with FakeFleet(2) as fleet, serve(Router(fleet.urls)) as gateway:
+        fleet.fail("die", times=1)
+        assert complete(gateway, PROMPT, stream=True, max_tokens=4).events[-1] == "[DONE]"
+        assert started(fleet) == 2
+
+
+def test_worker_that_is_down_is_passed_over(serve: Serve) -> None:
+    with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        fleet.workers[0].stop()
+        answers = [complete(gateway, f"{n}{PROMPT}", max_tokens=1) for n in range(8)]
+        assert [answer.status for answer in answers] == [200] * 8
+        assert router.stats().endings["failed"] > 0
+
+
+def test_stream_that_dies_later_is_torn_for_the_client_and_not_retried(serve: Serve) -> None:
+    with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        fleet.fail("die", times=1, after_chunks=3)
+        with closing(begin_stream(gateway)) as connection, pytest.raises(IncompleteRead) as torn:
+            connection.getresponse().read()
+        assert torn.value.partial.count(b"data:") == 3
+        assert started(fleet) == 1
+        wait_until(lambda: router.stats().endings["failed"] == 1)
+        assert router.stats().open_requests == 0
+
+
+def test_error_of_the_client_is_final(serve: Serve) -> None:
+    with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        answer = complete(gateway, PROMPT, max_tokens=-1)
+        assert answer.status == 400
+        assert "max_tokens" in answer.json["error"]["message"]
+        assert started(fleet) == 1
+        assert router.stats().endings["client"] == 1
+
+
+def test_attempts_are_bounded_and_the_last_answer_is_given_back(serve: Serve) -> None:
+    with FakeFleet(4) as fleet, serve(router := Router(fleet.urls), attempts=3) as gateway:
+        fleet.fail("status", status=500)
+        answer = complete(gateway, PROMPT)
+        assert answer.status == 500
+        assert answer.json["error"]["message"] == "planned by the test"
+        assert started(fleet) == 3
+        assert router.stats().endings["failed"] == 3
+        assert router.stats().open_requests == 0
+
+
+def test_no_answer_at_all_is_a_bad_gateway(serve: Serve) -> None:
+    with FakeFleet(4) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        fleet.fail("reset")
+        assert complete(gateway, PROMPT).status == 502
+        assert started(fleet) == 3
+        assert router.stats().open_requests == 0
+
+
+def test_more_attempts_than_workers_end_in_503(serve: Serve) -> None:
+    with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        fleet.fail("reset")
+        answer = complete(gateway, PROMPT)
+        assert answer.status == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        assert router.stats().open_requests == 0
+
+
+def test_no_ready_worker_is_503_with_retry_after(serve: Serve) -> None:
+    with FakeFleet(1) as fleet, serve(router := Router(fleet.urls), wait_s=0) as gateway:
+        router.set_ready(fleet.urls[0], False)
+        answer = complete(gateway, PROMPT)
+        assert answer.status == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        assert started(fleet) == 0
+
+
+def test_request_waits_for_a_worker_that_comes_back(serve: Serve) -> None:
+    with (
+        FakeFleet(1) as fleet,
+        serve(router := Router(fleet.urls), wait_s=DEADLINE_S) as gateway,
+        ThreadPoolExecutor() as pool,
+    ):
+        router.set_ready(fleet.urls[0], False)
+        waiting = pool.submit(complete, gateway, PROMPT)
+        wait_until(lambda: len(router._waiting) == 1)
+        router.set_ready(fleet.urls[0], True)
+        assert waiting.result().status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b"null", b'{"prompt": 7}', b'{"prompt": [-1]}', b'{"messages": [{"content": "x"}]}'],
+    ids=bytes.decode,
+)
+def test_malformed_body_is_refused_without_asking_a_worker(serve: Serve, body: bytes) -> None:
+    with FakeFleet(1) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        assert send(gateway, "/v1/chat/completions", body).status == 400
+        assert started(fleet) == 0
+        assert router.stats().open_requests == 0
+
+
+# --- clients that leave ---
+
+
+@pytest.mark.parametrize("after_chunks", [0, 2], ids=["before-the-first-byte", "mid-stream"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_client_that_leaves_stops_the_worker(serve: Serve, after_chunks: int, stream: bool) -> None:
+    with FakeFleet(1) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        worker: FakeWorker = fleet.workers[0]
+        worker.fail("stall", after_chunks=after_chunks)
+        connection = begin_stream(gateway, stream=stream)
+        fleet.wait_for(lambda: worker._replica.counts.faults["stall"] == 1)
+        connection.close()
+        fleet.wait_for(lambda: worker._replica.counts.aborted == 1)
+        wait_until(lambda: router.stats().open_requests == 0)
+        endings = {name: count for name, count in router.stats().endings.items() if count}
+        assert endings == {"cancelled": 1}
+        assert worker.counts.open == 0
+
+
+# --- the files themselves ---
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_example_is_short_enough_to_copy(path: Path) -> None:
+    assert len(path.read_text("utf-8").splitlines()) < 150
+
+
+@pytest.mark.parametrize("name", ["starlette_gateway", "aiohttp_gateway"])
+@pytest.mark.parametrize("configured", [False, True], ids=["urls", "config"])
+def test_example_runs_from_the_command_line(name: str, configured: bool, tmp_path: Path) -> None:
+    with FakeFleet(2) as fleet:
+        arguments = fleet.urls
+        if configured:
+            config = tmp_path / "gateway.json"
+            config.write_text(json.dumps({"router": {"policy": "round-robin"}, "workers": fleet.urls, "load": {}}))
+            arguments = ["--config", str(config)]
+        command = [sys.executable, "-u", str(ROOT / "examples" / f"{name}.py"), *arguments, "--port", "0"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                assert process.stdout is not None
+                address = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout)))[0]
+                answers = [complete(address, f"{n}{PROMPT}", max_tokens=2) for n in range(4)]
+                process.send_signal(signal.SIGINT)
+                rest = process.stdout.read()
+                assert process.wait(DEADLINE_S) in {0, -signal.SIGINT}, rest
+            finally:
+                process.kill()
+        assert [answer.status for answer in answers] == [200] * 4
+        if configured:
+            assert [worker.counts.finished for worker in fleet.workers] == [2, 2]
+        assert "Traceback" not in rest

@@ -47,6 +47,7 @@ Reason: TypeAlias = Literal[
     "pinned",
     "only-one",
     "slo-unattainable",
+    "full",
     "local-decode",
     "random",
     "round-robin",

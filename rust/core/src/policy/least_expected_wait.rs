@@ -93,7 +93,7 @@ impl Rule for LeastExpectedWait {
         lowest(view.rows, rng, free, cost).map_or_else(
             || Choice {
                 refused: true,
-                ..Choice::cold(0, Reason::SloUnattainable)
+                ..Choice::cold(0, Reason::Full)
             },
             |row| Choice::cold(row, self.reason(view)),
         )

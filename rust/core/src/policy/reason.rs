@@ -85,6 +85,8 @@ reasons! {
     OnlyOne = "only-one",
     /// No worker can meet the objective.
     SloUnattainable = "slo-unattainable",
+    /// Every worker has as many requests waiting as it may; nobody is picked.
+    Full = "full",
     /// Decoded where the prompt is cached, without a prefill worker.
     LocalDecode = "local-decode",
     /// Drawn at random, by the policy's own rule.

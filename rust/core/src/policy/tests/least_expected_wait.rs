@@ -153,7 +153,8 @@ fn full_workers_are_skipped_and_an_all_full_fleet_refuses() {
     assert_eq!(some.choose(&bounded, 1).0, 1);
     assert_eq!(some.choose(&RULE, 1).0, 0);
     let all = scene(&[with(4.0, 0.0), with(7.0, 0.0)]);
-    assert!(all.pick(&bounded, 1).refused);
+    let refused = all.pick(&bounded, 1);
+    assert_eq!((refused.reason, refused.refused), (Reason::Full, true));
     assert!(!all.pick(&RULE, 1).refused);
     let unknown = scene(&[with(4.0, 0.0), Report::NONE]);
     assert_eq!(unknown.pick(&bounded, 1).row, 1, "unknown is not full");

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from cachelb import ConfigError, config
 from cachelb.config import schema
+from cachelb.policies import POLICIES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -109,6 +111,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"kv_events": {"topic": ""}}, "kv_events.topic: unknown key; did you mean 'topic_filter'?"),
     ({"kv_events": {"default_port": 70_000}}, "kv_events.default_port: default_port must be from 1 to 65535, got 70"),
     ({"kv_events": {"topic_filter": 7}}, "kv_events.topic_filter: topic_filter must be str, got int"),
+    ({"load": {"headers": "x"}}, "load.headers: headers must be a mapping of names to values"),
+    ({"load": {"interval_s": "fast"}}, "load.interval_s: interval_s must be a number of seconds, got str"),
     ({"load": {"intervall": 1}}, "load.intervall: unknown key; did you mean 'interval_s'?"),
     ({"model_path": 3}, "model_path: must be text, not a number"),
 ]
@@ -222,31 +226,53 @@ VALUES = st.recursive(
     | st.sampled_from([0, 1, 2**31, 2**64, -1])
     | st.floats()
     | st.text(max_size=5)
-    | st.sampled_from(["cache-aware", "random", "prefill", "unix:///a", "auto"])
+    | st.sampled_from([*POLICIES, "prefill", "unix:///a", "auto"])
     | st.binary(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3),
     max_leaves=6,
 )
-OPTION_NAMES = sorted(
-    {
-        *schema.router_options(),
-        *schema.worker_options(),
-        *("type", "cache_threshold", "load_factor", "choices", "hashing", "random", "rendezvous"),
-        *("topic_filter", "default_port", "interval_s", "url", "key", "bootstrap_port", "prefill_urls", "decode_urls"),
-    }
+
+
+def tables(options: Iterable[str], **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Give tables with at most two of the options that there are, of values that may not fit."""
+    keys = st.lists(st.sampled_from(sorted(set(options) - IN_CODE)), max_size=2)
+    return keys.flatmap(lambda chosen: st.fixed_dictionaries(dict.fromkeys(chosen, VALUES) | fixed))
+
+
+IN_CODE = {"key", "clock", "url", "tls"}
+POLICY_TABLES = st.sampled_from(sorted(POLICIES)).flatmap(
+    lambda name: tables(schema.policy_options(name), type=st.just(name))
 )
-TABLES = st.dictionaries(st.sampled_from(OPTION_NAMES), VALUES, max_size=4)
-SECTIONS = ["router", "routing", "mode", "workers", "model_path", *schema.SECTIONS]
-MAPPINGS = st.dictionaries(st.sampled_from(SECTIONS), TABLES | st.lists(TABLES, max_size=3) | VALUES, max_size=4)
+URLS = st.sampled_from(["http://a:1", "b", "unix:///c"])
+URL_LISTS = st.lists(URLS | st.tuples(URLS, st.none() | st.integers()) | VALUES, max_size=2)
+PLACES: dict[str, st.SearchStrategy[Any]] = {
+    "router": tables(schema.router_options()),
+    "routing": tables(schema.router_options(), policy=st.sampled_from(sorted(POLICIES))),
+    "mode": st.fixed_dictionaries(
+        {"type": st.just("vllm_prefill_decode")}, optional={"prefill_urls": URL_LISTS, "decode_urls": URL_LISTS}
+    ),
+    "workers": st.lists(URLS | tables(schema.worker_options(), url=URLS), max_size=2),
+    **dict.fromkeys(schema.SLOTS, POLICY_TABLES),
+    "kv_events": tables(schema.section_options("kv_events") or ()),
+    "load": tables(schema.section_options("load") or ()),
+}
+DEEP = st.lists(st.sampled_from(sorted(PLACES)), max_size=2).flatmap(
+    lambda places: st.fixed_dictionaries({place: PLACES[place] for place in places})
+)
+SHALLOW = st.dictionaries(
+    st.sampled_from([*PLACES, "model_path"]) | st.text(max_size=3),
+    VALUES | st.dictionaries(st.text(max_size=3), VALUES, max_size=2),
+    max_size=2,
+)
 VARIABLES = st.dictionaries(
     st.sampled_from([f"CACHELB_{name.upper()}" for name in schema.router_options()])
     | st.from_regex(r"CACHELB_(POLICY|LOAD|KV_EVENTS)__[A-Z_]{1,9}", fullmatch=True),
     st.text(max_size=5) | st.sampled_from(["1", "-1", "random", "[1]", "1e999", "nan", "{}"]),
-    max_size=2,
+    max_size=1,
 )
 
 
-@given(MAPPINGS | VALUES.filter(lambda value: isinstance(value, dict)), VARIABLES)
+@given(DEEP | SHALLOW, VARIABLES)
 def test_any_mapping_builds_or_is_refused(data: dict[str, Any], environ: dict[str, str]) -> None:
     try:
         loaded = config.load(data, environ=environ)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
     from cachelb.sources.base import LoadTarget
@@ -94,7 +95,9 @@ class MetricsSource:
         _require("max_concurrency", max_concurrency, int, "a whole number")
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
-        for name, text in (headers or {}).items():
+        headers = {} if headers is None else headers
+        _require("headers", headers, Mapping, "a mapping of names to values")
+        for name, text in headers.items():
             _require("a header's name", name, str, "text")
             _require(f"header {name!r}", text, str, "text")
         self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, dict(headers or {}), tls)

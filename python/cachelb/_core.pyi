@@ -285,6 +285,13 @@ class NativeRouter(Generic[_W]):
     def _select_pair(
         self, *, dry_run: bool = False, **arguments: object
     ) -> tuple[Decision[_W] | None, Decision[_W]]: ...
+    def _select_batch(
+        self,
+        requests: list[dict[str, object]],
+        *,
+        max_per_worker: int | None = None,
+        min_colocate_blocks: int | None = None,
+    ) -> list[Decision[_W]]: ...
     def _explain(self, **arguments: object) -> Explanation: ...
     def remove_worker(self, worker: _W | str, *, drain: bool = False) -> bool:
         """Take a worker out of the fleet.

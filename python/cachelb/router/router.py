@@ -329,11 +329,22 @@ class Router(NativeRouter[W]):
         """
         return await self._waiting.select(self, timeout_s, request)
 
-    def select_batch(self, requests: Iterable[Mapping[str, Any]]) -> list[Decision[W]]:
-        """Pick workers for several requests at once: those that share prefixes go together, as far as load allows.
+    def select_batch(
+        self,
+        requests: Iterable[RequestArguments],
+        *,
+        max_per_worker: int | None = None,
+        min_colocate_blocks: int = 0,
+    ) -> list[Decision[W]]:
+        """Pick workers for several requests in one step: those that begin alike go together, as far as they may.
+
+        Requests are grouped by their leading blocks, larger groups first. Without `max_per_worker` the policy places
+        each of them and sees those before it.
 
         Args:
-            requests: The arguments of `select_worker` of each.
+            requests: The arguments of `select_worker` of each request.
+            max_per_worker: Requests of one group that a worker takes before the next worker is chosen.
+            min_colocate_blocks: Leading blocks that requests must share to be a group; at least the first.
 
         Returns:
             The decisions, in the order of the requests.
@@ -342,15 +353,19 @@ class Router(NativeRouter[W]):
             NoWorkerAvailable: There is none for one of them; nothing is booked then.
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(["a", "b", "c", "d"], seed=1)
+            >>> batch = router.select_batch([{"tokens": range(64)}] * 8, max_per_worker=4)
+            >>> sorted(router.loads().values())
+            [0, 0, 4, 4]
         """
-        decisions: list[Decision[W]] = []
-        try:
-            decisions.extend(self.select_worker(**request) for request in requests)
-        except BaseException:
-            for decision in decisions:
-                decision.cancel()
-            raise
-        return decisions
+        return self._select_batch(
+            [dict(request) for request in requests],
+            max_per_worker=max_per_worker,
+            min_colocate_blocks=min_colocate_blocks,
+        )
 
     def explain(self, **request: Unpack[RequestArguments]) -> Explanation:
         """Tell what `select_worker` would pick now, and what it sees of every worker. Changes nothing.

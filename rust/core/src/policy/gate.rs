@@ -11,6 +11,8 @@ use super::view::{Candidate, lowest, mean_load};
 pub enum Margin {
     /// `min(32, max(4, 2 * sqrt(mean)))`: two standard deviations of a Poisson load, within bounds.
     Auto,
+    /// The same for one of that many routers, which sees its share of the load only.
+    AutoAmong(f64),
     /// A fixed number of requests per unit of weight.
     Fixed(f64),
 }
@@ -28,8 +30,13 @@ impl SpillGate {
     /// Whether `load` is above both margins over `mean`.
     #[must_use]
     pub fn is_over(&self, load: f64, mean: f64) -> bool {
+        let auto = |routers: f64| {
+            let least = (4.0 / routers).max(1.0);
+            (2.0 * mean.sqrt()).clamp(least, (32.0 / routers).max(least))
+        };
         let margin = match self.margin {
-            Margin::Auto => (2.0 * mean.sqrt()).clamp(4.0, 32.0),
+            Margin::Auto => auto(1.0),
+            Margin::AutoAmong(routers) => auto(routers),
             Margin::Fixed(requests) => requests,
         };
         load > self.load_factor * mean && load > mean + margin
@@ -61,6 +68,11 @@ mod tests {
             (0.0, 0.0, 1.25, Margin::Auto, false),
             (1.0, 1.0 / 3.0, 1.25, Margin::Auto, false),
             (1040.0, 1000.0, 1.25, Margin::Auto, false),
+            (4.0, 1.0, 1.25, Margin::Auto, false),
+            (4.0, 1.0, 1.25, Margin::AutoAmong(4.0), true),
+            (2.9, 1.0, 1.25, Margin::AutoAmong(4.0), false),
+            (300.0, 200.0, 1.25, Margin::AutoAmong(1.0), true),
+            (12.5, 9.9, 1.25, Margin::AutoAmong(16.0), true),
         ];
         for (load, mean, load_factor, margin, over) in cases {
             let gate = SpillGate {

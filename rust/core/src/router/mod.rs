@@ -10,9 +10,11 @@
 //! | `gather` | request and fleet -> the rows a rule sees |
 //! | `selector` | the step itself, and the life cycle of what it booked |
 //! | `pair` | the step for a prefill and a decode worker together |
+//! | `batch` | the step for several requests at once |
 //! | `trail` | what the latest decisions saw, for explanations |
 //! | `ledger` | what became of them, for counters and records |
 
+mod batch;
 mod fleet;
 mod gather;
 mod health;
@@ -25,6 +27,7 @@ mod settings;
 mod trail;
 mod unproven;
 
+pub use batch::BatchTerms;
 pub use fleet::{Offer, Profile, Role, Standing};
 pub use health::Breaker;
 pub use ledger::{Ending, Ledger, Record, ShadowPick, Usage};

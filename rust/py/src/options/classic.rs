@@ -73,14 +73,17 @@ pub fn min_matched_tokens(given: &Options<'_, '_>) -> PyResult<Option<u64>> {
 pub fn spill_gate(given: &Options<'_, '_>) -> PyResult<SpillGate> {
     let margin = given.required("balance_abs_threshold")?;
     let margin = match margin.cast::<PyString>() {
-        Ok(text) if text.to_str()? == "auto" => Margin::Auto,
+        Ok(text) if text.to_str()? == "auto" => Margin::AutoAmong(given.replicas()?),
         Ok(text) => {
             let text = format!(
                 "balance_abs_threshold must be \"auto\" or a number, 0 or more, got {text:?}"
             );
             return Err(PyValueError::new_err(text));
         }
-        Err(_) => Margin::Fixed(number("balance_abs_threshold", &margin, NOT_NEGATIVE)?),
+        Err(_) => {
+            let requests = number("balance_abs_threshold", &margin, NOT_NEGATIVE)?;
+            Margin::Fixed(requests / given.replicas()?)
+        }
     };
     Ok(SpillGate {
         load_factor: given.number("load_factor", AT_LEAST_ONE)?,

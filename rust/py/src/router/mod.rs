@@ -1,5 +1,6 @@
 //! The native base class of the router: registered workers, several models, roles and ranks.
 
+mod batch;
 mod pools;
 mod roster;
 mod select;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cachelb_core::Result;
+use cachelb_core::ids::Millis;
 use cachelb_core::router::{Offer, Pick, PoolId, Request, Seen, Selector};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -14,7 +15,7 @@ use crate::call::{self, Call, Tried};
 use crate::decision::{Decision, Owner, Selected};
 use crate::explain::explanation;
 use crate::policy::no_worker;
-use crate::prompt::{Scratch, with_scratch};
+use crate::prompt::{Prompt, Scratch, with_scratch};
 use crate::workers::{Limits, readable_again};
 
 /// What the selection step returns, and the workers it chose from.
@@ -91,8 +92,35 @@ impl NativeRouter {
         scratch: &mut Scratch,
         step: impl FnOnce(&mut Selector, &mut [Offer], &Request<'_>) -> Result<T> + Send,
     ) -> PyResult<Outcome<T>> {
-        let now = self.engine.now(py)?;
         let registered = self.roster.now();
+        let mut ready = self.prepare(py, call, tried, &registered, scratch)?;
+        let mut offers = std::mem::take(&mut ready.offers);
+        let request = ready.request(call, tried, scratch);
+        let found = self
+            .engine
+            .locked(py, |selector| step(selector, &mut offers, &request))?;
+        match found {
+            Ok(found) => Ok(Outcome {
+                found,
+                registered,
+                offers,
+                number: ready.number,
+                prompt_tokens: ready.prompt.length,
+            }),
+            Err(error) => Err(no_worker(py, &offers, &error)?),
+        }
+    }
+
+    /// Reads everything a selection needs; nothing is locked yet.
+    pub(super) fn prepare(
+        &self,
+        py: Python<'_>,
+        call: &Call,
+        tried: &[Arc<str>],
+        registered: &Registered,
+        scratch: &mut Scratch,
+    ) -> PyResult<Ready> {
+        let now = self.engine.now(py)?;
         let name = call.model.as_ref().map(|model| model.bind(py).to_str());
         let name = name.transpose()?.filter(|name| !name.is_empty());
         let pool = name.and_then(|name| registered.models.get(name).copied());
@@ -102,37 +130,49 @@ impl NativeRouter {
         let readers = self.readers();
         let prompt = call.prompt(py, &readers[pool.0 as usize], shared, scratch)?;
         let limits = Limits::read(py, call, tried, self.key.as_ref().map(|key| key.bind(py)))?;
-        let mut offers = self.roster.offers(&registered);
+        let mut offers = self.roster.offers(registered);
         if let Some(limits) = limits {
             limits.apply(&mut offers);
         }
-        let number = self.engine.next_number();
-        let request = Request {
+        Ok(Ready {
             pool,
-            blocks: prompt
-                .blocks
-                .map(|origin| (scratch.hashes.as_slice(), origin)),
-            prompt_tokens: prompt.length,
-            key: prompt.key(),
-            key_is_session: prompt.key_is_session(),
+            prompt,
+            offers,
+            number: self.engine.next_number(),
+            now,
+        })
+    }
+}
+
+/// A call that was read.
+pub(super) struct Ready {
+    pool: PoolId,
+    pub prompt: Prompt,
+    pub offers: Vec<Offer>,
+    pub number: u64,
+    now: Millis,
+}
+
+impl Ready {
+    /// The core's request; its hashes are in `scratch`.
+    pub fn request<'a>(
+        &'a self,
+        call: &Call,
+        tried: &[Arc<str>],
+        scratch: &'a Scratch,
+    ) -> Request<'a> {
+        let hashes = scratch.hashes.as_slice();
+        Request {
+            pool: self.pool,
+            blocks: self.prompt.blocks.map(|origin| (hashes, origin)),
+            prompt_tokens: self.prompt.length,
+            key: self.prompt.key(),
+            key_is_session: self.prompt.key_is_session(),
             expected_output_tokens: call.expected_output_tokens.or(call.max_output_tokens),
             attempt: tried.len() as u32,
-            number,
-            now,
+            number: self.number,
+            now: self.now,
             ..Request::default()
-        };
-        let found = self
-            .engine
-            .locked(py, |selector| step(selector, &mut offers, &request))?;
-        match found {
-            Ok(found) => Ok(Outcome {
-                found,
-                registered,
-                offers,
-                number,
-                prompt_tokens: prompt.length,
-            }),
-            Err(error) => Err(no_worker(py, &offers, &error)?),
         }
     }
 }
@@ -236,7 +276,7 @@ impl NativeRouter {
 }
 
 /// The arguments of `select_worker` from a dictionary; one that is absent is as if None.
-fn from_keywords(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
+pub(super) fn from_keywords(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
     let Some(given) = arguments else {
         return Ok(Call::default());
     };

@@ -1,0 +1,230 @@
+//! Several requests at once: those that begin alike go together, as far as they are allowed to.
+//!
+//! Requests are grouped by their leading blocks, larger groups first. Within a group, the rule places the first request
+//! and its worker takes the next ones, up to the limit; then the rule places again, among the workers that are left.
+//! Without a limit the rule places every request, and sees those before it: load and cached prefixes decide as ever.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+use crate::policy::Reason;
+
+use super::fleet::{Offer, Standing};
+use super::ledger::{Ending, Usage};
+use super::request::{Pick, PoolId, Request};
+use super::selector::Selector;
+
+/// How a batch is spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BatchTerms {
+    /// Requests of one group that one worker takes, `None` for as many as the rule gives it.
+    pub max_per_worker: Option<u32>,
+    /// Leading blocks that requests must share to be a group; at least 1.
+    pub min_colocate_blocks: u32,
+}
+
+/// A worker of a group, and how many of its requests it has.
+type Taken = (usize, u32);
+
+impl Selector {
+    /// Places every request, or none of them. The picks come in the order of the requests.
+    ///
+    /// # Errors
+    /// As [`Selector::select`]; nothing is booked then.
+    pub fn select_batch(
+        &mut self,
+        batch: &mut [(Vec<Offer>, Request<'_>)],
+        terms: BatchTerms,
+    ) -> Result<Vec<Pick>> {
+        let mut picks: Vec<Option<Pick>> = vec![None; batch.len()];
+        for group in groups(batch, terms) {
+            let mut taken: Vec<Taken> = Vec::new();
+            for at in group {
+                let (offers, request) = &mut batch[at];
+                match self.place_one(offers, request, terms, &mut taken) {
+                    Ok(pick) => picks[at] = Some(pick),
+                    Err(error) => {
+                        self.undo(&picks, batch);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(picks.into_iter().flatten().collect())
+    }
+
+    fn place_one(
+        &mut self,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+        terms: BatchTerms,
+        taken: &mut Vec<Taken>,
+    ) -> Result<Pick> {
+        let Some(most) = terms.max_per_worker else {
+            return self.select(offers, request, false);
+        };
+        let standings: Vec<Standing> = offers.iter().map(|offer| offer.standing).collect();
+        let restore = |offers: &mut [Offer]| {
+            for (offer, standing) in offers.iter_mut().zip(&standings) {
+                offer.standing = *standing;
+            }
+        };
+        if let Some((worker, count)) = taken.last_mut().filter(|(_, count)| *count < most) {
+            let pinned = Request {
+                pinned: Some((*worker as u32, Reason::Prefix)),
+                ..*request
+            };
+            match self.select(offers, &pinned, false) {
+                Err(Error::Moved | Error::NoCandidate) => restore(offers),
+                outcome => {
+                    *count += u32::from(outcome.is_ok());
+                    return outcome;
+                }
+            }
+        }
+        for (worker, _) in taken.iter() {
+            offers[*worker].standing = Standing::Excluded;
+        }
+        let pick = match self.select(offers, request, false) {
+            // Everybody has their share: it begins anew rather than fail.
+            Err(Error::NoCandidate) if !taken.is_empty() => {
+                taken.clear();
+                restore(offers);
+                self.select(offers, request, false)
+            }
+            outcome => outcome,
+        }?;
+        taken.push((pick.offer, 1));
+        Ok(pick)
+    }
+
+    fn undo(&mut self, picks: &[Option<Pick>], batch: &[(Vec<Offer>, Request<'_>)]) {
+        let now = batch[0].1.now;
+        for booking in picks.iter().flatten().filter_map(|pick| pick.booking) {
+            self.close(booking, Ending::Cancelled, Usage::default(), now);
+        }
+    }
+}
+
+/// Positions by group, larger groups first, each group and the groups of one size in the order of their requests.
+fn groups(batch: &[(Vec<Offer>, Request<'_>)], terms: BatchTerms) -> Vec<Vec<usize>> {
+    let depth = terms.min_colocate_blocks.max(1) as usize;
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut by_head: HashMap<(PoolId, u64), usize> = HashMap::new();
+    for (at, (_, request)) in batch.iter().enumerate() {
+        let head = request.blocks.and_then(|(hashes, _)| hashes.get(depth - 1));
+        let group = match head {
+            Some(head) => *by_head
+                .entry((request.pool, head.0))
+                .or_insert(groups.len()),
+            None => groups.len(),
+        };
+        if group == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[group].push(at);
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SequenceHash;
+    use crate::policy::{LeastLoaded, Rule};
+    use crate::router::{Placements, PoolSettings, Settings};
+    use crate::tracker::Origin;
+
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+    fn selector() -> Selector {
+        let rule: Box<dyn Rule> = Box::new(LeastLoaded::default());
+        let pool = PoolSettings::new(rule, 16, Placements::default());
+        Selector::new(Settings::default(), pool)
+    }
+
+    fn offers() -> Vec<Offer> {
+        NAMES.into_iter().map(Offer::new).collect()
+    }
+
+    fn batch(prompts: &[Vec<SequenceHash>]) -> Vec<(Vec<Offer>, Request<'_>)> {
+        let request = |hashes| Request {
+            blocks: Some((hashes, Origin::Caller)),
+            prompt_tokens: 64,
+            ..Request::default()
+        };
+        prompts
+            .iter()
+            .map(|hashes| (offers(), request(hashes.as_slice())))
+            .collect()
+    }
+
+    fn prompt(head: u64, tail: u64) -> Vec<SequenceHash> {
+        vec![SequenceHash(head), SequenceHash(tail)]
+    }
+
+    fn counts(picks: &[Pick]) -> Vec<usize> {
+        let mut counts = vec![0; NAMES.len()];
+        for pick in picks {
+            counts[pick.offer] += 1;
+        }
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        counts
+    }
+
+    fn at_most(n: u32) -> BatchTerms {
+        BatchTerms {
+            max_per_worker: Some(n),
+            min_colocate_blocks: 0,
+        }
+    }
+
+    #[test]
+    fn identical_requests_fill_one_worker_after_another() {
+        let prompts: Vec<_> = (0..8).map(|_| prompt(1, 2)).collect();
+        let mut s = selector();
+        let picks = s.select_batch(&mut batch(&prompts), at_most(4)).unwrap();
+        assert_eq!(counts(&picks), [4, 4, 0, 0]);
+        assert_eq!(s.book().len(), 8);
+    }
+
+    #[test]
+    fn more_than_everybodys_share_begins_anew() {
+        let prompts: Vec<_> = (0..10).map(|_| prompt(1, 2)).collect();
+        let picks = selector()
+            .select_batch(&mut batch(&prompts), at_most(2))
+            .unwrap();
+        assert_eq!(counts(&picks), [4, 2, 2, 2]);
+    }
+
+    #[test]
+    fn groups_are_made_by_leading_blocks_and_answers_keep_their_order() {
+        let prompts: Vec<_> = (0..12).map(|i| prompt(i % 3, i)).collect();
+        let picks = selector()
+            .select_batch(&mut batch(&prompts), at_most(4))
+            .unwrap();
+        for at in 3..12 {
+            assert_eq!(picks[at].offer, picks[at % 3].offer);
+        }
+        let deep = BatchTerms {
+            min_colocate_blocks: 2,
+            ..at_most(4)
+        };
+        let picks = selector().select_batch(&mut batch(&prompts), deep).unwrap();
+        assert_eq!(counts(&picks), [3, 3, 3, 3], "no two share both blocks");
+    }
+
+    #[test]
+    fn one_that_cannot_be_placed_leaves_nothing_booked() {
+        let prompts: Vec<_> = (0..3).map(|i| prompt(i, i)).collect();
+        let mut requests = batch(&prompts);
+        for offer in &mut requests[2].0 {
+            offer.standing = Standing::Excluded;
+        }
+        let mut s = selector();
+        let outcome = s.select_batch(&mut requests, at_most(4));
+        assert_eq!(outcome, Err(Error::NoCandidate));
+        assert_eq!(s.book().len(), 0);
+    }
+}

@@ -1,0 +1,101 @@
+//! Several requests in one step.
+
+use std::sync::Arc;
+
+use cachelb_core::router::BatchTerms;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::NativeRouter;
+use super::select::{Ready, from_keywords};
+use crate::args::ranged;
+use crate::call::Call;
+use crate::decision::{Decision, Owner, Selected};
+use crate::policy::no_worker;
+use crate::prompt::Scratch;
+
+/// Neither a worker's share nor a depth in blocks is larger.
+const MANY: u64 = u32::MAX as u64;
+
+#[pymethods]
+impl NativeRouter {
+    /// Picks a worker for each of `requests`, or for none.
+    #[pyo3(signature = (requests, *, max_per_worker=None, min_colocate_blocks=None))]
+    fn _select_batch(
+        slf: &Bound<'_, Self>,
+        requests: &Bound<'_, PyList>,
+        max_per_worker: Option<&Bound<'_, PyAny>>,
+        min_colocate_blocks: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Decision>> {
+        let (py, this) = (slf.py(), slf.get());
+        let count = |name, value: Option<&Bound<'_, PyAny>>, low| {
+            let value = value.map(|value| ranged(value, name, low, MANY));
+            Ok::<_, PyErr>(value.transpose()?.map(|n| n as u32))
+        };
+        let terms = BatchTerms {
+            max_per_worker: count("max_per_worker", max_per_worker, 1)?,
+            min_colocate_blocks: count("min_colocate_blocks", min_colocate_blocks, 0)?.unwrap_or(0),
+        };
+        let calls: Vec<Call> = requests
+            .iter()
+            .map(|request| from_keywords(Some(request.cast::<PyDict>()?)))
+            .collect::<PyResult<_>>()?;
+        let registered = this.roster.now();
+        let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
+        let mut ready: Vec<Ready> = calls
+            .iter()
+            .zip(&mut scratches)
+            .map(|(call, scratch)| this.prepare(py, call, &[], &registered, scratch))
+            .collect::<PyResult<_>>()?;
+        let offers: Vec<_> = ready
+            .iter_mut()
+            .map(|ready| std::mem::take(&mut ready.offers))
+            .collect();
+        let mut batch: Vec<_> = offers
+            .into_iter()
+            .zip(ready.iter().zip(&calls).zip(&scratches))
+            .map(|(offers, ((ready, call), scratch))| (offers, ready.request(call, &[], scratch)))
+            .collect();
+        let picks = this
+            .engine
+            .locked(py, |selector| selector.select_batch(&mut batch, terms))?;
+        let picks = match picks {
+            Ok(picks) => picks,
+            Err(error) => {
+                // The first request for whom nobody is left tells why.
+                let nobody = |offers: &Vec<cachelb_core::router::Offer>| {
+                    let open = cachelb_core::router::Standing::Candidate;
+                    offers.iter().all(|offer| offer.standing != open)
+                };
+                let failed = batch.iter().find(|(offers, _)| nobody(offers));
+                let offers = failed.map_or(&[][..], |(offers, _)| offers);
+                return Err(no_worker(py, offers, &error)?);
+            }
+        };
+        let mut decisions = Vec::with_capacity(picks.len());
+        let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
+        for (((pick, call), ready), offers) in picks.into_iter().zip(calls).zip(&ready).zip(offers)
+        {
+            let seat = registered.seat_of(pick.offer);
+            let selected = Selected {
+                worker: seat.object.clone_ref(py),
+                key: Arc::clone(&seat.key),
+                rank: offers[pick.offer].rank,
+                number: ready.number,
+                pick,
+                prompt_tokens: ready.prompt.length,
+                tried: Vec::new(),
+                seen: None,
+            };
+            let owner = Owner::Router(slf.clone().unbind());
+            decisions.push(Decision::new(
+                Arc::clone(&this.engine),
+                owner,
+                call,
+                selected,
+            ));
+            this.roster.give_back(&registered, offers);
+        }
+        Ok(decisions)
+    }
+}

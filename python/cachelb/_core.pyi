@@ -1,6 +1,6 @@
 """Native core of cachelb."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import GenericAlias, TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar, final
 
@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
 
+from cachelb.openai import Usage
+from cachelb.tracking import TrackedIterator, TrackedStream
 from cachelb.types import Explanation, Outcome, Reason, Tokens
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "hash_text",
 ]
 
+_T = TypeVar("_T")
 _W = TypeVar("_W")
 
 @final
@@ -107,6 +110,51 @@ class Decision(Generic[_W]):
 
         Raises:
             NoWorkerAvailable: Every worker was tried or is not ready; this decision is released all the same.
+        """
+    def track(
+        self,
+        items: AsyncIterable[_T],
+        *,
+        tokens_of: Callable[[_T], int] | None = None,
+        usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
+    ) -> TrackedStream[_T]:
+        """Iterate over the parts of an answer, and report from them what happens to the request.
+
+        The first item is the first token, every further one so many more. The end completes the request, an exception
+        of `items` fails it, and giving up in any way, even before the first item, cancels it. `items` is closed once in
+        every case.
+
+        Args:
+            items: What the worker sends.
+            tokens_of: Counts the tokens of an item; without it every item is one.
+            usage_of: Reads what the engine counted from the last few items, such as
+                `lambda items: cachelb.openai.read_usage(b"".join(items))`.
+
+        Returns:
+            An asynchronous iterator over the same items, with `aclose()`.
+
+        Raises:
+            TypeError: `items` is not an asynchronous iterable.
+        """
+    def track_sync(
+        self,
+        items: Iterable[_T],
+        *,
+        tokens_of: Callable[[_T], int] | None = None,
+        usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
+    ) -> TrackedIterator[_T]:
+        """Do the same for an iterator that is not asynchronous.
+
+        Args:
+            items: What the worker sends.
+            tokens_of: Counts the tokens of an item; without it every item is one.
+            usage_of: Reads what the engine counted from the last few items.
+
+        Returns:
+            An iterator over the same items, with `close()`.
+
+        Raises:
+            TypeError: `items` is not iterable.
         """
     def explain(self) -> Explanation:
         """Tell what every worker of the list looked like when this one was picked."""
@@ -285,6 +333,7 @@ class NativeRouter(Generic[_W]):
     def _select_pair(
         self, *, dry_run: bool = False, **arguments: object
     ) -> tuple[Decision[_W] | None, Decision[_W]]: ...
+    def _retry_pair(self, failed: Decision[_W]) -> tuple[Decision[_W] | None, Decision[_W]]: ...
     def _select_batch(
         self,
         requests: list[dict[str, object]],

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cachelb._core import Decision
+from cachelb.tracking import TrackedIterator, TrackedStream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
+    from cachelb.openai import Usage
     from cachelb.types import Outcome
 
 __all__ = ["Decision", "PairDecision"]
 
+T = TypeVar("T")
 W = TypeVar("W")
 
 
@@ -29,12 +32,25 @@ class PairDecision(Generic[W]):
         decode: Decision for the decode half.
     """
 
-    __slots__ = ("decode", "prefill")
+    __slots__ = ("_again", "_failed", "decode", "prefill")
 
-    def __init__(self, prefill: Decision[W] | None, decode: Decision[W]) -> None:
-        """Keep both."""
+    def __init__(
+        self,
+        prefill: Decision[W] | None,
+        decode: Decision[W],
+        again: Callable[[Decision[W]], tuple[Decision[W] | None, Decision[W]]],
+    ) -> None:
+        """Keep both.
+
+        Args:
+            prefill: Decision for the prefill half.
+            decode: Decision for the decode half.
+            again: Picks another pair without the worker of a decision.
+        """
         self.prefill = prefill
         self.decode = decode
+        self._again = again
+        self._failed: Decision[W] | None = None
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -87,11 +103,16 @@ class PairDecision(Generic[W]):
         Returns:
             What kind of failure it was.
         """
-        if self.prefill is None:
-            return self.decode.on_error(error_or_status)
-        failed, other = (self.prefill, self.decode) if self.prefill.is_open else (self.decode, self.prefill)
+        other: Decision[W] | None
+        if self.prefill is not None and self.prefill.is_open:
+            failed, other = self.prefill, self.decode
+        else:
+            failed, other = self.decode, self.prefill
+        if self._failed is None and failed.is_open:
+            self._failed = failed
         outcome = failed.on_error(error_or_status)
-        other.cancel()
+        if other is not None:
+            other.cancel()
         return outcome
 
     def cancel(self) -> None:
@@ -99,6 +120,57 @@ class PairDecision(Generic[W]):
         if self.prefill is not None:
             self.prefill.cancel()
         self.decode.cancel()
+
+    def retry(self) -> PairDecision[W]:
+        """Release both and pick another pair, without the worker that failed and those that failed before.
+
+        Returns:
+            The new pair.
+
+        Raises:
+            NoWorkerAvailable: There is no other; this pair is released all the same.
+        """
+        # As `Decision.retry` does, and as if it were never reached.
+        self.on_error(502)
+        return PairDecision(*self._again(self._failed or self.decode), self._again)
+
+    def track(
+        self,
+        items: AsyncIterable[T],
+        *,
+        tokens_of: Callable[[T], int] | None = None,
+        usage_of: Callable[[Sequence[T]], Usage | None] | None = None,
+    ) -> TrackedStream[T]:
+        """Iterate over the parts of the decode worker's answer and report from them, as `Decision.track` does.
+
+        Args:
+            items: What the decode worker sends.
+            tokens_of: Counts the tokens of an item; without it every item is one.
+            usage_of: Reads what the engine counted from the last few items.
+
+        Returns:
+            An asynchronous iterator over the same items, with `aclose()`.
+        """
+        return TrackedStream(self, items, tokens_of, usage_of)
+
+    def track_sync(
+        self,
+        items: Iterable[T],
+        *,
+        tokens_of: Callable[[T], int] | None = None,
+        usage_of: Callable[[Sequence[T]], Usage | None] | None = None,
+    ) -> TrackedIterator[T]:
+        """Do the same for an iterator that is not asynchronous.
+
+        Args:
+            items: What the decode worker sends.
+            tokens_of: Counts the tokens of an item; without it every item is one.
+            usage_of: Reads what the engine counted from the last few items.
+
+        Returns:
+            An iterator over the same items, with `close()`.
+        """
+        return TrackedIterator(self, items, tokens_of, usage_of)
 
     def __enter__(self) -> Self:
         return self

@@ -307,8 +307,7 @@ class Router(NativeRouter[W]):
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
         """
-        prefill, decode = self._select_pair(**request)
-        return PairDecision(prefill, decode)
+        return PairDecision(*self._select_pair(**request), self._retry_pair)
 
     async def select_worker_when_ready(self, *, timeout_s: float, **request: Unpack[RequestArguments]) -> Decision[W]:
         """Pick a worker as soon as there is one.

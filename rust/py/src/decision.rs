@@ -9,6 +9,7 @@ use cachelb_core::policy::Reason;
 use cachelb_core::router::{Ending, Pick, Seen, Usage};
 use pyo3::exceptions::{PyBaseException, PyException, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy};
 
@@ -35,16 +36,18 @@ pub struct Decision {
     /// The caller's own object.
     #[pyo3(get)]
     worker: Py<PyAny>,
-    key: Arc<str>,
+    pub key: Arc<str>,
     number: u64,
+    /// The engine's when this was decided.
+    nonce: u32,
     pick: Pick,
     #[pyo3(get)]
     prompt_tokens: u64,
     /// Data-parallel rank, or None if the worker has one rank.
     #[pyo3(get)]
     dp_rank: Option<u32>,
-    call: Call,
-    tried: Tried,
+    pub call: Call,
+    pub tried: Tried,
     /// What a dry run saw; the engine remembers what the others did.
     seen: Option<Vec<Seen>>,
     /// The engine's own count of cached tokens plus 1; 0 until reported.
@@ -67,6 +70,7 @@ pub struct Selected {
 impl Decision {
     pub fn new(engine: Arc<Engine>, owner: Owner, call: Call, selected: Selected) -> Self {
         Self {
+            nonce: engine.nonce(),
             engine,
             owner,
             worker: selected.worker,
@@ -82,8 +86,16 @@ impl Decision {
         }
     }
 
+    /// The booking, `None` after a dry run and for a decision that the parent of this process made.
     fn booking(&self) -> Option<BookingId> {
-        self.pick.booking
+        self.pick
+            .booking
+            .filter(|_| self.nonce == self.engine.nonce())
+    }
+
+    /// Whether nothing was booked for it.
+    pub fn is_dry(&self) -> bool {
+        self.pick.booking.is_none()
     }
 
     fn end(&self, ending: Ending, usage: Usage, now: Millis) -> PyResult<()> {
@@ -122,7 +134,7 @@ impl Decision {
     /// Identifier of this decision, unique within the process.
     #[getter]
     fn id(&self) -> String {
-        self.engine.id(self.number)
+        Engine::id(self.nonce, self.number)
     }
 
     /// Why this worker.
@@ -239,11 +251,37 @@ impl Decision {
         tried.push(Arc::clone(&this.key));
         let py = slf.py();
         this.end_now(py, Ending::Failed)?;
-        let (call, dry_run) = (this.call.clone_ref(py), this.booking().is_none());
+        let (call, dry_run) = (this.call.clone_ref(py), this.is_dry());
         match &this.owner {
             Owner::Policy(policy) => NativePolicy::select(policy.bind(py), call, tried, dry_run),
             Owner::Router(router) => NativeRouter::select(router.bind(py), call, tried, dry_run),
         }
+    }
+
+    /// Iterates over the parts of an answer and reports from them.
+    #[pyo3(signature = (items, *, tokens_of=None, usage_of=None))]
+    fn track<'py>(
+        slf: &Bound<'py, Self>,
+        items: &Bound<'py, PyAny>,
+        tokens_of: Option<&Bound<'py, PyAny>>,
+        usage_of: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        tracking(slf.py())?
+            .getattr(intern!(slf.py(), "TrackedStream"))?
+            .call1((slf, items, tokens_of, usage_of))
+    }
+
+    /// The same for an iterator that is not asynchronous.
+    #[pyo3(signature = (items, *, tokens_of=None, usage_of=None))]
+    fn track_sync<'py>(
+        slf: &Bound<'py, Self>,
+        items: &Bound<'py, PyAny>,
+        tokens_of: Option<&Bound<'py, PyAny>>,
+        usage_of: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        tracking(slf.py())?
+            .getattr(intern!(slf.py(), "TrackedIterator"))?
+            .call1((slf, items, tokens_of, usage_of))
     }
 
     /// What every worker of the list looked like when this one was picked.
@@ -302,6 +340,10 @@ impl Decision {
     }
 }
 
+fn tracking(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import(intern!(py, "cachelb.tracking"))
+}
+
 /// The reason as an interned `str`: the set is closed.
 pub fn reason_text(py: Python<'_>, reason: Reason) -> Bound<'_, pyo3::types::PyString> {
     pyo3::types::PyString::intern(py, reason.name())
@@ -338,11 +380,15 @@ fn classify(error: &Bound<'_, PyAny>) -> PyResult<Ending> {
             "on_error takes an exception or an int status, not {found}"
         )));
     }
-    for name in ["status_code", "status"] {
-        if let Some(status) = error.getattr_opt(name)?
-            && let Ok(400..=499 | 503) = status.extract::<u16>()
-        {
-            return classify(&status);
+    // Some clients keep the status on the exception, some on the answer it is about.
+    let answer = error.getattr_opt("response")?;
+    for holder in [Some(error), answer.as_ref()].into_iter().flatten() {
+        for name in ["status_code", "status"] {
+            if let Some(status) = holder.getattr_opt(name)?
+                && let Ok(400..=499 | 503) = status.extract::<u16>()
+            {
+                return classify(&status);
+            }
         }
     }
     Ok(Ending::Failed)

@@ -3,7 +3,7 @@
 //! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 
 use cachelb_core::ids::Millis;
@@ -57,8 +57,13 @@ pub struct Engine {
     shared: Shared,
     clock: Clock,
     decisions: AtomicU64,
-    /// Tells the decision ids of this engine from those of others.
-    nonce: u32,
+    /// Tells the decisions of this engine in this process from all others.
+    nonce: AtomicU32,
+}
+
+fn nonce() -> u32 {
+    // The process counts too: the children of one process draw the same random numbers.
+    RandomState::new().hash_one(std::process::id()) as u32
 }
 
 impl Engine {
@@ -67,7 +72,7 @@ impl Engine {
             shared: Shared::new(selector),
             clock,
             decisions: AtomicU64::new(0),
-            nonce: RandomState::new().hash_one(0) as u32,
+            nonce: AtomicU32::new(nonce()),
         }
     }
 
@@ -120,15 +125,26 @@ impl Engine {
         self.decisions.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// What decisions made now are told by. It changes with a fork: decisions of the parent own nothing in the child.
+    pub fn nonce(&self) -> u32 {
+        self.nonce.load(Ordering::Relaxed)
+    }
+
     /// Identifier of decision `number`, unique within the process.
-    pub fn id(&self, number: u64) -> String {
-        format!("{:08x}-{number:x}", self.nonce)
+    pub fn id(nonce: u32, number: u64) -> String {
+        format!("{nonce:08x}-{number:x}")
     }
 
     /// In the child of a fork: forgets the bookings, which are the parent's. If a thread that does not exist here holds
     /// the lock, `fresh` takes the selector's place. Returns the bookings forgotten, `None` for a selector that was
     /// replaced.
     pub fn after_fork(&self, fresh: impl FnOnce() -> Selector) -> Option<usize> {
+        let parent = self.nonce();
+        let mut own = nonce();
+        while own == parent {
+            own = own.wrapping_add(1);
+        }
+        self.nonce.store(own, Ordering::Relaxed);
         match self.shared.current().try_lock() {
             Ok(mut selector) => Some(selector.forget_bookings()),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().forget_bookings()),

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::policy::Reason;
 
-use super::fleet::Offer;
+use super::fleet::{Offer, Standing};
 use super::ledger::{Ending, Usage};
 use super::request::{Pick, Request, Wanted};
 use super::selector::Selector;
@@ -19,7 +19,7 @@ pub struct PairTerms {
 
 impl Selector {
     /// Picks a worker to decode and, unless it does the prefill itself, one to prefill; the prefill pick comes first. In
-    /// a pair the prefill load is booked on the prefill worker alone.
+    /// a pair the prefill load is booked on the prefill worker alone. `request` has the number of the decode decision.
     ///
     /// # Errors
     /// As [`Selector::select`]; nothing is booked then.
@@ -27,72 +27,68 @@ impl Selector {
         &mut self,
         offers: &mut [Offer],
         request: &Request<'_>,
+        prefill_number: u64,
         terms: PairTerms,
         dry_run: bool,
     ) -> Result<(Option<Pick>, Pick)> {
-        let standings: Vec<_> = offers.iter().map(|offer| offer.standing).collect();
-        let restore = |offers: &mut [Offer]| {
-            for (offer, standing) in offers.iter_mut().zip(&standings) {
-                offer.standing = *standing;
-            }
-        };
+        let standings = standings(offers);
+        let rng = self.rng.clone();
         let decode = Request {
             wanted: Wanted::Decode,
             ..*request
         };
-        let mut alone = self.decide(offers, &decode, dry_run)?;
-        let uncached = request.prompt_tokens - alone.pick.matched_tokens;
-        alone.pick.reason = Reason::LocalDecode;
-        let local = |this: &mut Self, offers: &mut [Offer]| {
-            if dry_run {
-                return Ok((None, alone.pick));
-            }
-            let pick = this.commit(offers, &alone, &decode, uncached)?;
-            Ok((None, pick))
-        };
-        if uncached < terms.uncached_token_threshold {
-            return local(self, offers);
-        }
-        let decode_rows = std::mem::take(&mut self.rows);
-        let decode_standings: Vec<_> = offers.iter().map(|offer| offer.standing).collect();
-        restore(offers);
-        let wanted = Request {
-            wanted: Wanted::Prefill,
-            ..*request
-        };
-        let prefill = match self.decide(offers, &wanted, dry_run) {
-            Ok(prefill) if prefill.pick.offer == alone.pick.offer => None,
-            Ok(prefill) => Some(prefill),
-            Err(Error::NoCandidate) if terms.fallback => None,
-            Err(error) => return Err(error),
-        };
-        let Some(prefill) = prefill else {
-            // The rows of the decode decision are the ones its rule must be told of.
-            self.rows = decode_rows;
-            for (offer, standing) in offers.iter_mut().zip(&decode_standings) {
-                offer.standing = *standing;
-            }
-            return local(self, offers);
-        };
-        if dry_run {
-            restore(offers);
-            let decode = self.decide(offers, &decode, true)?;
-            return Ok((Some(prefill.pick), decode.pick));
-        }
-        let computed = request.prompt_tokens - prefill.pick.matched_tokens;
-        let first = self.commit(offers, &prefill, &wanted, computed)?;
-        restore(offers);
-        let second = self
-            .decide(offers, &decode, false)
-            .and_then(|decided| self.commit(offers, &decided, &decode, 0));
-        match second {
-            Ok(second) => Ok((Some(first), second)),
-            Err(error) => {
-                if let Some(booking) = first.booking {
-                    self.close(booking, Ending::Cancelled, Usage::default(), request.now);
+        let mut decoder = self.decide(offers, &decode, dry_run)?;
+        let uncached = request.prompt_tokens - decoder.pick.matched_tokens;
+        let mut prefiller = None;
+        if uncached >= terms.uncached_token_threshold {
+            let decoding = self::standings(offers);
+            set_standings(offers, &standings);
+            let prefill = Request {
+                wanted: Wanted::Prefill,
+                number: prefill_number,
+                ..*request
+            };
+            // The second draw follows the first.
+            self.rng = decoder.rng.clone();
+            let decided = self.decide(offers, &prefill, dry_run);
+            self.rng = rng;
+            match decided {
+                Ok(decided) if decided.pick.offer == decoder.pick.offer => {}
+                Ok(decided) if dry_run => prefiller = Some(decided.pick),
+                Ok(decided) => {
+                    let computed = request.prompt_tokens - decided.pick.matched_tokens;
+                    prefiller = Some(self.commit(offers, &decided, &prefill, computed)?);
+                    decoder.rng = decided.rng;
                 }
-                Err(error)
+                Err(Error::NoCandidate) if terms.fallback => {}
+                Err(error) => return Err(error),
             }
+            set_standings(offers, &decoding);
         }
+        if prefiller.is_none() {
+            decoder.pick.reason = Reason::LocalDecode;
+        }
+        if dry_run {
+            return Ok((prefiller, decoder.pick));
+        }
+        let prefill_tokens = if prefiller.is_none() { uncached } else { 0 };
+        // The rule is told of the rows it saw: the same workers in the same order.
+        let committed = self
+            .gather(offers, &decode, false)
+            .and_then(|()| self.commit(offers, &decoder, &decode, prefill_tokens));
+        if let (Err(_), Some(booking)) = (&committed, prefiller.and_then(|pick| pick.booking)) {
+            self.close(booking, Ending::Cancelled, Usage::default(), request.now);
+        }
+        Ok((prefiller, committed?))
+    }
+}
+
+fn standings(offers: &[Offer]) -> Vec<Standing> {
+    offers.iter().map(|offer| offer.standing).collect()
+}
+
+fn set_standings(offers: &mut [Offer], standings: &[Standing]) {
+    for (offer, standing) in offers.iter_mut().zip(standings) {
+        offer.standing = *standing;
     }
 }

@@ -34,14 +34,14 @@ pub(super) struct Decided {
     pub choice: Choice,
     pub pick: Pick,
     /// The generator after the choice.
-    rng: Rng,
+    pub rng: Rng,
 }
 
 /// A fleet, its loads, and per model a block index and rules.
 #[derive(Debug)]
 pub struct Selector {
     pub(super) settings: Settings,
-    rng: Rng,
+    pub(super) rng: Rng,
     pub(super) fleet: Fleet,
     pub(super) book: LoadBook,
     pub(super) pools: Vec<Pool>,

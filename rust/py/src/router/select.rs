@@ -32,6 +32,7 @@ impl<T> Outcome<T> {
     fn selected(
         &self,
         py: Python<'_>,
+        number: u64,
         pick: Pick,
         seen: Option<Vec<Seen>>,
         tried: Tried,
@@ -41,7 +42,7 @@ impl<T> Outcome<T> {
             worker: seat.object.clone_ref(py),
             key: Arc::clone(&seat.key),
             rank: self.offers[pick.offer].rank,
-            number: self.number,
+            number,
             pick,
             prompt_tokens: self.prompt_tokens,
             tried,
@@ -69,7 +70,7 @@ impl NativeRouter {
             })
         })?;
         let (pick, seen) = outcome.found.clone();
-        let selected = outcome.selected(py, pick, seen, tried);
+        let selected = outcome.selected(py, outcome.number, pick, seen, tried);
         this.finish(outcome);
         Ok(Decision::new(
             Arc::clone(&this.engine),
@@ -77,6 +78,34 @@ impl NativeRouter {
             call,
             selected,
         ))
+    }
+
+    fn pair(
+        slf: &Bound<'_, Self>,
+        call: Call,
+        tried: Tried,
+        dry_run: bool,
+    ) -> PyResult<(Option<Decision>, Decision)> {
+        let (py, this) = (slf.py(), slf.get());
+        let (terms, number) = (this.terms, this.engine.next_number());
+        let outcome = with_scratch(|scratch| {
+            this.step(py, &call, &tried, scratch, |selector, offers, request| {
+                selector.select_pair(offers, request, number, terms, dry_run)
+            })
+        })?;
+        let (prefill, decode) = outcome.found;
+        let decision = |number: u64, pick: Pick, call: Call, tried: Tried| {
+            Decision::new(
+                Arc::clone(&this.engine),
+                Owner::Router(slf.clone().unbind()),
+                call,
+                outcome.selected(py, number, pick, None, tried),
+            )
+        };
+        let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
+        let decode = decision(outcome.number, decode, call, tried);
+        this.finish(outcome);
+        Ok((prefill, decode))
     }
 
     fn finish<T>(&self, outcome: Outcome<T>) {
@@ -234,27 +263,18 @@ impl NativeRouter {
         dry_run: bool,
         arguments: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(Option<Decision>, Decision)> {
-        let (py, this) = (slf.py(), slf.get());
-        let call = from_keywords(arguments)?;
-        let terms = this.terms;
-        let outcome = with_scratch(|scratch| {
-            this.step(py, &call, &[], scratch, |selector, offers, request| {
-                selector.select_pair(offers, request, terms, dry_run)
-            })
-        })?;
-        let (prefill, decode) = outcome.found;
-        let decision = |pick: Pick, call: Call| {
-            Decision::new(
-                Arc::clone(&this.engine),
-                Owner::Router(slf.clone().unbind()),
-                call,
-                outcome.selected(py, pick, None, Vec::new()),
-            )
-        };
-        let prefill = prefill.map(|pick| decision(pick, call.clone_ref(py)));
-        let decode = decision(decode, call);
-        this.finish(outcome);
-        Ok((prefill, decode))
+        Self::pair(slf, from_keywords(arguments)?, Vec::new(), dry_run)
+    }
+
+    /// Picks again for the request of `decision`, leaving out the workers of `failed` and those it was tried on before.
+    fn _retry_pair(
+        slf: &Bound<'_, Self>,
+        failed: &Bound<'_, Decision>,
+    ) -> PyResult<(Option<Decision>, Decision)> {
+        let failed = failed.get();
+        let mut tried = failed.tried.clone();
+        tried.push(Arc::clone(&failed.key));
+        Self::pair(slf, failed.call.clone_ref(slf.py()), tried, failed.is_dry())
     }
 
     /// What the next selection would pick, and what it sees of every worker.

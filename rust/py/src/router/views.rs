@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
 use super::roster::Registered;
+use crate::engine::Engine;
 
 /// One candidate's state, copied out under the lock.
 struct Row {
@@ -142,7 +143,7 @@ impl NativeRouter {
         let fields = PyDict::new(py);
         let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1000.0;
         let decided = record.decided.0;
-        fields.set_item("id", self.engine.id(record.number))?;
+        fields.set_item("id", Engine::id(self.engine.nonce(), record.number))?;
         fields.set_item("age_s", seconds(decided, now))?;
         let (key, rank) = registered.split(&record.name);
         fields.set_item("model", registered.model(record.pool))?;

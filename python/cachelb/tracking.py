@@ -1,0 +1,272 @@
+"""Answers as they pass: what a stream tells its decision.
+
+`Decision.track` and `Decision.track_sync` return what is here. Both are objects and not generators: a generator that
+was never started runs none of its code when it is dropped, and the request would stay booked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from cachelb.openai import Usage
+    from cachelb.types import Outcome
+
+__all__ = ["TrackedIterator", "TrackedStream"]
+
+_T = TypeVar("_T")
+
+_KEPT = 8
+"""Items shown to `usage_of`. Engines send the usage last, or before a closing mark; a proxy may cut that in pieces."""
+
+_log = logging.getLogger("cachelb.tracking")
+
+
+class Tracker(Protocol):
+    """What a stream reports to: a decision, or a pair of them."""
+
+    def on_first_token(self) -> None: ...
+    def on_tokens(self, n: int) -> None: ...
+    def on_complete(
+        self, *, cached_tokens: int | None = None, prompt_tokens: int | None = None, output_tokens: int | None = None
+    ) -> None: ...
+    def on_error(self, error_or_status: BaseException | int) -> Outcome: ...
+    def cancel(self) -> None: ...
+
+
+class _Report(Generic[_T]):
+    """Turns items into calls on a decision."""
+
+    def __init__(
+        self,
+        decision: Tracker,
+        tokens_of: Callable[[_T], int] | None,
+        usage_of: Callable[[Sequence[_T]], Usage | None] | None,
+    ) -> None:
+        self.decision = decision
+        self._tokens_of = tokens_of
+        self._usage_of = usage_of
+        self._last: deque[_T] = deque(maxlen=_KEPT)
+        self._started = False
+
+    def item(self, item: _T) -> None:
+        if not self._started:
+            self._started = True
+            self.decision.on_first_token()
+            if self._tokens_of is not None:
+                self.decision.on_tokens(self._tokens_of(item))
+        else:
+            self.decision.on_tokens(1 if self._tokens_of is None else self._tokens_of(item))
+        if self._usage_of is not None:
+            self._last.append(item)
+
+    def end(self) -> None:
+        usage: Usage | None = None
+        try:
+            if self._usage_of is not None:
+                usage = self._usage_of(tuple(self._last))
+        finally:
+            self.decision.on_complete(**(usage or {}))
+
+    def failed(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self.decision.on_error(error)
+        else:
+            # Cancelled tasks and interrupts: the worker did nothing wrong.
+            self.decision.cancel()
+
+
+class TrackedStream(Generic[_T]):
+    """An asynchronous iterator over the parts of an answer that keeps the decision informed.
+
+    The first item is the first token, every further one so many more; the end completes the request, an exception of
+    the upstream fails it, and whatever else ends the iteration cancels it: `aclose()`, a cancelled task, or dropping
+    this object, started or not. The upstream is closed once in every case.
+    """
+
+    def __init__(
+        self,
+        decision: Tracker,
+        items: AsyncIterable[_T],
+        tokens_of: Callable[[_T], int] | None = None,
+        usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
+    ) -> None:
+        """Begin with nothing read.
+
+        Args:
+            decision: Is told.
+            items: The upstream.
+            tokens_of: Counts the tokens of an item; without it every item is one.
+            usage_of: Reads what the engine counted from the last few items.
+
+        Raises:
+            TypeError: `items` is not an asynchronous iterable.
+        """
+        self._open = False
+        self._iterator: AsyncIterator[_T] = aiter(items)
+        self._upstream = _closeable(items, self._iterator, "aclose")
+        self._report = _Report(decision, tokens_of, usage_of)
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+        self._open = True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _T:
+        if not self._open:
+            raise StopAsyncIteration
+        try:
+            item = await anext(self._iterator)
+        except StopAsyncIteration:
+            await self._finish(self._report.end)
+            raise
+        except BaseException as error:
+            await self._finish(self._report.failed, error)
+            raise
+        try:
+            self._report.item(item)
+        except BaseException:
+            await self._finish(self._report.decision.cancel)
+            raise
+        return item
+
+    async def aclose(self) -> None:
+        """Give the request up if it has not ended, and close the upstream."""
+        if self._open:
+            await self._finish(self._report.decision.cancel)
+
+    async def _finish(self, tell: Callable[..., None], *arguments: BaseException) -> None:
+        """Release the load first, which nothing can interrupt, then close."""
+        self._open = False
+        try:
+            tell(*arguments)
+        finally:
+            await _aclose(self._upstream)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._report.decision.cancel()
+        if not self._upstream:
+            return
+        if self._loop is None or self._loop.is_closed():
+            _log.warning("a stream was dropped without its event loop: its upstream is left to the collector")
+            return
+        # A task of its own, even if this is the loop's thread: nobody can wait here.
+        self._loop.call_soon_threadsafe(_close_later, self._loop, self._upstream)
+
+
+class TrackedIterator(Generic[_T]):
+    """The same for an iterator that is not asynchronous."""
+
+    def __init__(
+        self,
+        decision: Tracker,
+        items: Iterable[_T],
+        tokens_of: Callable[[_T], int] | None = None,
+        usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
+    ) -> None:
+        """Begin with nothing read.
+
+        Args:
+            decision: Is told.
+            items: The upstream.
+            tokens_of: Counts the tokens of an item; without it every item is one.
+            usage_of: Reads what the engine counted from the last few items.
+
+        Raises:
+            TypeError: `items` is not iterable.
+        """
+        self._open = False
+        self._iterator: Iterator[_T] = iter(items)
+        self._upstream = _closeable(items, self._iterator, "close")
+        self._report = _Report(decision, tokens_of, usage_of)
+        self._open = True
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _T:
+        if not self._open:
+            raise StopIteration
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            self._finish(self._report.end)
+            raise
+        except BaseException as error:
+            self._finish(self._report.failed, error)
+            raise
+        try:
+            self._report.item(item)
+        except BaseException:
+            self._finish(self._report.decision.cancel)
+            raise
+        return item
+
+    def close(self) -> None:
+        """Give the request up if it has not ended, and close the upstream."""
+        if self._open:
+            self._finish(self._report.decision.cancel)
+
+    def _finish(self, tell: Callable[..., None], *arguments: BaseException) -> None:
+        self._open = False
+        try:
+            tell(*arguments)
+        finally:
+            with ExitStack() as stack:
+                for part in reversed(self._upstream):
+                    stack.callback(part.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _closeable(items: object, iterator: object, name: str) -> tuple[Any, ...]:
+    """List what is to be closed, the iterator before what it iterates over."""
+    parts = (iterator,) if iterator is items else (iterator, items)
+    return tuple(part for part in parts if callable(getattr(part, name, None)))
+
+
+async def _aclose(upstream: tuple[Any, ...]) -> None:
+    async with AsyncExitStack() as stack:
+        for part in reversed(upstream):
+            stack.push_async_callback(part.aclose)
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""A loop keeps only weak references to its tasks."""
+
+
+def _close_later(loop: asyncio.AbstractEventLoop, upstream: tuple[Any, ...]) -> None:
+    task = loop.create_task(_aclose(upstream))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)

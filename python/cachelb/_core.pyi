@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
 
+from cachelb.explanation import Explanation
 from cachelb.openai import Usage
 from cachelb.tracking import TrackedIterator, TrackedStream
-from cachelb.types import Explanation, Outcome, Reason, Tokens
+from cachelb.types import Outcome, Reason, Tokens
 
 __all__ = [
     "BlockTracker",

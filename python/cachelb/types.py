@@ -61,63 +61,6 @@ Outcome: TypeAlias = Literal["client", "backpressure", "failed"]
 """What kind of failure ended a request."""
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateView:
-    """What a selection saw of one offered worker, before it booked anything.
-
-    Attributes:
-        key: Key of the worker.
-        state: "available", or why the worker took no part; the numbers are 0 then.
-        overlap_blocks: Leading blocks of the request it held.
-        inflight: Requests booked on it and not finished.
-        pending_prefill_tokens: Uncached prompt tokens on it without a first token.
-        matched_tokens: Prompt tokens it need not compute, by the credits of where they lie.
-        decode_blocks: Blocks of its requests past their first token.
-        weight: Its relative capacity.
-        score: What the policy ranked it by, in the policy's own unit; None if it has no number for it.
-        picked: Whether it was picked.
-
-    Example:
-        >>> CandidateView("gpu0", "available", 4, 1, 64).overlap_blocks
-        4
-    """
-
-    key: str
-    state: str
-    overlap_blocks: int
-    inflight: int
-    pending_prefill_tokens: int
-    matched_tokens: float = 0.0
-    decode_blocks: int = 0
-    weight: float = 1.0
-    score: float | None = None
-    picked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a decision picked its worker.
-
-    Attributes:
-        key: Key of the picked worker.
-        reason: The decision's reason.
-        matched_tokens: Prompt tokens the picked worker was believed to hold.
-        candidates: The offered workers, in the order of the list. Of more than 64, the picked one and those that held
-            something; empty once the decision is too long ago.
-
-    Example:
-        >>> from cachelb.policies import LeastLoaded
-        >>> with LeastLoaded(seed=1).select_worker(["gpu0"]) as decision:
-        ...     decision.explain().candidates[0].inflight
-        0
-    """
-
-    key: str
-    reason: Reason
-    matched_tokens: int
-    candidates: tuple[CandidateView, ...]
-
-
 class RequestArguments(TypedDict, total=False):
     """The keyword arguments of `Router.select_worker` that describe the request.
 
@@ -156,7 +99,7 @@ class WorkerStats:
         inflight: Requests booked and not finished.
         pending_prefill_tokens: Uncached prompt tokens of those without a first token.
         decode_blocks: Blocks of those past their first token.
-        index_blocks: Blocks it is believed to hold.
+        index_blocks: Blocks it is believed to hold, by medium ("gpu", "cpu", "disk"); none where it holds nothing.
         weight: Relative capacity.
         report_age_s: Age of its latest report in seconds, None if it never reported.
         running: Requests it computes, by its report.
@@ -174,7 +117,7 @@ class WorkerStats:
     inflight: int
     pending_prefill_tokens: int
     decode_blocks: int
-    index_blocks: int
+    index_blocks: dict[str, int]
     weight: float
     report_age_s: float | None
     running: float | None
@@ -186,6 +129,72 @@ class WorkerStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Funnel:
+    """Where prompt tokens are lost between the prompt and the engine's cache.
+
+    Every sum is over the same requests: those that completed and whose engine said how many of its prompt tokens were
+    cached (`on_complete(cached_tokens=)`). Where the engine also says how long the prompt was, all are counted in its
+    tokens, since the length of a prompt given as text is an estimate. The decode worker of a pair does not count: it
+    reports what the prefill worker sent it as cached.
+
+    Attributes:
+        requests: Requests.
+        prompt_tokens: Tokens of their prompts.
+        best_matched_tokens: Tokens the best candidate was believed to hold. What is missing here was never computed
+            before, or has left every cache.
+        selected_matched_tokens: Tokens the picked worker was believed to hold. What is missing here was given up for
+            balance.
+        engine_cached_tokens: Tokens the engine took from its cache. What is missing here the router believed wrongly.
+    """
+
+    requests: int
+    prompt_tokens: int
+    best_matched_tokens: int
+    selected_matched_tokens: int
+    engine_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Durations in fixed buckets.
+
+    Attributes:
+        bounds: Upper bounds in seconds, inclusive.
+        counts: Durations per bucket, not cumulated; one more than there are bounds, for what is longer than the last.
+        sum: Sum of the durations in seconds.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowStats:
+    """How a shadow policy compares with the router's, over the same decisions.
+
+    Attributes:
+        policy: Name of the shadow policy.
+        decisions: Decisions both took.
+        agreed: Those in which it picked the same worker.
+        matched_tokens: Prompt tokens its picks were believed to hold.
+        first_matched_tokens: Prompt tokens the router's picks were believed to hold. The placements are those of the
+            router's policy, so a shadow that would have spread requests otherwise is judged by a cache it did not fill.
+    """
+
+    policy: str
+    decisions: int
+    agreed: int
+    matched_tokens: int
+    first_matched_tokens: int
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of decisions in which it picked the same worker, None without any."""
+        return self.agreed / self.decisions if self.decisions else None
+
+
+@dataclass(frozen=True, slots=True)
 class RouterStats:
     """Every counter of a router.
 
@@ -194,6 +203,13 @@ class RouterStats:
         decisions: Decisions by policy and reason.
         endings: Requests by how they ended.
         open_requests: Requests booked and not finished.
+        funnel: Where prompt tokens are lost on the way to the engine's cache.
+        select_seconds: How long selections took that picked somebody; a pair is one. Batches are not timed.
+        evictions: Blocks that left the indexes, by cause: "capacity" of a worker, "ttl", "memory" limit, "removed"
+            with their worker, "cleared" by a cache reset, "failed" with the request that was to bring them.
+        dropped: What the indexes were told and could not take: an "orphan" chain without its parent, a "conflict" of
+            parents, an "unknown-removal".
+        shadows: How the shadow policies compare, in their order.
         index_blocks: Distinct blocks known.
         index_bytes: Bytes of the block indexes.
         memory_bytes: Bytes of native memory.
@@ -206,6 +222,11 @@ class RouterStats:
     decisions: dict[tuple[str, str], int]
     endings: dict[str, int]
     open_requests: int
+    funnel: Funnel
+    select_seconds: Histogram
+    evictions: dict[str, int]
+    dropped: dict[str, int]
+    shadows: tuple[ShadowStats, ...]
     index_blocks: int
     index_bytes: int
     memory_bytes: int
@@ -223,12 +244,14 @@ class ShadowPick:
         key: Key of the worker it would have picked.
         reason: Why.
         matched_tokens: Prompt tokens that worker held.
+        agrees: Whether the router's policy picked the same, of the ranks of a worker the same one.
     """
 
     policy: str
     key: str
     reason: Reason
     matched_tokens: int
+    agrees: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +260,7 @@ class DecisionRecord:
 
     Attributes:
         id: The decision's id.
+        part: "whole", or the half of a pair that this decision was for: "prefill" or "decode".
         time_s: When it was decided, in seconds since the epoch.
         model: Model with an index of its own, None for the first one.
         policy: Name of the policy.
@@ -247,6 +271,8 @@ class DecisionRecord:
         best_matched_tokens: Prompt tokens the best candidate held.
         matched_tokens: Prompt tokens the picked worker held.
         cached_tokens: Prompt tokens the engine took from its cache, None if it did not say.
+        engine_prompt_tokens: Prompt tokens the engine counted, None if it did not say; `prompt_tokens` is an estimate
+            for a prompt given as text.
         output_tokens: Output tokens the engine counted, None if it did not say.
         candidates: Workers that took part.
         attempt: How often the request was tried before.
@@ -257,6 +283,7 @@ class DecisionRecord:
     """
 
     id: str
+    part: str
     time_s: float
     model: str | None
     policy: str
@@ -267,6 +294,7 @@ class DecisionRecord:
     best_matched_tokens: int
     matched_tokens: int
     cached_tokens: int | None
+    engine_prompt_tokens: int | None
     output_tokens: int | None
     candidates: int
     attempt: int

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, assert_type
 
 from cachelb import Decision, policies
+from cachelb.explanation import CandidateView
 from cachelb.policies import BuiltinPolicy, CacheAware
-from cachelb.types import CandidateView, Outcome
+from cachelb.types import Outcome
 
 
 def life(decision: Decision[dict[str, Any]]) -> None:

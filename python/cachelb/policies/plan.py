@@ -18,12 +18,17 @@ Rule: TypeAlias = "tuple[str, dict[str, Any]]"
 """Name of a native rule and its options."""
 
 
+_FEWEST_BLOCKS: tuple[str, Rule] = ("least-loaded", ("least-loaded", {"load": "blocks"}))
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The rules of one router.
 
     Attributes:
         name: Name of the policy.
+        prefill_name: Name of the policy of prefill workers.
+        decode_name: Name of the policy of decode workers.
         rule: The rule for whole requests.
         prefill: The rule for the prefill half of a pair.
         decode: The rule for the decode half.
@@ -31,6 +36,8 @@ class Plan:
     """
 
     name: str
+    prefill_name: str
+    decode_name: str
     rule: Rule
     prefill: Rule
     decode: Rule
@@ -69,12 +76,16 @@ class Plan:
         if replicas < 1:
             raise ValueError(f"replicas must be 1 or more, got {replicas}")
         name, rule = _rule(policy, options, replicas)
+        prefill_name, prefill_rule = _rule(prefill, {}, replicas)
+        decode_name, decode_rule = _FEWEST_BLOCKS if decode is None else _rule(decode, {}, replicas)
         shadows = [shadow] if isinstance(shadow, str) else shadow
         return cls(
             name=name,
+            prefill_name=prefill_name,
+            decode_name=decode_name,
             rule=rule,
-            prefill=_rule(prefill, {}, replicas)[1],
-            decode=("least-loaded", {"load": "blocks"}) if decode is None else _rule(decode, {}, replicas)[1],
+            prefill=prefill_rule,
+            decode=decode_rule,
             shadows=tuple(_rule(policy, {}, replicas) for policy in shadows),
         )
 

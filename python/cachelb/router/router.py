@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from secrets import randbits
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cachelb._core import NativeRouter
 from cachelb.decision import Decision, PairDecision
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from typing import Literal, Self, Unpack
 
     from cachelb.config import RouterConfig
+    from cachelb.explanation import Explanation
     from cachelb.policies.base import Policy
-    from cachelb.sources.base import Source
-    from cachelb.types import DecisionRecord, Explanation, RequestArguments, RouterStats
+    from cachelb.types import DecisionRecord, RequestArguments, RouterStats
 
 W = TypeVar("W")
 
@@ -153,7 +153,7 @@ class Router(NativeRouter[W]):
     _plan: Plan
     _block_size: int
     _seeds: tuple[int, int]
-    _sources: list[Source]
+    _sources: list[Attachable]
     _waiting: Waiting
     _pid: int
 
@@ -394,6 +394,11 @@ class Router(NativeRouter[W]):
         """Names of the shadow policies."""
         return tuple(name for name, _ in self._plan.shadows)
 
+    def _policy_for(self, part: str) -> str:
+        """Name of the policy that picks for "whole" requests, or for the "prefill" or "decode" half of a pair."""
+        plan = self._plan
+        return {"prefill": plan.prefill_name, "decode": plan.decode_name}.get(part, plan.name)
+
     def stats(self) -> RouterStats:
         """Read every counter. Costs nothing per request.
 
@@ -427,7 +432,7 @@ class Router(NativeRouter[W]):
 
     # --- sources and life ---
 
-    def attach(self, source: Source) -> None:
+    def attach(self, source: Attachable) -> None:
         """Start a source of load, events or shared state, and stop it with the router.
 
         Args:
@@ -436,7 +441,7 @@ class Router(NativeRouter[W]):
         source.start(self)
         self._sources.append(source)
 
-    def detach(self, source: Source) -> None:
+    def detach(self, source: Attachable) -> None:
         """Stop a source.
 
         Args:
@@ -473,6 +478,18 @@ class Router(NativeRouter[W]):
         _log.warning("process %d was forked: its router starts with %s", self._pid, what)
         for source in self._sources:
             source.start(self)
+
+
+class Attachable(Protocol):
+    """What `Router.attach` takes: a source of load, events or shared state, or a sink of records."""
+
+    def start(self, router: Router[Any], /) -> None:
+        """Begin, in a thread of its own. Called again in the child of a fork, where no thread of the parent exists."""
+        ...
+
+    def stop(self) -> None:
+        """End; idempotent."""
+        ...
 
 
 _routers: weakref.WeakSet[Router[Any]] = weakref.WeakSet()

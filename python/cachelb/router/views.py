@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cachelb.types import DecisionRecord, RouterStats, ShadowPick, WorkerStats
+from cachelb.types import DecisionRecord, Funnel, Histogram, RouterStats, ShadowPick, ShadowStats, WorkerStats
 
 if TYPE_CHECKING:
     from cachelb.router.router import Router
@@ -21,17 +21,21 @@ def stats(router: Router[Any]) -> RouterStats:
         Its counters.
     """
     counters = router._counters()
-    policy = router.policy
     return RouterStats(
         workers=[WorkerStats(**row) for row in router._worker_rows()],
-        decisions={(policy, reason): n for reason, n in counters["decisions"].items()},
+        decisions=_decisions(router, counters["decisions"]),
         endings=counters["endings"],
         open_requests=counters["open_requests"],
+        funnel=Funnel(*counters["funnel"]),
+        select_seconds=Histogram(*counters["select_seconds"]),
+        evictions=counters["evictions"],
+        dropped=counters["dropped"],
+        shadows=_shadows(router, counters["shadows"]),
         index_blocks=counters["index_blocks"],
         index_bytes=counters["index_bytes"],
         memory_bytes=counters["memory_bytes"],
         no_worker=counters["no_worker"],
-        policy=policy,
+        policy=router.policy,
         models=router._models(),
     )
 
@@ -68,8 +72,20 @@ def recent(router: Router[Any], n: int) -> list[DecisionRecord]:
 
 def _record(router: Router[Any], row: dict[str, Any]) -> DecisionRecord:
     time_s = time.time() - row.pop("age_s")
-    shadows = tuple(
-        ShadowPick(policy=policy, key=key, reason=reason, matched_tokens=matched)
-        for policy, (key, reason, matched) in zip(router.shadows, row.pop("shadows"), strict=False)
-    )
-    return DecisionRecord(time_s=time_s, policy=router.policy, shadows=shadows, **row)
+    shadows = tuple(ShadowPick(policy, *pick) for policy, pick in zip(router.shadows, row.pop("shadows"), strict=False))
+    return DecisionRecord(time_s=time_s, policy=router._policy_for(row["part"]), shadows=shadows, **row)
+
+
+def _decisions(router: Router[Any], counts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """Count by policy what is counted by half of a pair."""
+    decisions: dict[tuple[str, str], int] = {}
+    for (part, reason), n in counts.items():
+        name = (router._policy_for(part), reason)
+        decisions[name] = decisions.get(name, 0) + n
+    return decisions
+
+
+def _shadows(router: Router[Any], tallies: list[tuple[int, int, int, int]]) -> tuple[ShadowStats, ...]:
+    """Name the tallies; before the first decision there are none."""
+    tallies += [(0, 0, 0, 0)] * (len(router.shadows) - len(tallies))
+    return tuple(ShadowStats(policy, *tally) for policy, tally in zip(router.shadows, tallies, strict=True))

@@ -18,7 +18,7 @@ use crate::call::{self, Call, MAX_TOKENS, Tried};
 use crate::engine::Engine;
 use crate::explain;
 use crate::policy::NativePolicy;
-use crate::router::NativeRouter;
+use crate::router::{NativeRouter, policy_name};
 
 /// Who selected, and selects again for a retry.
 #[derive(Debug)]
@@ -99,11 +99,17 @@ impl Decision {
     }
 
     fn end(&self, ending: Ending, usage: Usage, now: Millis) -> PyResult<()> {
-        if let Some(booking) = self.booking()
-            && self.engine.end(booking, ending, usage, now)?
-            && let Owner::Router(router) = &self.owner
-        {
+        let Some(booking) = self.booking() else {
+            return Ok(());
+        };
+        let Owner::Router(router) = &self.owner else {
+            self.engine.end(booking, ending, usage, now)?;
+            return Ok(());
+        };
+        if self.engine.end(booking, ending, usage, now)? {
             NativeRouter::released(router)?;
+        } else if usage.cached_tokens.is_some() {
+            self.engine.late_usage(self.number, usage)?;
         }
         Ok(())
     }
@@ -294,7 +300,18 @@ impl Decision {
                 .locked(py, |selector| selector.seen_by(number))?
                 .unwrap_or_default(),
         };
-        explain::explanation(py, &self.key, &self.pick, &seen)
+        let policy = match &self.owner {
+            Owner::Policy(policy) => policy.bind(py).getattr(intern!(py, "name"))?.extract()?,
+            Owner::Router(router) => policy_name(router.bind(py), self.pick.wanted)?,
+        };
+        explain::explanation(
+            py,
+            &policy,
+            &self.key,
+            self.prompt_tokens,
+            &self.pick,
+            &seen,
+        )
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

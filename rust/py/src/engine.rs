@@ -5,10 +5,11 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::time::Instant;
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_core::router::{Ending, Selector, Usage};
+use cachelb_core::router::{Ending, Selector, Timing, Usage};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -59,6 +60,8 @@ pub struct Engine {
     decisions: AtomicU64,
     /// Tells the decisions of this engine in this process from all others.
     nonce: AtomicU32,
+    /// How long selections took.
+    pub timing: Timing,
 }
 
 fn nonce() -> u32 {
@@ -73,6 +76,7 @@ impl Engine {
             clock,
             decisions: AtomicU64::new(0),
             nonce: AtomicU32::new(nonce()),
+            timing: Timing::default(),
         }
     }
 
@@ -110,6 +114,15 @@ impl Engine {
         })
     }
 
+    /// The engine's counts came after the end.
+    pub fn late_usage(&self, number: u64, usage: Usage) -> PyResult<bool> {
+        enter(|| {
+            let selector = self.shared.current();
+            let mut selector = selector.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(selector.late_usage(number, usage))
+        })
+    }
+
     /// The time now.
     pub fn now(&self, py: Python<'_>) -> PyResult<Millis> {
         self.clock.now(py)
@@ -118,6 +131,11 @@ impl Engine {
     /// The time now as far as it is known without running Python code.
     pub fn last_now(&self) -> Millis {
         self.clock.last()
+    }
+
+    /// A selection that began at `begun` ends now.
+    pub fn selected(&self, begun: Instant) {
+        self.timing.add(begun.elapsed().as_nanos() as u64);
     }
 
     /// The number of the next decision.
@@ -139,6 +157,7 @@ impl Engine {
     /// the lock, `fresh` takes the selector's place. Returns the bookings forgotten, `None` for a selector that was
     /// replaced.
     pub fn after_fork(&self, fresh: impl FnOnce() -> Selector) -> Option<usize> {
+        self.timing.clear();
         let parent = self.nonce();
         let mut own = nonce();
         while own == parent {

@@ -1,4 +1,4 @@
-//! What a selection saw, as the value types of `cachelb.types`.
+//! What a selection saw, as the value types of `cachelb.explanation`.
 
 use cachelb_core::router::{Pick, Seen};
 use pyo3::intern;
@@ -8,12 +8,14 @@ use pyo3::types::{PyDict, PyTuple};
 /// An `Explanation` of `pick`.
 pub fn explanation<'py>(
     py: Python<'py>,
+    policy: &str,
     key: &str,
+    prompt_tokens: u64,
     pick: &Pick,
     seen: &[Seen],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let types = py.import(intern!(py, "cachelb.types"))?;
-    let view = types.getattr(intern!(py, "CandidateView"))?;
+    let module = py.import(intern!(py, "cachelb.explanation"))?;
+    let view = module.getattr(intern!(py, "CandidateView"))?;
     let mut views = Vec::with_capacity(seen.len());
     for row in seen {
         let fields = PyDict::new(py);
@@ -31,10 +33,14 @@ pub fn explanation<'py>(
     }
     let fields = PyDict::new(py);
     fields.set_item("key", key)?;
+    fields.set_item("policy", policy)?;
+    fields.set_item("higher_is_better", pick.higher_is_better)?;
+    fields.set_item("prompt_tokens", prompt_tokens)?;
+    fields.set_item("best_matched_tokens", pick.best_matched_tokens)?;
     fields.set_item("reason", pick.reason.name())?;
     fields.set_item("matched_tokens", pick.matched_tokens)?;
     fields.set_item("candidates", PyTuple::new(py, views)?)?;
-    types
+    module
         .getattr(intern!(py, "Explanation"))?
         .call((), Some(&fields))
 }

@@ -187,6 +187,18 @@ impl BlockIndex {
         Ok(self.worker(worker)?.distinct)
     }
 
+    /// Blocks held by the worker by medium, indexed as [`Medium::ALL`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
+        let lanes = self.worker(worker)?.lanes;
+        Ok(lanes.map(|lane| match lane {
+            NONE => 0,
+            lane => self.lanes[lane].count,
+        }))
+    }
+
     /// Distinct blocks known to the index: those somebody holds, and those that connect them to the root.
     #[must_use]
     pub fn len(&self) -> u64 {

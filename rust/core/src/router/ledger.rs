@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ids::Millis;
 use crate::policy::{Ended, Reason};
 
-use super::request::PoolId;
+use super::request::{Pick, PoolId, Wanted};
 
 /// How a booking ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,6 +87,8 @@ pub struct ShadowPick {
     pub reason: Reason,
     /// Prompt tokens that candidate need not have computed.
     pub matched_tokens: u64,
+    /// Whether the first rule picked the same.
+    pub agrees: bool,
 }
 
 /// One decision and what came of it. Nothing of the prompt.
@@ -94,6 +96,8 @@ pub struct ShadowPick {
 pub struct Record {
     /// Number of the decision.
     pub number: u64,
+    /// What the candidate was picked for.
+    pub wanted: Wanted,
     /// The model.
     pub pool: PoolId,
     /// Unique name of the candidate.
@@ -122,11 +126,92 @@ pub struct Record {
     pub shadows: Box<[ShadowPick]>,
 }
 
+/// Where prompt tokens are lost between the prompt and the engine's cache.
+///
+/// Every sum is over the same requests: those that finished and whose engine said how many of its prompt tokens were
+/// cached. Counted in the engine's tokens where it says how long the prompt was, since a prompt given as text is only
+/// estimated here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Funnel {
+    /// Requests.
+    pub requests: u64,
+    /// Tokens of their prompts.
+    pub prompt_tokens: u64,
+    /// Tokens the best candidate was believed to hold.
+    pub best_matched_tokens: u64,
+    /// Tokens the picked one was believed to hold.
+    pub selected_matched_tokens: u64,
+    /// Tokens the engine took from its cache.
+    pub engine_cached_tokens: u64,
+}
+
+impl Funnel {
+    /// Adds a finished request, if it says anything about caches.
+    fn add(&mut self, record: &Record) {
+        let Some(cached) = record.usage.cached_tokens else {
+            return;
+        };
+        // The decode worker of a pair got the whole prompt from the prefill worker and reports it as cached.
+        if record.wanted == Wanted::Decode && record.reason != Reason::LocalDecode {
+            return;
+        }
+        let prompt = record.usage.prompt_tokens.unwrap_or(record.prompt_tokens);
+        if prompt == 0 {
+            return;
+        }
+        let scaled = |tokens: u64| match record.prompt_tokens {
+            0 => 0,
+            own => (u128::from(tokens) * u128::from(prompt) / u128::from(own)) as u64,
+        };
+        self.requests += 1;
+        self.prompt_tokens += prompt;
+        self.best_matched_tokens += scaled(record.best_matched_tokens);
+        self.selected_matched_tokens += scaled(record.matched_tokens);
+        self.engine_cached_tokens += cached.min(prompt);
+    }
+}
+
+/// How a shadow compares with the first rule, over the same decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShadowTally {
+    /// Decisions.
+    pub decisions: u64,
+    /// Those in which it picked the same.
+    pub agreed: u64,
+    /// Prompt tokens its picks held.
+    pub matched_tokens: u64,
+    /// Prompt tokens the first rule's picks held.
+    pub first_matched_tokens: u64,
+}
+
+/// Blocks that left the index, by cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lost {
+    /// The worker's capacity was reached.
+    pub capacity: u64,
+    /// They were believed long enough.
+    pub ttl: u64,
+    /// The memory limit of all indexes was reached.
+    pub memory: u64,
+    /// Their worker was removed.
+    pub removed: u64,
+    /// Their worker's cache was reset.
+    pub cleared: u64,
+    /// The request that was to bring them failed before its first token.
+    pub failed: u64,
+}
+
 /// Counters since the start and the latest records.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Decisions by reason, indexed as [`Reason::ALL`].
-    pub decisions: Vec<u64>,
+    /// Decisions by what they were for and by reason, indexed as [`Wanted::ALL`] and [`Reason::ALL`].
+    pub decisions: [Vec<u64>; Wanted::ALL.len()],
+    /// What the engines' caches made of the picks.
+    pub funnel: Funnel,
+    /// How the shadows compare, by position.
+    pub shadows: Vec<ShadowTally>,
+    /// Blocks lost for reasons the indexes do not know.
+    pub lost: Lost,
     /// Bookings by ending, indexed as [`Ending::ALL`].
     pub endings: [u64; Ending::ALL.len()],
     /// Selections that found nobody.
@@ -143,19 +228,29 @@ impl Ledger {
     /// Remembers at most `capacity` finished records.
     pub(super) fn new(capacity: usize) -> Self {
         Self {
-            decisions: vec![0; Reason::ALL.len()],
+            decisions: [(); 3].map(|()| vec![0; Reason::ALL.len()]),
             capacity,
             ..Self::default()
         }
     }
 
-    pub(super) fn decided(&mut self, reason: Reason) {
-        self.decisions[reason as usize] += 1;
+    pub(super) fn decided(&mut self, pick: &Pick, shadows: &[ShadowPick]) {
+        self.decisions[pick.wanted as usize][pick.reason as usize] += 1;
+        if self.shadows.len() < shadows.len() {
+            self.shadows.resize(shadows.len(), ShadowTally::default());
+        }
+        for (tally, shadow) in self.shadows.iter_mut().zip(shadows) {
+            tally.decisions += 1;
+            tally.agreed += u64::from(shadow.agrees);
+            tally.matched_tokens += shadow.matched_tokens;
+            tally.first_matched_tokens += pick.matched_tokens;
+        }
     }
 
     pub(super) fn ended(&mut self, ending: Ending, record: Option<Record>) {
         self.endings[ending as usize] += 1;
         let Some(record) = record else { return };
+        self.funnel.add(&record);
         if self.capacity > 0 {
             if self.finished.len() == self.capacity {
                 self.finished.pop_front();
@@ -165,10 +260,25 @@ impl Ledger {
         }
     }
 
+    /// The engine's counts of a request came after it was ended without them. Returns whether it is still known.
+    pub(super) fn late(&mut self, number: u64, usage: Usage) -> bool {
+        let mut newest = self.finished.iter_mut().rev();
+        let found = newest.find(|record| record.number == number);
+        let Some(record) = found.filter(|record| {
+            let completed = matches!(record.ended, Some((_, Ending::Completed)));
+            completed && record.usage == Usage::default()
+        }) else {
+            return false;
+        };
+        record.usage = usage;
+        self.funnel.add(record);
+        true
+    }
+
     /// Selections that booked a worker.
     #[must_use]
     pub fn selected(&self) -> u64 {
-        self.decisions.iter().sum()
+        self.decisions.iter().flatten().sum()
     }
 
     /// Records finished after the first `cursor` ones that are still kept, the cursor after them, and how many were lost.

@@ -13,6 +13,7 @@
 //! | `batch` | the step for several requests at once |
 //! | `trail` | what the latest decisions saw, for explanations |
 //! | `ledger` | what became of them, for counters and records |
+//! | `timing` | how long selections took |
 
 mod batch;
 mod fleet;
@@ -24,17 +25,19 @@ mod pool;
 mod request;
 mod selector;
 mod settings;
+mod timing;
 mod trail;
 mod unproven;
 
 pub use batch::BatchTerms;
 pub use fleet::{Offer, Profile, Role, Standing};
 pub use health::Breaker;
-pub use ledger::{Ending, Ledger, Record, ShadowPick, Usage};
+pub use ledger::{Ending, Funnel, Ledger, Lost, Record, ShadowPick, ShadowTally, Usage};
 pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use selector::Selector;
 pub use settings::{Placements, PoolSettings, Settings, Veto};
+pub use timing::Timing;
 pub use trail::Seen;
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ impl Selector {
             ..*request
         };
         let mut decoder = self.decide(offers, &decode, dry_run)?;
-        let uncached = request.prompt_tokens - decoder.pick.matched_tokens;
+        let uncached = self.uncached(request, &decoder.pick);
         let mut prefiller = None;
         if uncached >= terms.uncached_token_threshold {
             let decoding = self::standings(offers);
@@ -56,7 +56,7 @@ impl Selector {
                 Ok(decided) if decided.pick.offer == decoder.pick.offer => {}
                 Ok(decided) if dry_run => prefiller = Some(decided.pick),
                 Ok(decided) => {
-                    let computed = request.prompt_tokens - decided.pick.matched_tokens;
+                    let computed = self.uncached(request, &decided.pick);
                     prefiller = Some(self.commit(offers, &decided, &prefill, computed)?);
                     decoder.rng = decided.rng;
                 }

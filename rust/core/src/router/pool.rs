@@ -77,14 +77,23 @@ impl Pool {
         pool
     }
 
+    /// The rules that pick, which shadows do not.
+    fn own_rules(&self) -> impl Iterator<Item = &dyn Rule> {
+        let halves = [self.prefill.as_ref(), self.decode.as_ref()];
+        let halves = halves.into_iter().flatten();
+        std::iter::once(&self.rule)
+            .chain(halves)
+            .map(|rule| &**rule)
+    }
+
     fn rules(&self) -> impl Iterator<Item = &dyn Rule> {
-        let own = [
-            Some(&self.rule),
-            self.prefill.as_ref(),
-            self.decode.as_ref(),
-        ];
-        let shadows = self.shadows.iter().map(|shadow| &shadow.rule);
-        own.into_iter().flatten().chain(shadows).map(|rule| &**rule)
+        let shadows = self.shadows.iter().map(|shadow| &*shadow.rule);
+        self.own_rules().chain(shadows)
+    }
+
+    /// Whether one of the rules that pick has placements recorded.
+    pub fn knows_placements(&self) -> bool {
+        self.own_rules().any(Rule::records_placement)
     }
 
     /// Calls `each` with every rule.
@@ -126,22 +135,20 @@ impl Pool {
         }
     }
 
-    /// Forgets a worker registered as `order`.
-    pub fn remove_worker(&mut self, worker: WorkerId, order: u64) {
+    /// Forgets a worker registered as `order`. Returns the blocks it held.
+    pub fn remove_worker(&mut self, worker: WorkerId, order: u64) -> u64 {
         self.each_rule(|rule| rule.forget(order));
         self.unproven.forget(worker.slot);
-        if let Some(index) = &mut self.index {
-            // A worker that does not serve this pool is not in its index.
-            let _ = index.remove_worker(worker);
-        }
+        // A worker that does not serve this pool is not in its index.
+        let index = self.index.as_mut();
+        index.map_or(0, |index| index.remove_worker(worker).unwrap_or(0))
     }
 
-    /// Drops what a worker holds.
-    pub fn clear(&mut self, worker: WorkerId) {
+    /// Drops what a worker holds. Returns the blocks.
+    pub fn clear(&mut self, worker: WorkerId) -> u64 {
         self.unproven.forget(worker.slot);
-        if let Some(index) = &mut self.index {
-            let _ = index.clear(worker);
-        }
+        let index = self.index.as_mut();
+        index.map_or(0, |index| index.clear(worker).unwrap_or(0))
     }
 
     /// Drops what was believed long enough.
@@ -161,21 +168,27 @@ impl Pool {
         self.each_rule(|rule| rule.proven(booking));
     }
 
-    /// A booking closed. Blocks that it alone brought are taken back if it failed before its first token.
-    pub fn ended(&mut self, worker: WorkerId, booking: BookingId, ended: Ended, unproven: bool) {
+    /// A booking closed. Blocks that it alone brought are taken back if it failed before its first token; returns them.
+    pub fn ended(
+        &mut self,
+        worker: WorkerId,
+        booking: BookingId,
+        ended: Ended,
+        unproven: bool,
+    ) -> u64 {
         self.each_rule(|rule| rule.ended(booking, ended));
         if !unproven {
-            return;
+            return 0;
         }
         let blocks = self.unproven.take(worker.slot, booking);
         let index = self
             .index
             .as_mut()
             .filter(|_| ended == Ended::Failed && !blocks.is_empty());
-        if let Some(index) = index {
-            let removed = index.remove(worker, &blocks, None);
-            debug_assert!(removed.is_ok(), "{removed:?}");
-        }
+        let Some(index) = index else { return 0 };
+        let removed = index.remove(worker, &blocks, None);
+        debug_assert!(removed.is_ok(), "{removed:?}");
+        removed.map_or(0, u64::from)
     }
 
     /// A pool of the same settings that knows nothing.

@@ -21,6 +21,21 @@ pub enum Wanted {
     Decode,
 }
 
+impl Wanted {
+    /// Every kind of work.
+    pub const ALL: [Self; 3] = [Self::Whole, Self::Prefill, Self::Decode];
+
+    /// Name used in the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
 /// One request. Hashes are computed outside, before the selector is locked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
@@ -53,6 +68,10 @@ pub struct Request<'a> {
 pub struct Pick {
     /// Position of the worker in the offers.
     pub offer: usize,
+    /// What it was picked for.
+    pub wanted: Wanted,
+    /// Whether the rule takes a higher score to be better.
+    pub higher_is_better: bool,
     /// Why it was picked.
     pub reason: Reason,
     /// Prompt tokens the worker need not compute again.

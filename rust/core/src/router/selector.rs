@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ids::{Millis, WorkerId};
+use crate::ids::{Medium, Millis, WorkerId};
+use crate::index::IndexStats;
 use crate::load::{BookingId, Known, LoadBook, Phase, Report, Work};
 use crate::policy::{Candidate, Choice, Reason, Rng};
 use crate::tracker::store::Store;
 
 use super::fleet::{Fleet, Offer, Profile, Standing};
 use super::gather::{OfferNames, usable_tokens, view};
-use super::ledger::{Ending, Ledger, Record, ShadowPick, Usage};
+use super::ledger::{Ending, Ledger, Lost, Record, ShadowPick, Usage};
 use super::pool::Pool;
 use super::request::{Pick, PoolId, Request, Wanted};
 use super::settings::{PoolSettings, Settings};
@@ -109,8 +110,15 @@ impl Selector {
         if dry_run {
             return Ok(decided.pick);
         }
-        let prefill = request.prompt_tokens - decided.pick.matched_tokens;
+        let prefill = self.uncached(request, &decided.pick);
         self.commit(offers, &decided, request, prefill)
+    }
+
+    /// Prompt tokens the picked worker must compute, as far as the pool's own rules know: what only a shadow has an
+    /// index for moves no load.
+    pub(super) fn uncached(&self, request: &Request<'_>, pick: &Pick) -> u64 {
+        let known = self.pools[request.pool.0 as usize].knows_placements();
+        request.prompt_tokens - if known { pick.matched_tokens } else { 0 }
     }
 
     /// The first half of a selection: everything but the consequences.
@@ -135,10 +143,13 @@ impl Selector {
             return Err(Error::Refused(choice.reason.name()));
         }
         let row = self.rows[choice.row];
-        let block_size = self.pools[request.pool.0 as usize].block_size;
+        let pool = &self.pools[request.pool.0 as usize];
+        let block_size = pool.block_size;
         let usable = |blocks: u32| usable_tokens(blocks, block_size, request.prompt_tokens);
         let pick = Pick {
             offer: row.offer as usize,
+            wanted: request.wanted,
+            higher_is_better: pool.rule(request.wanted).higher_is_better(),
             reason: if self.rows.len() == 1 {
                 Reason::OnlyOne
             } else {
@@ -197,7 +208,7 @@ impl Selector {
         place(pool, worker, booking, request)?;
         let shadows = self.settle(offers, decided, request, booking);
         self.trace(offers, decided, request);
-        self.ledger.decided(pick.reason);
+        self.ledger.decided(&pick, &shadows);
         self.remember(offers, &pick, request, booking, shadows);
         self.housekeep(offers.len(), request.now);
         Ok(pick)
@@ -222,12 +233,16 @@ impl Selector {
         }
         let shadow_pick = |shadow: &mut super::pool::Shadow| {
             let choice = shadow.rule.choose(&view, &mut shadow.rng);
-            shadow.rule.settle(&view, choice, booking);
             let row = &rows[choice.row];
+            let matched = usable_tokens(row.overlap, view.block_size, request.prompt_tokens);
+            if !choice.refused {
+                shadow.rule.settle(&view, choice, booking);
+            }
             ShadowPick {
                 name: Arc::clone(&offers[row.offer as usize].name),
                 reason: choice.reason,
-                matched_tokens: usable_tokens(row.overlap, view.block_size, request.prompt_tokens),
+                matched_tokens: if choice.refused { 0 } else { matched },
+                agrees: !choice.refused && row.offer as usize == decided.pick.offer,
             }
         };
         pool.shadows.iter_mut().map(shadow_pick).collect()
@@ -312,6 +327,7 @@ impl Selector {
         }
         let record = (self.settings.records > 0).then(|| Record {
             number: request.number,
+            wanted: request.wanted,
             pool: request.pool,
             name: Arc::clone(&offers[pick.offer].name),
             reason: pick.reason,
@@ -413,7 +429,8 @@ impl Selector {
                 self.out_until = self.out_until.max(member.health.out_until());
             }
             let unproven = phase == Phase::Booked;
-            self.pools[open.pool.0 as usize].ended(worker, id, ending.ended(), unproven);
+            let pool = &mut self.pools[open.pool.0 as usize];
+            self.ledger.lost.failed += pool.ended(worker, id, ending.ended(), unproven);
         }
         if let Some(record) = &mut open.record {
             record.ended = Some((now, ending));
@@ -422,6 +439,12 @@ impl Selector {
         self.ledger.ended(ending, open.record);
         self.leave_if_drained(worker);
         true
+    }
+
+    /// Takes in what the engine counted for a decision that was ended without it, as that of a prefill worker is when the
+    /// first token comes. Returns whether it was wanting and is still known.
+    pub fn late_usage(&mut self, number: u64, usage: Usage) -> bool {
+        self.ledger.late(number, usage)
     }
 
     fn leave_if_drained(&mut self, worker: WorkerId) {
@@ -526,7 +549,7 @@ impl Selector {
             return false;
         };
         for pool in &mut self.pools {
-            pool.clear(id);
+            self.ledger.lost.cleared += pool.clear(id);
         }
         if let Some(member) = self.fleet.member_mut(id) {
             member.restart(now);
@@ -553,7 +576,7 @@ impl Selector {
         };
         self.book.remove_worker(id);
         for pool in &mut self.pools {
-            pool.remove_worker(id, order);
+            self.ledger.lost.removed += pool.remove_worker(id, order);
         }
         true
     }
@@ -668,6 +691,48 @@ impl Selector {
                 Some(id) => id.and_then(|id| index.block_count(id).ok()).unwrap_or(0),
             })
             .sum()
+    }
+
+    /// Blocks known of a worker by medium, indexed as [`Medium::ALL`].
+    #[must_use]
+    pub fn blocks_by_medium(&self, id: WorkerId) -> [u64; Medium::ALL.len()] {
+        let mut sums = [0; Medium::ALL.len()];
+        for index in self.pools.iter().filter_map(|pool| pool.index.as_ref()) {
+            let counts = index.blocks_by_medium(id).unwrap_or_default();
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        sums
+    }
+
+    /// What the block indexes counted, summed.
+    #[must_use]
+    pub fn index_stats(&self) -> IndexStats {
+        let indexes = self.pools.iter().filter_map(|pool| pool.index.as_ref());
+        indexes.fold(IndexStats::default(), |sum, index| {
+            let stats = index.stats();
+            IndexStats {
+                evicted: sum.evicted + stats.evicted,
+                expired: sum.expired + stats.expired,
+                orphans: sum.orphans + stats.orphans,
+                conflicts: sum.conflicts + stats.conflicts,
+                unknown_removals: sum.unknown_removals + stats.unknown_removals,
+            }
+        })
+    }
+
+    /// Blocks that left the indexes, by cause.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        let stats = self.index_stats();
+        let lost = self.ledger.lost;
+        Lost {
+            // Making room is eviction too, for whatever reason there is none.
+            capacity: stats.evicted.saturating_sub(lost.memory),
+            ttl: stats.expired,
+            ..lost
+        }
     }
 
     /// Bytes of the block indexes.

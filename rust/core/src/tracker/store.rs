@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
-use crate::index::{BlockIndex, Overlaps};
+use crate::index::{BlockIndex, IndexStats, Overlaps};
 use crate::positional::PositionalIndex;
 
 /// Where the hashes of a lookup come from.
@@ -154,6 +154,21 @@ impl Store {
         match self {
             Self::Exact(index) => index.block_count(worker),
             Self::Positional(index) => index.block_count(worker),
+        }
+    }
+
+    pub(crate) fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
+        match self {
+            Self::Exact(index) => index.blocks_by_medium(worker),
+            Self::Positional(index) => index.block_count(worker).map(|count| [count, 0, 0]),
+        }
+    }
+
+    /// Counters of the index; the positional one keeps none.
+    pub(crate) fn stats(&self) -> IndexStats {
+        match self {
+            Self::Exact(index) => index.stats(),
+            Self::Positional(_) => IndexStats::default(),
         }
     }
 

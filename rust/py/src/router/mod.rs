@@ -28,6 +28,8 @@ use crate::policy::callable;
 use crate::prompt::Reader;
 use crate::workers::{key_of, name_of};
 
+pub use self::select::policy_name;
+
 use self::roster::{Roster, Seat};
 
 /// A worker may have that many data-parallel ranks.

@@ -1,11 +1,13 @@
 //! The selections of a router.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use cachelb_core::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::router::{Offer, Pick, PoolId, Request, Seen, Selector};
+use cachelb_core::router::{Offer, Pick, PoolId, Request, Seen, Selector, Wanted};
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -59,6 +61,7 @@ impl NativeRouter {
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
+        let begun = Instant::now();
         let (py, this) = (slf.py(), slf.get());
         let outcome = with_scratch(|scratch| {
             this.step(py, &call, &tried, scratch, |selector, offers, request| {
@@ -72,12 +75,16 @@ impl NativeRouter {
         let (pick, seen) = outcome.found.clone();
         let selected = outcome.selected(py, outcome.number, pick, seen, tried);
         this.finish(outcome);
-        Ok(Decision::new(
+        let decision = Decision::new(
             Arc::clone(&this.engine),
             Owner::Router(slf.clone().unbind()),
             call,
             selected,
-        ))
+        );
+        if !dry_run {
+            this.engine.selected(begun);
+        }
+        Ok(decision)
     }
 
     fn pair(
@@ -86,6 +93,7 @@ impl NativeRouter {
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<(Option<Decision>, Decision)> {
+        let begun = Instant::now();
         let (py, this) = (slf.py(), slf.get());
         let (terms, number) = (this.terms, this.engine.next_number());
         let outcome = with_scratch(|scratch| {
@@ -105,6 +113,9 @@ impl NativeRouter {
         let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
         let decode = decision(outcome.number, decode, call, tried);
         this.finish(outcome);
+        if !dry_run {
+            this.engine.selected(begun);
+        }
         Ok((prefill, decode))
     }
 
@@ -289,10 +300,17 @@ impl NativeRouter {
             with_scratch(|scratch| this.step(py, &call, &[], scratch, Selector::preview))?;
         let (pick, seen) = &outcome.found;
         let key = &outcome.registered.seat_of(pick.offer).key;
-        let result = explanation(py, key, pick, seen);
+        let policy = policy_name(slf, pick.wanted)?;
+        let result = explanation(py, &policy, key, outcome.prompt_tokens, pick, seen);
         this.finish(outcome);
         result
     }
+}
+
+/// Name of the policy that picks for `wanted`.
+pub fn policy_name(router: &Bound<'_, NativeRouter>, wanted: Wanted) -> PyResult<String> {
+    let name = intern!(router.py(), "_policy_for");
+    router.call_method1(name, (wanted.name(),))?.extract()
 }
 
 /// The arguments of `select_worker` from a dictionary; one that is absent is as if None.

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use cachelb_core::ids::Medium;
 use cachelb_core::load::Load;
 use cachelb_core::policy::Reason;
-use cachelb_core::router::{Ending, Record, Standing};
+use cachelb_core::router::{
+    Ending, Funnel, Record, Selector, ShadowTally, Standing, Timing, Wanted,
+};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 
 use super::NativeRouter;
 use super::roster::Registered;
@@ -18,7 +21,51 @@ struct Row {
     role: &'static str,
     standing: Standing,
     load: Load,
+    /// By medium.
+    blocks: [u64; Medium::ALL.len()],
+}
+
+/// Exact up to 2^53 ns, 104 days.
+fn seconds_of(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Everything that is counted, copied out under the lock.
+struct Copied {
+    decisions: [Vec<u64>; Wanted::ALL.len()],
+    endings: [u64; Ending::ALL.len()],
+    no_worker: u64,
+    funnel: Funnel,
+    shadows: Vec<ShadowTally>,
+    evictions: [(&'static str, u64); 6],
+    dropped: [(&'static str, u64); 3],
+    open: usize,
     blocks: u64,
+    index_bytes: usize,
+    memory_bytes: usize,
+}
+
+/// Blocks that left the indexes, by cause.
+fn evictions(selector: &Selector) -> [(&'static str, u64); 6] {
+    let lost = selector.lost();
+    [
+        ("capacity", lost.capacity),
+        ("ttl", lost.ttl),
+        ("memory", lost.memory),
+        ("removed", lost.removed),
+        ("cleared", lost.cleared),
+        ("failed", lost.failed),
+    ]
+}
+
+/// What the indexes were told and could not take.
+fn dropped(selector: &Selector) -> [(&'static str, u64); 3] {
+    let stats = selector.index_stats();
+    [
+        ("orphan", stats.orphans),
+        ("conflict", stats.conflicts),
+        ("unknown-removal", stats.unknown_removals),
+    ]
 }
 
 #[pymethods]
@@ -26,34 +73,70 @@ impl NativeRouter {
     /// Counts since the start.
     fn _counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
-        let (decisions, endings, no_worker, open, blocks, index_bytes, memory_bytes) =
-            self.engine.locked(py, |selector| {
-                let ledger = selector.ledger();
-                (
-                    ledger.decisions.clone(),
-                    ledger.endings,
-                    ledger.no_worker,
-                    selector.book().len(),
-                    selector.block_count(None),
-                    selector.index_bytes(),
-                    selector.memory_bytes(),
-                )
-            })?;
+        let copied = self.engine.locked(py, |selector| {
+            let ledger = selector.ledger();
+            Copied {
+                decisions: ledger.decisions.clone(),
+                endings: ledger.endings,
+                no_worker: ledger.no_worker,
+                funnel: ledger.funnel,
+                shadows: ledger.shadows.clone(),
+                evictions: evictions(selector),
+                dropped: dropped(selector),
+                open: selector.book().len(),
+                blocks: selector.block_count(None),
+                index_bytes: selector.index_bytes(),
+                memory_bytes: selector.memory_bytes(),
+            }
+        })?;
         let by_reason = PyDict::new(py);
-        for (reason, count) in Reason::ALL.iter().zip(decisions).filter(|(_, n)| *n > 0) {
-            by_reason.set_item(reason.name(), count)?;
+        for (wanted, decisions) in Wanted::ALL.iter().zip(&copied.decisions) {
+            for (reason, count) in Reason::ALL.iter().zip(decisions).filter(|(_, n)| **n > 0) {
+                by_reason.set_item((wanted.name(), reason.name()), count)?;
+            }
         }
         let by_ending = PyDict::new(py);
-        for (ending, count) in Ending::ALL.iter().zip(endings) {
+        for (ending, count) in Ending::ALL.iter().zip(copied.endings) {
             by_ending.set_item(ending.name(), count)?;
         }
+        let shadows = PyList::empty(py);
+        for tally in copied.shadows {
+            shadows.append((
+                tally.decisions,
+                tally.agreed,
+                tally.matched_tokens,
+                tally.first_matched_tokens,
+            ))?;
+        }
+        let funnel = copied.funnel;
         counters.set_item("decisions", by_reason)?;
         counters.set_item("endings", by_ending)?;
-        counters.set_item("no_worker", no_worker)?;
-        counters.set_item("open_requests", open)?;
-        counters.set_item("index_blocks", blocks)?;
-        counters.set_item("index_bytes", index_bytes)?;
-        counters.set_item("memory_bytes", memory_bytes)?;
+        counters.set_item("no_worker", copied.no_worker)?;
+        counters.set_item(
+            "funnel",
+            (
+                funnel.requests,
+                funnel.prompt_tokens,
+                funnel.best_matched_tokens,
+                funnel.selected_matched_tokens,
+                funnel.engine_cached_tokens,
+            ),
+        )?;
+        counters.set_item("shadows", shadows)?;
+        counters.set_item("evictions", copied.evictions.into_py_dict(py)?)?;
+        counters.set_item("dropped", copied.dropped.into_py_dict(py)?)?;
+        counters.set_item("open_requests", copied.open)?;
+        counters.set_item("index_blocks", copied.blocks)?;
+        counters.set_item("index_bytes", copied.index_bytes)?;
+        counters.set_item("memory_bytes", copied.memory_bytes)?;
+        let (counts, sum_ns) = self.engine.timing.read();
+        let bounds = Timing::BOUNDS_NS.map(seconds_of);
+        let histogram = (
+            PyTuple::new(py, bounds)?,
+            PyTuple::new(py, counts)?,
+            seconds_of(sum_ns),
+        );
+        counters.set_item("select_seconds", histogram)?;
         Ok(counters)
     }
 
@@ -71,7 +154,7 @@ impl NativeRouter {
                         role: profile.role.name(),
                         standing,
                         load: *load,
-                        blocks: selector.block_count(Some(&name)),
+                        blocks: selector.blocks_by_medium(id),
                         name,
                     });
                 }
@@ -93,7 +176,13 @@ impl NativeRouter {
             fields.set_item("inflight", row.load.inflight)?;
             fields.set_item("pending_prefill_tokens", row.load.pending_prefill_tokens)?;
             fields.set_item("decode_blocks", row.load.decode_blocks)?;
-            fields.set_item("index_blocks", row.blocks)?;
+            let blocks = PyDict::new(py);
+            for (medium, count) in Medium::ALL.into_iter().zip(row.blocks) {
+                if count > 0 {
+                    blocks.set_item(medium.name(), count)?;
+                }
+            }
+            fields.set_item("index_blocks", blocks)?;
             fields.set_item("weight", row.load.weight)?;
             let report = row.load.report;
             let age = report
@@ -144,6 +233,7 @@ impl NativeRouter {
         let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1000.0;
         let decided = record.decided.0;
         fields.set_item("id", Engine::id(self.engine.nonce(), record.number))?;
+        fields.set_item("part", record.wanted.name())?;
         fields.set_item("age_s", seconds(decided, now))?;
         let (key, rank) = registered.split(&record.name);
         fields.set_item("model", registered.model(record.pool))?;
@@ -154,6 +244,7 @@ impl NativeRouter {
         fields.set_item("best_matched_tokens", record.best_matched_tokens)?;
         fields.set_item("matched_tokens", record.matched_tokens)?;
         fields.set_item("cached_tokens", record.usage.cached_tokens)?;
+        fields.set_item("engine_prompt_tokens", record.usage.prompt_tokens)?;
         fields.set_item("output_tokens", record.usage.output_tokens)?;
         fields.set_item("candidates", record.candidates)?;
         fields.set_item("attempt", record.attempt)?;
@@ -169,7 +260,12 @@ impl NativeRouter {
         let shadows = PyList::empty(py);
         for shadow in &record.shadows {
             let (key, _) = registered.split(&shadow.name);
-            shadows.append((key, shadow.reason.name(), shadow.matched_tokens))?;
+            shadows.append((
+                key,
+                shadow.reason.name(),
+                shadow.matched_tokens,
+                shadow.agrees,
+            ))?;
         }
         fields.set_item("shadows", shadows)?;
         Ok(fields)

@@ -1,0 +1,178 @@
+"""Why a decision picked its worker, and what it knew of the others."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cachelb.types import Reason
+
+_KEPT = "only the latest 256 decisions are kept"
+_HEADERS = ("", "worker", "state", "matched", "inflight", "prefill", "decode", "weight", "score")
+_TEXT_COLUMNS = 3
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateView:
+    """What a selection saw of one offered worker, before it booked anything.
+
+    Attributes:
+        key: Key of the worker; of one with data-parallel ranks, `key#rank`.
+        state: "available", or why the worker took no part; the numbers are 0 then.
+        overlap_blocks: Leading blocks of the request it held.
+        inflight: Requests booked on it and not finished.
+        pending_prefill_tokens: Uncached prompt tokens on it without a first token.
+        matched_tokens: Prompt tokens it need not compute, by the credits of where they lie.
+        decode_blocks: Blocks of its requests past their first token.
+        weight: Its relative capacity.
+        score: What the policy ranked it by, in the policy's own unit; None if it has no number for it.
+        picked: Whether it was picked.
+
+    Example:
+        >>> CandidateView("gpu0", "available", 4, 1, 64).overlap_blocks
+        4
+    """
+
+    key: str
+    state: str
+    overlap_blocks: int
+    inflight: int
+    pending_prefill_tokens: int
+    matched_tokens: float = 0.0
+    decode_blocks: int = 0
+    weight: float = 1.0
+    score: float | None = None
+    picked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a decision picked its worker. It costs nothing until somebody asks for it.
+
+    Attributes:
+        key: Key of the picked worker.
+        policy: Name of the policy that picked it.
+        reason: The decision's reason.
+        prompt_tokens: Length of the prompt.
+        best_matched_tokens: Prompt tokens the best candidate was believed to hold.
+        matched_tokens: Prompt tokens the picked worker was believed to hold.
+        higher_is_better: Whether the policy takes a higher score to be better.
+        candidates: The offered workers, in the order of the list. Of more than 64, the picked one and those that held
+            something; empty once the decision is too long ago, see `forgotten`.
+
+    Example:
+        >>> from cachelb.policies import LeastLoaded
+        >>> with LeastLoaded(seed=1).select_worker(["gpu0", "gpu1"]) as decision:
+        ...     explanation = decision.explain()
+        >>> print(explanation)
+        gpu1: least-loaded by least-loaded, 0 of 0 prompt tokens matched (best 0), 2 of 2 workers available, \
+score 0 (lower is better)
+        >>> print(explanation.table())
+           worker  state      matched  inflight  prefill  decode  weight  score
+           gpu0    available        0         0        0       0       1      0
+        *  gpu1    available        0         0        0       0       1      0
+    """
+
+    key: str
+    policy: str
+    reason: Reason
+    prompt_tokens: int
+    best_matched_tokens: int
+    matched_tokens: int
+    higher_is_better: bool
+    candidates: tuple[CandidateView, ...]
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether the decision is too long ago to know what it saw."""
+        return not self.candidates
+
+    def line(self) -> str:
+        """Tell it in one line, as for a log.
+
+        Returns:
+            The line.
+        """
+        told = (
+            f"{self.key}: {self.reason} by {self.policy}, {self.matched_tokens} of {self.prompt_tokens} prompt tokens "
+            f"matched (best {self.best_matched_tokens})"
+        )
+        if self.forgotten:
+            return f"{told}, candidates no longer known: {_KEPT}"
+        available = sum(view.state == "available" for view in self.candidates)
+        told += f", {available} of {len(self.candidates)} workers available"
+        picked = next((view for view in self.candidates if view.picked), None)
+        if picked is not None and picked.score is not None:
+            told += f", score {_number(picked.score)} ({self._better} is better)"
+        return told
+
+    def table(self) -> str:
+        """Lay the candidates out as plain text, the picked one marked with `*`.
+
+        Returns:
+            One line per candidate below a line of headers; without candidates, the one line.
+        """
+        if self.forgotten:
+            return self.line()
+        rows = [_HEADERS, *map(_cells, self.candidates)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for row in rows:
+            cells = [
+                cell.ljust(width) if i < _TEXT_COLUMNS else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as values that JSON has.
+
+        Returns:
+            The attributes by name, `forgotten` among them. A score without bounds is None.
+        """
+        document = asdict(self)
+        document["forgotten"] = self.forgotten
+        document["candidates"] = [_view_as_dict(view) for view in self.candidates]
+        return document
+
+    @property
+    def _better(self) -> str:
+        return "higher" if self.higher_is_better else "lower"
+
+    def __str__(self) -> str:
+        """Tell it in one line."""
+        return self.line()
+
+
+def _cells(view: CandidateView) -> tuple[str, ...]:
+    if view.state != "available":
+        return ("", view.key, view.state, *[_NONE] * (len(_HEADERS) - _TEXT_COLUMNS))
+    return (
+        "*" if view.picked else "",
+        view.key,
+        view.state,
+        _number(view.matched_tokens),
+        str(view.inflight),
+        str(view.pending_prefill_tokens),
+        str(view.decode_blocks),
+        _number(view.weight),
+        _NONE if view.score is None else _number(view.score),
+    )
+
+
+def _number(value: float) -> str:
+    """Write a number without digits that say nothing."""
+    return str(int(value)) if isfinite(value) and value == int(value) else f"{value:.4g}"
+
+
+def _view_as_dict(view: CandidateView) -> dict[str, Any]:
+    document = asdict(view)
+    if view.score is not None and not isfinite(view.score):
+        document["score"] = None  # JSON has no infinity
+    return document

@@ -1,0 +1,109 @@
+"""Explanations: one line, a table, a dictionary; of decisions, dry runs and halves of a pair."""
+
+from __future__ import annotations
+
+import json
+
+from cachelb import Router
+from cachelb.explanation import CandidateView, Explanation
+from cachelb.policies import CacheAware
+
+VIEWS = (
+    CandidateView("gpu0", "available", 62, 1, 64, matched_tokens=992.0, score=928.5, picked=True),
+    CandidateView("gpu1", "not ready", 0, 0, 0),
+    CandidateView("gpu2", "available", 0, 0, 0, decode_blocks=7, weight=2.0),
+)
+TOLD = Explanation("gpu0", "cache-aware", "prefix", 1000, 992, 992, higher_is_better=True, candidates=VIEWS)
+
+
+def test_the_line_says_who_why_and_of_how_many() -> None:
+    assert (
+        str(TOLD)
+        == TOLD.line()
+        == (
+            "gpu0: prefix by cache-aware, 992 of 1000 prompt tokens matched (best 992), 2 of 3 workers available, "
+            "score 928.5 (higher is better)"
+        )
+    )
+
+
+def test_the_table_has_a_row_per_worker_and_marks_the_pick() -> None:
+    assert TOLD.table().splitlines() == [
+        "   worker  state      matched  inflight  prefill  decode  weight  score",
+        "*  gpu0    available      992         1       64       0       1  928.5",
+        "   gpu1    not ready        -         -        -       -       -      -",
+        "   gpu2    available        0         0        0       7       2      -",
+    ]
+
+
+def test_the_dictionary_is_json() -> None:
+    document = json.loads(json.dumps(TOLD.as_dict(), allow_nan=False))
+    assert (document["policy"], document["higher_is_better"], document["forgotten"]) == ("cache-aware", True, False)
+    assert [view["state"] for view in document["candidates"]] == ["available", "not ready", "available"]
+    assert document["candidates"][0]["score"] == 928.5
+
+
+def test_a_score_without_bounds_is_still_json() -> None:
+    view = CandidateView("a", "available", 0, 0, 0, score=float("inf"), picked=True)
+    told = Explanation("a", "mine", "custom", 0, 0, 0, higher_is_better=False, candidates=(view,))
+    assert told.as_dict()["candidates"][0]["score"] is None
+    assert "score inf" in told.line()
+    assert told.table().splitlines()[1].endswith("inf")
+
+
+def test_a_decision_is_explained_by_the_state_it_saw() -> None:
+    router = Router(["a", "b"], seed=1, policy=CacheAware(seed=1))
+    router.select_worker(tokens=range(1000)).on_complete()
+    holder = router.recent()[0].key
+    decision = router.select_worker(tokens=range(1000))
+    router.select_worker(tokens=range(5000, 6000)).on_complete()
+    told = decision.explain()
+    assert (told.key, told.policy, told.reason) == (holder, "cache-aware", "prefix")
+    assert (told.prompt_tokens, told.best_matched_tokens, told.matched_tokens) == (1000, 992, 992)
+    assert told.higher_is_better
+    held = {view.key: view.matched_tokens for view in told.candidates}
+    assert held == {holder: 992, ({"a", "b"} - {holder}).pop(): 0}
+    (best,) = [view.score for view in told.candidates if view.picked]
+    (other,) = [view.score for view in told.candidates if not view.picked]
+    assert best is not None
+    assert other is not None
+    assert best > other
+    decision.on_complete()
+
+
+def test_the_names_of_policies_and_directions_follow_the_policy() -> None:
+    told = Router(["a", "b"], policy="least-loaded").explain()
+    assert (told.policy, told.higher_is_better) == ("least-loaded", False)
+    assert "lower is better" in told.line()
+
+
+def test_a_decision_too_long_ago_says_so() -> None:
+    router = Router(["a", "b"])
+    first = router.select_worker(tokens=range(100))
+    for _ in range(300):
+        router.select_worker().on_complete()
+    told = first.explain()
+    assert told.forgotten
+    assert told.prompt_tokens == 100
+    assert told.line() == told.table()
+    assert told.line().endswith("candidates no longer known: only the latest 256 decisions are kept")
+    assert told.as_dict()["forgotten"] is True
+    first.on_complete()
+
+
+def test_each_half_of_a_pair_is_explained_by_what_it_saw() -> None:
+    router: Router[str] = Router(seed=1, prefill_policy="cache-aware")
+    router.add_worker("p", role="prefill")
+    router.add_worker("d", role="decode")
+    pair = router.select_pair(tokens=range(100))
+    assert pair.prefill is not None
+    halves = [half.explain() for half in (pair.prefill, pair.decode)]
+    assert [half.policy for half in halves] == ["cache-aware", "least-loaded"]
+    picked = [[view.key for view in half.candidates if view.picked] for half in halves]
+    assert picked == [["p"], ["d"]]
+    states = [{view.key: view.state for view in half.candidates} for half in halves]
+    assert states == [
+        {"p": "available", "d": "not in the role"},
+        {"p": "not in the role", "d": "available"},
+    ]
+    pair.cancel()

@@ -7,11 +7,32 @@
 //! Keys are hashes; no text is kept. Every call costs O(log bindings), `forget` O(bindings).
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::ids::Millis;
 use crate::load::BookingId;
 
 use super::rule::Ended;
+
+/// Hashes registration orders, which nobody outside chooses: a new session asks for every worker's count.
+#[derive(Debug, Default)]
+struct Multiply(u64);
+
+impl Hasher for Multiply {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, order: u64) {
+        self.0 = (self.0 ^ order).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
 
 /// Hash of a session's key.
 pub(super) type Key = u64;
@@ -39,6 +60,16 @@ struct Proposal {
     backing: u32,
 }
 
+/// The workers a binding names.
+type Workers = [Option<u64>; 3];
+
+/// Where a binding stands in the order of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    idle: bool,
+    used: u64,
+}
+
 #[derive(Debug)]
 struct Binding {
     /// Tells this binding from earlier ones of the key.
@@ -55,9 +86,17 @@ struct Binding {
 }
 
 impl Binding {
-    fn workers(&self) -> impl Iterator<Item = u64> + '_ {
+    fn workers(&self) -> Workers {
+        let mut held = self.held.iter().copied();
         let proposed = self.proposal.map(|proposal| proposal.order);
-        self.held.iter().copied().chain(proposed)
+        [held.next(), held.next(), proposed]
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            idle: self.open == 0,
+            used: self.used,
+        }
     }
 
     /// Makes the proposal a binding, once it is both answered and wanted.
@@ -91,7 +130,7 @@ struct Open {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
     /// Workers to try, in order.
-    pub preferred: [Option<u64>; 3],
+    pub preferred: Workers,
     /// Whether a worker has answered the key, and is still there.
     pub firm: bool,
 }
@@ -106,7 +145,7 @@ pub(super) struct Bindings {
     busy: BTreeMap<u64, Key>,
     open: HashMap<BookingId, Open>,
     /// Bindings per worker.
-    sessions: HashMap<u64, u32>,
+    sessions: HashMap<u64, u32, BuildHasherDefault<Multiply>>,
     uses: u64,
 }
 
@@ -118,7 +157,7 @@ impl Bindings {
             idle: BTreeMap::new(),
             busy: BTreeMap::new(),
             open: HashMap::new(),
-            sessions: HashMap::new(),
+            sessions: HashMap::default(),
             uses: 0,
         }
     }
@@ -135,9 +174,7 @@ impl Bindings {
     /// What is known of `key` at `now`; `None` for a new one.
     pub fn find(&self, key: Key, now: Millis) -> Option<Known> {
         let binding = self.table.get(&key).filter(|b| !self.is_over(b, now))?;
-        let mut held = binding.held.iter().copied();
-        let (first, second) = (held.next(), held.next());
-        let proposed = binding.proposal.map(|proposal| proposal.order);
+        let [first, second, proposed] = binding.workers();
         // Where one worker is kept, a move counts from the moment it is made.
         let moved = self.limits.workers == 1 && binding.proposal.is_some_and(|p| !p.detour);
         Some(Known {
@@ -150,40 +187,54 @@ impl Bindings {
         })
     }
 
-    /// Changes a binding and keeps the counts and orders beside it true. One that names no worker goes, unless it has
-    /// open requests that may still bind it.
+    /// Changes a binding and keeps the counts and orders beside it true.
     fn edit(&mut self, key: Key, change: impl FnOnce(&mut Binding)) {
-        let Some(mut binding) = self.take(key) else {
+        let Some(binding) = self.table.get_mut(&key) else {
             return;
         };
-        change(&mut binding);
-        self.put(key, binding);
+        let (workers, place) = (binding.workers(), binding.place());
+        change(binding);
+        let (workers_now, place_now) = (binding.workers(), binding.place());
+        if workers != workers_now {
+            self.count(workers, false);
+            self.count(workers_now, true);
+        }
+        if place != place_now {
+            self.order(place).remove(&place.used);
+            self.order(place_now).insert(place_now.used, key);
+        }
     }
 
     fn take(&mut self, key: Key) -> Option<Binding> {
         let binding = self.table.remove(&key)?;
-        for order in binding.workers() {
-            if let Some(count) = self.sessions.get_mut(&order) {
-                *count -= 1;
-                if *count == 0 {
-                    self.sessions.remove(&order);
-                }
-            }
-        }
-        self.order(binding.open).remove(&binding.used);
+        self.count(binding.workers(), false);
+        let place = binding.place();
+        self.order(place).remove(&place.used);
         Some(binding)
     }
 
     fn put(&mut self, key: Key, binding: Binding) {
-        for order in binding.workers() {
-            *self.sessions.entry(order).or_default() += 1;
-        }
-        self.order(binding.open).insert(binding.used, key);
+        self.count(binding.workers(), true);
+        let place = binding.place();
+        self.order(place).insert(place.used, key);
         self.table.insert(key, binding);
     }
 
-    fn order(&mut self, open: u32) -> &mut BTreeMap<u64, Key> {
-        if open == 0 {
+    fn count(&mut self, workers: Workers, up: bool) {
+        for order in workers.into_iter().flatten() {
+            let count = self.sessions.entry(order).or_default();
+            if up {
+                *count += 1;
+            } else if *count > 1 {
+                *count -= 1;
+            } else {
+                self.sessions.remove(&order);
+            }
+        }
+    }
+
+    fn order(&mut self, place: Place) -> &mut BTreeMap<u64, Key> {
+        if place.idle {
             &mut self.idle
         } else {
             &mut self.busy
@@ -347,7 +398,7 @@ impl Bindings {
             return;
         }
         let names = |(key, binding): (&Key, &Binding)| {
-            let named = binding.workers().any(|worker| worker == order);
+            let named = binding.workers().contains(&Some(order));
             named.then_some(*key)
         };
         let keys: Vec<Key> = self.table.iter().filter_map(names).collect();
@@ -381,10 +432,10 @@ impl Bindings {
     /// Recounts everything.
     #[cfg(test)]
     pub fn validate(&self) {
-        let mut sessions: HashMap<u64, u32> = HashMap::new();
+        let mut sessions = HashMap::default();
         for (key, binding) in &self.table {
-            for order in binding.workers() {
-                *sessions.entry(order).or_default() += 1;
+            for order in binding.workers().into_iter().flatten() {
+                *sessions.entry(order).or_default() += 1_u32;
             }
             let open = self.open.values();
             let open = open.filter(|o| o.key == *key && o.binding == binding.id);

@@ -9,7 +9,7 @@ use super::bounded::Bound;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
-use super::view::{Candidate, View, cold_spread};
+use super::view::{Candidate, View, cold_spread, weights_are_equal};
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,25 +21,45 @@ pub struct Rendezvous {
 }
 
 /// Texts up to this long are hashed without an allocation.
-const SHORT: usize = 256;
+const SHORT: usize = 192;
 
-impl Rendezvous {
-    /// What the worker called `name` draws for `key`, higher is better.
-    fn draw(&self, key: &[u8], name: &str, weight: f64) -> f64 {
-        let (head, length) = (key.len() + 1, key.len() + 1 + name.len());
-        let hash = if length <= SHORT {
-            let mut text = [0; SHORT];
-            text[..key.len()].copy_from_slice(key);
-            text[head..length].copy_from_slice(name.as_bytes());
-            xxh3_64_with_seed(&text[..length], self.seed)
-        } else {
-            xxh3_64_with_seed(&[key, &[0], name.as_bytes()].concat(), self.seed)
-        };
-        // Within (0, 1): both ends are kept away so that the logarithm is finite and negative.
-        let unit = (hash as f64 + 0.5) / 18_446_744_073_709_551_616.0;
-        weight / -unit.min(1.0 - f64::EPSILON).ln()
+/// The draws of one key.
+struct Draws<'a> {
+    seed: u64,
+    key: &'a [u8],
+    /// The key and a zero byte, then the name drawn for last; unused if that is longer than `SHORT`.
+    text: [u8; SHORT],
+}
+
+impl<'a> Draws<'a> {
+    fn new(seed: u64, key: &'a [u8]) -> Self {
+        let mut text = [0; SHORT];
+        if let Some(head) = text.get_mut(..key.len()) {
+            head.copy_from_slice(key);
+        }
+        Self { seed, key, text }
     }
 
+    fn hash(&mut self, name: &str) -> u64 {
+        let head = self.key.len() + 1;
+        let length = head + name.len();
+        if length <= SHORT {
+            self.text[head..length].copy_from_slice(name.as_bytes());
+            xxh3_64_with_seed(&self.text[..length], self.seed)
+        } else {
+            xxh3_64_with_seed(&[self.key, &[0], name.as_bytes()].concat(), self.seed)
+        }
+    }
+
+    /// What the worker called `name` draws, higher is better.
+    fn score(&mut self, name: &str, weight: f64) -> f64 {
+        // Within (0, 1): both ends are kept away so that the logarithm is finite and negative.
+        let unit = (self.hash(name) as f64 + 0.5) / 18_446_744_073_709_551_616.0;
+        weight / -unit.min(1.0 - f64::EPSILON).ln()
+    }
+}
+
+impl Rendezvous {
     /// The row that draws highest among those `keep` admits; equal draws go to the smaller name.
     pub(super) fn highest(
         &self,
@@ -47,18 +67,33 @@ impl Rendezvous {
         key: &[u8],
         keep: impl Fn(&Candidate) -> bool,
     ) -> Option<usize> {
-        let mut best: Option<(usize, f64, &str)> = None;
-        for (i, row) in view.rows.iter().enumerate().filter(|(_, row)| keep(row)) {
-            let name = view.names.name(row.offer);
-            let score = self.draw(key, name, row.weight);
-            if best
-                .is_none_or(|(_, high, first)| score.total_cmp(&high).then(first.cmp(name)).is_gt())
-            {
-                best = Some((i, score, name));
-            }
+        let mut draws = Draws::new(self.seed, key);
+        if weights_are_equal(view.rows) {
+            // The hashes rank as the scores do.
+            highest(view, keep, |name, _| draws.hash(name))
+        } else {
+            highest(view, keep, |name, weight| draws.score(name, weight))
         }
-        best.map(|(i, _, _)| i)
     }
+}
+
+fn highest<S: PartialOrd>(
+    view: &View<'_>,
+    keep: impl Fn(&Candidate) -> bool,
+    mut score: impl FnMut(&str, f64) -> S,
+) -> Option<usize> {
+    let mut best: Option<(usize, S, &str)> = None;
+    for (i, row) in view.rows.iter().enumerate().filter(|(_, row)| keep(row)) {
+        let name = view.names.name(row.offer);
+        let own = score(name, row.weight);
+        if best
+            .as_ref()
+            .is_none_or(|(_, high, first)| own > *high || (own == *high && name < *first))
+        {
+            best = Some((i, own, name));
+        }
+    }
+    best.map(|(i, _, _)| i)
 }
 
 impl Rule for Rendezvous {
@@ -79,13 +114,10 @@ impl Rule for Rendezvous {
         }
     }
 
+    /// The load that is bounded. Draws say nothing to people, and drawing again for every record costs more than the
+    /// choice.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let row = &view.rows[row];
-        Some(self.draw(view.key?, view.names.name(row.offer), row.weight))
-    }
-
-    fn higher_is_better(&self) -> bool {
-        true
+        self.epsilon.map(|_| view.rows[row].load())
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -11,7 +11,7 @@ use crate::load::BookingId;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
-use super::view::{Candidate, View};
+use super::view::{Candidate, View, weights_are_equal};
 
 /// The rule and its turn.
 #[derive(Debug, Clone, Default)]
@@ -102,9 +102,4 @@ impl Rule for RoundRobin {
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.start_first))
     }
-}
-
-fn weights_are_equal(rows: &[Candidate]) -> bool {
-    rows.iter()
-        .all(|row| row.weight.total_cmp(&rows[0].weight).is_eq())
 }

@@ -247,18 +247,15 @@ impl Rule for Session {
     /// Sessions per weight, or what places new sessions ranks by.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         match &self.base {
-            _ if self.settings.mode == SessionMode::Hash => self.rendezvous().score(view, row),
+            _ if self.settings.mode == SessionMode::Hash => None,
             Some(base) => base.score(view, row),
             None => Some(self.sessions(&view.rows[row])),
         }
     }
 
     fn higher_is_better(&self) -> bool {
-        match &self.base {
-            _ if self.settings.mode == SessionMode::Hash => true,
-            Some(base) => base.higher_is_better(),
-            None => false,
-        }
+        let base = self.base.as_ref();
+        base.is_some_and(|base| base.higher_is_better())
     }
 
     fn records_placement(&self) -> bool {

@@ -208,3 +208,9 @@ pub(super) fn cold_spread(rows: &[Candidate], rng: &mut Rng) -> usize {
 pub(super) fn mean_load(rows: &[Candidate]) -> f64 {
     rows.iter().map(Candidate::load).sum::<f64>() / rows.len() as f64
 }
+
+/// Whether all candidates have the same capacity.
+pub(super) fn weights_are_equal(rows: &[Candidate]) -> bool {
+    rows.iter()
+        .all(|row| row.weight.total_cmp(&rows[0].weight).is_eq())
+}

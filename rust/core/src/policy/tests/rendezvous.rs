@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::testing::{Scene, row};
+use super::super::testing::{NAMES, Scene, row};
 use super::super::*;
 
 const PLAIN: Rendezvous = Rendezvous {
@@ -54,33 +54,39 @@ fn no_key_goes_to_the_least_loaded() {
     assert_eq!(scene.choose(&PLAIN, 1), (1, Reason::NoKey));
 }
 
-#[test]
-fn the_pick_has_the_highest_score() {
-    let mut scene = fleet(&[0, 1, 2, 3]);
-    scene.rows[2].weight = 3.0;
-    for i in 0..100 {
-        let scene = scene.clone().key(Some(&i.to_string()));
-        let score = |row: usize| PLAIN.score(&scene.view(), row).unwrap();
-        let best = (0..4)
-            .max_by(|a, b| score(*a).total_cmp(&score(*b)))
-            .unwrap();
-        assert_eq!(scene.choose(&PLAIN, 1), (best, Reason::Hash));
-    }
-    assert_eq!(PLAIN.score(&scene.view(), 0), None, "no key, no score");
+/// What worker `name` draws for `key`, by the definition.
+fn draw(key: &str, name: &str, weight: f64) -> f64 {
+    let text = [key, "\0", name].concat();
+    let hash = xxhash_rust::xxh3::xxh3_64_with_seed(text.as_bytes(), 1337);
+    let unit = (hash as f64 + 0.5) / 2.0_f64.powi(64);
+    weight / -unit.ln()
 }
 
 #[test]
-fn keys_of_any_length_are_hashed_alike_by_choice_and_score() {
-    for length in [0, 1, 253, 254, 255, 256, 5_000] {
-        let scene = fleet(&[0, 1, 2, 3]).key(Some(&"k".repeat(length)));
-        let score = |row: usize| PLAIN.score(&scene.view(), row).unwrap();
-        let best = (0..4).max_by(|a, b| score(*a).total_cmp(&score(*b)));
-        assert_eq!(Some(scene.choose(&PLAIN, 1).0), best);
-        let text = ["k".repeat(length), "\0a".into()].concat();
-        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(text.as_bytes(), 1337);
-        let unit = (hash as f64 + 0.5) / 2.0_f64.powi(64);
-        assert!((score(0) + 1.0 / unit.ln()).abs() < 1e-9);
+fn the_pick_draws_highest_for_keys_of_any_length_and_any_weights() {
+    let lengths = (0..100).chain([188, 189, 190, 191, 192, 193, 5_000]);
+    for length in lengths {
+        let key = "k".repeat(length);
+        for third in [1.0, 3.0] {
+            let mut scene = fleet(&[0, 1, 2, 3]).key(Some(&key));
+            scene.rows[2].weight = third;
+            let score = |row: usize| draw(&key, NAMES[row], scene.rows[row].weight);
+            let best = (0..4).max_by(|a, b| score(*a).total_cmp(&score(*b)));
+            let picked = scene.choose(&PLAIN, 1);
+            assert_eq!(picked, (best.unwrap(), Reason::Hash), "{length} {third}");
+        }
     }
+}
+
+#[test]
+fn the_score_is_the_load_that_is_bounded() {
+    let scene = Scene::new(&[(0, 5), (0, 0)]);
+    let bounded = Rendezvous {
+        epsilon: Some(0.25),
+        ..PLAIN
+    };
+    assert_eq!(bounded.score(&scene.view(), 0), Some(5.0));
+    assert_eq!(PLAIN.score(&scene.view(), 0), None);
 }
 
 #[test]
@@ -91,7 +97,7 @@ fn a_bound_walks_down_the_scores() {
     };
     let idle = fleet(&[0, 1, 2]).key(Some("hot"));
     let mut order = [0, 1, 2];
-    let score = |row: usize| PLAIN.score(&idle.view(), row).unwrap();
+    let score = |row: usize| draw("hot", NAMES[row], 1.0);
     order.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
     let cases = [
         ([5, 0, 0], 0.25, 1, Reason::HashBounded),

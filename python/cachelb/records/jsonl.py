@@ -1,0 +1,310 @@
+"""Writes decision records to a file of bounded size, from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from cachelb.records.schema import decision_line, lost_line
+
+if TYPE_CHECKING:
+    import io
+
+    from cachelb.types import DecisionRecord
+
+_log = logging.getLogger("cachelb.records")
+
+_CHUNK = 128  # the router copies this many records under its lock, in well under 0.1 ms
+_JOIN_S = 10.0
+
+
+class RecordSource(Protocol):
+    """What the records come from; `cachelb.Router` is one."""
+
+    def records_since(self, cursor: int, limit: int = ..., /) -> tuple[list[DecisionRecord], int, int]:
+        """Return the records after the cursor, the new cursor, and how many were overwritten meanwhile."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsStats:
+    """What a `JsonlRecords` did since it was started.
+
+    Attributes:
+        written: Records written.
+        lost: Records that the router had overwritten before they could be read.
+        failed: Records of writes that failed; the first of them may be in the file all the same.
+        errors: Attempts to write that failed.
+        rotations: How often a new file was begun.
+        last_error: The last error in words, kept after recovery; None if there was none.
+    """
+
+    written: int = 0
+    lost: int = 0
+    failed: int = 0
+    errors: int = 0
+    rotations: int = 0
+    last_error: str | None = None
+
+
+class JsonlRecords:
+    """Appends the record of every finished request to a file, as `Router.attach` starts it.
+
+    The selection path does not know of it: a thread asks the router for what finished since the last time. What it
+    cannot read or write in time is counted, and a line in the file says how much is missing. The file and the older
+    ones kept beside it never hold more than `max_bytes` each.
+
+    Example:
+        >>> from cachelb.records import JsonlRecords
+        >>> JsonlRecords("decisions-{pid}.jsonl", max_bytes=1 << 20, keep=3).stats().written
+        0
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, max_bytes: int = 64 << 20, interval_s: float = 0.5, keep: int = 1
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            path: The file; it is appended to. `{pid}` in it becomes the process id: processes of one gateway need a
+                file each.
+            max_bytes: Size at which a new file is begun.
+            interval_s: Seconds between two looks at the router, which remembers 4,096 requests.
+            keep: Older files to keep, as `path.1` (the latest), `path.2` and so on.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range.
+        """
+        for name, value, least in (("max_bytes", max_bytes, 4096), ("keep", keep, 0)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be int, not {type(value).__name__}")
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if isinstance(interval_s, bool) or not isinstance(interval_s, int | float):
+            raise TypeError(f"interval_s must be a number of seconds, not {type(interval_s).__name__}")
+        if not 0.0 < interval_s < float("inf"):
+            raise ValueError(f"interval_s must be above 0, got {interval_s}")
+        self._path = os.fspath(path)
+        self._max_bytes = max_bytes
+        self._interval_s = interval_s
+        self._keep = keep
+        self._run: _Run | None = None
+        self._before: RecordsStats = RecordsStats()
+        self._abandoned: list[_Run] = []
+
+    def start(self, router: RecordSource, /) -> None:
+        """Begin to write.
+
+        Args:
+            router: Where the records come from. Those it still remembers are written too.
+
+        Raises:
+            RuntimeError: It is running already.
+        """
+        if self._run is not None and self._run.pid == os.getpid():
+            raise RuntimeError("these records are attached already: make one JsonlRecords per router")
+        if self._run is not None:
+            self._abandoned.append(self._run)  # of the parent: its file must not be closed by the collector
+        path = Path(self._path.replace("{pid}", str(os.getpid())))
+        self._run = _Run(router, _File(path, self._max_bytes, self._keep), self._interval_s)
+        self._run.start()
+
+    def flush(self) -> None:
+        """Write now what finished so far. Does nothing before the start or after the end."""
+        if self._run is not None and self._run.pid == os.getpid():
+            self._run.drain()
+
+    def stop(self) -> None:
+        """Write what finished so far, close the file and wait for the thread. Idempotent."""
+        run, self._run = self._run, None
+        if run is not None and run.pid == os.getpid():
+            run.stop()
+            self._before = run.stats()
+
+    def stats(self) -> RecordsStats:
+        """Return what was written and what was not.
+
+        Returns:
+            Counters since the last start, which the end keeps; all zero before it.
+        """
+        return self._before if self._run is None else self._run.stats()
+
+
+class _File:
+    """A file that is appended to and begun anew when it is full. Errors leave it closed, to be opened next time."""
+
+    def __init__(self, path: Path, max_bytes: int, keep: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._file: io.FileIO | None = None
+        self._size = 0
+        self.rotations = 0
+
+    def append(self, lines: list[str]) -> None:
+        """Write whole lines, in as few writes as files allow.
+
+        Raises:
+            OSError: The file could not be written; some of the lines may have been, the last of them in part.
+        """
+        batch = bytearray()
+        for line in lines:
+            encoded = line.encode()
+            if self._opened() + len(batch) + len(encoded) > self._max_bytes and self._size + len(batch) > 0:
+                self._write(batch)
+                self._rotate()
+                batch = bytearray()
+            batch += encoded
+        self._write(batch)
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _opened(self) -> int:
+        """Open the file if need be; return its size."""
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab", buffering=0)
+            self._size = self._file.tell()
+            if self._size > 0 and not self._ends_a_line():
+                self._size += self._file.write(b"\n") or 0  # whoever wrote here last was cut off
+        return self._size
+
+    def _ends_a_line(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() == b"\n"
+
+    def _write(self, data: bytearray) -> None:
+        self._opened()
+        assert self._file is not None  # noqa: S101 - opened a line above
+        left = memoryview(data)
+        try:
+            while left:
+                written = self._file.write(left) or 0
+                self._size += written
+                left = left[written:]
+        except OSError:
+            self.close()
+            raise
+
+    def _rotate(self) -> None:
+        """Move the file to `.1`, that to `.2`, and so on; the oldest goes."""
+        self.close()
+        for number in range(self._keep, 0, -1):
+            older = self._path.with_name(f"{self._path.name}.{number}")
+            newer = self._path if number == 1 else self._path.with_name(f"{self._path.name}.{number - 1}")
+            if newer.exists():
+                newer.replace(older)
+        if self._keep == 0:
+            self._path.unlink(missing_ok=True)
+        self.rotations += 1
+
+
+class _Run:
+    """One life of the thread, from start to stop."""
+
+    def __init__(self, router: RecordSource, file: _File, interval_s: float) -> None:
+        self.pid = os.getpid()
+        self._router = router
+        self._file = file
+        self._interval_s = interval_s
+        _, self._cursor, _ = router.records_since(0, 0)  # of what went before, only what is still there is missed
+        self._ended = threading.Event()
+        self._draining = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="cachelb-records", daemon=True)
+        self._written = 0
+        self._lost = 0
+        self._failed = 0
+        self._errors = 0
+        self._missing = 0
+        self._last_error: str | None = None
+        self._is_failing = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread write the rest and end."""
+        self._ended.set()
+        self._thread.join(_JOIN_S)
+        if self._thread.is_alive():
+            _log.warning("the thread that writes records hangs in a write; it ends when that returns")
+
+    def stats(self) -> RecordsStats:
+        """Return the counters."""
+        return RecordsStats(
+            written=self._written,
+            lost=self._lost,
+            failed=self._failed,
+            errors=self._errors,
+            rotations=self._file.rotations,
+            last_error=self._last_error,
+        )
+
+    def drain(self) -> None:
+        """Write everything that finished so far."""
+        with self._draining:
+            while True:
+                records, self._cursor, lost = self._router.records_since(self._cursor, _CHUNK)
+                self._lost += lost
+                self._missing += lost
+                self._write(records)
+                if len(records) < _CHUNK:
+                    return
+
+    def _write(self, records: list[DecisionRecord]) -> None:
+        lines = [decision_line(record) for record in records]
+        if self._missing > 0:
+            lines.insert(0, lost_line(self._missing, time.time()))
+        if not lines:
+            return
+        try:
+            self._file.append(lines)
+        except OSError as error:
+            self._fail(error, len(records))
+            return
+        self._written += len(records)
+        self._missing = 0
+        if self._is_failing:
+            self._is_failing = False
+            _log.info("records can be written again")
+
+    def _fail(self, error: OSError, records: int) -> None:
+        """Count a failure; log the first of a row."""
+        self._errors += 1
+        self._failed += records
+        self._missing += records
+        self._last_error = f"{type(error).__name__}: {error.strerror or 'unknown'}"
+        if not self._is_failing:
+            self._is_failing = True
+            _log.error("records cannot be written and are lost until they can: %s", self._last_error)
+
+    def _work(self) -> None:
+        try:
+            ended = False
+            while not ended:
+                ended = self._ended.wait(self._interval_s)
+                self._drain_safely()
+        finally:
+            self._file.close()
+
+    def _drain_safely(self) -> None:
+        try:
+            self.drain()
+        except Exception as error:  # noqa: BLE001 - a router in trouble must not end the thread, and it is logged
+            self._errors += 1
+            self._last_error = type(error).__name__
+            if not self._is_failing:
+                self._is_failing = True
+                _log.exception("records cannot be read from the router")

@@ -1,0 +1,115 @@
+"""Reads record files, older ones first, and goes on past lines that are none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachelb.records.schema import SchemaError, read_line
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from cachelb.types import DecisionRecord
+
+_NAMED = 20
+_LONGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no record.
+
+    Attributes:
+        file: The file.
+        number: Its line number, from 1.
+        problem: What is wrong with it.
+
+    Example:
+        >>> str(BadLine("decisions.jsonl", 7, "not JSON"))
+        'decisions.jsonl:7: not JSON'
+    """
+
+    file: str
+    number: int
+    problem: str
+
+    def __str__(self) -> str:
+        """Name the line as compilers do."""
+        return f"{self.file}:{self.number}: {self.problem}"
+
+
+@dataclass(slots=True)
+class RecordFiles:
+    """Record files, and what was met in them so far. Read line by line: a file may be larger than memory.
+
+    Attributes:
+        files: The files, oldest first.
+        lines: Lines read.
+        lost: Records that the files themselves say are missing.
+        bad: Lines that are no records.
+        bad_lines: The first of them.
+    """
+
+    files: tuple[Path, ...]
+    lines: int = 0
+    lost: int = 0
+    bad: int = 0
+    bad_lines: list[BadLine] = field(default_factory=list)
+
+    def decisions(self) -> Iterator[DecisionRecord]:
+        """Read every record, and count everything else.
+
+        Yields:
+            The records, in the order of the files.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        for path in self.files:
+            with path.open("rb") as file:
+                for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
+                    self.lines += 1
+                    try:
+                        read = read_line(line)
+                    except SchemaError as error:
+                        self._count(BadLine(str(path), number, str(error)))
+                        continue
+                    if isinstance(read, int):
+                        self.lost += read
+                    else:
+                        yield read
+
+    def _count(self, line: BadLine) -> None:
+        self.bad += 1
+        if len(self.bad_lines) < _NAMED:
+            self.bad_lines.append(line)
+
+
+def read_records(path: str | os.PathLike[str]) -> RecordFiles:
+    """Find a record file and the older ones that rotation left beside it.
+
+    Args:
+        path: The file that is being written; `path.1`, `path.2` and so on are read before it.
+
+    Returns:
+        The files, still to be read.
+
+    Raises:
+        FileNotFoundError: There is neither the file nor an older one.
+    """
+    newest = Path(path)
+    older: list[tuple[int, Path]] = []
+    if newest.parent.is_dir():
+        pattern = re.compile(re.escape(newest.name) + r"\.([1-9]\d{0,5})")
+        found = ((pattern.fullmatch(sibling.name), sibling) for sibling in newest.parent.iterdir())
+        older.extend((int(match[1]), sibling) for match, sibling in found if match)
+    files = [sibling for _, sibling in sorted(older, reverse=True)]
+    if newest.exists():
+        files.append(newest)
+    if not files:
+        raise FileNotFoundError(2, "No such file or directory", str(newest))
+    return RecordFiles(tuple(files))

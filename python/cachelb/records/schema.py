@@ -1,0 +1,124 @@
+"""The lines of a record file.
+
+Every line is one JSON object with the fields `v`, the version of this schema, and `kind`:
+
+- `"decision"`: a finished request, with the attributes of `cachelb.types.DecisionRecord` under their names. `shadows`
+  is a list of objects with the attributes of `cachelb.types.ShadowPick`.
+- `"lost"`: `records` finished requests up to `time_s` are missing here, because they came faster than they could be
+  read, or because the file could not be written.
+
+A reader passes over fields it does not know; a change that such a reader would misunderstand gets another version.
+Nothing of a prompt, a session, a salt or an adapter is in a record, so none is in a file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from types import NoneType
+from typing import Any
+
+from cachelb.types import DecisionRecord, ShadowPick
+
+VERSION = 1
+"""Version of the schema, the field `v` of every line."""
+
+DECISION = "decision"
+LOST = "lost"
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "Reason": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "None": (NoneType,),
+}
+
+
+class SchemaError(ValueError):
+    """A line is no record; the text says what is wrong with it and repeats nothing of it but names."""
+
+
+def decision_line(record: DecisionRecord) -> str:
+    """Write a record as a line.
+
+    Args:
+        record: The record.
+
+    Returns:
+        The line, with its line break.
+    """
+    return _line({"v": VERSION, "kind": DECISION, **asdict(record)})
+
+
+def lost_line(records: int, time_s: float) -> str:
+    """Write that records are missing.
+
+    Args:
+        records: How many.
+        time_s: Until when, in seconds since the epoch.
+
+    Returns:
+        The line, with its line break.
+    """
+    return _line({"v": VERSION, "kind": LOST, "time_s": time_s, "records": records})
+
+
+def read_line(line: bytes) -> DecisionRecord | int:
+    """Read a line.
+
+    Args:
+        line: The line.
+
+    Returns:
+        The decision's record, or the number of records that are missing.
+
+    Raises:
+        SchemaError: It is no such line.
+    """
+    try:
+        row = json.loads(line)
+    except ValueError:  # of JSON or of UTF-8
+        raise SchemaError("not JSON") from None
+    except RecursionError:
+        raise SchemaError("nested too deep") from None
+    if not isinstance(row, dict):
+        raise SchemaError("not a JSON object")
+    if row.get("v") != VERSION:
+        raise SchemaError(f"not version {VERSION} of decision records")
+    match row.get("kind"):
+        case "decision":
+            shadows = row.get("shadows")
+            if not isinstance(shadows, list) or not all(isinstance(shadow, dict) for shadow in shadows):
+                raise SchemaError("field 'shadows' is missing or no list of objects")
+            picks = tuple(ShadowPick(**_values(ShadowPick, shadow)) for shadow in shadows)
+            return DecisionRecord(**_values(DecisionRecord, row), shadows=picks)
+        case "lost":
+            return int(_value("records", "int", row))
+    raise SchemaError("unknown kind of line")
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":")) + "\n"
+
+
+def _values(of: type[DecisionRecord | ShadowPick], row: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of a value type from a row."""
+    return {field.name: _value(field.name, str(field.type), row) for field in fields(of) if field.name != "shadows"}
+
+
+def _value(name: str, annotation: str, row: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever the field holds
+    """Take one field from a row, if it has the type that the annotation says."""
+    kinds = tuple(kind for part in annotation.split(" | ") for kind in _KINDS[part])
+    if name not in row:
+        raise SchemaError(f"field {name!r} is missing")
+    value = row[name]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise SchemaError(f"field {name!r} is {type(value).__name__}, not {annotation}")
+    if isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+        raise SchemaError(f"field {name!r} is out of range")
+    return value
+
+
+_LARGEST = 2.0**63

@@ -6,12 +6,14 @@ import click
 
 from cachelb.cli.config import config
 from cachelb.cli.demo import demo
+from cachelb.cli.explain import explain
 from cachelb.cli.replay import replay
 
 _EXAMPLES = """\b
 Examples:
   cachelb demo
   cachelb config gateway.toml --show
+  cachelb explain decisions.jsonl
   cachelb replay conversation_trace.jsonl.xz --policy cache-aware,random
 """
 
@@ -24,4 +26,5 @@ def app() -> None:
 
 app.add_command(config)
 app.add_command(demo)
+app.add_command(explain)
 app.add_command(replay)

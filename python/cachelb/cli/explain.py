@@ -1,0 +1,181 @@
+"""`cachelb explain`: why hits were lost, from decision records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cachelb.errors import did_you_mean
+from cachelb.records import read_records
+from cachelb.records.analysis import analyse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cachelb.records import RecordFiles
+    from cachelb.records.analysis import Analysis
+    from cachelb.types import DecisionRecord
+
+_PIPE_WIDTH = 160
+_EXAMPLES = """\b
+Examples:
+  cachelb explain decisions.jsonl
+  cachelb explain decisions.jsonl --worker http://gpu0:8000 --top 5
+  cachelb explain decisions-*.jsonl --json
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Causes to show.")
+@click.option("--worker", "workers", metavar="KEY", multiple=True, help="Only decisions for this worker; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the tables.")
+def explain(*, files: tuple[Path, ...], top: int, workers: tuple[str, ...], as_json: bool) -> None:
+    """Rank why prompt tokens were not served from a cache, from the decision records in FILE.
+
+    FILE is what cachelb.records.JsonlRecords writes; the older files that rotation left beside it (FILE.1, FILE.2) are
+    read too. Every token of a prompt is counted once: no candidate held it (prompt -> best), the picked worker did not
+    hold it (best -> selected), or its engine did not have it although the router believed so (selected -> engine).
+    """
+    found = _find(files)
+    keys: set[str] = set()
+    try:
+        analysis = analyse(_all(found, keys), frozenset(workers))
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+    for worker in workers:
+        if worker not in keys:
+            raise click.BadParameter(f"no decision for {worker!r}{did_you_mean(worker, keys)}", param_hint="--worker")
+    lines = sum(each.lines for each in found)
+    bad = sum(each.bad for each in found)
+    lost = sum(each.lost for each in found)
+    named = [line for each in found for line in each.bad_lines]
+    if not keys:
+        raise click.ClickException(f"no decision records in {lines} lines{_first(named)}")
+    if as_json:
+        document: dict[str, Any] = analysis.as_dict()
+        document["losses"] = document["losses"][:top]
+        document |= {"lines": lines, "bad_lines": bad, "missing_records": lost, "problems": list(map(str, named))}
+        click.echo(json.dumps(document, indent=2))
+        return
+    _print(analysis, top)
+    if lost:
+        click.echo(f"{lost:,} more requests were not recorded: they came too fast, or the file could not be written")
+    if bad:
+        click.echo(f"{bad:,} of {lines:,} lines are no records{_first(named)}", err=True)
+
+
+def _find(files: Sequence[Path]) -> list[RecordFiles]:
+    """Find the files and the older ones beside them, each once."""
+    found = []
+    given = set(files)
+    for file in files:
+        try:
+            records = read_records(file)
+        except OSError as error:
+            raise click.BadParameter(
+                f"no file {str(file)!r}; attach cachelb.records.JsonlRecords to a router to write one",
+                param_hint="FILE",
+            ) from error
+        records.files = tuple(each for each in records.files if each == file or each not in given)
+        given.update(records.files)
+        found.append(records)
+    return found
+
+
+def _all(found: Sequence[RecordFiles], keys: set[str]) -> Iterator[DecisionRecord]:
+    """Read every record, and note the workers."""
+    for records in found:
+        for record in records.decisions():
+            keys.add(record.key)
+            yield record
+
+
+def _first(named: Sequence[object]) -> str:
+    """Name the first bad line."""
+    return f", first {named[0]}" if named else ""
+
+
+def _print(analysis: Analysis, top: int) -> None:
+    """Print everything for people."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+    console.print(_funnel(analysis))
+    console.print(_losses(analysis, top))
+    if analysis.reported:
+        console.print(_disagreement(analysis))
+    else:
+        console.print("No engine reported cached tokens: pass cached_tokens= to on_complete() to see the last step.")
+    if analysis.shadows:
+        console.print(_shadows(analysis))
+    if analysis.left_out:
+        told = ", ".join(f"{count:,} {why}" for why, count in analysis.left_out.items())
+        console.print(Text(f"not counted: {told}", style="dim"))
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """Begin a table: text columns, then number columns."""
+    table = Table(title=title, title_justify="left")
+    for header in left:
+        table.add_column(header, overflow="fold")
+    for header in right:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _funnel(analysis: Analysis) -> Table:
+    """Show the steps from the prompt to the engine's cache."""
+    table = _table(f"Token funnel of {analysis.requests:,} requests", ["step"], ["tokens", "of prompt"])
+    steps = [
+        ("prompt", analysis.prompt_tokens),
+        ("held by the best candidate", analysis.best_matched_tokens),
+        ("held by the picked worker", analysis.selected_matched_tokens),
+    ]
+    if analysis.reported:
+        steps.append(("cached by its engine", analysis.engine_cached_tokens))
+    for name, tokens in steps:
+        table.add_row(name, f"{tokens:,}", _share(tokens, analysis.prompt_tokens))
+    return table
+
+
+def _losses(analysis: Analysis, top: int) -> Table:
+    """Rank the losses."""
+    table = _table("Lost tokens, the most first", ["step", "cause", "look at"], ["tokens", "of prompt", "requests"])
+    for loss in analysis.losses[:top]:
+        numbers = (f"{loss.tokens:,}", _share(loss.tokens, analysis.prompt_tokens), f"{loss.requests:,}")
+        table.add_row(loss.step, Text(loss.cause), loss.advice, *numbers)
+    return table
+
+
+def _disagreement(analysis: Analysis) -> Table:
+    """Show where router and engines disagree."""
+    numbers = ["requests", "believed", "reported", "engine had less", "engine had more"]
+    table = _table("Router and engines", ["worker"], numbers)
+    for key, worker in analysis.workers.items():
+        believed = _share(worker.matched_tokens, worker.prompt_tokens)
+        reported = _share(worker.cached_tokens, worker.prompt_tokens)
+        counts = (f"{worker.missing_tokens:,}", f"{worker.surplus_tokens:,}")
+        table.add_row(Text(key), f"{worker.requests:,}", believed, reported, *counts)
+    return table
+
+
+def _shadows(analysis: Analysis) -> Table:
+    """Compare the shadow policies."""
+    numbers = ["decisions", "agreed", "tokens held by its picks", "by the router's"]
+    table = _table("Shadow policies", ["policy"], numbers)
+    for policy, shadow in analysis.shadows.items():
+        agreed = _share(shadow.agreed, shadow.decisions)
+        held = (f"{shadow.matched_tokens:,}", f"{shadow.first_matched_tokens:,}")
+        table.add_row(Text(policy), f"{shadow.decisions:,}", agreed, *held)
+    return table
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"

@@ -74,5 +74,5 @@ $(VENV)/.group-%: pyproject.toml $(VENV)/.created
 	touch $@
 
 $(VENV)/.built: pyproject.toml $(RUST_SOURCES) $(VENV)/.created
-	$(BIN)/pip install --quiet --no-build-isolation --config-settings build-args=--locked --editable '.[cli,traces,testing,yaml]'
+	$(BIN)/pip install --quiet --no-build-isolation --config-settings build-args=--locked --editable '.[cli,otel,prometheus,traces,testing,yaml]'
 	touch $@

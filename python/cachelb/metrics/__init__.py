@@ -1,0 +1,24 @@
+"""A router's counters for Prometheus and OpenTelemetry, read when they are asked for. Nothing happens per request.
+
+Both know the same families, under `cachelb_` or `cachelb.`; `cachelb.metrics.families` lists them. The series of a
+worker vanish with it. Labels hold keys of workers and names of policies, never anything of a prompt or a session.
+
+Example:
+    >>> import cachelb
+    >>> from cachelb.metrics import PrometheusCollector
+    >>> from prometheus_client import CollectorRegistry, generate_latest
+    >>> registry = CollectorRegistry()
+    >>> router = cachelb.Router(["gpu0"])
+    >>> registry.register(PrometheusCollector(router))
+    >>> with router.select_worker(tokens=range(100)):
+    ...     page = generate_latest(registry).decode()
+    >>> print(*(line for line in page.splitlines() if line.startswith("cachelb_inflight")))
+    cachelb_inflight{dp_rank="",worker="gpu0"} 1.0
+"""
+
+from __future__ import annotations
+
+from cachelb.metrics.opentelemetry import instrument
+from cachelb.metrics.prometheus import PrometheusCollector
+
+__all__ = ["PrometheusCollector", "instrument"]

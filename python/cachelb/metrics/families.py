@@ -1,0 +1,235 @@
+"""What is measured: the metric families that every exporter shows, made of a router's statistics.
+
+| family | labels | counts |
+|---|---|---|
+| `funnel_requests` | | requests the funnel is over: completed, and the engine reported cached tokens |
+| `funnel_tokens` | `step` | their tokens: `prompt`, `best_matched`, `selected_matched`, `engine_cached` |
+| `decisions` | `policy`, `reason` | picks |
+| `requests` | `outcome` | requests that ended |
+| `abandoned` | | decisions dropped without being ended |
+| `no_worker` | | selections that found nobody |
+| `select_seconds` | | histogram of the time a selection takes |
+| `open_requests` | | requests booked and not ended |
+| `inflight`, `pending_prefill_tokens`, `decode_blocks`, `worker_weight` | worker | load by the router's book |
+| `worker_state` | worker, `state` | 1 for the state a worker is in |
+| `worker_report_age_seconds`, `worker_running`, `worker_waiting` | worker | what its engine reports, where it does |
+| `worker_queued_tokens`, `worker_kv_usage` | worker | likewise |
+| `index_blocks` | worker, `medium`, `state` | blocks a worker is believed to hold |
+| `index_bytes`, `memory_bytes` | | native memory |
+| `evictions` | `cause` | blocks that left the indexes |
+| `kv_dropped` | `reason` | what the indexes were told and could not take |
+| `shadow_decisions`, `shadow_agreed` | `policy` | decisions a shadow policy took too, and those it agreed with |
+| `shadow_matched_tokens`, `shadow_first_matched_tokens` | `policy` | tokens its picks held, and the router's |
+
+Worker stands for two labels: `worker`, its key, and `dp_rank`, empty for workers without data-parallel ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cachelb.types import Histogram, RouterStats, ShadowStats, WorkerStats
+
+Row: TypeAlias = "tuple[tuple[str, ...], float]"
+"""Values of the labels, and the value."""
+
+_WORKER = ("worker", "dp_rank")
+
+
+class Measured(Protocol):
+    """What the metrics come from; `cachelb.Router` is one."""
+
+    def stats(self) -> RouterStats:
+        """Return every counter."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric and its series.
+
+    Attributes:
+        name: Name without prefix and suffix.
+        kind: "counter" only ever grows, "gauge" is a state.
+        help: What it is.
+        unit: In the notation of OpenTelemetry (UCUM).
+        labels: Names of the labels.
+        rows: The series.
+
+    Example:
+        >>> Family("no_worker", "counter", "Selections that found nobody.", "{selection}", (), [((), 3)]).rows
+        [((), 3)]
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    unit: str
+    labels: tuple[str, ...]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """One metric that is a histogram of seconds.
+
+    Attributes:
+        name: Name without prefix and suffix.
+        help: What it is.
+        histogram: The buckets.
+    """
+
+    name: str
+    help: str
+    histogram: Histogram
+
+
+def durations(stats: RouterStats) -> Durations:
+    """Give the histogram of the selection times.
+
+    Args:
+        stats: A router's statistics.
+
+    Returns:
+        The histogram.
+    """
+    return Durations("select_seconds", "Time a selection takes that picks a worker.", stats.select_seconds)
+
+
+def families(stats: RouterStats) -> Iterator[Family]:
+    """Give every metric but the histogram. The list is the same every time; the series are those of the moment.
+
+    Args:
+        stats: A router's statistics.
+
+    Yields:
+        The families.
+
+    Example:
+        >>> import cachelb
+        >>> named = {family.name: family for family in families(cachelb.Router(["gpu0"]).stats())}
+        >>> named["inflight"].rows
+        [(('gpu0', ''), 0)]
+    """
+    yield from _of_requests(stats)
+    yield from _of_workers(stats.workers)
+    yield from _of_indexes(stats)
+    yield from _of_shadows(_named_apart(stats.shadows))
+
+
+def _of_requests(stats: RouterStats) -> Iterator[Family]:
+    funnel = stats.funnel
+    yield _counter(
+        "funnel_requests",
+        "Completed requests whose engine reported cached tokens.",
+        "{request}",
+        (),
+        [((), funnel.requests)],
+    )
+    steps = {
+        "prompt": funnel.prompt_tokens,
+        "best_matched": funnel.best_matched_tokens,
+        "selected_matched": funnel.selected_matched_tokens,
+        "engine_cached": funnel.engine_cached_tokens,
+    }
+    yield _counter(
+        "funnel_tokens",
+        "Prompt tokens of those requests: all, held by the best candidate, by the picked one, cached by its engine.",
+        "{token}",
+        ("step",),
+        _rows(steps),
+    )
+    yield _counter(
+        "decisions", "Picks by policy and reason.", "{decision}", ("policy", "reason"), list(stats.decisions.items())
+    )
+    yield _counter("requests", "Requests by how they ended.", "{request}", ("outcome",), _rows(stats.endings))
+    yield _counter(
+        "abandoned",
+        "Decisions dropped without being ended.",
+        "{decision}",
+        (),
+        [((), stats.endings.get("abandoned", 0))],
+    )
+    yield _counter("no_worker", "Selections that found nobody.", "{selection}", (), [((), stats.no_worker)])
+    yield _gauge("open_requests", "Requests booked and not ended.", "{request}", (), [((), stats.open_requests)])
+
+
+def _of_workers(workers: Sequence[WorkerStats]) -> Iterator[Family]:
+    known = [((worker.key, "" if worker.dp_rank is None else str(worker.dp_rank)), worker) for worker in workers]
+    for name, text, unit, attribute in (
+        ("inflight", "Requests booked and not ended.", "{request}", "inflight"),
+        ("pending_prefill_tokens", "Uncached tokens without a first token.", "{token}", "pending_prefill_tokens"),
+        ("decode_blocks", "Blocks of requests past their first token.", "{block}", "decode_blocks"),
+        ("worker_weight", "Relative capacity.", "1", "weight"),
+        ("worker_report_age_seconds", "Age of the engine's latest report.", "s", "report_age_s"),
+        ("worker_running", "Requests the engine computes, by its report.", "{request}", "running"),
+        ("worker_waiting", "Requests that wait in the engine, by its report.", "{request}", "waiting"),
+        ("worker_queued_tokens", "Tokens that wait in the engine, by its report.", "{token}", "queued_tokens"),
+        ("worker_kv_usage", "Part of the KV cache in use, by the engine's report.", "1", "kv_usage"),
+    ):
+        values = [(labels, getattr(worker, attribute)) for labels, worker in known]
+        yield _gauge(name, text, unit, _WORKER, [row for row in values if row[1] is not None])
+    states: list[Row] = [((*labels, worker.state), 1) for labels, worker in known]
+    yield _gauge("worker_state", "1 for the state a worker is in.", "1", (*_WORKER, "state"), states)
+    yield _gauge(
+        "index_blocks",
+        "Blocks a worker is believed to hold. Without events of its engine, all of them are speculative.",
+        "{block}",
+        (*_WORKER, "medium", "state"),
+        [
+            ((*labels, medium, "speculative"), blocks)
+            for labels, worker in known
+            for medium, blocks in worker.index_blocks.items()
+        ],
+    )
+
+
+def _of_indexes(stats: RouterStats) -> Iterator[Family]:
+    yield _gauge("index_bytes", "Bytes of the block indexes.", "By", (), [((), stats.index_bytes)])
+    yield _gauge("memory_bytes", "Bytes of native memory.", "By", (), [((), stats.memory_bytes)])
+    yield _counter(
+        "evictions", "Blocks that left the indexes, by cause.", "{block}", ("cause",), _rows(stats.evictions)
+    )
+    yield _counter(
+        "kv_dropped",
+        "What the indexes were told and could not take.",
+        "{change}",
+        ("reason",),
+        _rows(stats.dropped),
+    )
+
+
+def _of_shadows(shadows: Mapping[str, ShadowStats]) -> Iterator[Family]:
+    for name, text, unit, attribute in (
+        ("shadow_decisions", "Decisions a shadow policy took too.", "{decision}", "decisions"),
+        ("shadow_agreed", "Those in which it picked the same worker.", "{decision}", "agreed"),
+        ("shadow_matched_tokens", "Tokens its picks held.", "{token}", "matched_tokens"),
+        ("shadow_first_matched_tokens", "Tokens the router's picks held.", "{token}", "first_matched_tokens"),
+    ):
+        rows: list[Row] = [((policy,), getattr(shadow, attribute)) for policy, shadow in shadows.items()]
+        yield _counter(name, text, unit, ("policy",), rows)
+
+
+def _named_apart(shadows: Sequence[ShadowStats]) -> dict[str, ShadowStats]:
+    """Number shadows of the same policy, which differ in their options: two series must not have the same labels."""
+    named: dict[str, ShadowStats] = {}
+    for shadow in shadows:
+        same = sum(other.policy == shadow.policy for other in named.values())
+        named[f"{shadow.policy}#{same + 1}" if same else shadow.policy] = shadow
+    return named
+
+
+def _rows(values: Mapping[str, float]) -> list[Row]:
+    return [((label,), value) for label, value in values.items()]
+
+
+def _counter(name: str, text: str, unit: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Family:
+    return Family(name, "counter", text, unit, labels, rows)
+
+
+def _gauge(name: str, text: str, unit: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Family:
+    return Family(name, "gauge", text, unit, labels, rows)

@@ -1,0 +1,100 @@
+"""Observable instruments of OpenTelemetry."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from cachelb.metrics.families import Family, durations, families
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+    from cachelb.metrics.families import Measured
+    from cachelb.types import RouterStats
+
+
+def instrument(router: Measured, meter: Meter) -> None:
+    """Show a router through a meter. Needs the extra `cachelb[otel]`, which is the API; the SDK is your choice.
+
+    Every instrument is observable: it reads the router when a reader collects. OpenTelemetry has no observable
+    histogram, so the selection times are three counters: `cachelb.select_seconds.count`, `.sum`, and `.bucket` with the
+    attribute `le`, cumulated as Prometheus does. The meter does not keep the router alive; once it is gone, nothing is
+    shown.
+
+    Args:
+        router: The router to show.
+        meter: Where the instruments belong, such as `opentelemetry.metrics.get_meter("cachelb")`.
+
+    Raises:
+        ModuleNotFoundError: The extra is not installed.
+
+    Example:
+        >>> import cachelb
+        >>> from cachelb.metrics import instrument
+        >>> from opentelemetry.metrics import get_meter
+        >>> router = cachelb.Router(["gpu0"])
+        >>> instrument(router, get_meter("cachelb"))
+    """
+    try:
+        from opentelemetry.metrics import Observation
+    except ModuleNotFoundError as error:
+        text = "instrument() needs opentelemetry-api: pip install 'cachelb[otel]'"
+        raise ModuleNotFoundError(text, name=error.name) from error
+    snapshot = _Snapshot(router)
+    for family in _families(router.stats()):
+        create = meter.create_observable_counter if family.kind == "counter" else meter.create_observable_gauge
+        callback = _callback(snapshot, family.name, Observation)
+        create(f"cachelb.{family.name}", callbacks=[callback], unit=family.unit, description=family.help)
+
+
+def _callback(
+    snapshot: _Snapshot, name: str, observation: type[Observation]
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_options: CallbackOptions) -> Iterable[Observation]:
+        family = snapshot.family(name)
+        if family is None:
+            return []
+        return [
+            observation(value, {label: text for label, text in zip(family.labels, labels, strict=True) if text})
+            for labels, value in family.rows
+        ]
+
+    return observe
+
+
+class _Snapshot:
+    """The statistics that the instruments of one collection share.
+
+    Instruments are asked one by one. The first to ask a second time begins the next collection.
+    """
+
+    def __init__(self, router: Measured) -> None:
+        self._router = weakref.ref(router)
+        self._lock = threading.Lock()
+        self._unread: dict[str, Family] = {}
+
+    def family(self, name: str) -> Family | None:
+        """Return a family as of this collection, None if the router is gone."""
+        with self._lock:
+            if name not in self._unread:
+                router = self._router()
+                if router is None:
+                    return None
+                self._unread = {family.name: family for family in _families(router.stats())}
+            return self._unread.pop(name)
+
+
+def _families(stats: RouterStats) -> Iterator[Family]:
+    yield from families(stats)
+    told = durations(stats)
+    histogram = told.histogram
+    counts = [sum(histogram.counts[: i + 1]) for i in range(len(histogram.counts))]
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    buckets = [((bound,), float(count)) for bound, count in zip(bounds, counts, strict=True)]
+    yield Family(f"{told.name}.bucket", "counter", f"{told.help} By upper bound.", "{selection}", ("le",), buckets)
+    yield Family(f"{told.name}.count", "counter", f"{told.help} How many.", "{selection}", (), [((), counts[-1])])
+    yield Family(f"{told.name}.sum", "counter", f"{told.help} Sum.", "s", (), [((), histogram.sum)])

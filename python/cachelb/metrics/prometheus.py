@@ -1,0 +1,71 @@
+"""A collector for Prometheus registries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cachelb.metrics.families import durations, families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from cachelb.metrics.families import Measured
+
+
+class PrometheusCollector:
+    """Shows a router on a metrics page. Needs the extra `cachelb[prometheus]`.
+
+    Register it once: `prometheus_client.REGISTRY.register(PrometheusCollector(router))`. The router is read when the
+    page is. For several routers in one process, use a registry for each.
+
+    Example:
+        >>> import cachelb
+        >>> collector = PrometheusCollector(cachelb.Router(["gpu0"]))
+        >>> [metric.name for metric in collector.collect()][:2]
+        ['cachelb_funnel_requests', 'cachelb_funnel_tokens']
+    """
+
+    def __init__(self, router: Measured) -> None:
+        """Keep the router.
+
+        Args:
+            router: The router to show.
+
+        Raises:
+            ModuleNotFoundError: The extra is not installed.
+        """
+        try:
+            import prometheus_client.core
+        except ModuleNotFoundError as error:
+            raise _missing(error) from error
+        self._core = prometheus_client.core
+        self._router = router
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the router; called by the registry.
+
+        Yields:
+            Every metric.
+        """
+        stats = self._router.stats()
+        for family in families(stats):
+            kind = self._core.CounterMetricFamily if family.kind == "counter" else self._core.GaugeMetricFamily
+            metric: Metric = kind(f"cachelb_{family.name}", family.help, labels=family.labels)
+            for labels, value in family.rows:
+                metric.add_metric(labels, value)  # type: ignore[attr-defined]  # both kinds have it, Metric has not
+            yield metric
+        told = durations(stats)
+        histogram = self._core.HistogramMetricFamily(f"cachelb_{told.name}", told.help)
+        buckets, total = [], 0
+        for bound, count in zip((*told.histogram.bounds, float("inf")), told.histogram.counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+        histogram.add_metric((), buckets, told.histogram.sum)
+        yield histogram
+
+
+def _missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    text = "PrometheusCollector needs prometheus-client: pip install 'cachelb[prometheus]'"
+    return ModuleNotFoundError(text, name=error.name)

@@ -1,0 +1,241 @@
+"""Metrics of a router, through the real clients: names, values, series that vanish, nothing per request."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from cachelb import Router
+from cachelb.metrics import PrometheusCollector, instrument
+from cachelb.metrics.families import families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def router() -> Router[str]:
+    return Router(["a", "b"], policy="cache-aware", seed=1, shadow=["random", "random"])
+
+
+@pytest.fixture
+def registry(router: Router[str]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(router))
+    return registry
+
+
+def scrape(registry: CollectorRegistry) -> Samples:
+    page = generate_latest(registry).decode()
+    return {
+        (sample.name, frozenset((k, v) for k, v in sample.labels.items() if v)): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def of(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+def exercise(router: Router[str]) -> Any:
+    router.select_worker(tokens=range(100)).on_complete(cached_tokens=0)
+    router.select_worker(tokens=range(100)).on_complete(cached_tokens=90)
+    router.select_worker(tokens=range(500, 600)).on_error(500)
+    router.update_load("a", running=3, waiting=1, kv_usage=0.5)
+    router.set_ready("b", False)
+    return router.select_worker(tokens=range(64), among=["a"])
+
+
+def test_the_page_says_what_happened(router: Router[str], registry: CollectorRegistry) -> None:
+    open_decision = exercise(router)
+    page = scrape(registry)
+    for name, labels, value in (
+        ("cachelb_funnel_requests_total", {}, 2),
+        ("cachelb_funnel_tokens_total", {"step": "prompt"}, 200),
+        ("cachelb_funnel_tokens_total", {"step": "best_matched"}, 96),
+        ("cachelb_funnel_tokens_total", {"step": "selected_matched"}, 96),
+        ("cachelb_funnel_tokens_total", {"step": "engine_cached"}, 90),
+        ("cachelb_decisions_total", {"policy": "cache-aware", "reason": "prefix"}, 1),
+        ("cachelb_requests_total", {"outcome": "completed"}, 2),
+        ("cachelb_requests_total", {"outcome": "failed"}, 1),
+        ("cachelb_abandoned_total", {}, 0),
+        ("cachelb_no_worker_total", {}, 0),
+        ("cachelb_open_requests", {}, 1),
+        ("cachelb_inflight", {"worker": "a"}, 1),
+        ("cachelb_inflight", {"worker": "b"}, 0),
+        ("cachelb_worker_running", {"worker": "a"}, 3),
+        ("cachelb_worker_kv_usage", {"worker": "a"}, 0.5),
+        ("cachelb_worker_state", {"worker": "a", "state": "ready"}, 1),
+        ("cachelb_worker_state", {"worker": "b", "state": "not ready"}, 1),
+        ("cachelb_evictions_total", {"cause": "failed"}, 6),
+        ("cachelb_kv_dropped_total", {"reason": "conflict"}, 0),
+        ("cachelb_shadow_decisions_total", {"policy": "random"}, 4),
+        ("cachelb_shadow_decisions_total", {"policy": "random#2"}, 4),
+        ("cachelb_select_seconds_count", {}, 4),
+        ("cachelb_select_seconds_bucket", {"le": "+Inf"}, 4),
+    ):
+        assert page[of(name, **labels)] == value, (name, labels)
+    blocks = router.stats().workers[0].index_blocks
+    assert page[of("cachelb_index_blocks", worker="a", medium="gpu", state="speculative")] == blocks["gpu"]
+    assert of("cachelb_worker_running", worker="b") not in page
+    assert page[of("cachelb_index_bytes")] > 0
+    open_decision.cancel()
+
+
+def test_buckets_add_up(router: Router[str], registry: CollectorRegistry) -> None:
+    for _ in range(20):
+        router.select_worker().cancel()
+    page = scrape(registry)
+    histogram = router.stats().select_seconds
+    cumulated = [page[of("cachelb_select_seconds_bucket", le=str(bound))] for bound in histogram.bounds]
+    assert cumulated == [sum(histogram.counts[: i + 1]) for i in range(len(histogram.bounds))]
+    assert page[of("cachelb_select_seconds_sum")] == histogram.sum
+    assert page[of("cachelb_select_seconds_count")] == 20
+
+
+def test_the_page_is_valid_openmetrics_too(router: Router[str], registry: CollectorRegistry) -> None:
+    exercise(router).cancel()
+    page = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call]  # typed in part
+    assert page.endswith("# EOF\n")
+    assert 'cachelb_requests_total{outcome="completed"} 2.0' in page
+
+
+def test_the_series_of_a_removed_worker_vanish(router: Router[str], registry: CollectorRegistry) -> None:
+    exercise(router).cancel()
+    assert any(("worker", "b") in labels for _, labels in scrape(registry))
+    router.remove_worker("b")
+    assert not any(("worker", "b") in labels for _, labels in scrape(registry))
+
+
+def test_ranks_of_a_worker_are_told_apart(registry: CollectorRegistry, router: Router[str]) -> None:
+    router.add_worker("c", dp_size=2)
+    page = scrape(registry)
+    assert page[of("cachelb_inflight", worker="c", dp_rank="0")] == 0
+    assert page[of("cachelb_inflight", worker="c", dp_rank="1")] == 0
+
+
+def test_every_family_has_its_own_name_and_one_row_per_set_of_labels(router: Router[str]) -> None:
+    exercise(router).cancel()
+    told = list(families(router.stats()))
+    assert len({family.name for family in told}) == len(told)
+    for family in told:
+        labels = [row[0] for row in family.rows]
+        assert len(set(labels)) == len(labels), family.name
+        assert all(len(values) == len(family.labels) for values in labels), family.name
+
+
+def test_nothing_is_read_until_somebody_asks() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.router = Router(["a"])
+            self.reads = 0
+
+        def stats(self) -> Any:
+            self.reads += 1
+            return self.router.stats()
+
+    counting = Counting()
+    collector = PrometheusCollector(counting)
+    reader = InMemoryMetricReader()
+    instrument(counting, MeterProvider([reader]).get_meter("cachelb"))
+    before = counting.reads
+    counting.router.select_worker().on_complete()
+    assert counting.reads == before
+    list(collector.collect())
+    assert counting.reads == before + 1
+    for collection in (2, 3):
+        reader.collect()
+        assert counting.reads == before + collection
+
+
+# --- OpenTelemetry ---
+
+
+@pytest.fixture
+def reader(router: Router[str]) -> Iterator[InMemoryMetricReader]:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    instrument(router, provider.get_meter("cachelb"))
+    yield reader
+    provider.shutdown()
+
+
+def collect(reader: InMemoryMetricReader) -> Samples:
+    data = reader.get_metrics_data()
+    found: Samples = {}
+    if data is None:
+        return found
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                for point in metric.data.data_points:
+                    labels = frozenset((key, str(value)) for key, value in (point.attributes or {}).items())
+                    found[metric.name, labels] = point.value  # type: ignore[union-attr]  # none is a histogram
+    return found
+
+
+def test_opentelemetry_says_the_same_as_prometheus(
+    router: Router[str], registry: CollectorRegistry, reader: InMemoryMetricReader
+) -> None:
+    exercise(router).cancel()
+    prometheus = {
+        (name.removesuffix("_total").replace("cachelb_", "cachelb.", 1), labels): value
+        for (name, labels), value in scrape(registry).items()
+        if "age_seconds" not in name
+    }
+    for suffix in ("bucket", "count", "sum"):
+        prometheus = {
+            (name.replace(f"select_seconds_{suffix}", f"select_seconds.{suffix}"), labels): value
+            for (name, labels), value in prometheus.items()
+        }
+    opentelemetry = {key: value for key, value in collect(reader).items() if "age_seconds" not in key[0]}
+    assert opentelemetry == prometheus
+
+
+def test_series_of_a_removed_worker_vanish_there_too(router: Router[str], reader: InMemoryMetricReader) -> None:
+    assert any(("worker", "b") in labels for _, labels in collect(reader))
+    router.remove_worker("b")
+    assert not any(("worker", "b") in labels for _, labels in collect(reader))
+
+
+def test_a_meter_does_not_keep_a_router_alive() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    router = Router(["a"])
+    instrument(router, provider.get_meter("cachelb"))
+    assert collect(reader)
+    del router
+    assert collect(reader) == {}
+    provider.shutdown()
+
+
+# --- without the extras ---
+
+
+@pytest.mark.parametrize(
+    ("blocked", "code", "extra"),
+    [
+        ("prometheus_client", "m.PrometheusCollector(router)", "prometheus"),
+        ("opentelemetry", "m.instrument(router, None)", "otel"),
+    ],
+)
+def test_a_missing_extra_is_named(blocked: str, code: str, extra: str) -> None:
+    program = (
+        f"import sys; sys.modules[{blocked!r}] = None\n"
+        "import cachelb, cachelb.metrics as m\n"
+        "router = cachelb.Router(['a'])\n"
+        f"try:\n    {code}\nexcept ModuleNotFoundError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert f"pip install 'cachelb[{extra}]'" in done.stdout

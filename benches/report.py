@@ -40,6 +40,10 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/record_request/32768/list/known", 65.0),
     (r"python/select_worker/512/", 5.0),
     (r"python/select_worker/131072/known", 50.0),
+    (r"python/router/1024/", 20.0),
+    (r"python/router/64/text-8192", 15.0),
+    (r"python/router/64/custom", 30.0),
+    (r"python/router/64/(?!messages)", 6.0),
     (r"python/import", 30.0),
     (r"wheel", 2.0),
 )

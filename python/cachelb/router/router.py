@@ -61,7 +61,7 @@ class Router(NativeRouter[W]):
         hash_seed: int | None = None,
         replicas: int = 1,
         clock: Callable[[], float] | None = None,
-        prefill_policy: str | Policy = "least-loaded",
+        prefill_policy: str | Policy = "prefill-times-batch",
         decode_policy: str | Policy | None = None,
         pd_uncached_token_threshold: int = 0,
         pd_fallback: bool = False,

@@ -192,6 +192,8 @@ impl Selector {
     ) -> Result<Pick> {
         let (choice, mut pick) = (decided.choice, decided.pick);
         let worker = offers[pick.offer].id.ok_or(Error::NoCandidate)?;
+        // Before the booking, so that every number is what the rule saw.
+        self.trace(offers, decided, request);
         let pool = &mut self.pools[request.pool.0 as usize];
         let work = Work {
             prompt_tokens: request.prompt_tokens,
@@ -207,7 +209,6 @@ impl Selector {
         }
         place(pool, worker, booking, request)?;
         let shadows = self.settle(offers, decided, request, booking);
-        self.trace(offers, decided, request);
         self.ledger.decided(&pick, &shadows);
         self.remember(offers, &pick, request, booking, shadows);
         self.housekeep(offers.len(), request.now);

@@ -1,0 +1,88 @@
+"""What one call of the router costs. Each call is timed alone; medians are read by `report.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from cachelb import Router
+from cachelb.policies import POLICIES
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    from cachelb import Decision
+
+KNOWN = 4_000
+IN_FLIGHT = 128
+ROUNDS = 5_000
+OPTIONS: dict[str, dict[str, Any]] = {"session": {"base": "cache-aware"}}
+
+
+def label(benchmark: BenchmarkFixture, name: str, note: str) -> None:
+    """Name the row in the report."""
+    benchmark.extra_info.update(id=f"python/router/{name}", note=note)
+
+
+def run(benchmark: BenchmarkFixture, router: Router[str], requests: list[dict[str, Any]], rounds: int = ROUNDS) -> None:
+    """Time selections of one request after another with `IN_FLIGHT` bookings open."""
+    for request in requests:
+        router.select_worker(**request).on_complete()
+    order = iter(np.random.default_rng(2).integers(0, len(requests), rounds + IN_FLIGHT + 1_000).tolist())
+    open_: list[Decision[str]] = [router.select_worker(**requests[next(order)]) for _ in range(IN_FLIGHT)]
+    select = router.select_worker
+
+    def setup() -> tuple[tuple[()], dict[str, Any]]:
+        oldest = open_.pop(0)
+        oldest.on_first_token()
+        oldest.on_complete()
+        return (), requests[next(order)]
+
+    def timed(**request: Any) -> None:  # noqa: ANN401 - the arguments of a selection
+        open_.append(select(**request))
+
+    benchmark.pedantic(timed, setup=setup, rounds=rounds, warmup_rounds=100)
+    assert router.stats().open_requests == IN_FLIGHT
+
+
+def prompts(count: int = KNOWN) -> list[dict[str, Any]]:
+    """Draw requests of 512 tokens in a buffer, an eighth of them with a session."""
+    random = np.random.default_rng(1)
+    tokens = [random.integers(0, 128_000, 512, dtype=np.uint32) for _ in range(count)]
+    return [{"tokens": t} | ({"session": f"s{i}"} if i % 8 == 0 else {}) for i, t in enumerate(tokens)]
+
+
+def fleet(workers: int, **options: Any) -> Router[str]:  # noqa: ANN401 - the arguments of a router
+    """Build a router over that many workers."""
+    names = [f"http://gpu{index}:8000" for index in range(workers)]
+    return Router(names, seed=1, hash_seed=1, **options)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policy(benchmark: BenchmarkFixture, policy: str) -> None:
+    """Select among 64 workers for one of many known 512-token prompts, by every policy."""
+    label(benchmark, f"64/{policy}", f"512-token buffer, {KNOWN} prompts known, {IN_FLIGHT} in flight")
+    run(benchmark, fleet(64, policy=policy, **OPTIONS.get(policy, {})), prompts())
+
+
+def test_large_fleet(benchmark: BenchmarkFixture) -> None:
+    """Select among 1,024 workers."""
+    label(benchmark, "1024/cache-aware", "512-token buffer")
+    run(benchmark, fleet(1_024), prompts())
+
+
+def test_text(benchmark: BenchmarkFixture) -> None:
+    """Select for a text of 8,192 characters."""
+    letters = np.random.default_rng(1).integers(97, 123, (400, 8_192), dtype=np.uint8)
+    label(benchmark, "64/text-8192", "8,192 ASCII characters, 400 texts known")
+    run(benchmark, fleet(64), [{"text": row.tobytes().decode()} for row in letters])
+
+
+def test_messages(benchmark: BenchmarkFixture) -> None:
+    """Select for a chat of 20 messages, 8,000 characters in all."""
+    letters = np.random.default_rng(1).integers(97, 123, (400, 20, 400), dtype=np.uint8)
+    chats = [[{"role": "user", "content": row.tobytes().decode()} for row in chat] for chat in letters]
+    label(benchmark, "64/messages-20", "20 messages of 400 characters, 400 chats known")
+    run(benchmark, fleet(64), [{"messages": chat} for chat in chats])

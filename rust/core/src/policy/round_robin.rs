@@ -92,7 +92,11 @@ impl Rule for RoundRobin {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        (!weights_are_equal(view.rows)).then(|| self.credit(&view.rows[row]))
+        // There are no credits while weights are equal.
+        let row = &view.rows[row];
+        self.credits
+            .get(&row.order)
+            .map(|credit| credit + row.weight)
     }
 
     fn higher_is_better(&self) -> bool {

@@ -105,6 +105,11 @@ pub trait Rule: Debug + Send {
         None
     }
 
+    /// Whether scores are cheap enough to keep those of every decision; if not, only an explanation asks for them.
+    fn scored_in_passing(&self) -> bool {
+        true
+    }
+
     /// Whether a higher [`Rule::score`] is better.
     fn higher_is_better(&self) -> bool {
         false

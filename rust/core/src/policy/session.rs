@@ -253,6 +253,14 @@ impl Rule for Session {
         }
     }
 
+    fn scored_in_passing(&self) -> bool {
+        match &self.base {
+            _ if self.settings.mode == SessionMode::Hash => false,
+            Some(base) => base.scored_in_passing(),
+            None => true,
+        }
+    }
+
     fn higher_is_better(&self) -> bool {
         let base = self.base.as_ref();
         base.is_some_and(|base| base.higher_is_better())

@@ -276,6 +276,7 @@ impl Selector {
             request,
         );
         let rule = pool.rule(request.wanted);
+        let scored = limit == usize::MAX || rule.scored_in_passing();
         let mut see = |offer: &Offer, row: Option<(usize, &Candidate)>, picked| {
             seen.push(match row {
                 None => Seen::absent(Arc::clone(&offer.name), offer.standing),
@@ -289,7 +290,7 @@ impl Selector {
                     pending_prefill_tokens: row.pending_prefill_tokens,
                     decode_blocks: view.load(row).decode_blocks,
                     weight: row.weight,
-                    score: Known::from(rule.score(&view, at)),
+                    score: Known::from(scored.then(|| rule.score(&view, at)).flatten()),
                 },
             });
         };

@@ -273,23 +273,39 @@ class Router(NativeRouter[W]):
     def learn_worker(self, worker: W | str, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
         """Take in what a load source found out about a worker.
 
+        An engine with smaller blocks than the router's is fine if they divide them: whole blocks of the router's are
+        credited. With larger ones the router would credit tokens that the engine does not reuse.
+
         Args:
             worker: The worker or its key.
-            kv_blocks: Blocks its KV cache holds.
+            kv_blocks: Blocks its KV cache holds, of `block_size` tokens if that is given.
             block_size: Tokens per block of its engine.
 
         Raises:
             UnknownWorkerError: It is not registered.
-            ValueError: The block size is not the router's.
+            ValueError: The engine's block size does not fit the router's; the message names both.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(["gpu0"], block_size=16)
+            >>> router.learn_worker("gpu0", kv_blocks=4_000, block_size=4)
+            >>> router.learn_worker("gpu0", block_size=64)
+            Traceback (most recent call last):
+            ValueError: the engine of worker 'gpu0' has blocks of 64 tokens, the router of 16: ...
         """
-        if block_size is not None and block_size not in self._block_sizes(worker):
-            sizes = " or ".join(map(str, sorted(self._block_sizes(worker))))
-            raise ValueError(
-                f"worker {self.key_of(worker)!r} has blocks of {block_size} tokens, the router of {sizes}: "
-                f"build the router with block_size={block_size}"
-            )
+        sizes = self._block_sizes(worker)
+        own = min(sizes)
+        if block_size is not None:
+            fitting = [size for size in sizes if block_size > 0 and size % block_size == 0]
+            if not fitting:
+                named = " or ".join(map(str, sorted(sizes)))
+                raise ValueError(
+                    f"the engine of worker {self.key_of(worker)!r} has blocks of {block_size} tokens, the router of "
+                    f"{named}: build it with block_size={block_size}"
+                )
+            own = min(fitting)
         if kv_blocks is not None:
-            self._set_kv_blocks(worker, kv_blocks)
+            self._set_kv_blocks(worker, max(1, kv_blocks * (block_size or own) // own))
 
     # --- selection ---
 

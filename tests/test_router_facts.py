@@ -1,0 +1,79 @@
+"""Facts about workers that load sources find out: capacity and block size."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachelb import Router, UnknownWorkerError
+
+
+def prompts(count: int, blocks: int = 4) -> list[list[int]]:
+    return [[n * 1_000 + i for i in range(blocks * 16)] for n in range(count)]
+
+
+def test_a_learnt_capacity_bounds_what_a_worker_is_believed_to_hold() -> None:
+    router = Router(["gpu0"], seed=1)
+    for tokens in prompts(10):
+        router.select_worker(tokens=tokens).on_complete()
+    assert router.block_count("gpu0") == 40
+    router.learn_worker("gpu0", kv_blocks=12, block_size=16)
+    assert router.block_count("gpu0") == 12
+    for tokens in prompts(10):
+        router.select_worker(tokens=tokens).on_complete()
+        assert router.block_count("gpu0") <= 12
+
+
+@pytest.mark.parametrize(("block_size", "kv_blocks", "held"), [(16, 8, 8), (8, 16, 8), (1, 128, 8), (None, 8, 8)])
+def test_capacity_is_counted_in_the_blocks_of_the_engine(block_size: int | None, kv_blocks: int, held: int) -> None:
+    router = Router(["gpu0"], seed=1, block_size=16)
+    router.learn_worker("gpu0", kv_blocks=kv_blocks, block_size=block_size)
+    for tokens in prompts(5):
+        router.select_worker(tokens=tokens).on_complete()
+    assert router.block_count("gpu0") == held
+
+
+@pytest.mark.parametrize("block_size", [32, 64, 24, 0])
+def test_a_block_size_that_does_not_fit_is_refused_with_both_named(block_size: int) -> None:
+    router = Router(["gpu0"], block_size=16)
+    with pytest.raises(ValueError, match=f"{block_size} tokens, the router of 16"):
+        router.learn_worker("gpu0", kv_blocks=5, block_size=block_size)
+
+
+def test_each_model_has_its_own_block_size() -> None:
+    router: Router[str] = Router(block_size=16, models={"long": 64})
+    router.add_worker("gpu0", models=["long"])
+    router.add_worker("gpu1")
+    router.learn_worker("gpu0", block_size=64)
+    router.learn_worker("gpu1", block_size=64)
+    with pytest.raises(ValueError, match="128 tokens, the router of 64"):
+        router.learn_worker("gpu0", block_size=128)
+    first = router.select_worker(tokens=range(640), model="long")
+    again = router.select_worker(tokens=range(640), model="long", among=[first.worker])
+    assert again.matched_tokens == 9 * 64
+
+
+def test_models_never_share_prefixes() -> None:
+    router = Router(["gpu0", "gpu1"], seed=1, models={"a": 16})
+    router.add_worker("gpu2", models=["b"])
+    names: list[str | None] = ["a", "b", "x", "y", None]
+    for name in names:
+        decision = router.select_worker(tokens=range(320), model=name)
+        assert decision.best_matched_tokens == 0, name
+    for name in names:
+        assert router.select_worker(tokens=range(320), model=name).best_matched_tokens == 304, name
+
+
+def test_a_worker_of_one_model_gets_no_request_of_another() -> None:
+    router: Router[str] = Router(seed=1)
+    router.add_worker("gpu0", models=["a"])
+    router.add_worker("gpu1", models=["b"])
+    assert {router.select_worker(tokens=range(64), model="b").worker for _ in range(20)} == {"gpu1"}
+    assert {row.key: row.state for row in router.explain(model="a").candidates} == {
+        "gpu0": "available",
+        "gpu1": "not serving the model",
+    }
+
+
+def test_facts_of_an_unknown_worker_are_an_error() -> None:
+    with pytest.raises(UnknownWorkerError, match="gpu9"):
+        Router(["gpu0"]).learn_worker("gpu9", kv_blocks=5)

@@ -381,8 +381,8 @@ def test_bad_options_are_named(name: str, options: dict[str, Any], error: type, 
 )
 def test_names_and_aliases_make_the_policy(name: str, cls: type) -> None:
     policy = policies.make(name)
-    assert type(policy) is cls
     assert policies.POLICIES[policy.name] is cls
+    assert type(policy) is cls
 
 
 def test_the_seeds_spelling_of_the_capacity_is_accepted() -> None:

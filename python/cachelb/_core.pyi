@@ -16,10 +16,12 @@ from cachelb.types import Outcome, Reason, Tokens
 __all__ = [
     "BlockTracker",
     "Decision",
+    "FleetView",
     "Match",
     "Namespace",
     "NativePolicy",
     "NativeRouter",
+    "RequestView",
     "hash_blocks",
     "hash_text",
 ]
@@ -164,6 +166,106 @@ class Decision(Generic[_W]):
         self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> bool: ...
 
+@final
+class RequestView:
+    """What a request is, as far as routing goes. Nothing in it tells what the prompt or the session says."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt, 0 if unknown."""
+    @property
+    def total_blocks(self) -> int:
+        """Full blocks of the prompt."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the prompt itself was given, not only its length."""
+    @property
+    def session(self) -> int | None:
+        """Hash of the session's key, or None. Routers with equal `hash_seed` agree on it."""
+    @property
+    def key(self) -> int | None:
+        """Hash of the session's key; without one, of the prompt's head if the policy needs "session"; else None."""
+    @property
+    def tenant(self) -> str | None:
+        """Who asks."""
+    @property
+    def priority(self) -> int:
+        """Higher is served first where requests wait."""
+    @property
+    def model(self) -> str | None:
+        """Name of the model."""
+    @property
+    def lora(self) -> str | None:
+        """Name of the adapter."""
+    @property
+    def max_output_tokens(self) -> int | None:
+        """Output tokens at most."""
+    @property
+    def expected_output_tokens(self) -> int | None:
+        """Output tokens to expect."""
+    @property
+    def attempt(self) -> int:
+        """How often this request was tried before."""
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing will be booked. Whoever keeps a state leaves it as it is then."""
+    def random(self) -> float:
+        """Draw a number in [0, 1) from the router's generator: equal seeds and calls give equal draws."""
+    def randrange(self, n: int) -> int:
+        """Draw a number from 0 to `n` - 1 from the same generator.
+
+        Raises:
+            TypeError: `n` is not an int.
+            ValueError: `n` is below 1 or over 4294967295.
+        """
+
+@final
+class FleetView:
+    """The candidates of one request, as columns: cell `i` of each belongs to candidate `i`.
+
+    Counts are int64, all else is float64:
+
+    - `overlap_blocks`: leading blocks of the request the worker holds.
+    - `matched_tokens`, `uncached_tokens`: prompt tokens it need not, and has to, compute.
+    - `inflight`: requests booked and not finished.
+    - `pending_prefill_tokens`: uncached prompt tokens of those without a first token.
+    - `decode_blocks`: blocks of those past their first token.
+    - `dispatched_tokens`: uncached prompt tokens booked since the latest report.
+    - `weight`: relative capacity, slow start included.
+    - `last_cold_pick`: logical time of the last pick with reason `cold`, 0 for never.
+    - `running`, `waiting`, `queued_tokens`, `kv_usage`, `prefill_tps`, `gen_tps`: the engine's report, NaN if unknown
+      or too old.
+    - `report_age_s`: age of that report in seconds, however old, NaN without one.
+    - `observed_prefill_tps`: prompt tokens per second as seen from here, NaN if unknown.
+    - `dp_rank`: data-parallel rank, -1 for a worker that has one.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]]
+    """Names of the columns."""
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Give a column as a read-only array on the view's own memory; it stays valid as long as somebody has it.
+
+        Args:
+            name: Name of the column.
+
+        Returns:
+            One cell per candidate.
+
+        Raises:
+            KeyError: There is no such column; the message has the nearest name.
+        """
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the workers; one with several ranks occurs once per rank."""
+    @property
+    def gpu(self) -> tuple[str | None, ...]:
+        """Names of the workers' GPU models, None where nobody named one."""
+    def __len__(self) -> int: ...
+
 @disjoint_base
 class NativePolicy:
     """Native half of a policy: workers, loads, block index and rule."""
@@ -274,6 +376,7 @@ class NativeRouter(Generic[_W]):
         pools: list[dict[str, Any]],
         settings: dict[str, Any],
         *,
+        customs: dict[str, Any] | None = None,
         key: Callable[[Any], str] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> Self: ...

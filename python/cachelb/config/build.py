@@ -62,9 +62,11 @@ def worker_arguments(worker: WorkerConfig) -> dict[str, Any]:
     return {**worker.options, "role": worker.role}
 
 
-def _policy(policy: PolicyConfig, governed: Mapping[str, Any]) -> str | policies.BuiltinPolicy:
+def _policy(policy: PolicyConfig, governed: Mapping[str, Any]) -> policies.PolicyLike:
     """Build a policy that has options of its own; the router makes the others by name."""
     if not policy.options:
         return policy.name
     known = schema.policy_options(policy.name)
-    return policies.make(policy.name, **{key: governed[key] for key in governed if key in known}, **policy.options)
+    shared = {key: governed[key] for key in governed if key in known}
+    own: policies.PolicyLike = policies.make(policy.name, **shared, **policy.options)
+    return own

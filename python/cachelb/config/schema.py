@@ -99,7 +99,8 @@ def option_aliases(name: str) -> Mapping[str, str]:
         >>> option_aliases("cache-aware")["max_blocks_per_backend"]
         'max_blocks_per_worker'
     """
-    return type(policies.make(name)).option_aliases
+    aliases: Mapping[str, str] = getattr(type(policies.make(name)), "option_aliases", {})
+    return aliases
 
 
 def section_options(section: str) -> Mapping[str, Option] | None:
@@ -137,9 +138,11 @@ def policy_name(name: Setting) -> str:
         ConfigError: There is no such policy.
     """
     try:
-        return policies.make(name.text()).name
+        policy = policies.make(name.text())
     except (TypeError, ValueError) as error:
         raise name.error(str(error)) from error
+    # What others register is known by the name it is registered under, whatever it calls itself.
+    return policy.name if isinstance(policy, policies.BuiltinPolicy) else name.text()
 
 
 def misplaced(key: str) -> str:

@@ -1,4 +1,4 @@
-"""One class per routing policy.
+"""One class per routing policy, and the protocol of your own.
 
 Example:
     >>> from cachelb import policies
@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cachelb.errors import did_you_mean
+from cachelb.policies import plugins
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.cache_aware import CacheAware
 from cachelb.policies.consistent_hash import ConsistentHash
+from cachelb.policies.custom import FleetView, Policy, PolicyLike, RequestView
 from cachelb.policies.estimated_ttft import EstimatedTtft
 from cachelb.policies.kv_aware import KvAware
 from cachelb.policies.least_expected_wait import LeastExpectedWait
@@ -44,11 +46,14 @@ __all__ = [
     "CacheAware",
     "ConsistentHash",
     "EstimatedTtft",
+    "FleetView",
     "KvAware",
     "LeastExpectedWait",
     "LeastLoaded",
     "LengthBucket",
     "OverlapCost",
+    "Policy",
+    "PolicyLike",
     "PowerOfTwo",
     "PrefillTimesBatch",
     "PrefixCache",
@@ -57,6 +62,7 @@ __all__ = [
     "QueueOverThroughput",
     "Random",
     "Rendezvous",
+    "RequestView",
     "RoundRobin",
     "Session",
     "StickyUntilSaturated",
@@ -88,19 +94,21 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
 ALIASES: dict[str, str] = {"vllm-cache-aware": "cache-aware", "rendezvous-hash": "rendezvous"}
 
 
-def make(name: str, /, **options: Any) -> BuiltinPolicy:  # noqa: ANN401 - whatever the class takes
+def make(name: str, /, **options: Any) -> Any:  # noqa: ANN401 - a type checker cannot tell whose policy it is
     """Build the policy called `name`.
 
     Args:
-        name: A key of `POLICIES` or `ALIASES`; underscores count as hyphens.
+        name: A key of `POLICIES` or `ALIASES`, or a name that an installed distribution registers in the entry-point
+            group `cachelb.policies`; underscores count as hyphens.
         **options: Options of the policy's class.
 
     Returns:
-        The policy.
+        The policy: a `BuiltinPolicy`, or a `Policy` of somebody else's.
 
     Raises:
         ValueError: There is no such policy, or an option is outside its range.
         TypeError: The policy has no such option, or an option has the wrong type.
+        CachelbError: The distribution that registers the name is broken.
 
     Example:
         >>> make("rendezvous_hash").name
@@ -112,7 +120,10 @@ def make(name: str, /, **options: Any) -> BuiltinPolicy:  # noqa: ANN401 - whate
     plain = name.replace("_", "-")
     plain = ALIASES.get(plain, plain)
     if plain not in POLICIES:
-        raise ValueError(f"there is no policy {name!r}{did_you_mean(plain, [*POLICIES, *ALIASES])}")
+        if (found := plugins.make(name, options)) is not None:
+            return found
+        known_names = [*POLICIES, *ALIASES, *plugins.names()]
+        raise ValueError(f"there is no policy {name!r}{did_you_mean(plain, known_names)}")
     policy = POLICIES[plain]
     known = policy.__new__.__kwdefaults__ or {}
     for option in options:

@@ -37,7 +37,3 @@ class BuiltinPolicy(NativePolicy):
     name: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()
     option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
-
-
-Policy: TypeAlias = BuiltinPolicy
-"""What a router takes as a policy, beside a name."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cachelb.errors import did_you_mean
 from cachelb.policies import make
 from cachelb.policies.base import BuiltinPolicy
+from cachelb.policies.custom import Watched, check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
-    from cachelb.policies.base import Policy
+    from cachelb.policies.custom import PolicyLike
 
 Rule: TypeAlias = "tuple[str, dict[str, Any]]"
 """Name of a native rule and its options."""
 
-
-_FEWEST_BLOCKS: tuple[str, Rule] = ("least-loaded", ("least-loaded", {"load": "blocks"}))
+PLACEMENTS: dict[str, Any] = {"max_blocks_per_worker": 100_000, "ttl_s": None}
+"""How the router remembers placements for a policy of the caller's that needs tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Plan:
         prefill: The rule for the prefill half of a pair.
         decode: The rule for the decode half.
         shadows: Rules that decide beside the first, by name.
+        customs: The caller's own policies, where there are any.
     """
 
     name: str
@@ -42,23 +45,24 @@ class Plan:
     prefill: Rule
     decode: Rule
     shadows: tuple[tuple[str, Rule], ...]
+    customs: dict[str, Any]
 
     @classmethod
     def of(
         cls,
-        policy: str | Policy,
+        policy: PolicyLike,
         options: Mapping[str, Any],
         *,
-        prefill: str | Policy,
-        decode: str | Policy | None,
-        shadow: Sequence[str | Policy],
+        prefill: PolicyLike,
+        decode: PolicyLike | None,
+        shadow: Sequence[PolicyLike],
         replicas: int,
     ) -> Self:
         """Make the plan of a router's arguments.
 
         Args:
             policy: The policy, by name or as an object.
-            options: Its options, if it is given by name.
+            options: Its options, if it is given by name; of the caller's own policy, how placements are remembered.
             prefill: The policy of prefill workers.
             decode: The policy of decode workers; None is the fewest blocks in use.
             shadow: Policies that decide beside the first.
@@ -75,18 +79,22 @@ class Plan:
             raise TypeError(f"replicas must be int, not {type(replicas).__name__}")
         if replicas < 1:
             raise ValueError(f"replicas must be 1 or more, got {replicas}")
-        name, rule = _rule(policy, options, replicas)
-        prefill_name, prefill_rule = _rule(prefill, {}, replicas)
-        decode_name, decode_rule = _FEWEST_BLOCKS if decode is None else _rule(decode, {}, replicas)
-        shadows = [shadow] if isinstance(shadow, str) else shadow
+        whole = _Slot.of(policy, options, replicas)
+        halves = {
+            "prefill": _Slot.of(prefill, {}, replicas),
+            "decode": _FEWEST_BLOCKS if decode is None else _Slot.of(decode, {}, replicas),
+        }
+        beside = [_Slot.of(policy, {}, replicas) for policy in ([shadow] if isinstance(shadow, str) else shadow)]
+        customs = {name: slot.custom for name, slot in {"whole": whole, **halves}.items()}
         return cls(
-            name=name,
-            prefill_name=prefill_name,
-            decode_name=decode_name,
-            rule=rule,
-            prefill=prefill_rule,
-            decode=decode_rule,
-            shadows=tuple(_rule(policy, {}, replicas) for policy in shadows),
+            name=whole.name,
+            prefill_name=halves["prefill"].name,
+            decode_name=halves["decode"].name,
+            rule=whole.rule,
+            prefill=halves["prefill"].rule,
+            decode=halves["decode"].rule,
+            shadows=tuple((slot.name, slot.rule) for slot in beside),
+            customs={**customs, "shadows": [slot.custom for slot in beside]},
         )
 
     def pool(self, model: str | None, block_size: int) -> dict[str, Any]:
@@ -109,13 +117,30 @@ class Plan:
         }
 
 
-def _rule(policy: str | Policy, options: Mapping[str, Any], replicas: int) -> tuple[str, Rule]:
-    if isinstance(policy, str):
-        policy = make(policy, **options)
-    elif options:
-        given = ", ".join(map(repr, options))
-        raise TypeError(f"options ({given}) belong to a policy given by name; set them on the object")
-    if not isinstance(policy, BuiltinPolicy):
-        raise TypeError(f"policy must be a name or an object of cachelb.policies, not {type(policy).__name__}")
-    name, own = policy._native  # noqa: SLF001 - of the base class
-    return policy.name, (name, {**own, "replicas": replicas})
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One policy of a router: a native rule, and who decides in its place."""
+
+    name: str
+    rule: Rule
+    custom: Watched | None = None
+
+    @classmethod
+    def of(cls, policy: PolicyLike, options: Mapping[str, Any], replicas: int) -> Self:
+        if isinstance(policy, str):
+            policy, options = make(policy, **options), {}
+        if isinstance(policy, BuiltinPolicy):
+            if options:
+                given = ", ".join(map(repr, options))
+                raise TypeError(f"options ({given}) belong to a policy given by name; set them on the object")
+            name, own = policy._native  # noqa: SLF001 - of the base class
+            return cls(policy.name, (name, {**own, "replicas": replicas}))
+        policy = check(policy)
+        for option in options:
+            if option not in PLACEMENTS:
+                raise TypeError(f"a policy of your own has no option {option!r}{did_you_mean(option, PLACEMENTS)}")
+        needs = {"tokens": "tokens" in policy.needs, "session": "session" in policy.needs, "prefix_token_count": 256}
+        return cls(policy.name, ("custom", {**needs, **PLACEMENTS, **options}), Watched(policy))
+
+
+_FEWEST_BLOCKS = _Slot("least-loaded", ("least-loaded", {"load": "blocks"}))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cachelb.config import RouterConfig
     from cachelb.explanation import Explanation
-    from cachelb.policies.base import Policy
+    from cachelb.policies import PolicyLike
     from cachelb.types import DecisionRecord, RequestArguments, RouterStats
 
 W = TypeVar("W")
@@ -54,18 +54,18 @@ class Router(NativeRouter[W]):
         workers: Iterable[W] = (),
         *,
         key: Callable[[W], str] | None = None,
-        policy: str | Policy = "cache-aware",
+        policy: PolicyLike = "cache-aware",
         block_size: int = 16,
         max_memory_mb: float | None = 256,
         seed: int | None = None,
         hash_seed: int | None = None,
         replicas: int = 1,
         clock: Callable[[], float] | None = None,
-        prefill_policy: str | Policy = "prefill-times-batch",
-        decode_policy: str | Policy | None = None,
+        prefill_policy: PolicyLike = "prefill-times-batch",
+        decode_policy: PolicyLike | None = None,
         pd_uncached_token_threshold: int = 0,
         pd_fallback: bool = False,
-        shadow: Sequence[str | Policy] = (),
+        shadow: Sequence[PolicyLike] = (),
         models: Mapping[str, int] | None = None,
         booking_ttl_s: float = 3600,
         max_report_age_s: float = 2.0,
@@ -80,7 +80,8 @@ class Router(NativeRouter[W]):
         Args:
             workers: Workers to register, each with the defaults of `add_worker`.
             key: Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts.
-            policy: Name of a policy, one of `cachelb.policies`, or your own object with `choose`.
+            policy: Name of a policy, one of `cachelb.policies`, or your own object with `choose`, as
+                `cachelb.policies.Policy` describes it.
             block_size: Tokens per block, as the engines have it.
             max_memory_mb: Megabytes the block indexes may use together; the least recently used blocks leave first.
                 None leaves only the workers' own capacities.
@@ -100,7 +101,8 @@ class Router(NativeRouter[W]):
             veto_waiting: Reported waiting requests from which a worker is passed over, likewise.
             breaker_failures: Consecutive failures before the first byte after which a worker is passed over; 0 is off.
             breaker_cooldown_s: For how long.
-            **policy_options: Options of `policy`.
+            **policy_options: Options of `policy`. For your own object, `max_blocks_per_worker` and `ttl_s` say how
+                placements are remembered.
 
         Returns:
             The router.
@@ -138,7 +140,7 @@ class Router(NativeRouter[W]):
             raise TypeError(f"models must be a mapping of names to block sizes, not {type(models).__name__}")
         pools = [plan.pool(None, block_size)]
         pools += [plan.pool(model, size) for model, size in (models or {}).items()]
-        router = super().__new__(cls, pools, settings, key=key, clock=clock)
+        router = super().__new__(cls, pools, settings, customs=plan.customs, key=key, clock=clock)
         router._plan = plan
         router._block_size = block_size
         router._seeds = (seed, hash_seed)

@@ -265,7 +265,10 @@ def _make_policy(name: str, fleet: Fleet, clock: _Clock) -> policies.BuiltinPoli
             "block_size": fleet.block_size,
             "max_blocks_per_worker": engine_blocks(fleet.kv_tokens, fleet.block_size),
         }
-    return policies.make(name, **options)
+    policy = policies.make(name, **options)
+    if not isinstance(policy, policies.BuiltinPolicy):
+        raise TypeError(f"policy {name!r} is not one of cachelb's own, which are those a replay can run")
+    return policy
 
 
 def _wall_clock(select_ns: list[int], replay_s: float) -> WallClock:

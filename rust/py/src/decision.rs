@@ -246,7 +246,7 @@ impl Decision {
     }
 
     /// The request was given up by the client or never sent.
-    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+    pub fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         self.end_now(py, Ending::Cancelled)
     }
 

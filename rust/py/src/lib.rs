@@ -3,6 +3,7 @@
 mod args;
 mod call;
 mod clock;
+mod custom;
 mod decision;
 mod engine;
 mod error;
@@ -22,6 +23,8 @@ use pyo3::prelude::*;
 /// Native core of cachelb.
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use crate::custom::{FleetView, RequestView};
     #[pymodule_export]
     use crate::decision::Decision;
     #[pymodule_export]

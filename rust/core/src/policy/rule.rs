@@ -40,7 +40,10 @@ impl Choice {
 
     /// A row chosen outside of any rule.
     pub(crate) fn pinned(row: usize, reason: Reason) -> Self {
-        Self::warm(row, reason)
+        Self {
+            cold: reason == Reason::Cold,
+            ..Self::warm(row, reason)
+        }
     }
 
     pub(super) fn warm(row: usize, reason: Reason) -> Self {

@@ -11,6 +11,7 @@
 //! | `selector` | the step itself, and the life cycle of what it booked |
 //! | `pair` | the step for a prefill and a decode worker together |
 //! | `batch` | the step for several requests at once |
+//! | `survey` | what a policy outside sees of the candidates |
 //! | `trail` | what the latest decisions saw, for explanations |
 //! | `ledger` | what became of them, for counters and records |
 //! | `timing` | how long selections took |
@@ -25,6 +26,7 @@ mod pool;
 mod request;
 mod selector;
 mod settings;
+mod survey;
 mod timing;
 mod trail;
 mod unproven;
@@ -37,6 +39,7 @@ pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use selector::Selector;
 pub use settings::{Placements, PoolSettings, Settings, Veto};
+pub use survey::{Column, Survey};
 pub use timing::Timing;
 pub use trail::Seen;
 

@@ -46,6 +46,7 @@ impl Selector {
             let prefill = Request {
                 wanted: Wanted::Prefill,
                 number: prefill_number,
+                pinned: request.pinned_prefill,
                 ..*request
             };
             // The second draw follows the first.

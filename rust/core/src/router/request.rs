@@ -55,6 +55,10 @@ pub struct Request<'a> {
     pub expected_output_tokens: Option<u64>,
     /// The offer to take, and why, decided outside: the rule is not asked.
     pub pinned: Option<(u32, Reason)>,
+    /// The same of the prefill half of a pair.
+    pub pinned_prefill: Option<(u32, Reason)>,
+    /// The same of rules that decide beside the first, by their position; may be shorter than there are.
+    pub shadow_picks: &'a [Option<(u32, Reason)>],
     /// How often this request was tried before.
     pub attempt: u32,
     /// Number of the decision, unique and rising.

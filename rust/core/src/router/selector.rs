@@ -128,10 +128,7 @@ impl Selector {
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<Decided> {
-        for pool in &mut self.pools {
-            pool.expire(request.now);
-        }
-        self.gather(offers, request, dry_run)?;
+        self.look(offers, request, dry_run)?;
         if self.rows.is_empty() {
             self.ledger.no_worker += u64::from(!dry_run);
             return Err(Error::NoCandidate);
@@ -162,12 +159,22 @@ impl Selector {
         Ok(Decided { choice, pick, rng })
     }
 
+    /// Fills in standings, and the rows of the candidates.
+    pub(super) fn look(
+        &mut self,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+        dry_run: bool,
+    ) -> Result<()> {
+        for pool in &mut self.pools {
+            pool.expire(request.now);
+        }
+        self.gather(offers, request, dry_run)
+    }
+
     fn choose(&self, offers: &[Offer], request: &Request<'_>, rng: &mut Rng) -> Result<Choice> {
-        if let Some((offer, reason)) = request.pinned {
-            let row = self.rows.iter().position(|row| row.offer == offer);
-            return row
-                .map(|row| Choice::pinned(row, reason))
-                .ok_or(Error::Moved);
+        if let Some(pinned) = request.pinned {
+            return choose_pinned(&self.rows, pinned, rng).ok_or(Error::Moved);
         }
         let pool = &self.pools[request.pool.0 as usize];
         let names = OfferNames(offers);
@@ -232,8 +239,11 @@ impl Selector {
         if request.wanted != Wanted::Whole {
             return Box::default();
         }
-        let shadow_pick = |shadow: &mut super::pool::Shadow| {
-            let choice = shadow.rule.choose(&view, &mut shadow.rng);
+        let shadow_pick = |(i, shadow): (usize, &mut super::pool::Shadow)| {
+            let pinned = request.shadow_picks.get(i).copied().flatten();
+            let choice = pinned
+                .and_then(|pinned| choose_pinned(rows, pinned, &mut shadow.rng))
+                .unwrap_or_else(|| shadow.rule.choose(&view, &mut shadow.rng));
             let row = &rows[choice.row];
             let matched = usable_tokens(row.overlap, view.block_size, request.prompt_tokens);
             if !choice.refused {
@@ -246,7 +256,8 @@ impl Selector {
                 agrees: !choice.refused && row.offer as usize == decided.pick.offer,
             }
         };
-        pool.shadows.iter_mut().map(shadow_pick).collect()
+        let shadows = pool.shadows.iter_mut().enumerate();
+        shadows.map(shadow_pick).collect()
     }
 
     fn trace(&mut self, offers: &[Offer], decided: &Decided, request: &Request<'_>) {
@@ -772,6 +783,17 @@ impl Selector {
         }
         Ok(())
     }
+}
+
+/// A choice made outside, `None` if it is no candidate any more. It was given the generator's next bits to draw from.
+fn choose_pinned(
+    rows: &[Candidate],
+    (offer, reason): (u32, Reason),
+    rng: &mut Rng,
+) -> Option<Choice> {
+    let row = rows.iter().position(|row| row.offer == offer)?;
+    rng.bits();
+    Some(Choice::pinned(row, reason))
 }
 
 /// Records that the worker will hold the request's blocks.

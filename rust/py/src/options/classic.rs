@@ -1,8 +1,8 @@
 //! Options of the policies that ship since the first release.
 
 use cachelb_core::policy::{
-    CacheAware, Compare, LeastLoaded, LoadUnit, Margin, PowerOfTwo, Random, RoundRobin, SpillGate,
-    Threshold,
+    CacheAware, Compare, Custom, LeastLoaded, LoadUnit, Margin, PowerOfTwo, Random, RoundRobin,
+    SpillGate, Threshold,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -44,6 +44,18 @@ pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Op
             )
         }
         "random" => Ruled::new(Random, Need::LENGTH),
+        "custom" => {
+            let tokens = given.flag("tokens")?;
+            let need = Need {
+                prefix: if given.flag("session")? {
+                    Need::prefix(given)?.prefix
+                } else {
+                    None
+                },
+                blocks: tokens,
+            };
+            Ruled::new(Custom { tokens }, need)
+        }
         _ => return Ok(None),
     }))
 }

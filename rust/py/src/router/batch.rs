@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cachelb_core::router::BatchTerms;
+use cachelb_core::router::{BatchTerms, Wanted};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -10,6 +10,7 @@ use super::NativeRouter;
 use super::select::{Ready, from_keywords};
 use crate::args::ranged;
 use crate::call::Call;
+use crate::custom::{Picks, Turn};
 use crate::decision::{Decision, Owner, Selected};
 use crate::policy::no_worker;
 use crate::prompt::Scratch;
@@ -40,6 +41,13 @@ impl NativeRouter {
             .iter()
             .map(|request| from_keywords(Some(request.cast::<PyDict>()?)))
             .collect::<PyResult<_>>()?;
+        let whole = Turn {
+            wanted: Wanted::Whole,
+            dry_run: false,
+        };
+        if this.customs.decides(whole.wanted) {
+            return one_by_one(slf, calls);
+        }
         let registered = this.roster.now();
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
         let mut ready: Vec<Ready> = calls
@@ -56,6 +64,18 @@ impl NativeRouter {
             .zip(ready.iter().zip(&calls).zip(&scratches))
             .map(|(offers, ((ready, call), scratch))| (offers, ready.request(call, &[], scratch)))
             .collect();
+        let mut beside: Vec<Picks> = batch.iter().map(|_| Picks::default()).collect();
+        for (((offers, request), picks), (ready, call)) in batch
+            .iter_mut()
+            .zip(&mut beside)
+            .zip(ready.iter().zip(&calls))
+        {
+            let asked = ready.asked(call, request, &registered, false);
+            this.ask(py, whole, &asked, offers, request, picks)?;
+        }
+        for ((_, request), picks) in batch.iter_mut().zip(&beside) {
+            request.shadow_picks = &picks.shadows;
+        }
         let picks = this
             .engine
             .locked(py, |selector| selector.select_batch(&mut batch, terms))?;
@@ -98,4 +118,21 @@ impl NativeRouter {
         }
         Ok(decisions)
     }
+}
+
+/// Asks a policy of the caller's for every request; the batch is then no single step, but still all or nothing.
+fn one_by_one(slf: &Bound<'_, NativeRouter>, calls: Vec<Call>) -> PyResult<Vec<Decision>> {
+    let mut decisions: Vec<Decision> = Vec::with_capacity(calls.len());
+    for call in calls {
+        match NativeRouter::select(slf, call, Vec::new(), false) {
+            Ok(decision) => decisions.push(decision),
+            Err(error) => {
+                for decision in &decisions {
+                    decision.cancel(slf.py())?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(decisions)
 }

@@ -21,6 +21,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::args::{ranged, type_name};
 use crate::clock::Clock;
+use crate::custom::Customs;
 use crate::engine::Engine;
 use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis, number};
@@ -28,6 +29,7 @@ use crate::policy::callable;
 use crate::prompt::Reader;
 use crate::workers::{key_of, name_of};
 
+pub use self::roster::Registered;
 pub use self::select::policy_name;
 
 use self::roster::{Roster, Seat};
@@ -44,6 +46,7 @@ pub struct NativeRouter {
     /// By pool.
     readers: Mutex<Arc<[Reader]>>,
     key: Option<Py<PyAny>>,
+    customs: Customs,
     terms: PairTerms,
     /// Requests that wait for a worker.
     waiters: AtomicUsize,
@@ -113,10 +116,11 @@ fn role(value: &str) -> PyResult<Role> {
 #[pymethods]
 impl NativeRouter {
     #[new]
-    #[pyo3(signature = (pools, settings, *, key=None, clock=None))]
+    #[pyo3(signature = (pools, settings, *, customs=None, key=None, clock=None))]
     fn new(
         pools: &Bound<'_, PyList>,
         settings: &Bound<'_, PyDict>,
+        customs: Option<&Bound<'_, PyDict>>,
         key: Option<Bound<'_, PyAny>>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
@@ -147,6 +151,7 @@ impl NativeRouter {
             waiters: AtomicUsize::new(0),
             readers: Mutex::new(readers.into()),
             key: callable("key", key)?,
+            customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
             terms: PairTerms {
                 uncached_token_threshold: given.integer(
                     "pd_uncached_token_threshold",
@@ -510,6 +515,7 @@ impl NativeRouter {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.key)?;
         self.engine.traverse(&visit)?;
+        self.customs.traverse(&visit)?;
         self.roster.traverse(&visit)
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cachelb_core::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::router::{Offer, Pick, PoolId, Request, Seen, Selector, Wanted};
+use cachelb_core::router::{Offer, Pick, PoolId, Request, Seen, Selector, Standing, Wanted};
+use cachelb_core::{Error, Result};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -14,6 +14,7 @@ use pyo3::types::{PyDict, PyString};
 use super::roster::Registered;
 use super::{NativeRouter, text};
 use crate::call::{self, Call, Tried};
+use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
 use crate::explain::explanation;
 use crate::policy::no_worker;
@@ -28,6 +29,29 @@ struct Outcome<T> {
     offers: Vec<Offer>,
     number: u64,
     prompt_tokens: u64,
+}
+
+/// Which workers a selection is about.
+#[derive(Clone, Copy)]
+struct Kind {
+    wanted: &'static [Wanted],
+    dry_run: bool,
+}
+
+impl Kind {
+    fn turns(self) -> impl Iterator<Item = Turn> {
+        let dry_run = self.dry_run;
+        let turn = move |&wanted| Turn { wanted, dry_run };
+        self.wanted.iter().map(turn)
+    }
+}
+
+/// What a policy of the caller's is told of the request.
+pub(super) struct Asked<'a> {
+    call: &'a Call,
+    prompt: &'a Prompt,
+    registered: &'a Arc<Registered>,
+    terms: Terms,
 }
 
 impl<T> Outcome<T> {
@@ -64,13 +88,24 @@ impl NativeRouter {
         let begun = Instant::now();
         let (py, this) = (slf.py(), slf.get());
         let outcome = with_scratch(|scratch| {
-            this.step(py, &call, &tried, scratch, |selector, offers, request| {
-                if dry_run {
-                    let (pick, seen) = selector.preview(offers, request)?;
-                    return Ok((pick, Some(seen)));
-                }
-                Ok((selector.select(offers, request, false)?, None))
-            })
+            let kind = Kind {
+                wanted: &[Wanted::Whole],
+                dry_run,
+            };
+            this.step(
+                py,
+                &call,
+                &tried,
+                scratch,
+                kind,
+                |selector, offers, request| {
+                    if dry_run {
+                        let (pick, seen) = selector.preview(offers, request)?;
+                        return Ok((pick, Some(seen)));
+                    }
+                    Ok((selector.select(offers, request, false)?, None))
+                },
+            )
         })?;
         let (pick, seen) = outcome.found.clone();
         let selected = outcome.selected(py, outcome.number, pick, seen, tried);
@@ -97,9 +132,20 @@ impl NativeRouter {
         let (py, this) = (slf.py(), slf.get());
         let (terms, number) = (this.terms, this.engine.next_number());
         let outcome = with_scratch(|scratch| {
-            this.step(py, &call, &tried, scratch, |selector, offers, request| {
-                selector.select_pair(offers, request, number, terms, dry_run)
-            })
+            let kind = Kind {
+                wanted: &[Wanted::Decode, Wanted::Prefill],
+                dry_run,
+            };
+            this.step(
+                py,
+                &call,
+                &tried,
+                scratch,
+                kind,
+                |selector, offers, request| {
+                    selector.select_pair(offers, request, number, terms, dry_run)
+                },
+            )
         })?;
         let (prefill, decode) = outcome.found;
         let decision = |number: u64, pick: Pick, call: Call, tried: Tried| {
@@ -130,15 +176,15 @@ impl NativeRouter {
         call: &Call,
         tried: &[Arc<str>],
         scratch: &mut Scratch,
-        step: impl FnOnce(&mut Selector, &mut [Offer], &Request<'_>) -> Result<T> + Send,
+        kind: Kind,
+        step: impl Fn(&mut Selector, &mut [Offer], &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Outcome<T>> {
         let registered = self.roster.now();
         let mut ready = self.prepare(py, call, tried, &registered, scratch)?;
         let mut offers = std::mem::take(&mut ready.offers);
         let request = ready.request(call, tried, scratch);
-        let found = self
-            .engine
-            .locked(py, |selector| step(selector, &mut offers, &request))?;
+        let asked = ready.asked(call, &request, &registered, kind.dry_run);
+        let found = self.decide(py, kind, &asked, &mut offers, &request, step)?;
         match found {
             Ok(found) => Ok(Outcome {
                 found,
@@ -168,7 +214,8 @@ impl NativeRouter {
         let shared = if pool.is_none() { name } else { None };
         let pool = pool.unwrap_or(PoolId(0));
         let readers = self.readers();
-        let prompt = call.prompt(py, &readers[pool.0 as usize], shared, scratch)?;
+        let reader = &readers[pool.0 as usize];
+        let prompt = call.prompt(py, reader, shared, scratch)?;
         let limits = Limits::read(py, call, tried, self.key.as_ref().map(|key| key.bind(py)))?;
         let mut offers = self.roster.offers(registered);
         if let Some(limits) = limits {
@@ -180,7 +227,88 @@ impl NativeRouter {
             offers,
             number: self.engine.next_number(),
             now,
+            block_size: reader.hasher.block_size() as u32,
+            hash_seed: reader.hasher.seed(),
         })
+    }
+
+    /// Runs `step` under the lock. Policies of the caller's are asked before, while nothing is locked, and again if what
+    /// they picked was gone by the time it could be booked; in the end the rules in their place decide.
+    fn decide<T: Send>(
+        &self,
+        py: Python<'_>,
+        kind: Kind,
+        asked: &Asked<'_>,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+        step: impl Fn(&mut Selector, &mut [Offer], &Request<'_>) -> Result<T> + Sync,
+    ) -> PyResult<Result<T>> {
+        if !kind.turns().any(|turn| self.customs.are_asked(turn)) {
+            return self
+                .engine
+                .locked(py, |selector| step(selector, offers, request));
+        }
+        for _ in 0..TRIES {
+            let mut picks = Picks::default();
+            for turn in kind.turns() {
+                self.ask(py, turn, asked, offers, request, &mut picks)?;
+            }
+            let before = standings(offers);
+            let pinned = Request {
+                pinned: picks.pinned,
+                pinned_prefill: picks.pinned_prefill,
+                shadow_picks: &picks.shadows,
+                ..*request
+            };
+            let found = self
+                .engine
+                .locked(py, |selector| step(selector, offers, &pinned))?;
+            if !matches!(found, Err(Error::Moved)) {
+                return Ok(found);
+            }
+            restore(offers, &before);
+        }
+        self.engine
+            .locked(py, |selector| step(selector, offers, request))
+    }
+
+    /// Asks the caller's policies that `turn` concerns.
+    pub(super) fn ask(
+        &self,
+        py: Python<'_>,
+        turn: Turn,
+        asked: &Asked<'_>,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+        picks: &mut Picks,
+    ) -> PyResult<()> {
+        if !self.customs.are_asked(turn) {
+            return Ok(());
+        }
+        let request = Request {
+            wanted: turn.wanted,
+            ..*request
+        };
+        let before = standings(offers);
+        let survey = self
+            .engine
+            .locked(py, |selector| selector.show(offers, &request))?;
+        restore(offers, &before);
+        // What is wrong shows in the selection that follows.
+        let Ok(survey) = survey else { return Ok(()) };
+        let view = |seed| RequestView::new(py, asked.call, asked.prompt, asked.terms, seed);
+        self.customs
+            .ask(py, turn, &Arc::new(survey), asked.registered, view, picks)
+    }
+}
+
+fn standings(offers: &[Offer]) -> Vec<Standing> {
+    offers.iter().map(|offer| offer.standing).collect()
+}
+
+fn restore(offers: &mut [Offer], standings: &[Standing]) {
+    for (offer, standing) in offers.iter_mut().zip(standings) {
+        offer.standing = *standing;
     }
 }
 
@@ -191,9 +319,33 @@ pub(super) struct Ready {
     pub offers: Vec<Offer>,
     pub number: u64,
     now: Millis,
+    block_size: u32,
+    hash_seed: u64,
 }
 
 impl Ready {
+    /// What a policy of the caller's is told of `request`.
+    pub fn asked<'a>(
+        &'a self,
+        call: &'a Call,
+        request: &Request<'_>,
+        registered: &'a Arc<Registered>,
+        dry_run: bool,
+    ) -> Asked<'a> {
+        Asked {
+            call,
+            prompt: &self.prompt,
+            registered,
+            terms: Terms {
+                block_size: self.block_size,
+                blocks: request.blocks.map(|(hashes, _)| hashes.len()),
+                hash_seed: self.hash_seed,
+                attempt: request.attempt,
+                dry_run,
+            },
+        }
+    }
+
     /// The core's request; its hashes are in `scratch`.
     pub fn request<'a>(
         &'a self,
@@ -296,8 +448,12 @@ impl NativeRouter {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         let call = from_keywords(arguments)?;
+        let kind = Kind {
+            wanted: &[Wanted::Whole],
+            dry_run: true,
+        };
         let outcome =
-            with_scratch(|scratch| this.step(py, &call, &[], scratch, Selector::preview))?;
+            with_scratch(|scratch| this.step(py, &call, &[], scratch, kind, Selector::preview))?;
         let (pick, seen) = &outcome.found;
         let key = &outcome.registered.seat_of(pick.offer).key;
         let policy = policy_name(slf, pick.wanted)?;

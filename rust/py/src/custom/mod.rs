@@ -1,0 +1,185 @@
+//! Policies of the caller's own: asked while nothing is locked, their picks then booked as any other.
+//!
+//! A selection with such a policy is three steps: copy the candidates out under the lock, ask, and book the pick under the
+//! lock. A pick that is no candidate any more by then is asked for again, a few times. Whatever the policy does wrong, the
+//! request is served: the rule in its place takes the least loaded worker.
+
+mod answer;
+mod memory;
+mod views;
+
+use std::sync::Arc;
+
+use cachelb_core::policy::Reason;
+use cachelb_core::router::{Survey, Wanted};
+use pyo3::exceptions::PyException;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use self::answer::read_answer;
+pub use self::views::{FleetView, RequestView, Terms};
+use crate::router::Registered;
+
+/// How often a policy is asked for one request whose picks vanish.
+pub const TRIES: usize = 3;
+
+/// A pick as the selector takes it: offer and reason.
+pub type Pinned = Option<(u32, Reason)>;
+
+/// A policy of the caller's and the `Watched` that reports its failures.
+#[derive(Debug)]
+struct Custom {
+    policy: Py<PyAny>,
+    watched: Py<PyAny>,
+}
+
+impl Custom {
+    fn read(watched: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        if watched.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            policy: watched.getattr("policy")?.unbind(),
+            watched: watched.clone().unbind(),
+        }))
+    }
+
+    /// Asks the policy. `None` if it failed; what is no failure, such as an interrupt, goes to the caller.
+    fn ask(
+        &self,
+        py: Python<'_>,
+        request: RequestView,
+        survey: &Arc<Survey>,
+        registered: &Arc<Registered>,
+    ) -> PyResult<Pinned> {
+        let fleet = FleetView::new(Arc::clone(survey), Arc::clone(registered));
+        let rows = survey.offers().len();
+        let answer = self
+            .policy
+            .call_method1(py, intern!(py, "choose"), (request, fleet))
+            .and_then(|answer| read_answer(answer.bind(py), rows));
+        match answer {
+            Ok((row, reason)) => Ok(Some((survey.offers()[row], reason))),
+            Err(error) if error.is_instance_of::<PyException>(py) => {
+                let error = error.into_value(py);
+                self.watched
+                    .call_method1(py, intern!(py, "failed"), (error,))?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The policies of one router that are the caller's.
+#[derive(Debug, Default)]
+pub struct Customs {
+    whole: Option<Custom>,
+    prefill: Option<Custom>,
+    decode: Option<Custom>,
+    /// By position among all shadows.
+    shadows: Vec<Option<Custom>>,
+}
+
+/// For what the policies are asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    pub wanted: Wanted,
+    pub dry_run: bool,
+}
+
+/// What the caller's policies picked for one selection.
+#[derive(Debug, Default)]
+pub struct Picks {
+    pub pinned: Pinned,
+    pub pinned_prefill: Pinned,
+    pub shadows: Vec<Pinned>,
+}
+
+impl Customs {
+    /// Reads `{"whole", "prefill", "decode", "shadows"}`; None stands for native rules.
+    pub fn read(given: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let one = |name: &str| match given.get_item(name)? {
+            Some(watched) => Custom::read(&watched),
+            None => Ok(None),
+        };
+        let mut shadows = Vec::new();
+        if let Some(given) = given.get_item("shadows")? {
+            for watched in given.try_iter()? {
+                shadows.push(Custom::read(&watched?)?);
+            }
+        }
+        Ok(Self {
+            whole: one("whole")?,
+            prefill: one("prefill")?,
+            decode: one("decode")?,
+            shadows,
+        })
+    }
+
+    fn of(&self, wanted: Wanted) -> Option<&Custom> {
+        match wanted {
+            Wanted::Whole => self.whole.as_ref(),
+            Wanted::Prefill => self.prefill.as_ref(),
+            Wanted::Decode => self.decode.as_ref(),
+        }
+    }
+
+    fn shadows(&self, turn: Turn) -> &[Option<Custom>] {
+        if turn.wanted == Wanted::Whole && !turn.dry_run && self.shadows.iter().any(Option::is_some)
+        {
+            &self.shadows
+        } else {
+            &[]
+        }
+    }
+
+    /// Whether a policy of the caller's is the one that decides.
+    pub fn decides(&self, wanted: Wanted) -> bool {
+        self.of(wanted).is_some()
+    }
+
+    /// Whether somebody outside must be asked.
+    pub fn are_asked(&self, turn: Turn) -> bool {
+        self.of(turn.wanted).is_some() || !self.shadows(turn).is_empty()
+    }
+
+    /// Asks whom `turn` concerns; `request` makes the view for a seed.
+    pub fn ask(
+        &self,
+        py: Python<'_>,
+        turn: Turn,
+        survey: &Arc<Survey>,
+        registered: &Arc<Registered>,
+        request: impl Fn(u64) -> RequestView,
+        picks: &mut Picks,
+    ) -> PyResult<()> {
+        if let Some(policy) = self.of(turn.wanted) {
+            let pick = policy.ask(py, request(survey.seed), survey, registered)?;
+            match turn.wanted {
+                Wanted::Prefill => picks.pinned_prefill = pick,
+                Wanted::Whole | Wanted::Decode => picks.pinned = pick,
+            }
+        }
+        picks.shadows.clear();
+        let shadows = self.shadows(turn).iter();
+        for (shadow, seed) in shadows.zip(&survey.shadow_seeds) {
+            picks.shadows.push(match shadow {
+                Some(policy) => policy.ask(py, request(*seed), survey, registered)?,
+                None => None,
+            });
+        }
+        Ok(())
+    }
+
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let own = [&self.whole, &self.prefill, &self.decode];
+        for custom in own.into_iter().chain(&self.shadows).flatten() {
+            visit.call(&custom.policy)?;
+            visit.call(&custom.watched)?;
+        }
+        Ok(())
+    }
+}

@@ -8,12 +8,14 @@ from cachelb.cli.config import config
 from cachelb.cli.demo import demo
 from cachelb.cli.explain import explain
 from cachelb.cli.replay import replay
+from cachelb.cli.watch import watch
 
 _EXAMPLES = """\b
 Examples:
   cachelb demo
   cachelb config gateway.toml --show
   cachelb explain decisions.jsonl
+  cachelb watch http://127.0.0.1:8080/metrics
   cachelb replay conversation_trace.jsonl.xz --policy cache-aware,random
 """
 
@@ -21,10 +23,11 @@ Examples:
 @click.group(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(package_name="cachelb", message="cachelb %(version)s")
 def app() -> None:
-    """Compare routing policies for fleets of LLM engines, without a GPU."""
+    """Compare routing policies for fleets of LLM engines, and look into routers that run."""
 
 
 app.add_command(config)
 app.add_command(demo)
 app.add_command(explain)
 app.add_command(replay)
+app.add_command(watch)

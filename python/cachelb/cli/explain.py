@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cachelb.cli.table import printable
 from cachelb.errors import did_you_mean
 from cachelb.records import read_records
 from cachelb.records.analysis import analyse
@@ -117,7 +118,7 @@ def _print(analysis: Analysis, top: int) -> None:
         console.print(_shadows(analysis))
     if analysis.left_out:
         told = ", ".join(f"{count:,} {why}" for why, count in analysis.left_out.items())
-        console.print(Text(f"not counted: {told}", style="dim"))
+        console.print(Text(f"not counted: {printable(told)}", style="dim"))
 
 
 def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
@@ -150,7 +151,7 @@ def _losses(analysis: Analysis, top: int) -> Table:
     table = _table("Lost tokens, the most first", ["step", "cause", "look at"], ["tokens", "of prompt", "requests"])
     for loss in analysis.losses[:top]:
         numbers = (f"{loss.tokens:,}", _share(loss.tokens, analysis.prompt_tokens), f"{loss.requests:,}")
-        table.add_row(loss.step, Text(loss.cause), loss.advice, *numbers)
+        table.add_row(loss.step, Text(printable(loss.cause)), loss.advice, *numbers)
     return table
 
 
@@ -162,7 +163,7 @@ def _disagreement(analysis: Analysis) -> Table:
         believed = _share(worker.matched_tokens, worker.prompt_tokens)
         reported = _share(worker.cached_tokens, worker.prompt_tokens)
         counts = (f"{worker.missing_tokens:,}", f"{worker.surplus_tokens:,}")
-        table.add_row(Text(key), f"{worker.requests:,}", believed, reported, *counts)
+        table.add_row(Text(printable(key)), f"{worker.requests:,}", believed, reported, *counts)
     return table
 
 
@@ -173,7 +174,7 @@ def _shadows(analysis: Analysis) -> Table:
     for policy, shadow in analysis.shadows.items():
         agreed = _share(shadow.agreed, shadow.decisions)
         held = (f"{shadow.matched_tokens:,}", f"{shadow.first_matched_tokens:,}")
-        table.add_row(Text(policy), f"{shadow.decisions:,}", agreed, *held)
+        table.add_row(Text(printable(policy)), f"{shadow.decisions:,}", agreed, *held)
     return table
 
 

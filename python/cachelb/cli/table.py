@@ -1,4 +1,4 @@
-"""A replay's report as a table for people."""
+"""A replay's report as a table for people, and what other tables need too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,22 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 120
 _MILLION = 1e6
+
+
+def printable(text: str) -> str:
+    r"""Replace what a terminal would take for a command: text from files and pages may hold anything.
+
+    Args:
+        text: What to show.
+
+    Returns:
+        The same length of text, of characters that only show.
+
+    Example:
+        >>> printable("gpu0\x1b[2J")
+        'gpu0?[2J'
+    """
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def print_table(report: Report) -> None:

@@ -1,0 +1,257 @@
+"""`cachelb watch`: a live table of a running router, from its metrics page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cachelb.cli.table import printable
+from cachelb.metrics.page import Figures, WorkerFigures, read_page
+from cachelb.sources.http import PageClient, PageError, metrics_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from rich.console import RenderableType
+
+    from cachelb.sources.http import Address
+
+_PIPE_WIDTH = 160
+_TIMEOUT_S = 5.0
+_MICRO = 1e6
+_MEGABYTE = 1 << 20
+_EXAMPLES = """\b
+Examples:
+  cachelb watch http://127.0.0.1:8080/metrics
+  cachelb watch http://gateway:8080 --interval 5
+  cachelb watch http://gateway:8080/metrics --once --json
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("url")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--once", is_flag=True, help="Look once and leave.")
+@click.option("--count", type=click.IntRange(min=1), help="Look this often and leave.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per look.")
+def watch(*, url: str, interval_s: float, once: bool, count: int | None, as_json: bool) -> None:
+    """Show the router of the gateway whose metrics page is at URL, again and again, until Ctrl-C.
+
+    URL is http://, https:// or unix:///path/of.sock; without a path it means /metrics. The gateway must show a
+    cachelb.metrics.PrometheusCollector on that page. Rates are those between two looks.
+    """
+    try:
+        address = metrics_address(_with_path(url), {})
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="URL") from error
+    looks = _looks(address, interval_s, 1 if once else count)
+    show = _print_json if as_json else _print_tables
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(show(looks))
+
+
+def _with_path(url: str) -> str:
+    """Add the usual path to a URL without one."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    return url.rstrip("/") + "/metrics" if parts.scheme in ("http", "https") and parts.path in ("", "/") else url
+
+
+class _Look:
+    """One look at the page: figures or a problem, and the rates since the last time there were figures."""
+
+    def __init__(self, figures: Figures | None, problem: str | None, before: _Look | None) -> None:
+        self.figures, self.problem = figures, problem
+        self.time_s, self.monotonic_s = time.time(), time.monotonic()
+        self.decisions_per_s: float | None = None
+        if figures is not None and before is not None and before.figures is not None:
+            decided = figures.decided - before.figures.decided
+            if decided >= 0:  # else the gateway was restarted
+                self.decisions_per_s = decided / max(self.monotonic_s - before.monotonic_s, 1e-3)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as values that JSON has."""
+        if self.figures is None:
+            return {"time_s": self.time_s, "error": self.problem}
+        return {"time_s": self.time_s, "decisions_per_s": self.decisions_per_s, **self.figures.as_dict()}
+
+
+async def _looks(address: Address, interval_s: float, count: int | None) -> AsyncIterator[_Look]:
+    """Look at the page until enough; what is wrong the first time ends it."""
+    client = PageClient(address, None)
+    last: _Look | None = None
+    try:
+        looked = 0
+        while True:
+            figures, problem = await _fetch(client)
+            if problem is not None and looked == 0:
+                raise click.ClickException(problem)
+            look = _Look(figures, problem, last)
+            last = look if figures is not None else last
+            yield look
+            looked += 1
+            if looked == count:
+                return
+            await asyncio.sleep(interval_s)
+    finally:
+        client.close()
+
+
+async def _fetch(client: PageClient) -> tuple[Figures | None, str | None]:
+    """Fetch and read the page, or say what is wrong. The URL is not repeated: it may hold a password."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            page = await client.get()
+    except PageError as error:
+        return None, f"the page cannot be had: {error}"
+    except (OSError, UnicodeError) as error:
+        return None, f"the page cannot be had: {type(error).__name__}"
+    figures = read_page(page)
+    if figures is None:
+        return None, "the page shows no router: register cachelb.metrics.PrometheusCollector(router) there"
+    return figures, None
+
+
+async def _print_json(looks: AsyncIterator[_Look]) -> None:
+    async for look in looks:
+        click.echo(json.dumps(look.as_dict()))
+
+
+async def _print_tables(looks: AsyncIterator[_Look]) -> None:
+    """Redraw in place on a terminal, else print one after the other."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+        async for look in looks:
+            console.print(_drawn(look))
+        return
+    shown: RenderableType = Text("")
+    with Live(console=console, auto_refresh=False) as live:
+        async for look in looks:
+            # A page that cannot be had leaves the last figures on the screen, with the problem above them.
+            shown = _drawn(look) if look.figures is not None else Group(_problem(look), *_last(shown))
+            live.update(shown, refresh=True)
+
+
+def _last(shown: RenderableType) -> list[RenderableType]:
+    """Return what is on the screen, without an earlier problem."""
+    if isinstance(shown, Group):
+        return [part for part in shown.renderables if not (isinstance(part, Text) and part.style == "red")]
+    return [shown]
+
+
+def _drawn(look: _Look) -> RenderableType:
+    if look.figures is None:
+        return _problem(look)
+    return Group(_summary(look, look.figures), _workers(look.figures))
+
+
+def _problem(look: _Look) -> Text:
+    return Text(look.problem or "", style="red")
+
+
+def _summary(look: _Look, figures: Figures) -> Text:
+    """Say in a few lines what holds for the whole router."""
+    rate = "" if look.decisions_per_s is None else f" ({look.decisions_per_s:,.1f}/s)"
+    totals = figures.totals
+    counts = (
+        f"{figures.decided:,.0f} decisions{rate}, {totals.get('open_requests', 0):,.0f} open, "
+        f"{totals.get('no_worker', 0):,.0f} found nobody, {totals.get('abandoned', 0):,.0f} abandoned"
+    )
+    lines = [
+        counts,
+        _told("reasons", _by_reason(figures)),
+        _told("ended", figures.requests),
+        _funnel(figures),
+    ]
+    half, most = (figures.select_seconds(share) for share in (0.5, 0.99))
+    if half is not None and most is not None:
+        lines.append(f"selection: half within {half * _MICRO:,.0f} us, 99 % within {most * _MICRO:,.0f} us")
+    for policy, shadow in figures.shadows.items():
+        agreed, decisions = shadow.get("agreed", 0), shadow.get("decisions", 0)
+        share = f"{agreed / decisions:.0%}" if decisions else "-"
+        lines.append(f"shadow {policy}: agrees {share}")
+    lines.append(f"index {totals.get('index_bytes', 0) / _MEGABYTE:,.1f} MB")
+    return Text("\n".join(printable(line) for line in lines if line))
+
+
+def _by_reason(figures: Figures) -> dict[str, float]:
+    counts: dict[str, float] = {}
+    for (_, reason), count in figures.decisions.items():
+        counts[reason] = counts.get(reason, 0) + count
+    return counts
+
+
+def _told(name: str, counts: dict[str, float]) -> str:
+    """List what is not 0, the most first."""
+    shown = sorted(((count, label) for label, count in counts.items() if count), reverse=True)
+    return f"{name}: " + ", ".join(f"{label} {count:,.0f}" for count, label in shown) if shown else ""
+
+
+def _funnel(figures: Figures) -> str:
+    steps = [figures.funnel.get(step, 0.0) for step in ("prompt", "best_matched", "selected_matched", "engine_cached")]
+    if not steps[0]:
+        return "tokens: no engine reported cached tokens yet"
+    best, selected, cached = (f"{tokens / steps[0]:.1%}" for tokens in steps[1:])
+    return f"tokens: prompt {steps[0]:,.0f} -> best {best} -> selected {selected} -> engine {cached}"
+
+
+def _workers(figures: Figures) -> Table:
+    table = Table()
+    table.add_column("worker", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    headers = (
+        "in flight",
+        "prefill\ntokens",
+        "decode\nblocks",
+        "index\nblocks",
+        "running",
+        "waiting",
+        "KV use",
+        "report",
+    )
+    for header in headers:
+        table.add_column(header, justify="right", no_wrap=True)
+    for worker in figures.workers:
+        style = None if worker.state == "ready" else "yellow"
+        table.add_row(*map(Text, _cells(worker)), style=style)
+    return table
+
+
+def _cells(worker: WorkerFigures) -> tuple[str, ...]:
+    rank = f"#{worker.dp_rank}" if worker.dp_rank else ""
+    return (
+        printable(worker.worker + rank),
+        printable(worker.state or "-"),
+        _count(worker.inflight),
+        _count(worker.pending_prefill_tokens),
+        _count(worker.decode_blocks),
+        _count(sum(worker.index_blocks.values())),
+        _count(worker.running),
+        _count(worker.waiting),
+        "-" if worker.kv_usage is None else f"{worker.kv_usage:.0%}",
+        "-" if worker.report_age_s is None else f"{worker.report_age_s:.1f} s",
+    )
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

@@ -1,0 +1,217 @@
+"""`cachelb watch`: tables and JSON from a real metrics page over loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+from prometheus_client import CollectorRegistry, start_http_server
+
+from cachelb import Router
+from cachelb.cli.app import app
+from cachelb.metrics import PrometheusCollector
+from cachelb.metrics.page import read_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def router() -> Router[str]:
+    return Router(["http://gpu0:8000", "http://gpu1:8000"], seed=1, shadow=["random"])
+
+
+@pytest.fixture
+def url(router: Router[str]) -> Iterator[str]:
+    """Serve the router as its own process would."""
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(router))
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class Pages:
+    """A server that answers with the next of some pages, and with 503 when there are no more."""
+
+    def __init__(self, *pages: bytes) -> None:
+        left = list(pages)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                page = left.pop(0) if left else None
+                self.send_response(200 if page is not None else 503)
+                self.send_header("Content-Length", str(len(page or b"")))
+                self.end_headers()
+                self.wfile.write(page or b"")
+
+            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - as the base class has it
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}/metrics"
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["watch", *map(str, arguments)])
+
+
+def looks(*arguments: object) -> list[Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_json_has_what_the_router_counts(router: Router[str], url: str) -> None:
+    router.select_worker(tokens=range(100)).on_complete(cached_tokens=0)
+    router.select_worker(tokens=range(100)).on_complete(cached_tokens=90)
+    router.update_load("http://gpu0:8000", running=3, kv_usage=0.25)
+    router.set_ready("http://gpu1:8000", False)
+    open_decision = router.select_worker()
+    (look,) = looks(url, "--once")
+    stats = router.stats()
+    assert look["decisions"] == [
+        {"policy": policy, "reason": reason, "count": n} for (policy, reason), n in stats.decisions.items()
+    ]
+    assert look["requests"]["completed"] == 2
+    assert look["funnel"] == {"prompt": 200, "best_matched": 96, "selected_matched": 96, "engine_cached": 90}
+    assert look["totals"]["open_requests"] == 1
+    assert look["shadows"]["random"]["decisions"] == 3
+    assert 0 < look["select_seconds"]["p50"] <= look["select_seconds"]["p99"]
+    first, second = look["workers"]
+    assert (first["worker"], first["state"], first["running"], first["kv_usage"]) == (
+        "http://gpu0:8000",
+        "ready",
+        3,
+        0.25,
+    )
+    assert (second["state"], second["running"]) == ("not ready", None)
+    held = {worker["worker"]: worker["index_blocks"] for worker in look["workers"]}
+    assert held == {worker.key: worker.index_blocks for worker in stats.workers}
+    open_decision.cancel()
+
+
+def test_the_table_has_a_row_per_worker(router: Router[str], url: str) -> None:
+    router.select_worker(tokens=range(100)).on_complete(cached_tokens=50)
+    result = run(f"{url}/metrics", "--once")
+    assert result.exit_code == 0
+    output = result.stdout
+    for text in (
+        "1 decisions, 0 open",
+        "reasons: cold 1",
+        "ended: completed 1",
+        "engine 50.0%",
+        "shadow random: agrees",
+    ):
+        assert text in output
+    assert sum("http://gpu" in line for line in output.splitlines()) == 2
+
+
+def test_rates_are_those_between_two_looks() -> None:
+    page = 'cachelb_decisions_total{{policy="random",reason="random"}} {}\n'
+    with Pages(*(page.format(n).encode() for n in (10, 10, 5, 1000))) as url:
+        rates = [look["decisions_per_s"] for look in looks(url, "--count", 4, "--interval", 0.05)]
+    assert rates[0] is None
+    assert rates[1] == 0
+    assert rates[2] is None, "a counter that falls is that of another process"
+    assert 0 < rates[3] <= 995 / 0.05
+
+
+def test_a_gateway_that_is_gone_for_a_while_is_looked_at_again() -> None:
+    page = b"cachelb_open_requests 3\n"
+    with Pages(page, b"other 1\n", page) as url:
+        told = looks(url, "--count", 4, "--interval", 0.05)
+    assert [look.get("error", "") for look in told] == [
+        "",
+        "the page shows no router: register cachelb.metrics.PrometheusCollector(router) there",
+        "",
+        "the page cannot be had: HTTP 503",
+    ]
+    with Pages(page) as url:
+        output = run(url, "--count", 2, "--interval", 0.05).stdout
+    assert "3 open" in output
+    assert "HTTP 503" in output
+
+
+@pytest.mark.parametrize(
+    ("pages", "problem"),
+    [
+        ((), "the page cannot be had: HTTP 503"),
+        ((b"up 1\n",), "the page shows no router"),
+    ],
+)
+def test_a_page_without_a_router_ends_it_at_once(pages: tuple[bytes, ...], problem: str) -> None:
+    with Pages(*pages) as url:
+        result = run(url)
+    assert result.exit_code == 1
+    assert problem in result.stderr
+
+
+def test_a_port_without_a_server_ends_it_at_once() -> None:
+    with Pages() as url:
+        pass
+    result = run(url, "--once")
+    assert result.exit_code == 1
+    assert "the page cannot be had: ConnectionRefusedError" in result.stderr
+
+
+def test_a_bad_url_is_refused_without_repeating_it() -> None:
+    result = run("ftp://user:hunter2@gateway/metrics")
+    assert result.exit_code == 2
+    assert "begins with http://" in result.stderr
+    assert "hunter2" not in result.stderr
+
+
+def test_what_a_page_says_cannot_command_the_terminal() -> None:
+    page = b'cachelb_inflight{worker="a\x1b[2Jb"} 1\ncachelb_decisions_total{policy="p",reason="\x1b[31m"} 1\n'
+    with Pages(page) as url:
+        output = run(url, "--once").stdout
+    assert "a?[2Jb" in output
+    assert "\x1b" not in output
+
+
+def test_help_shows_examples() -> None:
+    assert "cachelb watch http://127.0.0.1:8080/metrics" in run("--help").stdout.partition("Examples:")[2]
+
+
+# --- pages ---
+
+
+@pytest.mark.parametrize(
+    "page", [b"", b"\xff\xfe\x00", b"cachelb_inflight{", b"xcachelb_inflight 1\n", b"# cachelb_x 1\n"]
+)
+def test_pages_without_samples_show_no_router(page: bytes) -> None:
+    assert read_page(page) is None
+
+
+def test_labels_are_unescaped_and_bad_values_passed_over() -> None:
+    figures = read_page(
+        b'cachelb_inflight{worker="a\\"b\\\\c\\nd",dp_rank="1"} 2\n'
+        b'cachelb_inflight{worker="x"} NaN\n'
+        b'cachelb_inflight{worker="y"} many\n'
+        b'cachelb_requests_total{outcome="completed"} 5 1700000000\n'
+        b'cachelb_requests_created{outcome="completed"} 1.7e9\n'
+        b'cachelb_select_seconds_bucket{le="0.1"} 1\ncachelb_select_seconds_bucket{le="+Inf"} 4\n'
+    )
+    assert figures is not None
+    (worker,) = figures.workers
+    assert (worker.worker, worker.dp_rank, worker.inflight) == ('a"b\\c\nd', "1", 2)
+    assert figures.requests == {"completed": 5}
+    assert figures.select_seconds(0.25) == 0.1
+    assert figures.as_dict()["select_seconds"] == {"p50": None, "p99": None}

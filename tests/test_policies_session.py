@@ -197,3 +197,27 @@ def test_a_session_never_shows() -> None:
     decision = policy.select_worker(WORKERS, session="secret-name")
     texts = [repr(policy), repr(decision), repr(decision.explain()), repr(dict(decision.headers)), repr(policy.stats())]
     assert not any("secret" in text for text in texts)
+
+
+def test_a_router_binds_each_model_and_role_apart_and_finishes_all() -> None:
+    with cachelb.Router(WORKERS, policy="session", seed=3, models={"small": 16, "large": 32}) as router:
+        first = {model: router.select_worker(session="chat", model=model) for model in ("small", "large")}
+        assert {decision.reason for decision in first.values()} == {"least-loaded"}
+        again = {model: router.select_worker(session="chat", model=model) for model in first}
+        assert {model: decision.key for model, decision in again.items()} == {
+            model: decision.key for model, decision in first.items()
+        }
+        assert router.finish_session("chat") is True
+        assert router.finish_session("chat") is False
+        assert router.select_worker(session="chat", model="small").reason == "least-loaded"
+
+
+def test_a_router_splits_a_hashing_policys_absolute_margin_among_replicas() -> None:
+    def overflow(replicas: int) -> int:
+        with cachelb.Router(WORKERS, policy="prefix-hash", replicas=replicas) as router:
+            held = [router.select_worker(session="chat")]
+            while held[-1].reason == "hash":
+                held.append(router.select_worker(session="chat"))
+            return len(held)
+
+    assert (overflow(1), overflow(2)) == (15, 9), "margins of 10 and of 5 above the average"

@@ -347,7 +347,14 @@ class NativePolicy:
     def remove_worker(self, worker: object) -> bool:
         """Forget a worker (or key), its blocks and its load; returns whether it was known."""
     def finish_session(self, session: str) -> bool:
-        """Forget which worker a session is bound to, and tell whether it was to any."""
+        """Forget which worker a session is bound to.
+
+        Args:
+            session: The session, as `select_worker` takes it.
+
+        Returns:
+            Whether the policy is a session policy that had bound it.
+        """
     def loads(self) -> dict[str, int]:
         """Requests in flight by worker key."""
     def block_count(self, worker: object = None) -> int:
@@ -465,6 +472,15 @@ class NativeRouter(Generic[_W]):
 
         Raises:
             UnknownWorkerError: It is not registered.
+        """
+    def finish_session(self, session: str) -> bool:
+        """Forget which workers a session is bound to, in every model and role.
+
+        Args:
+            session: The session, as `select_worker` takes it.
+
+        Returns:
+            Whether a session policy had bound it.
         """
     def update_load(
         self,

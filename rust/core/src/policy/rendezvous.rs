@@ -114,10 +114,18 @@ impl Rule for Rendezvous {
         }
     }
 
-    /// The load that is bounded. Draws say nothing to people, and drawing again for every record costs more than the
-    /// choice.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        self.epsilon.map(|_| view.rows[row].load())
+        let row = &view.rows[row];
+        let mut draws = Draws::new(self.seed, view.key?);
+        Some(draws.score(view.names.name(row.offer), row.weight))
+    }
+
+    fn scored_in_passing(&self) -> bool {
+        false
+    }
+
+    fn higher_is_better(&self) -> bool {
+        true
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

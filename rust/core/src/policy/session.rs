@@ -247,7 +247,7 @@ impl Rule for Session {
     /// Sessions per weight, or what places new sessions ranks by.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         match &self.base {
-            _ if self.settings.mode == SessionMode::Hash => None,
+            _ if self.settings.mode == SessionMode::Hash => self.rendezvous().score(view, row),
             Some(base) => base.score(view, row),
             None => Some(self.sessions(&view.rows[row])),
         }
@@ -262,8 +262,11 @@ impl Rule for Session {
     }
 
     fn higher_is_better(&self) -> bool {
-        let base = self.base.as_ref();
-        base.is_some_and(|base| base.higher_is_better())
+        match &self.base {
+            _ if self.settings.mode == SessionMode::Hash => true,
+            Some(base) => base.higher_is_better(),
+            None => false,
+        }
     }
 
     fn records_placement(&self) -> bool {

@@ -373,6 +373,13 @@ impl NativeRouter {
         Ok(())
     }
 
+    /// Forgets which workers a session is bound to.
+    fn finish_session(&self, py: Python<'_>, session: &str) -> PyResult<bool> {
+        let key = session.as_bytes();
+        self.engine
+            .locked(py, |selector| selector.finish_session(key))
+    }
+
     /// Replaces what the engine of a worker reports about itself.
     #[pyo3(signature = (
         worker, *, running=None, waiting=None, queued_tokens=None, kv_usage=None, prefill_tps=None, gen_tps=None, age_s=None

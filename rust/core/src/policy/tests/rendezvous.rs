@@ -74,19 +74,9 @@ fn the_pick_draws_highest_for_keys_of_any_length_and_any_weights() {
             let best = (0..4).max_by(|a, b| score(*a).total_cmp(&score(*b)));
             let picked = scene.choose(&PLAIN, 1);
             assert_eq!(picked, (best.unwrap(), Reason::Hash), "{length} {third}");
+            assert_eq!(PLAIN.score(&scene.view(), 1), Some(score(1)));
         }
     }
-}
-
-#[test]
-fn the_score_is_the_load_that_is_bounded() {
-    let scene = Scene::new(&[(0, 5), (0, 0)]);
-    let bounded = Rendezvous {
-        epsilon: Some(0.25),
-        ..PLAIN
-    };
-    assert_eq!(bounded.score(&scene.view(), 0), Some(5.0));
-    assert_eq!(PLAIN.score(&scene.view(), 0), None);
 }
 
 #[test]

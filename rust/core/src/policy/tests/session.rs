@@ -406,7 +406,10 @@ fn hash_mode_remembers_nothing() {
         let expected = scene.choose(&draw, 1);
         let routed = desk.route(&scene);
         assert_eq!((routed.worker as usize, routed.reason), expected);
-        assert_eq!(desk.rule.score(&scene.view(), 2), None);
+        assert_eq!(
+            desk.rule.score(&scene.view(), 2),
+            draw.score(&scene.view(), 2)
+        );
     }
     assert_eq!(desk.sessions(), 0);
 }

@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def print_table(report: Report) -> None:
-    """Print one row per policy, the best hit rate in bold.
+    """Print one row per policy, the best hit rate first and in bold.
 
     Args:
         report: What to print.
@@ -57,18 +57,19 @@ def _table(report: Report) -> Table:
     )
     table.add_column("policy", no_wrap=True)
     for header in (
-        "block hits",
-        "token hits",
-        "of bound",
-        "prefill saved",
+        "block\nhits",
+        "token\nhits",
+        "of\nbound",
+        "prefill\nsaved",
         "requests\nmax/mean",
         "busy time\nmax/mean",
         "peak in\nflight",
         "decisions\nper s",
     ):
         table.add_column(header, justify="right", no_wrap=True)
-    most = max((result.hits.hit_blocks for result in report.policies), default=0)
-    for result in report.policies:
+    best_first = sorted(report.policies, key=lambda result: -result.hits.hit_blocks)
+    most = best_first[0].hits.hit_blocks if best_first else 0
+    for result in best_first:
         table.add_row(*_cells(result), style="bold" if result.hits.hit_blocks == most else None)
     return table
 

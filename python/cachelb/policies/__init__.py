@@ -17,7 +17,7 @@ from cachelb.policies import plugins
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.cache_aware import CacheAware
 from cachelb.policies.consistent_hash import ConsistentHash
-from cachelb.policies.custom import FleetView, Policy, PolicyLike, RequestView
+from cachelb.policies.custom import FleetView, Policy, PolicyLike, RequestView, lowest
 from cachelb.policies.estimated_ttft import EstimatedTtft
 from cachelb.policies.kv_aware import KvAware
 from cachelb.policies.least_expected_wait import LeastExpectedWait
@@ -66,6 +66,7 @@ __all__ = [
     "RoundRobin",
     "Session",
     "StickyUntilSaturated",
+    "lowest",
     "make",
 ]
 

@@ -12,10 +12,12 @@ from cachelb.errors import did_you_mean
 if TYPE_CHECKING:
     from typing import Any
 
+    from numpy.typing import NDArray
+
     from cachelb.policies.base import BuiltinPolicy
     from cachelb.types import Reason
 
-__all__ = ["FleetView", "Policy", "PolicyLike", "RequestView", "Watched", "check"]
+__all__ = ["FleetView", "Policy", "PolicyLike", "RequestView", "Watched", "check", "lowest"]
 
 NEEDS = frozenset({"tokens", "session", "prompt_tokens", "load"})
 """What a policy may say it needs. Only "tokens" and "session" make the router compute something."""
@@ -35,8 +37,9 @@ class Policy(Protocol):
     A policy that raises, or returns what is no candidate, never fails a request: the least loaded worker serves it with
     reason `policy-error`, and each class of error is logged once. `KeyboardInterrupt` and its like pass through.
 
-    A good policy keeps no state, or at most a bounded one, and draws from `request.random()`: then equal seeds give
-    equal picks, and `dry_run` tells the next one. `cachelb.testing.assert_policy_contract` checks all of this.
+    A good policy keeps no state, or at most a bounded one, and draws ties from the request, as `lowest` does: then
+    equal seeds give equal picks, and `dry_run` tells the next one. `cachelb.testing.assert_policy_contract` checks all
+    of this.
 
     Example:
         >>> from cachelb import Router
@@ -46,11 +49,11 @@ class Policy(Protocol):
         ...
         ...     def choose(self, request: RequestView, fleet: FleetView) -> int:
         ...         waiting = fleet.column("pending_prefill_tokens") + fleet.column("uncached_tokens")
-        ...         return int((waiting / fleet.column("weight")).argmin())
+        ...         return lowest(waiting / fleet.column("weight"), request)
         >>> router = Router(["gpu0", "gpu1"], policy=FewestTokens())
         >>> first, second = (router.select_worker(tokens=range(n * 1000, n * 1000 + 320)) for n in range(2))
-        >>> first.worker, second.worker, second.reason
-        ('gpu0', 'gpu1', 'custom')
+        >>> first.worker != second.worker, second.reason
+        (True, 'custom')
     """
 
     @property
@@ -79,6 +82,26 @@ class Policy(Protocol):
             The position of the pick, from 0 to `len(fleet)` - 1, or the position and the reason.
         """
         ...
+
+
+def lowest(cost: NDArray[Any], request: RequestView) -> int:
+    """Find the candidate with the lowest cost. Equal ones are drawn by the request, never by their position.
+
+    Args:
+        cost: One number per candidate; NaN is unknown, and never the lowest.
+        request: Draws.
+
+    Returns:
+        Its position; any, if every cost is NaN.
+    """
+    best = cost.min()
+    if best != best:  # noqa: PLR0124 - NaN, which says that there is one
+        known = cost[cost == cost]  # noqa: PLR0124
+        if not len(known):
+            return request.randrange(len(cost))
+        best = known.min()
+    ties = (cost == best).nonzero()[0]
+    return int(ties[request.randrange(len(ties))])
 
 
 PolicyLike: TypeAlias = "str | BuiltinPolicy | Policy"

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb.testing.contract import assert_policy_contract
 from cachelb.testing.oracle import Best, Found, ManualClock, NaiveTracker
 from cachelb.testing.strategies import (
     Operation,
@@ -45,6 +46,7 @@ __all__ = [
     "Operation",
     "Tracker",
     "assert_agrees",
+    "assert_policy_contract",
     "operations",
     "token_sequences",
     "worker_names",

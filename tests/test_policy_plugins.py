@@ -1,0 +1,130 @@
+"""Policies that other distributions register."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cachelb
+from cachelb import Router, policies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Install = Callable[..., None]
+
+MODULE = """
+from cachelb.policies import LeastLoaded
+
+class Last:
+    name = "last"
+    needs = frozenset()
+
+    def __init__(self, *, offset=1):
+        self.offset = offset
+
+    def choose(self, request, fleet):
+        return len(fleet) - self.offset
+
+class Tokens(LeastLoaded):
+    pass
+
+class NoPolicy:
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install a tiny distribution in a folder of its own."""
+    installed: list[str] = []
+
+    def write(distribution: str, *entries: str, module: str | None = MODULE) -> None:
+        folder = tmp_path / distribution
+        info = folder / f"{distribution}-1.2.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text("\n".join(["[cachelb.policies]", *entries, ""]))
+        if module is not None:
+            (folder / f"{distribution}.py").write_text(module)
+        installed.append(distribution)
+        monkeypatch.syspath_prepend(str(folder))
+
+    yield write
+    for name in installed:
+        sys.modules.pop(name, None)
+
+
+def test_registered_policy_is_made_by_name_with_its_options(install: Install) -> None:
+    install("acme", "my_last = acme:Last", "my-tokens = acme:Tokens")
+    assert policies.make("my-last").name == "last"
+    router = Router(["a", "b", "c"], policy="my_last", offset=2)
+    decision = router.select_worker()
+    assert (decision.worker, decision.reason, router.policy) == ("b", "custom", "last")
+    own = policies.make("my_tokens", load="tokens")
+    assert isinstance(own, policies.LeastLoaded)
+    assert Router(["a"], shadow=["my-last", own]).shadows == ("last", "least-loaded")
+
+
+def test_registered_policy_may_be_configured(install: Install) -> None:
+    install("acme", "my-last = acme:Last")
+    config = {"router": {"policy": "my-last"}, "policy": {"offset": 3}, "workers": ["a", "b", "c"]}
+    assert Router.from_config(config).select_worker().worker == "a"
+
+
+def test_built_in_names_are_not_taken_over_and_look_up_nothing(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("acme", "random = acme:Last")
+
+    def look_up(**_: object) -> None:
+        raise AssertionError("looked up")
+
+    monkeypatch.setattr("importlib.metadata.entry_points", look_up)
+    assert isinstance(policies.make("random"), policies.Random)
+
+
+def test_unknown_name_is_answered_with_the_nearest_registered_one(install: Install) -> None:
+    install("acme", "my_last = acme:Last")
+    with pytest.raises(ValueError, match="there is no policy 'my_lost'; did you mean 'my-last'"):
+        policies.make("my_lost")
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "message"),
+    [
+        ("x = acme:Missing", cachelb.CachelbError, r"cannot be imported from 'acme:Missing': AttributeError: "),
+        ("x = acne:Last", cachelb.CachelbError, r"cannot be imported from 'acne:Last': ModuleNotFoundError: "),
+        ("x = acme:number", TypeError, r"'acme:number' must be a class, not int"),
+        ("x = acme:NoPolicy", TypeError, r"an object with choose\(request, fleet\), not NoPolicy"),
+    ],
+)
+def test_broken_entry_point_names_the_distribution(
+    install: Install, entry: str, error: type[Exception], message: str
+) -> None:
+    install("acme", entry)
+    with pytest.raises(error, match=f"^policy 'x' of distribution 'acme'.*{message}"):
+        policies.make("x")
+
+
+def test_module_that_fails_names_the_distribution(install: Install) -> None:
+    install("acme", "x = acme:Last", module="1 / 0")
+    with pytest.raises(
+        cachelb.CachelbError, match=r"distribution 'acme' cannot be imported .*ZeroDivisionError"
+    ) as caught:
+        policies.make("x")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_name_that_two_distributions_register_is_refused(install: Install) -> None:
+    install("acme", "x = acme:Last")
+    install("bolt", "x = bolt:Last")
+    with pytest.raises(
+        cachelb.CachelbError, match="by distribution 'acme' and distribution 'bolt'; uninstall all but one"
+    ):
+        policies.make("x")

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import prometheus_client
 from aiohttp import web
 
 import cachelb
-from cachelb.openai import TAIL_BYTES, read_usage, routing_arguments
-from cachelb.sources import MetricsSource
+from cachelb.metrics import PrometheusCollector
+from cachelb.openai import read_usage, routing_arguments
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
@@ -66,34 +67,32 @@ class Gateway:
         client, base = self.client(decision.key)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in DROPPED}
         headers |= {"accept-encoding": "identity", **decision.headers}
-        response, tail = web.StreamResponse(), b""
+        response = web.StreamResponse()
         try:
             async with client.post(base + request.path, data=body, headers=headers) as answer:
                 if not answer.ok:
                     decision.on_error(answer.status)
                     if answer.status in RETRIED and not last:
                         return None
-                chunk = await answer.content.readany()
-                decision.on_first_token()
+                chunks = decision.track(answer.content.iter_any(), usage_of=lambda tail: read_usage(b"".join(tail)))
+                chunk = await anext(chunks, b"")  # with nothing sent yet, another worker can still be tried
                 response.set_status(answer.status)
                 response.headers.update({k: v for k, v in answer.headers.items() if k.lower() not in DROPPED})
                 response.headers.update(decision.headers)
                 await response.prepare(request)
                 while chunk:
                     await response.write(chunk)
-                    tail = (tail + chunk)[-TAIL_BYTES:]
-                    chunk = await answer.content.readany()
+                    chunk = await anext(chunks, b"")
         except aiohttp.ClientError as error:
-            if request.transport is None or request.transport.is_closing():  # it was the client's connection
+            if response.prepared:  # the worker broke off, which the decision knows, or the client did
+                if request.transport is not None:
+                    request.transport.abort()  # a torn answer stays torn
                 decision.cancel()
                 return response
             decision.on_error(error)
-            if response.prepared:
-                request.transport.abort()  # a torn answer stays torn
-            elif last:
+            if last:
                 raise web.HTTPBadGateway(text="the worker did not answer", headers=decision.headers) from None
-            return response if response.prepared else None
-        decision.on_complete(**read_usage(tail))
+            return None
         await response.write_eof()
         return response
 
@@ -109,7 +108,8 @@ class Gateway:
 
 def make_app(router: cachelb.Router[str], **options: Any) -> web.Application:
     """Build the application, which closes the router at its end; the options are those of `Gateway`."""
-    gateway = Gateway(router, **options)
+    gateway, registry = Gateway(router, **options), prometheus_client.CollectorRegistry()
+    registry.register(PrometheusCollector(router))
 
     async def lifespan(_app: web.Application) -> AsyncIterator[None]:
         with router:
@@ -117,8 +117,12 @@ def make_app(router: cachelb.Router[str], **options: Any) -> web.Application:
         for client in gateway.clients.values():
             await client.close()
 
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=prometheus_client.generate_latest(registry))
+
     app = web.Application(client_max_size=1 << 28)
     app.add_routes(web.post(path, gateway.serve) for path in ("/v1/completions", "/v1/chat/completions"))
+    app.add_routes([web.get("/metrics", metrics)])
     app.cleanup_ctx.append(lifespan)
     app[ROUTER] = router
     return app
@@ -132,9 +136,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     options = parser.parse_args()
-    router = cachelb.Router.from_config(options.config) if options.config else cachelb.Router(options.workers)
-    if not options.config:
-        router.attach(MetricsSource())  # a configuration says it in [load]
+    router = cachelb.Router.from_config(options.config or {"workers": options.workers, "load": {}})
     web.run_app(make_app(router), host=options.host, port=options.port, handler_cancellation=True)
 
 

@@ -8,26 +8,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import math
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import prometheus_client
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import cachelb
-from cachelb.openai import TAIL_BYTES, read_usage, routing_arguments
-from cachelb.sources import MetricsSource
+from cachelb.metrics import PrometheusCollector
+from cachelb.openai import read_usage, routing_arguments
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
 DROPPED |= {"content-length", "content-encoding", "transfer-encoding"}
+TLS = ssl.create_default_context()
 
 
 class Gateway:
@@ -35,86 +38,85 @@ class Gateway:
 
     def __init__(self, router: cachelb.Router[str], *, attempts: int = 3, wait_s: float = 5.0) -> None:
         self.router, self.attempts, self.wait_s = router, attempts, wait_s
-        self.clients: dict[str | None, httpx.AsyncClient] = {}
+        self.clients: dict[str, httpx.AsyncClient] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve until the answer is complete, or until the client is gone: then the worker must stop at once."""
         with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
             request = Request(scope, receive)
-            serving = asyncio.create_task(self.serve(request, await request.body(), send))
+            await request.body()
+            serving = asyncio.create_task(self.serve(request, send))
             leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
             leaving.add_done_callback(lambda _: serving.cancel())  # which closes the connection to the worker
-            try:
-                await serving
-            finally:
-                leaving.cancel()
+            serving.add_done_callback(lambda _: leaving.cancel())
+            await serving
 
-    async def serve(self, request: Request, body: bytes, send: Send) -> None:
+    async def serve(self, request: Request, send: Send) -> None:
         """Try workers until one of them begins to answer."""
         try:
-            decision = await self.select(request, body)
+            decision = await self.select(request)
             for last in [False] * (self.attempts - 1) + [True]:
                 with decision:  # however this ends, the booked load is given back
-                    if await self.forward(decision, request, body, send, last=last):
+                    if await self.forward(decision, request, send, last=last):
                         return
                 decision = decision.retry()
         except cachelb.NoWorkerAvailable as error:
             raise HTTPException(503, str(error), {"retry-after": str(math.ceil(error.retry_after_s))}) from None
 
-    async def select(self, request: Request, body: bytes) -> cachelb.Decision[str]:
+    async def select(self, request: Request) -> cachelb.Decision[str]:
         """Book a worker for the request; nothing is tokenised here."""
         try:
-            wanted = routing_arguments(json.loads(body), request.headers)
+            wanted = routing_arguments(await request.json(), request.headers)
             return await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
         except (TypeError, ValueError) as error:
             raise HTTPException(400, f"this is no request for a completion: {error}") from None
 
-    async def forward(
-        self, decision: cachelb.Decision[str], request: Request, body: bytes, send: Send, *, last: bool
-    ) -> bool:
+    async def forward(self, decision: cachelb.Decision[str], request: Request, send: Send, *, last: bool) -> bool:
         """Forward to one worker; return False if another one should be tried."""
-        client, base = self.client(decision.key)
+        client, body = await self.client(decision.key), await request.body()
         headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
         headers |= {"accept-encoding": "identity", **decision.headers}
-        started, tail = False, b""
+        started = False
         try:
-            async with client.stream("POST", base + request.url.path, content=body, headers=headers) as answer:
+            async with client.stream("POST", request.url.path, content=body, headers=headers) as answer:
                 if answer.is_error:
                     decision.on_error(answer.status_code)
                     if answer.status_code in RETRIED and not last:
                         return False
-                chunks = answer.aiter_raw()
-                chunk = await anext(chunks, b"")
-                decision.on_first_token()
+                chunks = decision.track(answer.aiter_raw(), usage_of=lambda tail: read_usage(b"".join(tail)))
+                chunk = await anext(chunks, b"")  # with nothing sent yet, another worker can still be tried
                 started = True
                 kept = [(k, v) for k, v in answer.headers.raw if k.decode().lower() not in DROPPED]
                 kept += [(k.encode(), v.encode()) for k, v in decision.headers.items()]
                 await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
                 while chunk:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    tail = (tail + chunk)[-TAIL_BYTES:]
                     chunk = await anext(chunks, b"")
         except httpx.TransportError as error:
             decision.on_error(error)
             if last and not started:
                 raise HTTPException(502, "the worker did not answer", dict(decision.headers)) from None
             return started  # a torn answer stays torn: the server closes the connection
-        decision.on_complete(**read_usage(tail))
         await send({"type": "http.response.body"})
         return True
 
-    def client(self, worker: str) -> tuple[httpx.AsyncClient, str]:
-        """Return the client for a worker and where its URLs begin: a client per socket, and one for the others."""
-        socket = worker.removeprefix("unix://") if worker.startswith("unix://") else None
-        if socket not in self.clients:
-            transport = httpx.AsyncHTTPTransport(uds=socket, limits=httpx.Limits())
-            self.clients[socket] = httpx.AsyncClient(transport=transport, timeout=httpx.Timeout(None, connect=5))
-        return self.clients[socket], "http://worker" if socket else worker
+    async def client(self, worker: str) -> httpx.AsyncClient:
+        """Return the client for a worker: one each, because httpx searches all connections of a client per request."""
+        client = self.clients.get(worker)
+        if client is None:
+            socket = worker.removeprefix("unix://") if worker.startswith("unix://") else None
+            transport = httpx.AsyncHTTPTransport(verify=TLS, uds=socket, limits=httpx.Limits())
+            base, timeout = "http://worker" if socket else worker, httpx.Timeout(None, connect=5)
+            client = self.clients[worker] = httpx.AsyncClient(base_url=base, transport=transport, timeout=timeout)
+            for removed in self.clients.keys() - {worker, *self.router.keys()}:
+                await self.clients.pop(removed).aclose()
+        return client
 
 
 def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
     """Build the application, which closes the router at its end; the options are those of `Gateway`."""
-    gateway = Gateway(router, **options)
+    gateway, registry = Gateway(router, **options), prometheus_client.CollectorRegistry()
+    registry.register(PrometheusCollector(router))
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -124,6 +126,7 @@ def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
             await client.aclose()
 
     routes = [Route(path, gateway, methods=["POST"]) for path in ("/v1/completions", "/v1/chat/completions")]
+    routes.append(Route("/metrics", lambda _: Response(prometheus_client.generate_latest(registry))))
     app = Starlette(routes=routes, lifespan=lifespan)
     app.state.router = router
     return app
@@ -137,9 +140,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     options = parser.parse_args()
-    router = cachelb.Router.from_config(options.config) if options.config else cachelb.Router(options.workers)
-    if not options.config:
-        router.attach(MetricsSource())  # a configuration says it in [load]
+    router = cachelb.Router.from_config(options.config or {"workers": options.workers, "load": {}})
     uvicorn.run(make_app(router), host=options.host, port=options.port)
 
 

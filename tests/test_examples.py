@@ -138,6 +138,18 @@ def test_cached_tokens_of_the_engine_reach_the_router(serve: Serve) -> None:
     assert [record.outcome for record in records] == ["completed"] * 4
 
 
+def test_metrics_page_shows_the_router(serve: Serve) -> None:
+    with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        complete(gateway, PROMPT, max_tokens=1)
+        gone = fleet.urls[0]
+        both = send(gateway, "/metrics").body.decode()
+        router.remove_worker(gone)
+        left = send(gateway, "/metrics").body.decode()
+    assert 'reason="cold"' in both
+    assert f'worker="{gone}"' in both
+    assert f'worker="{gone}"' not in left
+
+
 def test_session_stays_on_its_worker(serve: Serve) -> None:
     with FakeFleet(4) as fleet, serve(Router(fleet.urls, policy="rendezvous", hash_seed=1)) as gateway:
         by_header = {

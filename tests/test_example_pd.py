@@ -1,0 +1,199 @@
+"""The example for disaggregated prefill, as a real server in front of real sockets."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing, contextmanager
+from http.client import IncompleteRead
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from examples import pd_gateway
+from tests.gateways import serve_asgi, wait_until
+from tests.http_client import chat, complete, connect
+
+from cachelb import Router
+from cachelb.testing import FakeFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cachelb.testing import FakeWorker
+
+PROMPT = "Sphinx of black quartz, judge my vow. " * 20
+
+
+class Setup(NamedTuple):
+    """Two prefill and two decode workers behind a gateway."""
+
+    fleet: FakeFleet
+    router: Router[str]
+    url: str
+
+    @property
+    def prefill(self) -> list[FakeWorker]:
+        return self.fleet.workers[:2]
+
+    @property
+    def decode(self) -> list[FakeWorker]:
+        return self.fleet.workers[2:]
+
+    def endings(self) -> dict[str, int]:
+        return {name: count for name, count in self.router.stats().endings.items() if count}
+
+    def assert_nothing_is_booked(self) -> None:
+        assert self.router.stats().open_requests == 0
+        assert set(self.router.loads().values()) == {0}
+
+
+@contextmanager
+def setup(**options: Any) -> Iterator[Setup]:
+    with FakeFleet(4) as fleet:
+        router: Router[str] = Router(seed=1, **options)
+        for worker in fleet.workers[:2]:
+            router.add_worker(worker.url, role="prefill")
+        for worker in fleet.workers[2:]:
+            router.add_worker(worker.url, role="decode")
+        with serve_asgi(pd_gateway.make_app(router)) as url:
+            yield Setup(fleet, router, url)
+
+
+def total(workers: list[FakeWorker], count: str) -> int:
+    return sum(getattr(worker.counts, count) for worker in workers)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("kind", ["completion", "chat"])
+def test_decode_worker_never_tokenises_and_answers_as_one_worker_would(kind: str, stream: bool) -> None:
+    fields: dict[str, Any] = {"stream": stream, "max_tokens": 5}
+    with setup() as pd:
+
+        def ask(url: str) -> Any:
+            answer = complete(url, PROMPT, **fields) if kind == "completion" else chat(url, PROMPT, **fields)
+            assert answer.status == 200
+            choices = [event["choices"] for event in answer.events[:-1]] if stream else answer.json["choices"]
+            return choices, answer.headers
+
+        with FakeFleet(1) as alone:
+            expected, _ = ask(alone.urls[0])
+        choices, headers = ask(pd.url)
+        assert choices == expected
+        assert (total(pd.prefill, "tokenized"), total(pd.prefill, "finished")) == (1, 1)
+        assert (total(pd.decode, "tokenized"), total(pd.decode, "finished")) == (0, 1)
+        assert total(pd.decode, "remote_prefills") == 1
+        assert total(pd.prefill, "output_tokens") == 1
+        assert headers["x-cachelb-prefill-worker"] in pd.fleet.urls[:2]
+        assert headers["x-cachelb-worker"] in pd.fleet.urls[2:]
+        assert pd.endings() == {"completed": 2}
+        pd.assert_nothing_is_booked()
+
+
+def test_prefill_request_is_what_the_connector_expects() -> None:
+    with setup() as pd:
+        complete(pd.url, PROMPT, stream=True, stream_options={"include_usage": True}, max_tokens=5)
+        [prefilled] = [seen for worker in pd.prefill for seen in worker.requests]
+        [decoded] = [seen for worker in pd.decode for seen in worker.requests]
+    assert prefilled.body["max_tokens"] == 1
+    assert not prefilled.body.get("stream")
+    assert "stream_options" not in prefilled.body
+    assert prefilled.body["kv_transfer_params"]["do_remote_decode"] is True
+    assert decoded.body["stream_options"] == {"include_usage": True}
+    assert decoded.body["kv_transfer_params"]["do_remote_prefill"] is True
+    assert isinstance(decoded.body["prompt"], list)
+
+
+def test_cached_tokens_are_those_of_the_prefill_worker() -> None:
+    with setup(prefill_policy="cache-aware") as pd:
+        for _ in range(2):
+            complete(pd.url, PROMPT, max_tokens=2)
+        reported = [record.cached_tokens for record in pd.router.recent(4)]
+    assert [tokens for tokens in reported if tokens is not None] == [0, 176]
+
+
+def test_decode_worker_alone_serves_what_is_not_worth_a_transfer() -> None:
+    with setup(pd_uncached_token_threshold=100_000) as pd:
+        answer = complete(pd.url, PROMPT, max_tokens=2)
+        assert answer.status == 200
+        assert "x-cachelb-prefill-worker" not in answer.headers
+        assert total(pd.prefill, "started") == 0
+        assert total(pd.decode, "finished") == 1
+        assert pd.endings() == {"completed": 1}
+
+
+def test_without_prefill_workers_the_fallback_decides() -> None:
+    with setup(pd_fallback=True) as pd:
+        for worker in pd.prefill:
+            pd.router.set_ready(worker.url, False)
+        assert complete(pd.url, PROMPT, max_tokens=2).status == 200
+    with setup() as pd:
+        for worker in pd.prefill:
+            pd.router.set_ready(worker.url, False)
+        answer = complete(pd.url, PROMPT, max_tokens=2)
+        assert answer.status == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        pd.assert_nothing_is_booked()
+
+
+@pytest.mark.parametrize("half", ["prefill", "decode"])
+@pytest.mark.parametrize("fault", [{"kind": "reset"}, {"kind": "status", "status": 500}], ids=["reset", "500"])
+def test_failure_in_either_half_is_retried_without_the_worker_that_failed(half: str, fault: dict[str, Any]) -> None:
+    with setup() as pd:
+        workers: list[FakeWorker] = getattr(pd, half)
+        for worker in workers:
+            worker.fail(**fault, times=1)
+        # Both workers of the half fail once, and there are three attempts.
+        first = complete(pd.url, PROMPT, max_tokens=2, stream=True)
+        assert first.status in {200, 503}
+        assert {worker.counts.failed for worker in workers} == {1}
+        assert complete(pd.url, PROMPT, max_tokens=2, stream=True).events[-1] == "[DONE]"
+        assert pd.endings()["failed"] == 2
+        pd.assert_nothing_is_booked()
+
+
+@pytest.mark.parametrize("half", ["prefill", "decode"])
+def test_error_of_the_client_is_final_in_either_half(half: str) -> None:
+    with setup() as pd:
+        for worker in getattr(pd, half):
+            worker.fail("status", status=400)
+        answer = complete(pd.url, PROMPT)
+        assert answer.status == 400
+        assert "planned by the test" in answer.body.decode()
+        assert total(getattr(pd, half), "started") == 1
+        assert pd.endings()["client"] == 1
+        pd.assert_nothing_is_booked()
+
+
+def test_stream_that_dies_is_torn_and_releases_both_halves() -> None:
+    with setup() as pd:
+        for worker in pd.decode:
+            worker.fail("die", after_chunks=2)
+        with closing(connect(pd.url)) as connection:
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}))
+            with pytest.raises(IncompleteRead):
+                connection.getresponse().read()
+        wait_until(lambda: pd.router.stats().open_requests == 0)
+        assert pd.endings() == {"completed": 1, "failed": 1}
+        pd.assert_nothing_is_booked()
+
+
+@pytest.mark.parametrize("half", ["prefill", "decode"])
+def test_client_that_leaves_stops_the_half_at_work(half: str) -> None:
+    with setup() as pd:
+        workers: list[FakeWorker] = getattr(pd, half)
+        for worker in workers:
+            worker.fail("stall")
+        with closing(connect(pd.url)) as connection:
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}))
+            pd.fleet.wait_for(lambda: sum(worker._replica.counts.faults["stall"] for worker in workers) == 1)
+        pd.fleet.wait_for(lambda: sum(worker._replica.counts.aborted for worker in workers) == 1)
+        wait_until(lambda: pd.router.stats().open_requests == 0)
+        assert pd.endings() == ({"cancelled": 2} if half == "prefill" else {"completed": 1, "cancelled": 1})
+        pd.assert_nothing_is_booked()
+
+
+def test_unix_sockets_are_refused_when_the_gateway_is_built() -> None:
+    router: Router[str] = Router()
+    router.add_worker("http://127.0.0.1:1", role="prefill")
+    router.add_worker("unix:///run/vllm.sock", role="decode")
+    with pytest.raises(ValueError, match=r"'unix:///run/vllm\.sock' is a Unix socket"):
+        pd_gateway.make_app(router)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
@@ -14,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.gateways import GATEWAYS, wait_until
+from tests.gateways import GATEWAYS, serve_asgi, wait_until
 from tests.http_client import DEADLINE_S, chat, complete, connect, send
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from http.client import HTTPConnection
 
@@ -298,6 +299,55 @@ def test_client_that_leaves_stops_the_worker(serve: Serve, after_chunks: int, st
         endings = {name: count for name, count in router.stats().endings.items() if count}
         assert endings == {"cancelled": 1}
         assert worker.counts.open == 0
+
+
+# --- the README ---
+
+
+@pytest.fixture
+def quickstart() -> Iterator[tuple[FakeFleet, Router[str], str]]:
+    text = (ROOT / "README.md").read_text("utf-8")
+    code = text.split("## Quickstart")[1].split("```python\n")[1].split("```")[0]
+    with FakeFleet(2) as fleet:
+        assert "http://gpu0:8000" in code
+        for name, url in zip(("http://gpu0:8000", "http://gpu1:8000"), fleet.urls, strict=True):
+            code = code.replace(name, url)
+        names: dict[str, Any] = {}
+        exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own page
+        with serve_asgi(names["app"]) as gateway:
+            yield fleet, names["router"], gateway
+
+
+def test_quickstart_routes_streams_and_reports(quickstart: tuple[FakeFleet, Router[str], str]) -> None:
+    _, router, gateway = quickstart
+    first = complete(gateway, PROMPT, max_tokens=2)
+    again = complete(gateway, PROMPT, max_tokens=2, stream=True, stream_options={"include_usage": True})
+    talk = chat(gateway, "Hello", max_tokens=1)
+    assert first.status == talk.status == 200
+    assert again.headers["x-cachelb-worker"] == first.headers["x-cachelb-worker"]
+    assert again.events[-1] == "[DONE]"
+    wait_until(lambda: router.stats().open_requests == 0)
+    assert sorted(record.cached_tokens or 0 for record in router.recent(3)) == [0, 0, 272]
+
+
+def test_quickstart_stops_the_worker_when_the_client_leaves(quickstart: tuple[FakeFleet, Router[str], str]) -> None:
+    fleet, router, gateway = quickstart
+    fleet.fail("stall", after_chunks=2)
+    with closing(begin_stream(gateway)) as connection:
+        connection.getresponse().readline()
+    fleet.wait_for(lambda: sum(worker._replica.counts.aborted for worker in fleet.workers) == 1)
+    wait_until(lambda: router.stats().open_requests == 0)
+    assert router.stats().endings["cancelled"] == 1
+
+
+def test_quickstart_keeps_nothing_booked_when_the_worker_is_down(
+    quickstart: tuple[FakeFleet, Router[str], str],
+) -> None:
+    fleet, router, gateway = quickstart
+    for worker in fleet.workers:
+        worker.stop()
+    assert complete(gateway, PROMPT).status == 500
+    wait_until(lambda: gc.collect() >= 0 and router.stats().open_requests == 0)
 
 
 # --- the files themselves ---

@@ -77,3 +77,21 @@ def test_a_worker_of_one_model_gets_no_request_of_another() -> None:
 def test_facts_of_an_unknown_worker_are_an_error() -> None:
     with pytest.raises(UnknownWorkerError, match="gpu9"):
         Router(["gpu0"]).learn_worker("gpu9", kv_blocks=5)
+
+
+def test_two_workers_of_one_key_are_refused_and_nothing_changes() -> None:
+    with pytest.raises(ValueError, match="'gpu0' occurs twice"):
+        Router(["gpu0", "gpu1", "gpu0"])
+    router = Router(["gpu0"])
+    with pytest.raises(ValueError, match="'gpu1' occurs twice"):
+        router.sync_workers(["gpu1", "gpu1"])
+    assert router.keys() == ["gpu0"]
+
+
+def test_syncing_the_same_strings_under_a_key_function_keeps_what_they_hold() -> None:
+    router = Router(["gpu0", "gpu1"], key=str.upper, seed=1)
+    first = router.select_worker(tokens=range(64))
+    router.sync_workers(["gpu0", "gpu1"])
+    assert router.keys() == ["GPU0", "GPU1"]
+    assert router.select_worker(tokens=range(64)).matched_tokens == 48
+    assert first.is_open

@@ -148,8 +148,7 @@ class Router(NativeRouter[W]):
         router._waiting = Waiting()
         router._pid = os.getpid()
         _routers.add(router)
-        for worker in workers:
-            router.add_worker(worker)
+        router.sync_workers(workers)
         return router
 
     _plan: Plan
@@ -244,7 +243,7 @@ class Router(NativeRouter[W]):
             ValueError: Two workers have the same key; nothing was changed then.
         """
         listed = list(workers)
-        keys = [self.key_of(worker) for worker in listed]
+        keys = [self._own_key(worker) for worker in listed]
         now = dict(zip(keys, listed, strict=True))
         if len(now) < len(listed):
             twice = next(key for key in keys if keys.count(key) > 1)

@@ -448,6 +448,12 @@ impl NativeRouter {
         self.waiters.store(count, Ordering::Relaxed);
     }
 
+    /// The key a worker is registered under. A `str` is a worker here, not a key.
+    fn _own_key<'py>(&self, worker: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+        let key = self.key.as_ref().map(|key| key.bind(worker.py()));
+        key_of(worker, key, 0)
+    }
+
     /// In the child of a fork: forgets the parent's bookings. Returns how many, None if the state had to be built anew.
     fn _after_fork(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         let template = self

@@ -51,6 +51,8 @@ pub(super) struct Limits {
 /// A worker that a key will be bound to.
 #[derive(Debug, Clone, Copy)]
 struct Proposal {
+    /// Tells this proposal from earlier ones of the same worker.
+    id: u64,
     order: u64,
     /// The worker answered a request of the key.
     proven: bool,
@@ -123,7 +125,8 @@ struct Open {
     binding: u64,
     order: u64,
     proven: bool,
-    backs: bool,
+    /// The proposal that rests on it.
+    backs: Option<u64>,
 }
 
 /// What the table knows of a key.
@@ -277,11 +280,12 @@ impl Bindings {
         }
         let (used, keep) = (self.uses, self.limits.workers);
         self.uses += 1;
-        let (mut id, mut backs) = (0, false);
+        let (mut id, mut backs) = (0, None);
         self.edit(key, |binding| {
             if placed {
                 let detour = binding.proposal.map_or(binding.stumbled, |p| p.detour);
                 binding.proposal = Some(Proposal {
+                    id: used,
                     order,
                     proven: false,
                     detour: detour && !binding.held.is_empty(),
@@ -298,7 +302,7 @@ impl Bindings {
                     proposal.detour = false;
                 }
                 proposal.backing += 1;
-                backs = true;
+                backs = Some(proposal.id);
             }
             binding.settle(keep);
             binding.open += 1;
@@ -350,7 +354,7 @@ impl Bindings {
             let Some(proposal) = &mut binding.proposal else {
                 return;
             };
-            if open.backs && proposal.order == open.order {
+            if open.backs == Some(proposal.id) {
                 proposal.backing -= 1;
                 if proposal.backing == 0 && !proposal.proven {
                     binding.proposal = None;

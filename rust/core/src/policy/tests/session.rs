@@ -287,6 +287,19 @@ fn a_move_that_fails_keeps_the_old_binding() {
 }
 
 #[test]
+fn a_request_backs_the_proposal_it_made_and_no_later_one_of_its_worker() {
+    let mut desk = Desk::new(STICKY);
+    desk.serve("chat", &[0], 0);
+    let early = desk.start("chat", &[1], 1);
+    desk.start("chat", &[2], 2);
+    let late = desk.start("chat", &[1], 3);
+    desk.fail(early);
+    assert_eq!(desk.start("chat", &[0, 1], 4).worker, 1, "late may succeed");
+    desk.fail(late);
+    desk.validate();
+}
+
+#[test]
 fn an_idle_session_is_new_after_its_time_to_live() {
     let mut desk = Desk::new(Sessions {
         idle_ms: 1_000,

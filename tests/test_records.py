@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -344,3 +346,30 @@ def test_only_the_first_bad_lines_are_kept(path: Path) -> None:
     files = read_records(path)
     assert list(files.decisions()) == []
     assert (files.bad, len(files.bad_lines)) == (1000, 20)
+
+
+FORKED = """
+import os, sys
+from cachelb import Router
+from cachelb.records import JsonlRecords
+
+router = Router(["a"])
+records = JsonlRecords(sys.argv[1] + "/d-{pid}.jsonl", interval_s=3600.0)
+router.attach(records)
+router.select_worker().on_complete(output_tokens=1)
+child = os.fork()
+router.select_worker().on_complete(output_tokens=2 if child else 3)
+router.close()
+print(records.stats().written, flush=True)
+if child:
+    sys.exit(os.waitpid(child, 0)[1])
+os._exit(0)
+"""
+
+
+def test_the_child_of_a_fork_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert sorted(done.stdout.split()) == ["1", "2"]
+    written = [[row["output_tokens"] for row in rows(path)] for path in tmp_path.iterdir()]
+    assert sorted(written) == [[1, 2], [3]]

@@ -133,17 +133,49 @@ def test_decisions_are_counted_under_the_policy_that_took_them() -> None:
 # --- selection times ---
 
 
-def test_every_selection_that_picks_is_timed_and_no_other() -> None:
+def test_every_eighth_selection_is_timed_and_nothing_else() -> None:
     router = pair_router()
-    router.select_worker().cancel()
-    router.select_worker(dry_run=True)
-    router.explain()
+    for _ in range(8):
+        router.select_worker().cancel()
+        router.select_worker(dry_run=True)
+        router.explain()
     router.select_pair(tokens=range(64)).cancel()
     histogram = router.stats().select_seconds
     assert sum(histogram.counts) == 2
     assert len(histogram.counts) == len(histogram.bounds) + 1
     assert list(histogram.bounds) == sorted(histogram.bounds)
     assert 0 < histogram.sum < 60
+
+
+# --- workers ---
+
+
+def test_the_state_of_a_worker_is_what_keeps_it_out_now() -> None:
+    now = [0.0]
+    router: Router[str] = Router(seed=1, veto_waiting=5, breaker_failures=2, clock=lambda: now[0])
+    for key, role in {"p": "prefill", "d": "decode", "n": "both", "f": "both", "v": "both", "x": "both"}.items():
+        router.add_worker(key, role=role)  # type: ignore[arg-type]  # one of the three
+    router.set_ready("n", False)
+    for _ in range(2):
+        router.select_worker(among=["f"]).on_error(500)
+    router.update_load("v", waiting=7)
+    held = router.select_worker(among=["x"])
+    router.remove_worker("x", drain=True)
+
+    def states() -> dict[str, str]:
+        return {worker.key: worker.state for worker in router.stats().workers}
+
+    assert states() == {
+        "p": "ready",
+        "d": "ready",
+        "n": "not ready",
+        "f": "failing",
+        "v": "overloaded",
+        "x": "draining",
+    }
+    held.on_complete()
+    now[0] = 60.0
+    assert states() == {"p": "ready", "d": "ready", "n": "not ready", "f": "ready", "v": "ready"}
 
 
 # --- blocks ---

@@ -95,7 +95,8 @@ class WorkerStats:
         key: Key of the worker.
         dp_rank: Data-parallel rank, None if it has one.
         role: "both", "prefill" or "decode".
-        state: "ready", or why it takes no requests.
+        state: "ready", "not ready", "draining", "failing" while failures or backpressure keep it out, or "overloaded"
+            by a veto on its report. The last two are passed over only while others are not.
         inflight: Requests booked and not finished.
         pending_prefill_tokens: Uncached prompt tokens of those without a first token.
         decode_blocks: Blocks of those past their first token.
@@ -204,7 +205,8 @@ class RouterStats:
         endings: Requests by how they ended.
         open_requests: Requests booked and not finished.
         funnel: Where prompt tokens are lost on the way to the engine's cache.
-        select_seconds: How long selections took that picked somebody; a pair is one. Batches are not timed.
+        select_seconds: How long selections took that picked somebody, of which every eighth is timed; a pair is one.
+            Batches are not timed.
         evictions: Blocks that left the indexes, by cause: "capacity" of a worker, "ttl", "memory" limit, "removed"
             with their worker, "cleared" by a cache reset, "failed" with the request that was to bring them.
         dropped: What the indexes were told and could not take: an "orphan" chain without its parent, a "conflict" of

@@ -8,7 +8,7 @@
 | `requests` | `outcome` | requests that ended |
 | `abandoned` | | decisions dropped without being ended |
 | `no_worker` | | selections that found nobody |
-| `select_seconds` | | histogram of the time a selection takes |
+| `select_seconds` | | histogram of the time a selection takes; every eighth is timed |
 | `open_requests` | | requests booked and not ended |
 | `inflight`, `pending_prefill_tokens`, `decode_blocks`, `worker_weight` | worker | load by the router's book |
 | `worker_state` | worker, `state` | 1 for the state a worker is in |
@@ -97,7 +97,8 @@ def durations(stats: RouterStats) -> Durations:
     Returns:
         The histogram.
     """
-    return Durations("select_seconds", "Time a selection takes that picks a worker.", stats.select_seconds)
+    text = "Time a selection takes that picks a worker; every eighth is timed."
+    return Durations("select_seconds", text, stats.select_seconds)
 
 
 def families(stats: RouterStats) -> Iterator[Family]:

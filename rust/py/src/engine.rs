@@ -133,9 +133,16 @@ impl Engine {
         self.clock.last()
     }
 
-    /// A selection that began at `begun` ends now.
-    pub fn selected(&self, begun: Instant) {
-        self.timing.add(begun.elapsed().as_nanos() as u64);
+    /// A selection begins; the time if it is one of those that are timed.
+    pub fn begin(&self, dry_run: bool) -> Option<Instant> {
+        (!dry_run && self.timing.is_due()).then(Instant::now)
+    }
+
+    /// The selection that began at `begun` has picked.
+    pub fn selected(&self, begun: Option<Instant>) {
+        if let Some(begun) = begun {
+            self.timing.add(begun.elapsed().as_nanos() as u64);
+        }
     }
 
     /// The number of the next decision.

@@ -1,10 +1,11 @@
 //! Request and fleet -> the rows a rule sees.
 
 use crate::error::{Error, Result};
-use crate::load::{Load, LoadBook};
+use crate::ids::{Millis, WorkerId};
+use crate::load::{Load, LoadBook, Report};
 use crate::policy::{Candidate, Names, View};
 
-use super::fleet::{Offer, Standing};
+use super::fleet::{Offer, Profile, Standing};
 use super::pool::Pool;
 use super::request::Request;
 use super::selector::Selector;
@@ -192,27 +193,50 @@ impl Selector {
         }
         let veto = self.settings.veto;
         if veto.kv_usage.is_some() || veto.waiting.is_some() {
-            let (loads, max_age) = (self.book.loads(), self.settings.max_report_age_ms);
+            let (loads, settings) = (self.book.loads(), &self.settings);
             let over = |row: &Candidate| {
-                let Some(load) = loads.get(row.slot as usize) else {
-                    return false;
-                };
-                let report = &load.report;
-                let fresh = request.now.0.saturating_sub(report.at.0) <= max_age;
-                let reaches = |value: Option<f64>, bound: Option<f64>| {
-                    value
-                        .zip(bound)
-                        .is_some_and(|(value, bound)| value >= bound)
-                };
-                fresh
-                    && (reaches(report.kv_usage.get(), veto.kv_usage)
-                        || reaches(report.waiting.get(), veto.waiting))
+                let load = loads.get(row.slot as usize);
+                load.is_some_and(|load| is_vetoed(&load.report, settings, request.now))
             };
             let left = retain_some(&mut self.rows, |row| !over(row));
             for offer in left {
                 offers[offer as usize].standing = Standing::Vetoed;
             }
         }
+    }
+}
+
+/// Whether a fresh report shows more load than the veto allows.
+fn is_vetoed(report: &Report, settings: &Settings, now: Millis) -> bool {
+    let reaches = |value: Option<f64>, bound: Option<f64>| {
+        value
+            .zip(bound)
+            .is_some_and(|(value, bound)| value >= bound)
+    };
+    let veto = settings.veto;
+    now.0.saturating_sub(report.at.0) <= settings.max_report_age_ms
+        && (reaches(report.kv_usage.get(), veto.kv_usage)
+            || reaches(report.waiting.get(), veto.waiting))
+}
+
+impl Selector {
+    /// What a registered worker is, and what would keep it from being picked now, whatever the request.
+    #[must_use]
+    pub fn condition(&self, id: WorkerId, now: Millis) -> Option<(&Profile, Standing)> {
+        let member = self.fleet.member(id)?;
+        let report = self.book.load(id).map(|load| &load.report);
+        let standing = if member.draining {
+            Standing::Draining
+        } else if !member.ready {
+            Standing::NotReady
+        } else if self.settings.breaker.is_some() && member.health.is_out(now) {
+            Standing::Failing
+        } else if report.is_some_and(|report| is_vetoed(report, &self.settings, now)) {
+            Standing::Vetoed
+        } else {
+            Standing::Candidate
+        };
+        Some((&member.profile, standing))
     }
 }
 

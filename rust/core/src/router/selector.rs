@@ -663,15 +663,6 @@ impl Selector {
         self.fleet.ids()
     }
 
-    /// What a registered worker is and whether it takes part in whole requests to the first pool.
-    #[must_use]
-    pub fn profile(&self, name: &str) -> Option<(&Profile, Standing)> {
-        let member = self.fleet.member(self.fleet.find(name)?)?;
-        let first = member.profile.pools.as_ref().and_then(|p| p.first());
-        let standing = member.standing(first.copied().unwrap_or_default(), Wanted::Decode);
-        Some((&member.profile, standing))
-    }
-
     /// What decision `number` saw, `None` once it is no longer kept.
     #[must_use]
     pub fn seen_by(&self, number: u64) -> Option<Vec<Seen>> {

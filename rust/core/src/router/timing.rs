@@ -1,15 +1,22 @@
 //! How long selections took, in fixed buckets.
+//!
+//! Reading a clock twice costs about 0.15 us on a virtual machine, a few per cent of a selection. So one in
+//! [`Timing::EVERY`] is timed: about 0.02 us each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A histogram of durations. Adding to it takes two relaxed atomic additions, and no lock.
+/// A histogram of durations. No call takes a lock.
 #[derive(Debug, Default)]
 pub struct Timing {
     counts: [AtomicU64; Timing::BOUNDS_NS.len() + 1],
     sum_ns: AtomicU64,
+    calls: AtomicU64,
 }
 
 impl Timing {
+    /// One in this many is timed, beginning with the first.
+    pub const EVERY: u64 = 8;
+
     /// Upper bounds of the buckets, inclusive; the last bucket has none.
     pub const BOUNDS_NS: [u64; 17] = [
         1_000,
@@ -31,6 +38,13 @@ impl Timing {
         1_000_000_000,
     ];
 
+    /// Counts a selection that begins, and tells whether it is one to be timed.
+    pub fn is_due(&self) -> bool {
+        self.calls
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(Self::EVERY)
+    }
+
     /// Adds one duration.
     pub fn add(&self, ns: u64) {
         // From the small end: nearly every selection ends in one of the first buckets.
@@ -49,7 +63,7 @@ impl Timing {
 
     /// Forgets all.
     pub fn clear(&self) {
-        for count in self.counts.iter().chain([&self.sum_ns]) {
+        for count in self.counts.iter().chain([&self.sum_ns, &self.calls]) {
             count.store(0, Ordering::Relaxed);
         }
     }
@@ -58,6 +72,13 @@ impl Timing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_of_every_eight_is_due() {
+        let timing = Timing::default();
+        let due: Vec<usize> = (0..20).filter(|_| timing.is_due()).collect();
+        assert_eq!(due, [0, 8, 16]);
+    }
 
     #[test]
     fn a_duration_counts_in_the_first_bucket_that_reaches_it() {

@@ -1,7 +1,6 @@
 //! The selections of a router.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use cachelb_core::ids::Millis;
 use cachelb_core::router::{Offer, Pick, PoolId, Request, Seen, Selector, Standing, Wanted};
@@ -85,8 +84,8 @@ impl NativeRouter {
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
-        let begun = Instant::now();
         let (py, this) = (slf.py(), slf.get());
+        let begun = this.engine.begin(dry_run);
         let outcome = with_scratch(|scratch| {
             let kind = Kind {
                 wanted: &[Wanted::Whole],
@@ -116,9 +115,7 @@ impl NativeRouter {
             call,
             selected,
         );
-        if !dry_run {
-            this.engine.selected(begun);
-        }
+        this.engine.selected(begun);
         Ok(decision)
     }
 
@@ -128,8 +125,8 @@ impl NativeRouter {
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<(Option<Decision>, Decision)> {
-        let begun = Instant::now();
         let (py, this) = (slf.py(), slf.get());
+        let begun = this.engine.begin(dry_run);
         let (terms, number) = (this.terms, this.engine.next_number());
         let outcome = with_scratch(|scratch| {
             let kind = Kind {
@@ -159,9 +156,7 @@ impl NativeRouter {
         let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
         let decode = decision(outcome.number, decode, call, tried);
         this.finish(outcome);
-        if !dry_run {
-            this.engine.selected(begun);
-        }
+        this.engine.selected(begun);
         Ok((prefill, decode))
     }
 

@@ -148,7 +148,7 @@ impl NativeRouter {
             let mut rows = Vec::new();
             for (name, id) in selector.workers() {
                 if let (Some((profile, standing)), Some(load)) =
-                    (selector.profile(&name), selector.book().load(id))
+                    (selector.condition(id, now), selector.book().load(id))
                 {
                     rows.push(Row {
                         role: profile.role.name(),

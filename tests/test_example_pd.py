@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
+from collections import Counter
 from contextlib import closing, contextmanager
 from http.client import IncompleteRead
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import aiohttp
 import pytest
 from examples import pd_gateway
 from tests.gateways import serve_asgi, wait_until
@@ -197,3 +201,40 @@ def test_unix_sockets_are_refused_when_the_gateway_is_built() -> None:
     router.add_worker("unix:///run/vllm.sock", role="decode")
     with pytest.raises(ValueError, match=r"'unix:///run/vllm\.sock' is a Unix socket"):
         pd_gateway.make_app(router)
+
+
+def test_books_balance_after_failures_and_aborts_in_both_halves() -> None:
+    rng = random.Random(5)
+    seen: Counter[str] = Counter()
+
+    async def client(session: aiohttp.ClientSession, url: str, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            body = {"prompt": f"{number}{PROMPT}", "max_tokens": 6, "stream": number % 3 > 0}
+            leaves = rng.random() < 0.1
+            try:
+                async with asyncio.timeout(0.005 if leaves and number % 2 else None):
+                    async with session.post(f"{url}/v1/completions", json=body) as answer:
+                        await (answer.content.readany() if leaves else answer.read())
+                        seen["left" if leaves else str(answer.status)] += 1
+            except TimeoutError:
+                seen["left"] += 1
+            except aiohttp.ClientPayloadError:
+                seen["torn"] += 1
+
+    async def run(url: str) -> None:
+        numbers = iter(range(400))
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+            for _ in range(16):
+                group.create_task(client(session, url, numbers))
+
+    with setup(breaker_failures=0) as pd:
+        pd.fleet.set_rates(refuse=0.1, die=0.05)
+        asyncio.run(run(pd.url))
+        wait_until(lambda: pd.router.stats().open_requests == 0)
+        pd.assert_nothing_is_booked()
+    stats = pd.router.stats()
+    assert sum(stats.endings.values()) == sum(stats.decisions.values())
+    assert stats.endings["abandoned"] == 0
+    assert seen["200"] > 250
+    assert min(seen["torn"], seen["left"], stats.endings["cancelled"], stats.endings["failed"]) > 0
+    pd.router.validate()

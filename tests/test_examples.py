@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+import random
 import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import IncompleteRead
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
+from click.testing import CliRunner
 from tests.gateways import GATEWAYS, serve_asgi, wait_until
 from tests.http_client import DEADLINE_S, chat, complete, connect, send
 
 from cachelb import Router
+from cachelb.cli.app import app
 from cachelb.testing import FakeFleet
 
 if TYPE_CHECKING:
@@ -282,6 +288,42 @@ def test_malformed_body_is_refused_without_asking_a_worker(serve: Serve, body: b
         assert router.stats().open_requests == 0
 
 
+def test_books_balance_after_refusals_resets_and_aborts(serve: Serve) -> None:
+    requests = 600
+    seen: Counter[str] = Counter()
+    rng = random.Random(5)
+
+    async def client(session: aiohttp.ClientSession, url: str, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            body = {"prompt": f"{number % 7}{PROMPT}{number}", "max_tokens": 6, "stream": number % 3 > 0}
+            leaves = rng.random() < 0.1
+            try:
+                async with session.post(f"{url}/v1/completions", json=body) as answer:
+                    await (answer.content.readany() if leaves else answer.read())
+                    seen["left" if leaves else str(answer.status)] += 1
+            except aiohttp.ClientPayloadError:
+                seen["torn"] += 1
+
+    async def run(url: str) -> None:
+        numbers = iter(range(requests))
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+            for _ in range(32):
+                group.create_task(client(session, url, numbers))
+
+    with FakeFleet(4, seed=2, time_scale=0.05) as fleet, serve(router := Router(fleet.urls, seed=1)) as gateway:
+        fleet.set_rates(refuse=0.2, die=0.05)
+        asyncio.run(run(gateway))
+        wait_until(lambda: router.stats().open_requests == 0)
+        faults = sum((worker.counts.faults for worker in fleet.workers), Counter[str]())
+    stats = router.stats()
+    assert set(router.loads().values()) == {0}
+    assert sum(stats.endings.values()) == sum(stats.decisions.values())
+    assert stats.endings["abandoned"] == 0
+    assert min(faults["refuse"] / requests, seen["200"] / requests / 3) > 0.15
+    assert min(faults["die"], seen["torn"], seen["left"], stats.endings["cancelled"]) > 0
+    router.validate()
+
+
 # --- clients that leave ---
 
 
@@ -299,6 +341,16 @@ def test_client_that_leaves_stops_the_worker(serve: Serve, after_chunks: int, st
         endings = {name: count for name, count in router.stats().endings.items() if count}
         assert endings == {"cancelled": 1}
         assert worker.counts.open == 0
+
+
+def test_watch_shows_a_running_gateway(serve: Serve) -> None:
+    with FakeFleet(2) as fleet, serve(Router(fleet.urls)) as gateway:
+        for _ in range(3):
+            complete(gateway, PROMPT, max_tokens=1)
+        shown = CliRunner().invoke(app, ["watch", gateway, "--once", "--json"])
+        look = json.loads(shown.output)
+        assert [worker["worker"] for worker in look["workers"]] == fleet.urls
+    assert look["requests"]["completed"] == 3
 
 
 # --- the README ---

@@ -14,7 +14,7 @@ Nothing of a prompt, a session, a salt or an adapter is in a record, so none is 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from types import NoneType
 from typing import Any
 
@@ -25,6 +25,9 @@ VERSION = 1
 
 DECISION = "decision"
 LOST = "lost"
+
+_RECORD = tuple(field.name for field in fields(DecisionRecord))
+_SHADOW = tuple(field.name for field in fields(ShadowPick))
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
@@ -49,7 +52,10 @@ def decision_line(record: DecisionRecord) -> str:
     Returns:
         The line, with its line break.
     """
-    return _line({"v": VERSION, "kind": DECISION, **asdict(record)})
+    row: dict[str, Any] = {"v": VERSION, "kind": DECISION}
+    row |= {name: getattr(record, name) for name in _RECORD}
+    row["shadows"] = [{name: getattr(shadow, name) for name in _SHADOW} for shadow in record.shadows]
+    return _line(row)
 
 
 def lost_line(records: int, time_s: float) -> str:

@@ -1,0 +1,38 @@
+"""Mistakes that type checkers must find. Each line that ends in `wrong` is one error, and there is no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cachelb import Router
+
+if TYPE_CHECKING:
+    from cachelb.policies import FleetView, RequestView
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A worker."""
+
+    url: str
+
+
+class Text:
+    """A policy that returns a key instead of a position."""
+
+    name = "text"
+    needs = frozenset({"tokens"})
+
+    def choose(self, request: RequestView, fleet: FleetView) -> str:
+        return fleet.keys[request.randrange(len(fleet))]
+
+
+async def mistakes(replicas: list[Replica]) -> None:
+    router = Router(replicas)
+    router.select_worker(tokens=[1]).worker.upper()  # wrong
+    Router(replicas, key=lambda replica: len(replica.url))  # wrong
+    await router.select_worker_when_ready(tokens=[1])  # wrong
+    router.select_worker(prompt="hello")  # wrong
+    router.add_worker("http://gpu0:8000")  # wrong
+    Router(replicas, policy=Text())  # wrong

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from cachelb import Router
-from cachelb.policies import POLICIES
+from cachelb.policies import POLICIES, lowest
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from cachelb import Decision
+    from cachelb.policies import FleetView, RequestView
 
 KNOWN = 4_000
 IN_FLIGHT = 128
@@ -65,6 +66,24 @@ def test_policy(benchmark: BenchmarkFixture, policy: str) -> None:
     """Select among 64 workers for one of many known 512-token prompts, by every policy."""
     label(benchmark, f"64/{policy}", f"512-token buffer, {KNOWN} prompts known, {IN_FLIGHT} in flight")
     run(benchmark, fleet(64, policy=policy, **OPTIONS.get(policy, {})), prompts())
+
+
+class FewestTokens:
+    """A policy in Python that reads three columns."""
+
+    name = "custom"
+    needs = frozenset({"tokens"})
+
+    def choose(self, request: RequestView, fleet: FleetView) -> int:
+        """Pick the worker that has the fewest tokens to compute, in proportion to its weight."""
+        waiting = fleet.column("pending_prefill_tokens") + fleet.column("uncached_tokens")
+        return lowest(waiting / fleet.column("weight"), request)
+
+
+def test_custom_policy(benchmark: BenchmarkFixture) -> None:
+    """Select by a policy of the caller's own, in Python."""
+    label(benchmark, "64/custom", "512-token buffer, a policy in Python on three columns")
+    run(benchmark, fleet(64, policy=FewestTokens()), prompts())
 
 
 def test_large_fleet(benchmark: BenchmarkFixture) -> None:

@@ -67,7 +67,8 @@ class Policy(Protocol):
 
         "tokens": what each worker holds of the prompt, from the placements the router recorded. "session": the hash of
         the prompt's head as `request.key` for requests without a session. "prompt_tokens" and "load" say what the
-        policy reads and cost nothing.
+        policy reads and cost nothing. Prompts are hashed once for all policies of a router, so with the default
+        `prefill_policy`, which reads tokens, they are hashed whatever this says; `"least-loaded"` does without.
         """
         ...
 

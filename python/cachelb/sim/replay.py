@@ -12,7 +12,7 @@ import heapq
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -266,9 +266,9 @@ def _make_policy(name: str, fleet: Fleet, clock: _Clock) -> policies.BuiltinPoli
             "max_blocks_per_worker": engine_blocks(fleet.kv_tokens, fleet.block_size),
         }
     policy = policies.make(name, **options)
-    if not isinstance(policy, policies.BuiltinPolicy):
-        raise TypeError(f"policy {name!r} is not one of cachelb's own, which are those a replay can run")
-    return policy
+    if not hasattr(policy, "select_worker"):
+        raise TypeError(f"policy {name!r} only chooses within a router; a replay runs those with select_worker()")
+    return cast("policies.BuiltinPolicy", policy)
 
 
 def _wall_clock(select_ns: list[int], replay_s: float) -> WallClock:

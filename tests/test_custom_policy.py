@@ -189,7 +189,7 @@ def test_columns_hold_loads_reports_and_weights() -> None:
     decision = fleet.select_worker(prompt_tokens=100)
     fleet.select_worker(prompt_tokens=40, dry_run=True)
     nan = pytest.approx(float("nan"), nan_ok=True)
-    assert seen["inflight"] == [1, 0, 0]
+    assert seen["inflight"] == [1, 7, 0], "a fresh report tells of requests that others brought"
     assert seen["pending_prefill_tokens"] == seen["dispatched_tokens"] == [100, 0, 0]
     assert (seen["matched_tokens"], seen["uncached_tokens"]) == ([0, 0, 0], [40, 40, 40])
     assert seen["weight"] == [1, 2, 1]

@@ -69,6 +69,7 @@ class Router(NativeRouter[W]):
         models: Mapping[str, int] | None = None,
         booking_ttl_s: float = 3600,
         max_report_age_s: float = 2.0,
+        reconcile_grace_s: float | None = 30.0,
         veto_kv_usage: float | None = None,
         veto_waiting: float | None = None,
         breaker_failures: int = 5,
@@ -97,6 +98,9 @@ class Router(NativeRouter[W]):
             models: Block sizes of models that have an index of their own.
             booking_ttl_s: Seconds without a sign of life after which a booking no longer counts as load.
             max_report_age_s: Seconds after which a load report says nothing about the present.
+            reconcile_grace_s: Seconds without a sign of life after which a request is dropped from the books once two
+                load reports in a row do not count it. Must be longer than a request takes to be counted by its engine,
+                and longer than the pauses of a stream. None drops none.
             veto_kv_usage: Reported KV use from which a worker is passed over, as long as another is below it.
             veto_waiting: Reported waiting requests from which a worker is passed over, likewise.
             breaker_failures: Consecutive failures before the first byte after which a worker is passed over; 0 is off.
@@ -129,6 +133,7 @@ class Router(NativeRouter[W]):
             "booking_ttl_s": booking_ttl_s,
             "max_memory_mb": max_memory_mb,
             "max_report_age_s": max_report_age_s,
+            "reconcile_grace_s": reconcile_grace_s,
             "veto_kv_usage": veto_kv_usage,
             "veto_waiting": veto_waiting,
             "breaker_failures": breaker_failures,
@@ -310,10 +315,11 @@ class Router(NativeRouter[W]):
 
     # --- selection ---
 
-    def select_pair(self, **request: Unpack[RequestArguments]) -> PairDecision[W]:
+    def select_pair(self, *, dry_run: bool = False, **request: Unpack[RequestArguments]) -> PairDecision[W]:
         """Pick a worker for prefill and one for decode, and book both or neither.
 
         Args:
+            dry_run: Tell what the next call would pick, and change nothing.
             **request: As for `select_worker`.
 
         Returns:
@@ -324,7 +330,7 @@ class Router(NativeRouter[W]):
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
         """
-        return PairDecision(*self._select_pair(**request), self._retry_pair)
+        return PairDecision(*self._select_pair(dry_run=dry_run, **request), self._retry_pair)
 
     async def select_worker_when_ready(self, *, timeout_s: float, **request: Unpack[RequestArguments]) -> Decision[W]:
         """Pick a worker as soon as there is one.
@@ -486,6 +492,9 @@ class Router(NativeRouter[W]):
     def _wake(self) -> None:
         self._waiting.wake()
 
+    def _released(self) -> None:
+        self._waiting.wake(released=True)
+
     def _forked(self) -> None:
         """Forget what belongs to the parent, and start the sources' threads, which a fork does not copy."""
         forgotten = self._after_fork()
@@ -514,7 +523,10 @@ _routers: weakref.WeakSet[Router[Any]] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for router in list(_routers):
-        router._forked()
+        try:
+            router._forked()
+        except Exception:  # noqa: BLE001 - logged; the other routers must not keep the parent's requests for it
+            _log.exception("a router could not start anew in process %d, which was forked", os.getpid())
 
 
 if hasattr(os, "register_at_fork"):

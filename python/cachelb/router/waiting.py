@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +14,32 @@ if TYPE_CHECKING:
     from cachelb._core import Decision
     from cachelb.router.router import Router
 
+_UNMOVED = frozenset(
+    {
+        "not ready",
+        "draining",
+        "unhealthy",
+        "excluded",
+        "not in `among`",
+        "not serving the model",
+        "not in the role",
+    }
+)
+"""What keeps a worker out however little it has to do."""
+
 
 class Waiting:
     """Requests that wait for a worker, of any number of event loops.
 
-    Each of them selects and books on its own, one after another, so a worker that returns is not stampeded.
+    Each of them selects and books on its own, one after another, so a worker that returns is not stampeded. The order
+    holds among the requests of one event loop: nobody waits for a loop that stands still.
+
+    There is no lock: `wake` may run in a finalizer, and so in the middle of anything.
     """
 
     def __init__(self) -> None:
         """Begin with nobody."""
-        self._lock = threading.Lock()
-        self._waiters: list[tuple[int, int, _Waiter]] = []
+        self._waiters: dict[tuple[int, int], _Waiter] = {}
         self._numbers = count()
 
     async def select(self, router: Router[Any], timeout_s: float, request: Mapping[str, Any]) -> Decision[Any]:
@@ -42,58 +55,81 @@ class Waiting:
 
         Raises:
             NoWorkerAvailable: Nobody could be picked in time.
+            ValueError: `timeout_s` is negative or no number.
         """
         if not timeout_s >= 0:
             raise ValueError(f"timeout_s must be 0 or more, got {timeout_s}")
+        if timeout_s == 0 or not self._waiters:
+            try:
+                return router.select_worker(**request)
+            except NoWorkerAvailable:
+                if timeout_s == 0:
+                    raise
+        waiter = _Waiter()
+        order = (-request.get("priority", 0), next(self._numbers))
+        self._waiters[order] = waiter
+        # It tries once more now that it is heard of, but not before those that were called earlier.
+        waiter.call()
+        limit = asyncio.timeout(timeout_s)
         try:
-            return router.select_worker(**request)
-        except NoWorkerAvailable:
-            if timeout_s == 0:
-                raise
-        waiter = _Waiter(asyncio.get_running_loop())
-        entry = (-int(request.get("priority", 0)), next(self._numbers), waiter)
-        with self._lock:
-            heapq.heappush(self._waiters, entry)
-            router._set_waiters(len(self._waiters))
-        try:
-            async with asyncio.timeout(timeout_s):
+            async with limit:
                 while True:
                     await waiter.turn()
                     try:
                         return router.select_worker(**request)
-                    except NoWorkerAvailable:
-                        continue
+                    except NoWorkerAvailable as error:
+                        self._heed(router, waiter, error)
         except TimeoutError:
+            if not limit.expired():
+                raise
             return router.select_worker(**request)
         finally:
-            with self._lock:
-                self._waiters.remove(entry)
-                heapq.heapify(self._waiters)
-                router._set_waiters(len(self._waiters))
+            del self._waiters[order]
+            self._heed(router, waiter, None)
 
-    def wake(self) -> None:
-        """Let everybody who waits try again, in their order. Callable from any thread."""
-        with self._lock:
-            waiters = [waiter for _, _, waiter in sorted(self._waiters)]
-        for waiter in waiters:
-            waiter.call()
+    def wake(self, *, released: bool = False) -> None:
+        """Let those who wait try again, in their order. Callable from any thread.
+
+        Args:
+            released: A request ended, which helps only those who found workers that had too much to do.
+        """
+        for _, waiter in sorted(self._waiters.items()):
+            if waiter.heeds_releases or not released:
+                waiter.call()
 
     def __len__(self) -> int:
         return len(self._waiters)
+
+    def _heed(self, router: Router[Any], waiter: _Waiter, error: NoWorkerAvailable | None) -> None:
+        """Note whether a release may help, so that nobody is woken for nothing."""
+        heeds = error is not None and any(why not in _UNMOVED for why in error.reasons.values())
+        # In the child of a fork, the parent's waiters are not the router's.
+        if heeds != waiter.heeds_releases and router._waiting is self:
+            waiter.heeds_releases = heeds
+            router._add_waiters(1 if heeds else -1)
+            if heeds:
+                # A release may have come before it was counted.
+                waiter.call()
 
 
 class _Waiter:
     """One request, and the event that says that it may try again."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
+        self.heeds_releases = False
+        self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
+        self._called = False
 
     async def turn(self) -> None:
         await self._event.wait()
         self._event.clear()
+        self._called = False
 
     def call(self) -> None:
+        if self._called:
+            return
+        self._called = True
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:

@@ -161,9 +161,9 @@ impl Engine {
     }
 
     /// In the child of a fork: forgets the bookings, which are the parent's. If a thread that does not exist here holds
-    /// the lock, `fresh` takes the selector's place. Returns the bookings forgotten, `None` for a selector that was
-    /// replaced.
-    pub fn after_fork(&self, fresh: impl FnOnce() -> Selector) -> Option<usize> {
+    /// the lock, or if `anew`, `fresh` takes the selector's place. Returns the bookings forgotten, `None` for a selector
+    /// that was replaced.
+    pub fn after_fork(&self, anew: bool, fresh: impl FnOnce() -> Selector) -> Option<usize> {
         self.timing.clear();
         let parent = self.nonce();
         let mut own = nonce();
@@ -171,14 +171,17 @@ impl Engine {
             own = own.wrapping_add(1);
         }
         self.nonce.store(own, Ordering::Relaxed);
-        match self.shared.current().try_lock() {
-            Ok(mut selector) => Some(selector.forget_bookings()),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().forget_bookings()),
-            Err(TryLockError::WouldBlock) => {
-                self.shared.replace(fresh());
-                None
-            }
+        let usable = match self.shared.current().try_lock() {
+            _ if anew => None,
+            Ok(selector) => Some(selector),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if let Some(mut selector) = usable {
+            return Some(selector.forget_bookings());
         }
+        self.shared.replace(fresh());
+        None
     }
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

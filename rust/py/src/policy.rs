@@ -274,7 +274,8 @@ impl NativePolicy {
         let read = |name, value: Option<&Bound<'_, PyAny>>, range| {
             value.map(|value| number(name, value, range)).transpose()
         };
-        let name = self.key_name(worker)?;
+        let names = [self.key_name(worker)?.into()];
+        let now = self.engine.now(py)?;
         let report = Report {
             kv_usage: read("kv_usage", kv_usage, FRACTION)?.into(),
             queued_tokens: read("queued_tokens", queued_tokens, NOT_NEGATIVE)?.into(),
@@ -282,8 +283,9 @@ impl NativePolicy {
             ..Report::NONE
         };
         self.engine
-            .locked(py, |selector| selector.set_report(&name, report))?
-            .map_err(|error| to_python(&error))
+            .locked(py, |selector| selector.set_report(&names, &report, now))?
+            .map_err(|error| to_python(&error))?;
+        Ok(())
     }
 
     /// Forgets a worker, its blocks and its load.

@@ -11,6 +11,8 @@
 //! half as many selects as there are open bookings.
 
 use super::columns::{Load, Report};
+use super::queue::{Ends, Neighbours};
+use super::reconcile::Said;
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
 
@@ -33,11 +35,12 @@ pub enum Phase {
 }
 
 #[derive(Debug, Clone)]
-struct Booking {
-    generation: u32,
+pub(super) struct Booking {
+    pub generation: u32,
     /// `None`: the entry is free.
-    phase: Option<Phase>,
-    worker: WorkerId,
+    pub phase: Option<Phase>,
+    pub worker: WorkerId,
+    pub neighbours: Neighbours,
     /// Prompt plus output tokens so far.
     tokens: u64,
     prefill_tokens: u64,
@@ -45,7 +48,8 @@ struct Booking {
     block_size: u64,
     decode_blocks: u64,
     booked: Millis,
-    touched: Millis,
+    /// Its last sign of life.
+    pub touched: Millis,
 }
 
 /// What one request adds to a worker's load.
@@ -90,10 +94,14 @@ impl Load {
 #[derive(Debug, Default)]
 pub struct LoadBook {
     loads: Vec<Load>,
-    bookings: Vec<Booking>,
+    pub(super) bookings: Vec<Booking>,
     free: Vec<u32>,
     cold_clock: u64,
     sweep_at: usize,
+    /// By worker slot.
+    pub(super) queues: Vec<Ends>,
+    /// By worker slot.
+    pub(super) said: Vec<Option<Said>>,
 }
 
 impl LoadBook {
@@ -102,21 +110,27 @@ impl LoadBook {
         let slot = worker.slot as usize;
         if slot >= self.loads.len() {
             self.loads.resize(slot + 1, Load::VACANT);
+            self.queues.resize(slot + 1, Ends::NOBODY);
+            self.said.resize(slot + 1, None);
         }
         self.loads[slot] = Load {
             generation: Some(worker.generation),
             ..Load::VACANT
         };
+        self.queues[slot] = Ends::NOBODY;
+        self.said[slot] = None;
     }
 
     /// Forgets a worker; its bookings count for nobody from now on.
     pub fn remove_worker(&mut self, worker: WorkerId) {
         if let Some(load) = self.load_mut(worker) {
             *load = Load::VACANT;
+            self.queues[worker.slot as usize] = Ends::NOBODY;
+            self.said[worker.slot as usize] = None;
         }
     }
 
-    fn load_mut(&mut self, worker: WorkerId) -> Option<&mut Load> {
+    pub(super) fn load_mut(&mut self, worker: WorkerId) -> Option<&mut Load> {
         self.loads
             .get_mut(worker.slot as usize)
             .filter(|load| load.generation == Some(worker.generation))
@@ -173,6 +187,8 @@ impl LoadBook {
         self.loads.capacity() * size_of::<Load>()
             + self.bookings.capacity() * size_of::<Booking>()
             + self.free.capacity() * size_of::<u32>()
+            + self.queues.capacity() * size_of::<Ends>()
+            + self.said.capacity() * size_of::<Option<Said>>()
     }
 
     /// Sets the relative capacity of a worker.
@@ -203,6 +219,7 @@ impl LoadBook {
         let load = self.load_mut(worker).ok_or(Error::UnknownWorker(worker))?;
         load.report = report;
         load.dispatched_tokens = 0;
+        load.others = 0;
         Ok(())
     }
 
@@ -233,6 +250,7 @@ impl LoadBook {
             generation: 0,
             phase: Some(Phase::Booked),
             worker,
+            neighbours: Neighbours::NONE,
             tokens: work.prompt_tokens,
             prefill_tokens: work.prefill_tokens,
             estimate_ms: work.estimate_ms,
@@ -241,21 +259,20 @@ impl LoadBook {
             booked: now,
             touched: now,
         };
-        if let Some(entry) = self.free.pop() {
+        let entry = if let Some(entry) = self.free.pop() {
             let old = &mut self.bookings[entry as usize];
             booking.generation = old.generation;
             *old = booking;
-            Ok(BookingId {
-                entry,
-                generation: self.bookings[entry as usize].generation,
-            })
+            entry
         } else {
             self.bookings.push(booking);
-            Ok(BookingId {
-                entry: (self.bookings.len() - 1) as u32,
-                generation: 0,
-            })
-        }
+            (self.bookings.len() - 1) as u32
+        };
+        self.enqueue(entry);
+        Ok(BookingId {
+            entry,
+            generation: self.bookings[entry as usize].generation,
+        })
     }
 
     fn open(&mut self, id: BookingId) -> Option<&mut Booking> {
@@ -286,6 +303,8 @@ impl LoadBook {
             return false;
         };
         booking.touched = now;
+        self.requeue(id.entry);
+        let booking = &mut self.bookings[id.entry as usize];
         if booking.phase != Some(Phase::Booked) {
             return false;
         }
@@ -333,9 +352,11 @@ impl LoadBook {
             booking.estimate_ms,
             booking.decode_blocks,
         );
+        self.dequeue(id.entry);
         self.free.push(id.entry);
         if let Some(load) = self.load_mut(worker) {
             load.inflight -= 1;
+            load.closed = load.closed.saturating_add(1);
             load.decode_blocks -= blocks;
             if phase == Phase::Booked {
                 load.leave_queue(prefill, estimate_ms);
@@ -396,6 +417,7 @@ impl LoadBook {
                 self.len()
             )));
         }
+        self.validate_queues()?;
         for (slot, (load, counted)) in self.loads.iter().zip(&counted).enumerate() {
             let held = (
                 load.inflight,

@@ -93,6 +93,28 @@ impl Report {
         columns.into_iter().any(Known::is_known)
     }
 
+    /// What each of `ranks` ranks of the engine may say: they share what it counts.
+    #[must_use]
+    pub fn share(&self, ranks: usize) -> Self {
+        let part = |value: Known| Known(value.0 / ranks as f64);
+        Self {
+            running: part(self.running),
+            waiting: part(self.waiting),
+            queued_tokens: part(self.queued_tokens),
+            prefill_tps: part(self.prefill_tps),
+            gen_tps: part(self.gen_tps),
+            ..*self
+        }
+    }
+
+    /// Requests the engine has, `None` if it does not say of both kinds.
+    #[must_use]
+    pub fn live(&self) -> Option<u64> {
+        let (running, waiting) = (self.running.get()?, self.waiting.get()?);
+        #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
+        Some((running + waiting).ceil() as u64)
+    }
+
     /// Checks the ranges, so that no rule ever meets an infinity or a negative load.
     ///
     /// # Errors
@@ -140,6 +162,10 @@ pub struct Load {
     pub inflight: u32,
     /// Those without a first token.
     pub pending: u32,
+    /// Requests that others brought, by the latest report.
+    pub others: u32,
+    /// Bookings closed since the report.
+    pub closed: u32,
     /// Uncached prompt tokens of bookings without a first token.
     pub pending_prefill_tokens: u64,
     /// Blocks held by bookings past their first token.
@@ -161,11 +187,22 @@ pub struct Load {
 }
 
 impl Load {
+    /// Requests in flight: those booked, and those that others brought if a report says so that is fresh.
+    #[must_use]
+    pub fn requests(&self, now: Millis, max_report_age_ms: u64) -> u32 {
+        if self.others == 0 || now.0.saturating_sub(self.report.at.0) > max_report_age_ms {
+            return self.inflight;
+        }
+        self.inflight.saturating_add(self.others)
+    }
+
     /// A slot nobody holds, and a worker nobody has seen yet.
     pub const VACANT: Self = Self {
         generation: None,
         inflight: 0,
         pending: 0,
+        others: 0,
+        closed: 0,
         pending_prefill_tokens: 0,
         decode_blocks: 0,
         dispatched_tokens: 0,

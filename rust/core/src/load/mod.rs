@@ -5,9 +5,12 @@
 
 mod book;
 mod columns;
+mod queue;
+mod reconcile;
 
 pub use book::{BookingId, LoadBook, Phase, Work};
 pub use columns::{Known, Load, Report};
+pub use reconcile::MOST_DROPPED;
 
 #[cfg(test)]
 mod tests;

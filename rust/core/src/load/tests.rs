@@ -1,3 +1,5 @@
+mod reconcile;
+
 use super::*;
 use crate::ids::{Millis, WorkerId};
 use proptest::prelude::*;

@@ -25,7 +25,7 @@ pub struct Candidate {
     pub slot: u32,
     /// Leading blocks of the request it holds, wherever they lie.
     pub overlap: u32,
-    /// Requests booked and not closed.
+    /// Requests booked and not closed, and those of others that a fresh report counts beyond them.
     pub inflight: u32,
 }
 

@@ -90,6 +90,7 @@ impl Selector {
         let index = pool.index.as_ref().filter(|_| self.indexed);
         // One division for all rows.
         let usable_blocks = request.prompt_tokens.saturating_sub(1) / u64::from(pool.block_size);
+        let max_age = self.settings.max_report_age_ms;
         let mut new = Vec::new();
         for (i, offer) in offers.iter_mut().enumerate() {
             if offer.id.is_none_or(|id| !self.fleet.is_current(id)) {
@@ -129,7 +130,7 @@ impl Selector {
                 offer: i as u32,
                 slot: id.slot,
                 overlap,
-                inflight: load.inflight,
+                inflight: load.requests(request.now, max_age),
             });
         }
         Ok(new)

@@ -47,6 +47,20 @@ impl Health {
         *self = Self::NONE;
     }
 
+    /// It answered a request that was the client's fault: a worker that is tried again is there.
+    pub fn is_there(&mut self, breaker: Breaker) {
+        if self.failures >= breaker.failures {
+            self.out_until = Millis(0);
+        }
+    }
+
+    /// A request was sent to it. If it had been kept out, the others wait for what comes of it.
+    pub fn tried(&mut self, breaker: Breaker, now: Millis) {
+        if self.failures >= breaker.failures {
+            self.out_until = Millis(now.0.saturating_add(breaker.cooldown_ms));
+        }
+    }
+
     /// A request failed before its first byte.
     pub fn failed(&mut self, breaker: Breaker, now: Millis) {
         self.failures = self.failures.saturating_add(1);
@@ -83,6 +97,23 @@ mod tests {
         assert!(!health.is_out(Millis(5_002)), "one may try");
         health.failed(BREAKER, Millis(5_010));
         assert!(health.is_out(Millis(10_009)));
+    }
+
+    #[test]
+    fn after_the_cooldown_one_request_tries_and_the_others_wait_for_it() {
+        let mut health = Health::NONE;
+        for at in 0..3 {
+            health.failed(BREAKER, Millis(at));
+        }
+        health.tried(BREAKER, Millis(5_002));
+        assert!(health.is_out(Millis(10_001)) && !health.is_out(Millis(10_002)));
+        health.is_there(BREAKER);
+        assert!(!health.is_out(Millis(5_003)), "the client was at fault");
+        health.failed(BREAKER, Millis(5_004));
+        assert!(health.is_out(Millis(5_005)), "nothing was forgiven");
+        health.answered();
+        health.tried(BREAKER, Millis(5_006));
+        assert!(!health.is_out(Millis(5_006)));
     }
 
     #[test]

@@ -138,6 +138,11 @@ impl Pool {
     /// Forgets a worker registered as `order`. Returns the blocks it held.
     pub fn remove_worker(&mut self, worker: WorkerId, order: u64) -> u64 {
         self.each_rule(|rule| rule.forget(order));
+        self.withdraw(worker)
+    }
+
+    /// The worker serves this model no longer. Returns the blocks it held.
+    pub fn withdraw(&mut self, worker: WorkerId) -> u64 {
         self.unproven.forget(worker.slot);
         // A worker that does not serve this pool is not in its index.
         let index = self.index.as_mut();

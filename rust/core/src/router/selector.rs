@@ -214,7 +214,17 @@ impl Selector {
         if choice.cold {
             self.book.mark_cold_pick(worker);
         }
-        place(pool, worker, booking, request)?;
+        if let Err(error) = place(pool, worker, booking, request) {
+            self.book.close(booking);
+            return Err(error);
+        }
+        if self.out_until > Millis(0)
+            && let Some((breaker, member)) =
+                self.settings.breaker.zip(self.fleet.member_mut(worker))
+        {
+            member.health.tried(breaker, request.now);
+            self.out_until = self.out_until.max(member.health.out_until());
+        }
         let shadows = self.settle(offers, decided, request, booking);
         self.ledger.decided(&pick, &shadows);
         self.remember(offers, &pick, request, booking, shadows);
@@ -437,6 +447,7 @@ impl Selector {
                 match ending {
                     Ending::Failed => member.health.failed(breaker, now),
                     Ending::Backpressure => member.health.pushed_back(breaker, now),
+                    Ending::Client => member.health.is_there(breaker),
                     _ => {}
                 }
                 self.out_until = self.out_until.max(member.health.out_until());
@@ -483,10 +494,14 @@ impl Selector {
         if let Some(id) = self.fleet.find(name) {
             if let Some(member) = self.fleet.member_mut(id) {
                 member.profile = profile;
-                member.draining = false;
+                if std::mem::take(&mut member.draining) {
+                    member.ready = true;
+                }
                 for (i, pool) in self.pools.iter_mut().enumerate() {
                     if member.serves(PoolId(i as u32)) {
                         pool.add_worker(id, member.profile.kv_blocks);
+                    } else {
+                        self.ledger.lost.removed += pool.withdraw(id);
                     }
                 }
             }
@@ -529,14 +544,39 @@ impl Selector {
         self.book.set_weight(id, weight)
     }
 
-    /// Replaces the engine report of a worker.
+    /// Replaces the engine report of the worker that the candidates `names` are the ranks of; they share what it counts.
+    /// Bookings that a fresh report shows to be lost are closed. Returns how many.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`].
-    pub fn set_report(&mut self, name: &str, report: Report) -> Result<()> {
+    pub fn set_report(
+        &mut self,
+        names: &[Arc<str>],
+        report: &Report,
+        now: Millis,
+    ) -> Result<usize> {
         report.check()?;
-        let id = self.find_or_add(name);
-        self.book.set_report(id, report)
+        let ranks: Vec<WorkerId> = names.iter().map(|name| self.find_or_add(name)).collect();
+        let share = report.share(ranks.len());
+        for &rank in &ranks {
+            self.book.set_report(rank, share)?;
+        }
+        let age = now.0.saturating_sub(report.at.0);
+        let Some(live) = report
+            .live()
+            .filter(|_| self.settings.registered && age <= self.settings.max_report_age_ms)
+        else {
+            return Ok(0);
+        };
+        self.book.credit_others(&ranks, live);
+        let Some(grace) = self.settings.reconcile_grace_ms else {
+            return Ok(0);
+        };
+        let lost = self.book.lost(&ranks, live, report.at, grace);
+        for &booking in &lost {
+            self.close(booking, Ending::Reconciled, Usage::default(), now);
+        }
+        Ok(lost.len())
     }
 
     /// Sets how many blocks a worker's cache holds. Returns whether it is known.
@@ -580,6 +620,22 @@ impl Selector {
         }
         self.leave_if_drained(id);
         true
+    }
+
+    /// Forgets at once what drains of the worker called `key`, whatever its ranks. Returns how many candidates it had.
+    pub fn remove_draining(&mut self, key: &str) -> usize {
+        let mut leaving = Vec::new();
+        for (name, id) in self.fleet.ids() {
+            let rank = name.strip_prefix(key);
+            let own = rank.is_some_and(|rank| rank.is_empty() || rank.starts_with('#'));
+            if own && self.fleet.member(id).is_some_and(|m| m.draining) {
+                leaving.push(name);
+            }
+        }
+        for name in &leaving {
+            self.remove_worker(name);
+        }
+        leaving.len()
     }
 
     /// Forgets a worker, its blocks and its bookings. Returns whether it was known.

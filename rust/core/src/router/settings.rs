@@ -15,6 +15,8 @@ pub struct Settings {
     pub booking_ttl_ms: u64,
     /// Reports older than this say nothing about the present.
     pub max_report_age_ms: u64,
+    /// How long a booking must have shown no sign of life before reports can drop it; `None`: reports drop none.
+    pub reconcile_grace_ms: Option<u64>,
     /// Workers are registered and removed by name. If not, they are registered when offered for the first time and
     /// forgotten when they are no longer offered.
     pub registered: bool,
@@ -34,6 +36,7 @@ impl Default for Settings {
             seed: 0,
             booking_ttl_ms: 3_600_000,
             max_report_age_ms: u64::MAX,
+            reconcile_grace_ms: None,
             registered: false,
             veto: Veto::default(),
             breaker: None,

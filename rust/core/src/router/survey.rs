@@ -260,8 +260,10 @@ mod tests {
             at: Millis(at),
             ..Report::NONE
         };
-        s.set_report("a", report(0.25, 4_500)).unwrap();
-        s.set_report("b", report(0.5, 1_000)).unwrap();
+        for (name, report) in [("a", report(0.25, 4_500)), ("b", report(0.5, 1_000))] {
+            s.set_report(&[name.into()], &report, Millis(5_000))
+                .unwrap();
+        }
         s.set_weight("c", 2.0).unwrap();
         let request = Request {
             prompt_tokens: 40,

@@ -7,7 +7,7 @@ mod select;
 mod views;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::ids::Millis;
@@ -48,8 +48,10 @@ pub struct NativeRouter {
     key: Option<Py<PyAny>>,
     customs: Customs,
     terms: PairTerms,
-    /// Requests that wait for a worker.
-    waiters: AtomicUsize,
+    /// Requests that wait for a worker and that a release may help.
+    waiters: AtomicIsize,
+    /// Whether a thread is changing selector and roster, which must agree.
+    changing: AtomicBool,
     /// What the selector was made of, for the child of a fork that cannot use it.
     template: Mutex<Selector>,
 }
@@ -80,16 +82,33 @@ impl NativeRouter {
         })
     }
 
-    /// A booking was released: whoever waits may try again.
+    /// There is less load: whoever waits for that may try again.
     pub fn released(router: &Py<Self>) -> PyResult<()> {
         if router.get().waiters.load(Ordering::Relaxed) > 0 {
-            Python::attach(|py| router.call_method0(py, intern!(py, "_wake")))?;
+            Python::attach(|py| router.call_method0(py, intern!(py, "_released")))?;
         }
         Ok(())
     }
 
+    /// Waits until no other thread changes the fleet. The selector may let the GIL go between the halves of a change.
+    fn change(&self, py: Python<'_>) -> Changing<'_> {
+        while self.changing.swap(true, Ordering::Acquire) {
+            py.detach(std::thread::yield_now);
+        }
+        Changing(&self.changing)
+    }
+
     fn readers(&self) -> Arc<[Reader]> {
         Arc::clone(&self.readers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Ends a change of the fleet when dropped.
+struct Changing<'a>(&'a AtomicBool);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -148,7 +167,8 @@ impl NativeRouter {
             template: Mutex::new(selector.fresh()),
             engine: Arc::new(Engine::new(selector, Clock::new(clock)?)),
             roster,
-            waiters: AtomicUsize::new(0),
+            waiters: AtomicIsize::new(0),
+            changing: AtomicBool::new(false),
             readers: Mutex::new(readers.into()),
             key: callable("key", key)?,
             customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
@@ -219,19 +239,30 @@ impl NativeRouter {
             slow_start_ms: slow_start,
         };
         let now = self.engine.now(py)?;
-        let seat = Seat {
+        let mut seat = Seat {
             object: worker.clone().unbind(),
             key: Arc::clone(&key),
             dp_size,
             gpu: gpu.map(Into::into),
-            pools: profile.pools.clone(),
+            profile: profile.clone(),
+            weight,
+            ready: Arc::new(AtomicBool::new(true)),
         };
+        let changing = self.change(py);
         let before = self.roster.now();
         let old: Vec<Arc<str>> = before
             .seat(&key)
             .map(|seat| seat.offers().into_iter().map(|o| o.name).collect())
             .unwrap_or_default();
         let names: Vec<Arc<str>> = seat.offers().into_iter().map(|o| o.name).collect();
+        if let Some(rival) = before.rival(&key, &names) {
+            return Err(PyValueError::new_err(format!(
+                "worker {key:?} has a rank of the same name as worker {rival:?}; keys must not look like ranks"
+            )));
+        }
+        if let Some(old) = before.seat(&key) {
+            seat.ready = Arc::clone(&old.ready);
+        }
         self.engine
             .locked(py, |selector| {
                 for gone in old.iter().filter(|name| !names.contains(name)) {
@@ -250,6 +281,8 @@ impl NativeRouter {
                 None => seats.push(seat),
             }
         });
+        // Before the caller's old object is dropped, which may run code.
+        drop(changing);
         Ok(old.is_empty())
     }
 
@@ -287,9 +320,16 @@ impl NativeRouter {
     fn remove_worker(&self, worker: &Bound<'_, PyAny>, drain: bool) -> PyResult<bool> {
         let py = worker.py();
         let key = self.key_name(worker)?;
+        let changing = self.change(py);
         let before = self.roster.now();
         let Some(seat) = before.seat(&key) else {
-            return Ok(false);
+            if drain {
+                return Ok(false);
+            }
+            let left = self
+                .engine
+                .locked(py, |selector| selector.remove_draining(&key))?;
+            return Ok(left > 0);
         };
         let names: Vec<Arc<str>> = seat.offers().into_iter().map(|offer| offer.name).collect();
         self.engine.locked(py, |selector| {
@@ -303,12 +343,26 @@ impl NativeRouter {
         })?;
         self.roster
             .change(py, |seats| seats.retain(|seat| *seat.key != *key));
+        drop(changing);
         Ok(true)
     }
 
     /// Marks a worker ready or not; what it holds stays known.
     fn _set_ready(&self, worker: &Bound<'_, PyAny>, ready: bool) -> PyResult<()> {
-        self.with_candidates(worker, |selector, name| selector.set_ready(name, ready))?;
+        let key = self.key_name(worker)?;
+        let changing = self.change(worker.py());
+        let now = self.roster.now();
+        let seat = now
+            .seat(&key)
+            .ok_or_else(|| unknown_worker(worker.py(), &key))?;
+        seat.ready.store(ready, Ordering::Relaxed);
+        let offers = seat.offers();
+        self.engine.locked(worker.py(), |selector| {
+            for offer in &offers {
+                selector.set_ready(&offer.name, ready);
+            }
+        })?;
+        drop(changing);
         Ok(())
     }
 
@@ -334,7 +388,7 @@ impl NativeRouter {
             .ok_or_else(|| unknown_worker(worker.py(), &key))?;
         let readers = self.readers();
         let size = |reader: &Reader| reader.hasher.block_size();
-        Ok(match &seat.pools {
+        Ok(match &seat.profile.pools {
             Some(pools) => pools
                 .iter()
                 .map(|pool| size(&readers[pool.0 as usize]))
@@ -350,9 +404,18 @@ impl NativeRouter {
         kv_blocks: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let kv_blocks = ranged(kv_blocks, "kv_blocks", 1, u64::from(u32::MAX))? as u32;
+        let key = self.key_name(worker)?;
         self.with_candidates(worker, |selector, name| {
             selector.set_kv_blocks(name, kv_blocks)
         })?;
+        let known = |seat: &Seat| seat.profile.kv_blocks == Some(kv_blocks);
+        if !self.roster.now().seat(&key).is_none_or(known) {
+            self.roster.change(worker.py(), |seats| {
+                if let Some(seat) = seats.iter_mut().find(|seat| *seat.key == *key) {
+                    seat.profile.kv_blocks = Some(kv_blocks);
+                }
+            });
+        }
         Ok(())
     }
 
@@ -386,7 +449,7 @@ impl NativeRouter {
     ))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn update_load(
-        &self,
+        slf: &Bound<'_, Self>,
         worker: &Bound<'_, PyAny>,
         running: Option<&Bound<'_, PyAny>>,
         waiting: Option<&Bound<'_, PyAny>>,
@@ -399,28 +462,23 @@ impl NativeRouter {
         let read = |name, value: Option<&Bound<'_, PyAny>>, range| {
             value.map(|value| number(name, value, range)).transpose()
         };
+        let (py, this) = (slf.py(), slf.get());
         let age = read("age_s", age_s, NOT_NEGATIVE)?.map_or(0, millis);
-        let names = self.candidates(worker)?;
-        // A report speaks for the worker; its ranks share what it counts.
-        let ranks = names.len() as f64;
-        let share = |value: Option<f64>| value.map(|value| value / ranks);
-        let now = self.engine.now(worker.py())?;
+        let names = this.candidates(worker)?;
+        let now = this.engine.now(py)?;
         let report = Report {
-            running: share(read("running", running, NOT_NEGATIVE)?).into(),
-            waiting: share(read("waiting", waiting, NOT_NEGATIVE)?).into(),
-            queued_tokens: share(read("queued_tokens", queued_tokens, NOT_NEGATIVE)?).into(),
+            running: read("running", running, NOT_NEGATIVE)?.into(),
+            waiting: read("waiting", waiting, NOT_NEGATIVE)?.into(),
+            queued_tokens: read("queued_tokens", queued_tokens, NOT_NEGATIVE)?.into(),
             kv_usage: read("kv_usage", kv_usage, FRACTION)?.into(),
-            prefill_tps: share(read("prefill_tps", prefill_tps, ABOVE_ZERO)?).into(),
-            gen_tps: share(read("gen_tps", gen_tps, NOT_NEGATIVE)?).into(),
+            prefill_tps: read("prefill_tps", prefill_tps, ABOVE_ZERO)?.into(),
+            gen_tps: read("gen_tps", gen_tps, NOT_NEGATIVE)?.into(),
             at: Millis(now.0.saturating_sub(age)),
         };
-        self.engine
-            .locked(worker.py(), |selector| {
-                names
-                    .iter()
-                    .try_for_each(|name| selector.set_report(name, report))
-            })?
-            .map_err(|error| to_python(&error))
+        this.engine
+            .locked(py, |selector| selector.set_report(&names, &report, now))?
+            .map_err(|error| to_python(&error))?;
+        Self::released(&slf.clone().unbind())
     }
 
     /// Keys of the registered workers, in order of registration.
@@ -443,9 +501,9 @@ impl NativeRouter {
         self.key_name(worker)
     }
 
-    /// Tells how many requests wait for a worker; while there are any, every release calls `_wake`.
-    fn _set_waiters(&self, count: usize) {
-        self.waiters.store(count, Ordering::Relaxed);
+    /// Changes the number of requests that wait for less load; while there are any, every release calls `_released`.
+    fn _add_waiters(&self, change: isize) {
+        self.waiters.fetch_add(change, Ordering::Relaxed);
     }
 
     /// The key a worker is registered under. A `str` is a worker here, not a key.
@@ -454,29 +512,41 @@ impl NativeRouter {
         key_of(worker, key, 0)
     }
 
-    /// In the child of a fork: forgets the parent's bookings. Returns how many, None if the state had to be built anew.
-    fn _after_fork(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+    /// In the child of a fork: forgets the parent's bookings. Returns how many, None if the state had to be built anew,
+    /// which `anew` asks for.
+    #[pyo3(signature = (*, anew=false))]
+    fn _after_fork(&self, py: Python<'_>, anew: bool) -> PyResult<Option<usize>> {
+        self.waiters.store(0, Ordering::Relaxed);
+        self.changing.store(false, Ordering::Relaxed);
         let template = self
             .template
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .fresh();
-        let now = self.engine.now(py)?;
-        let forgotten = self.engine.after_fork(|| template);
+        let forgotten = self.engine.after_fork(anew, || template);
         if forgotten.is_none() {
-            let names: Vec<Arc<str>> = self
-                .roster
-                .now()
+            let now = self.engine.now(py)?;
+            let registered = self.roster.now();
+            let seats: Vec<_> = registered
                 .seats
                 .iter()
-                .flat_map(Seat::offers)
-                .map(|offer| offer.name)
+                .map(|seat| {
+                    let ready = seat.ready.load(Ordering::Relaxed);
+                    (seat.offers(), seat.profile.clone(), seat.weight, ready)
+                })
                 .collect();
-            self.engine.locked(py, |selector| {
-                for name in names {
-                    selector.add_worker(&name, Profile::default(), now);
-                }
-            })?;
+            self.engine
+                .locked(py, |selector| {
+                    for (offers, profile, weight, ready) in seats {
+                        for offer in offers {
+                            selector.add_worker(&offer.name, profile.clone(), now);
+                            selector.set_weight(&offer.name, weight)?;
+                            selector.set_ready(&offer.name, ready);
+                        }
+                    }
+                    Ok(())
+                })?
+                .map_err(|error| to_python(&error))?;
         }
         Ok(forgotten)
     }

@@ -31,6 +31,11 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
         seed: given.integer("seed", 0, u64::MAX)?,
         booking_ttl_ms: millis(given.number("booking_ttl_s", ABOVE_ZERO)?),
         max_report_age_ms: millis(given.number("max_report_age_s", ABOVE_ZERO)?),
+        reconcile_grace_ms: given
+            .optional("reconcile_grace_s")?
+            .map(|value| number("reconcile_grace_s", &value, NOT_NEGATIVE))
+            .transpose()?
+            .map(millis),
         registered: true,
         veto: Veto {
             kv_usage: bound("veto_kv_usage", FRACTION)?,

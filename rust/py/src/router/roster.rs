@@ -4,9 +4,10 @@
 //! back, so that no selection copies the list as long as it does not change.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cachelb_core::router::{Offer, PoolId, Standing};
+use cachelb_core::router::{Offer, PoolId, Profile, Standing};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -18,8 +19,9 @@ pub struct Seat {
     /// Data-parallel ranks; 1 is a worker without ranks.
     pub dp_size: u32,
     pub gpu: Option<Arc<str>>,
-    /// Models it serves; `None` is all.
-    pub pools: Option<Box<[PoolId]>>,
+    pub profile: Profile,
+    pub weight: f64,
+    pub ready: Arc<AtomicBool>,
 }
 
 impl Seat {
@@ -29,7 +31,9 @@ impl Seat {
             key: Arc::clone(&self.key),
             dp_size: self.dp_size,
             gpu: self.gpu.clone(),
-            pools: self.pools.clone(),
+            profile: self.profile.clone(),
+            weight: self.weight,
+            ready: Arc::clone(&self.ready),
         }
     }
 
@@ -58,6 +62,12 @@ pub struct Registered {
 }
 
 impl Registered {
+    /// Another worker that has a candidate of one of these names.
+    pub fn rival(&self, key: &str, names: &[Arc<str>]) -> Option<&str> {
+        let taken = |offer: &&Offer| *offer.key != *key && names.contains(&offer.name);
+        self.offers.iter().find(taken).map(|offer| &*offer.key)
+    }
+
     pub fn seat(&self, key: &str) -> Option<&Seat> {
         self.by_key.get(key).map(|&at| &self.seats[at])
     }

@@ -1,0 +1,522 @@
+"""What a router books it gives back, whatever happens to the request: cases S1 to S13 of the life of a booking."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cachelb
+from cachelb.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cachelb import Decision, Router
+    from cachelb.types import WorkerStats
+
+PROMPT = range(64)
+
+
+def make(workers: tuple[str, ...] = ("a", "b"), **options: object) -> tuple[Router[str], ManualClock]:
+    clock = ManualClock()
+    settings: dict[str, object] = {"seed": 1, "policy": "least-loaded", "clock": clock, **options}
+    return cachelb.Router(workers, **settings), clock  # type: ignore[arg-type]  # options of several types
+
+
+def row(router: Router[str], key: str) -> WorkerStats:
+    return next(row for row in router.stats().workers if row.key == key)
+
+
+def endings(router: Router[str]) -> dict[str, int]:
+    return {ending: n for ending, n in router.stats().endings.items() if n}
+
+
+def on(router: Router[str], key: str) -> Decision[str]:
+    return router.select_worker(tokens=PROMPT, among=[key])
+
+
+# --- S1 to S6, S9: once, and exactly what was booked ---
+
+
+ENDS: dict[str, Callable[[Decision[str]], object]] = {
+    "completed": lambda decision: decision.on_complete(),
+    "cancelled": lambda decision: decision.cancel(),
+    "failed": lambda decision: decision.on_error(500),
+}
+
+
+@pytest.mark.parametrize("first", ENDS)
+def test_s1_only_the_first_end_counts(first: str) -> None:
+    router, _ = make()
+    decision = on(router, "a")
+    for end in (ENDS[first], *ENDS.values()):
+        end(decision)
+    decision.on_first_token()
+    decision.on_tokens(100)
+    del decision
+    gc.collect()
+    assert endings(router) == {first: 1}
+    assert router.loads() == {"a": 0, "b": 0}
+    router.validate()
+
+
+def test_s2_a_dropped_decision_is_counted_as_abandoned() -> None:
+    router, _ = make()
+    on(router, "a")
+    gc.collect()
+    assert endings(router) == {"abandoned": 1}
+    assert router.loads() == {"a": 0, "b": 0}
+
+
+def test_s3_a_worker_registered_again_owes_nothing_to_its_predecessor() -> None:
+    router, _ = make()
+    decision = on(router, "a")
+    router.remove_worker("a")
+    router.add_worker("a")
+    young = on(router, "a")
+    decision.on_first_token()
+    decision.on_tokens(64)
+    decision.on_complete()
+    assert (row(router, "a").inflight, row(router, "a").decode_blocks) == (1, 0)
+    young.cancel()
+    assert router.loads() == {"b": 0, "a": 0}
+
+
+def test_s4_retry_books_another_worker_and_excludes_all_tried() -> None:
+    router, _ = make(("a", "b", "c"))
+    decision = on(router, "a")
+    with pytest.raises(cachelb.NoWorkerAvailable):
+        decision.retry()
+    decision = router.select_worker(tokens=PROMPT)
+    keys = {decision.key}
+    for _ in range(2):
+        decision.on_error(ConnectionRefusedError())
+        decision = decision.retry()
+        assert sum(router.loads().values()) == router.loads()[decision.key] == 1
+        keys.add(decision.key)
+    assert keys == {"a", "b", "c"}
+    with pytest.raises(cachelb.NoWorkerAvailable) as info:
+        decision.retry()
+    assert set(info.value.reasons.values()) == {"excluded"}
+    assert sum(router.loads().values()) == 0
+
+
+def test_s5_s9_nothing_leaks_when_upstreams_refuse_and_clients_leave() -> None:
+    router, _ = make(("a", "b", "c", "d"))
+    draw = random.Random(5)
+    live: list[Decision[str]] = []
+    for _ in range(600):
+        decision = router.select_worker(tokens=PROMPT)
+        while draw.random() < 0.2:
+            decision.on_error(ConnectionRefusedError())
+            decision.on_complete()
+            try:
+                decision = decision.retry()
+            except cachelb.NoWorkerAvailable:
+                break
+        live.append(decision)
+        while len(live) > 20:
+            ended = live.pop(draw.randrange(len(live)))
+            end = draw.choice([ended.on_complete, ended.cancel, None])
+            if end is not None:
+                end()
+    live.clear()
+    del decision, ended, end
+    gc.collect()
+    assert router.loads() == dict.fromkeys("abcd", 0)
+    router.validate()
+
+
+def test_s6_a_request_that_streams_for_hours_is_never_freed_and_a_silent_one_expires() -> None:
+    router, clock = make(booking_ttl_s=3600)
+    streaming, silent = on(router, "a"), on(router, "b")
+    streaming.on_first_token()
+    for _ in range(5 * 60):
+        clock.advance(60)
+        streaming.on_tokens(1)
+        router.select_worker().cancel()
+    assert streaming.is_open
+    assert not silent.is_open
+    assert endings(router) == {"expired": 1, "cancelled": 300}
+    assert router.loads() == {"a": 1, "b": 0}
+    silent.on_complete()
+    assert endings(router)["expired"] == 1
+
+
+def test_a_request_without_tokens_yet_counts_for_the_whole_time_to_live() -> None:
+    router, clock = make(booking_ttl_s=3600)
+    decision = on(router, "a")
+    clock.advance(3599)
+    for _ in range(10):
+        router.select_worker().cancel()
+    assert decision.is_open
+
+
+def test_s7_looking_changes_no_load() -> None:
+    router, _ = make()
+    decision = on(router, "a")
+    router.stats()
+    router.recent()
+    router.explain(tokens=PROMPT)
+    router.set_ready("a", True)
+    router.select_worker(dry_run=True)
+    assert router.loads() == {"a": 1, "b": 0}
+    decision.cancel()
+
+
+# --- S8: reports against bookings ---
+
+
+def test_s8_two_reports_that_agree_drop_the_oldest_bookings_beyond_them() -> None:
+    router, clock = make(reconcile_grace_s=30)
+    decisions = [on(router, "a") for _ in range(3)]
+    clock.advance(31)
+    router.update_load("a", running=1, waiting=0)
+    assert router.loads()["a"] == 3
+    clock.advance(0.1)
+    router.update_load("a", running=0, waiting=1)
+    assert [decision.is_open for decision in decisions] == [False, False, True]
+    assert endings(router) == {"reconciled": 2}
+    for decision in decisions:
+        decision.on_complete()
+    assert endings(router) == {"reconciled": 2, "completed": 1}
+
+
+def test_reports_never_drop_what_is_new_or_streams() -> None:
+    router, clock = make(reconcile_grace_s=30)
+    streaming = on(router, "a")
+    clock.advance(29)
+    streaming.on_tokens(1)
+    clock.advance(29)
+    new = on(router, "a")
+    for _ in range(5):
+        clock.advance(0.1)
+        router.update_load("a", running=0, waiting=0)
+    assert streaming.is_open
+    assert new.is_open
+    streaming.cancel()
+    new.cancel()
+
+
+@pytest.mark.parametrize(
+    ("grace", "report"),
+    [(None, {"running": 0, "waiting": 0}), (30, {"running": 0}), (30, {"running": 0, "waiting": 0, "age_s": 2.1})],
+    ids=["off", "half a report", "a stale report"],
+)
+def test_reports_drop_nothing(grace: float | None, report: dict[str, float]) -> None:
+    router, clock = make(reconcile_grace_s=grace, max_report_age_s=2.0)
+    decision = on(router, "a")
+    for _ in range(5):
+        clock.advance(100)
+        router.update_load("a", **report)
+    assert decision.is_open
+    decision.cancel()
+
+
+def test_ranks_of_one_worker_are_reconciled_together() -> None:
+    router, clock = make(())
+    router.add_worker("a", dp_size=4)
+    decisions = [router.select_worker() for _ in range(3)]
+    for _ in range(5):
+        clock.advance(100)
+        router.update_load("a", running=3, waiting=0)
+    assert all(decision.is_open for decision in decisions)
+    for _ in range(2):
+        clock.advance(1)
+        router.update_load("a", running=2, waiting=0)
+    assert sum(decision.is_open for decision in decisions) == 2
+
+
+def test_a_report_above_the_bookings_raises_the_load_while_it_is_fresh() -> None:
+    router, clock = make(max_report_age_s=2.0)
+    router.update_load("a", running=3, waiting=2)
+    picks = [router.select_worker() for _ in range(6)]
+    assert [pick.key for pick in picks[:5]] == ["b"] * 5
+    assert router.loads()["a"] <= 1, "a report never creates bookings"
+    for pick in picks:
+        pick.cancel()
+    clock.advance(2.1)
+    picks = [router.select_worker() for _ in range(4)]
+    assert router.loads() == {"a": 2, "b": 2}
+
+
+# --- S10, S13: placements ---
+
+
+def test_s10_a_thousand_equal_prompts_go_neither_to_one_nor_evenly_to_all() -> None:
+    router, _ = make(("a", "b", "c", "d", "e", "f", "g", "h"), policy="cache-aware")
+    decisions = [router.select_worker(tokens=PROMPT) for _ in range(1000)]
+    assert decisions[1].key == decisions[0].key, "the very next call sees the placement"
+    loads = router.loads()
+    assert max(loads.values()) <= 2 * 1000 / 8
+    for decision in decisions:
+        decision.on_complete()
+
+
+def test_s13_a_request_that_fails_before_its_first_token_takes_back_what_it_alone_brought() -> None:
+    router, _ = make(policy="cache-aware")
+    first = on(router, "a")
+    first.on_error(502)
+    assert router.block_count("a") == 0
+    first = on(router, "a")
+    first.on_first_token()
+    first.on_error(502)
+    assert router.block_count("a") == 4, "the worker had computed it"
+
+
+# --- what failures say about workers ---
+
+
+def break_once(router: Router[str], error: BaseException | int) -> None:
+    on(router, "a").on_error(error)
+
+
+def picks(router: Router[str], n: int = 6) -> set[str]:
+    decisions = [router.select_worker() for _ in range(n)]
+    keys = {decision.key for decision in decisions}
+    for decision in decisions:
+        decision.cancel()
+    return keys
+
+
+@pytest.mark.parametrize("error", [500, 502, 504, ConnectionResetError(), TimeoutError()], ids=repr)
+def test_failures_before_the_first_byte_trip_the_breaker_for_the_cooldown(error: BaseException | int) -> None:
+    router, clock = make(breaker_failures=3, breaker_cooldown_s=5)
+    for _ in range(2):
+        break_once(router, error)
+    assert picks(router) == {"a", "b"}
+    break_once(router, error)
+    assert picks(router) == {"b"}
+    assert router.explain().candidates
+    clock.advance(4.9)
+    assert picks(router) == {"b"}
+    clock.advance(0.1)
+    assert picks(router) == {"a", "b"}
+
+
+def test_a_worker_back_from_its_cooldown_gets_one_request_until_that_is_answered() -> None:
+    router, clock = make(breaker_failures=1, breaker_cooldown_s=5)
+    break_once(router, 500)
+    clock.advance(5)
+    decisions = [router.select_worker() for _ in range(6)]
+    assert sorted(decision.key for decision in decisions) == ["a", "b", "b", "b", "b", "b"]
+    next(decision for decision in decisions if decision.key == "a").on_first_token()
+    assert router.select_worker().key == "a"
+
+
+@pytest.mark.parametrize("error", [400, 401, 404, 413, 422, 499], ids=repr)
+def test_client_errors_never_count(error: int) -> None:
+    router, _ = make(breaker_failures=1)
+    for _ in range(100):
+        break_once(router, error)
+    assert picks(router) == {"a", "b"}
+
+
+@pytest.mark.parametrize("error", [429, 503], ids=repr)
+def test_backpressure_passes_a_worker_over_for_a_moment_and_counts_nothing(error: int) -> None:
+    router, clock = make(breaker_failures=1, breaker_cooldown_s=60)
+    for _ in range(10):
+        break_once(router, error)
+    assert picks(router) == {"b"}
+    clock.advance(0.5)
+    assert picks(router) == {"a", "b"}
+
+
+def test_failures_after_the_first_byte_never_trip() -> None:
+    router, _ = make(breaker_failures=1)
+    for _ in range(10):
+        decision = on(router, "a")
+        decision.on_first_token()
+        decision.on_error(ConnectionResetError())
+    assert picks(router) == {"a", "b"}
+
+
+def test_cancelled_and_abandoned_requests_say_nothing_about_the_worker() -> None:
+    router, _ = make(breaker_failures=1)
+    for _ in range(10):
+        on(router, "a").cancel()
+        on(router, "a")
+    gc.collect()
+    assert picks(router) == {"a", "b"}
+
+
+def test_an_answer_in_between_forgives() -> None:
+    router, _ = make(breaker_failures=2)
+    for _ in range(5):
+        break_once(router, 500)
+        on(router, "a").on_complete()
+    assert picks(router) == {"a", "b"}
+
+
+def test_workers_that_all_failed_are_still_used() -> None:
+    router, _ = make(breaker_failures=1)
+    on(router, "a").on_error(500)
+    on(router, "b").on_error(429)
+    assert picks(router, 20) == {"a", "b"}
+
+
+def test_the_client_libraries_statuses_are_found() -> None:
+    response = type("Response", (), {"status_code": 429})()
+    error = type("HTTPStatusError", (Exception,), {"response": response})()
+    router, _ = make()
+    assert on(router, "a").on_error(error) == "backpressure"
+    assert endings(router) == {"backpressure": 1}
+
+
+# --- pairs ---
+
+
+def pairs(**options: object) -> tuple[Router[str], ManualClock]:
+    router, clock = make((), **options)
+    for key in ("p1", "p2"):
+        router.add_worker(key, role="prefill")
+    for key in ("d1", "d2"):
+        router.add_worker(key, role="decode")
+    return router, clock
+
+
+def test_the_decisions_of_a_pair_have_ids_and_explanations_of_their_own() -> None:
+    router, _ = pairs()
+    pair = router.select_pair(tokens=PROMPT)
+    assert pair.prefill is not None
+    assert pair.prefill.id != pair.decode.id
+    for decision in (pair.prefill, pair.decode):
+        assert [row.key for row in decision.explain().candidates if row.picked] == [decision.key]
+    pair.cancel()
+    assert len({record.id for record in router.recent()}) == 2
+
+
+def test_a_pair_without_a_prefill_worker_books_nothing() -> None:
+    router, _ = pairs()
+    for key in ("p1", "p2"):
+        router.set_ready(key, False)
+    with pytest.raises(cachelb.NoWorkerAvailable):
+        router.select_pair(tokens=PROMPT)
+    assert set(router.loads().values()) == {0}
+    assert router.stats().open_requests == 0
+
+
+def test_a_dry_run_of_a_pair_tells_the_next_pair_and_changes_nothing() -> None:
+    router, _ = pairs()
+    for _ in range(20):
+        dry = router.select_pair(tokens=PROMPT, dry_run=True)
+        real = router.select_pair(tokens=PROMPT)
+        assert dry.prefill is not None
+        assert real.prefill is not None
+        assert (dry.prefill.key, dry.decode.key) == (real.prefill.key, real.decode.key)
+        assert not dry.decode.is_open
+        real.on_prefilled()
+
+
+@pytest.mark.parametrize("end", ["on_complete", "on_error", "cancel", "drop", "with"])
+def test_every_end_of_a_pair_releases_both(end: str) -> None:
+    router, _ = pairs()
+    pair = router.select_pair(tokens=PROMPT)
+    if end == "on_error":
+        assert pair.on_error(500) == "failed"
+    elif end == "with":
+        with pair:
+            pass
+    elif end != "drop":
+        getattr(pair, end)()
+    del pair
+    gc.collect()
+    assert set(router.loads().values()) == {0}
+    assert sum(endings(router).values()) == 2
+
+
+def test_the_retry_of_a_pair_excludes_only_the_half_that_failed() -> None:
+    router, _ = pairs()
+    pair = router.select_pair(tokens=PROMPT)
+    assert pair.prefill is not None
+    failed = pair.prefill.key
+    pair.on_error(500)
+    again = pair.retry()
+    assert again.prefill is not None
+    assert again.prefill.key != failed
+    assert again.decode.key in {"d1", "d2"}
+    again.on_first_token()
+    failed = again.decode.key
+    third = again.retry()
+    assert third.decode.key != failed
+    assert third.prefill is not None
+    assert sum(router.loads().values()) == 2
+    with pytest.raises(cachelb.NoWorkerAvailable):
+        third.retry().retry()
+    assert set(router.loads().values()) == {0}
+
+
+# --- threads ---
+
+
+class Client:
+    """One thread's share of requests, fleet changes and reports."""
+
+    def __init__(self, router: Router[str], number: int) -> None:
+        self.router = router
+        self.draw = random.Random(number)
+        self.mine: list[Decision[str]] = []
+        self.error: BaseException | None = None
+        self.steps = [self.select] * 4 + [self.pair, self.replace, self.flap, self.report, self.retry] + [self.end] * 3
+
+    def run(self) -> None:
+        try:
+            for _ in range(2_000):
+                with contextlib.suppress(cachelb.NoWorkerAvailable, cachelb.UnknownWorkerError):
+                    self.draw.choice(self.steps)()
+            for decision in self.mine:
+                decision.cancel()
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def select(self) -> None:
+        self.mine.append(self.router.select_worker(tokens=range(self.draw.randrange(64))))
+
+    def pair(self) -> None:
+        pair = self.router.select_pair(tokens=PROMPT)
+        self.mine += [pair.decode] if pair.prefill is None else [pair.prefill, pair.decode]
+
+    def replace(self) -> None:
+        key = self.draw.choice("abc")
+        self.router.remove_worker(key, drain=self.draw.random() < 0.5)
+        self.router.add_worker(key)
+
+    def flap(self) -> None:
+        self.router.set_ready(self.draw.choice("abc"), self.draw.random() < 0.8)
+
+    def report(self) -> None:
+        self.router.update_load(self.draw.choice("abc"), running=self.draw.randrange(9), waiting=0)
+
+    def retry(self) -> None:
+        if self.mine:
+            self.mine.append(self.mine.pop(0).retry())
+
+    def end(self) -> None:
+        if self.mine:
+            decision = self.mine.pop(self.draw.randrange(len(self.mine)))
+            decision.on_tokens(3)
+            if self.draw.random() < 0.7:
+                decision.on_complete()
+
+
+def test_eight_threads_leave_nothing_behind() -> None:
+    router, _ = make(("a", "b", "c"), policy="cache-aware")
+    clients = [Client(router, number) for number in range(8)]
+    threads = [threading.Thread(target=client.run) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [client.error for client in clients] == [None] * 8
+    assert not any(thread.is_alive() for thread in threads)
+    gc.collect()
+    router.validate()
+    assert set(router.loads()) == set(router.keys()) == {"a", "b", "c"}
+    assert set(router.loads().values()) == {0}
+    assert router.stats().open_requests == 0

@@ -1,0 +1,302 @@
+"""The fleet: what readiness, restarts, drains and removals do to index, bookings and candidates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+import cachelb
+from cachelb.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cachelb import Decision, Router
+    from cachelb.types import WorkerStats
+
+PROMPT = range(64)
+
+
+def make(*workers: str, **options: object) -> tuple[Router[str], ManualClock]:
+    clock = ManualClock()
+    return cachelb.Router(workers, seed=1, clock=clock, **options), clock  # type: ignore[arg-type]  # several types
+
+
+def on(router: Router[str], key: str) -> Decision[str]:
+    return router.select_worker(tokens=PROMPT, among=[key])
+
+
+def rows(router: Router[str], key: str) -> list[WorkerStats]:
+    return [row for row in router.stats().workers if row.key == key]
+
+
+class After(NamedTuple):
+    """What is left of worker "a", which held four blocks, one open request and the session "s"."""
+
+    blocks: int
+    open_request: bool
+    candidate: bool
+    registered: bool
+    session_stays: bool
+
+
+def flap(router: Router[str]) -> None:
+    router.set_ready("a", False)
+
+
+def flap_and_return(router: Router[str]) -> None:
+    router.set_ready("a", False)
+    router.set_ready("a", True)
+
+
+def restart(router: Router[str]) -> None:
+    router.reset_cache("a")
+
+
+def drain(router: Router[str]) -> None:
+    router.remove_worker("a", drain=True)
+
+
+def remove(router: Router[str]) -> None:
+    router.remove_worker("a")
+
+
+def remove_and_return(router: Router[str]) -> None:
+    router.remove_worker("a")
+    router.add_worker("a")
+
+
+def drain_and_return(router: Router[str]) -> None:
+    router.set_ready("a", False)
+    router.remove_worker("a", drain=True)
+    router.add_worker("a")
+
+
+@pytest.mark.parametrize(
+    ("event", "after"),
+    [
+        (flap, After(4, open_request=True, candidate=False, registered=True, session_stays=False)),
+        (flap_and_return, After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
+        (restart, After(0, open_request=True, candidate=True, registered=True, session_stays=True)),
+        (drain, After(4, open_request=True, candidate=False, registered=False, session_stays=False)),
+        (remove, After(0, open_request=False, candidate=False, registered=False, session_stays=False)),
+        (remove_and_return, After(0, open_request=False, candidate=True, registered=True, session_stays=False)),
+        (drain_and_return, After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_events_of_the_fleet(event: Callable[[Router[str]], None], after: After) -> None:
+    router, _ = make("a", "b", policy="cache-aware")
+    decision = on(router, "a")
+    decision.on_first_token()
+    event(router)
+    assert router.stats().index_blocks == after.blocks
+    assert router.loads().get("a", 0) == after.open_request
+    assert ("a" in router.keys()) is after.registered  # noqa: SIM118 - a method, not a dict
+    picks = [router.select_worker(tokens=range(n * 1000, n * 1000 + 64)) for n in range(1, 9)]
+    assert ("a" in {pick.key for pick in picks}) is after.candidate
+    for pick in [*picks, decision]:
+        pick.on_complete()
+    assert set(router.loads().values()) == {0}
+    router.validate()
+
+    router, _ = make("a", "b", policy="session")
+    bound = router.select_worker(session="s", among=["a"])
+    bound.on_complete()
+    event(router)
+    again = [router.select_worker(session="s") for _ in range(4)]
+    if after.session_stays:
+        assert {pick.key for pick in again} == {"a"}
+    elif not after.candidate:
+        assert {pick.key for pick in again} == {"b"}
+
+
+def test_a_flap_keeps_the_prefixes_and_a_restart_begins_the_slow_start_again() -> None:
+    router, clock = make(policy="cache-aware")
+    router.add_worker("a", slow_start_s=60)
+    router.add_worker("b")
+    clock.advance(60)
+    on(router, "a").on_complete()
+    router.set_ready("a", False)
+    assert router.select_worker(tokens=PROMPT).matched_tokens == 0
+    router.set_ready("a", True)
+    again = on(router, "a")
+    assert again.matched_tokens == 48
+    weight = {row.key: row.weight for row in router.explain(tokens=PROMPT).candidates}
+    assert weight == {"a": 1.0, "b": 1.0}
+    router.reset_cache("a")
+    weight = {row.key: row.weight for row in router.explain(tokens=PROMPT).candidates}
+    assert weight == {"a": 0.25, "b": 1.0}
+
+
+def test_slow_start_gives_a_new_worker_a_quarter_and_then_more() -> None:
+    router, clock = make("old", policy="least-loaded")
+    router.add_worker("new", slow_start_s=60)
+    shares = []
+    for _ in range(3):
+        decisions = [router.select_worker() for _ in range(100)]
+        shares.append(sum(decision.key == "new" for decision in decisions))
+        for decision in decisions:
+            decision.cancel()
+        clock.advance(30)
+    assert shares == [20, pytest.approx(38, abs=1), 50]
+
+
+def test_a_drained_worker_leaves_with_its_last_request() -> None:
+    router, _ = make("a", "b", policy="least-loaded")
+    first, second = on(router, "a"), on(router, "a")
+    router.remove_worker("a", drain=True)
+    assert rows(router, "a")[0].state == "draining"
+    first.on_complete()
+    assert router.loads() == {"a": 1, "b": 0}
+    second.cancel()
+    assert router.loads() == {"b": 0}
+    assert rows(router, "a") == []
+
+
+def test_an_idle_worker_is_drained_at_once() -> None:
+    router, _ = make("a", "b")
+    router.remove_worker("a", drain=True)
+    assert router.loads() == {"b": 0}
+
+
+def test_a_draining_worker_can_be_removed_at_once() -> None:
+    router, _ = make("b")
+    router.add_worker("a", dp_size=2)
+    decisions = [on(router, "a") for _ in range(4)]
+    router.remove_worker("a", drain=True)
+    assert router.remove_worker("a", drain=True) is False
+    assert router.remove_worker("a") is True
+    assert router.remove_worker("a") is False
+    assert router.loads() == {"b": 0}
+    for decision in decisions:
+        decision.on_complete()
+    router.validate()
+
+
+def test_nobody_ready_names_every_worker_and_why() -> None:
+    router, _ = make("off", "tried")
+    router.add_worker("half", role="prefill")
+    router.add_worker("other", models=["m"])
+    router.set_ready("off", False)
+    with pytest.raises(cachelb.NoWorkerAvailable) as info:
+        router.select_worker(exclude=["tried"])
+    assert info.value.reasons == {
+        "off": "not ready",
+        "tried": "excluded",
+        "half": "not in the role",
+        "other": "not serving the model",
+    }
+    assert router.stats().no_worker == 1
+
+
+def test_an_empty_fleet_has_no_worker() -> None:
+    with pytest.raises(cachelb.NoWorkerAvailable):
+        make()[0].select_worker(tokens=PROMPT)
+
+
+def test_ranks_have_loads_and_prefixes_of_their_own_and_share_readiness() -> None:
+    router, _ = make(policy="cache-aware")
+    router.add_worker("a", dp_size=4)
+    decisions = [router.select_worker(tokens=range(n * 1000, n * 1000 + 64)) for n in range(8)]
+    ranks = [decision.dp_rank for decision in decisions]
+    assert sorted(rank for rank in ranks if rank is not None) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [row.inflight for row in rows(router, "a")] == [2] * 4
+    again = router.select_worker(tokens=range(3000, 3064))
+    assert (again.dp_rank, again.matched_tokens) == (ranks[3], 48)
+    assert again.headers["x-data-parallel-rank"] == str(ranks[3])
+    router.set_ready("a", False)
+    with pytest.raises(cachelb.NoWorkerAvailable) as info:
+        router.select_worker()
+    assert set(info.value.reasons.values()) == {"not ready"}
+
+
+def test_retry_leaves_out_all_ranks_of_a_worker() -> None:
+    router, _ = make("b")
+    router.add_worker("a", dp_size=4)
+    router.set_ready("b", False)
+    decision = router.select_worker(tokens=PROMPT)
+    router.set_ready("b", True)
+    assert (decision.key, decision.retry().key) == ("a", "b")
+
+
+def test_changing_the_number_of_ranks_voids_those_that_are_gone() -> None:
+    router, _ = make()
+    router.add_worker("a", dp_size=2)
+    decisions = [router.select_worker(tokens=PROMPT) for _ in range(4)]
+    router.add_worker("a", dp_size=1)
+    assert router.loads() == {"a": 0}
+    assert router.select_worker().dp_rank is None
+    for decision in decisions:
+        decision.on_complete()
+    assert router.loads() == {"a": 0}
+    router.validate()
+
+
+def test_two_workers_never_share_the_name_of_a_rank() -> None:
+    router, _ = make("a#1")
+    with pytest.raises(ValueError, match='rank of the same name as worker "a#1"'):
+        router.add_worker("a", dp_size=2)
+    assert router.keys() == ["a#1"]
+    assert router.loads() == {"a#1": 0}
+
+
+def test_models_have_indexes_of_their_own_and_only_their_workers() -> None:
+    router, _ = make("any", policy="cache-aware")
+    router.add_worker("m1", models=["m"])
+    for model in ("m", None):
+        router.select_worker(tokens=PROMPT, model=model, among=["any"]).on_complete()
+    assert router.block_count("any") == 8
+    assert router.select_worker(tokens=PROMPT, model="m", among=["any"]).matched_tokens == 48
+    with pytest.raises(cachelb.NoWorkerAvailable):
+        router.select_worker(tokens=PROMPT, among=["m1"])
+    router.add_worker("any", models=["m"])
+    assert router.block_count("any") == 4, "it left the other model's index"
+    router.validate()
+
+
+def test_a_worker_over_the_veto_is_passed_over_unless_all_are_or_the_report_is_old() -> None:
+    router, clock = make("a", "b", policy="least-loaded", veto_kv_usage=0.8, veto_waiting=8)
+    router.update_load("a", kv_usage=0.8)
+    assert {router.select_worker().key for _ in range(10)} == {"b"}
+    router.update_load("b", waiting=8)
+    assert {router.select_worker().key for _ in range(30)} == {"a", "b"}
+    router.update_load("b", waiting=7)
+    assert {router.select_worker().key for _ in range(10)} == {"b"}
+    clock.advance(2.1)
+    assert {router.select_worker().key for _ in range(50)} == {"a", "b"}
+
+
+def test_roles_serve_their_half() -> None:
+    router, _ = make()
+    router.add_worker("p", role="prefill")
+    router.add_worker("d", role="decode")
+    router.add_worker("x", role="both")
+    assert {router.select_worker().key for _ in range(20)} == {"d", "x"}
+    pairs = [router.select_pair(tokens=PROMPT) for _ in range(20)]
+    assert {pair.prefill.key for pair in pairs if pair.prefill is not None} <= {"p", "x"}
+    assert {pair.decode.key for pair in pairs} <= {"d", "x"}
+
+
+def test_sync_registers_removes_keeps_and_replaces() -> None:
+    router, _ = make("a", "b", policy="cache-aware")
+    on(router, "a").on_complete()
+    running = on(router, "b")
+    router.sync_workers(["c", "a"])
+    assert set(router.keys()) == {"a", "c"}
+    assert router.block_count("a") == 4
+    running.on_complete()
+    with pytest.raises(ValueError, match="'a' occurs twice"):
+        router.sync_workers(["a", "d", "a"])
+    assert set(router.keys()) == {"a", "c"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda r: r.set_ready("x", True), lambda r: r.reset_cache("x"), lambda r: r.update_load("x", running=1)],
+    ids=["set_ready", "reset_cache", "load"],
+)
+def test_an_unknown_worker_is_named(call: Callable[[Router[str]], None]) -> None:
+    with pytest.raises(cachelb.UnknownWorkerError, match='"x" is not registered'):
+        call(make("a")[0])

@@ -1,0 +1,169 @@
+"""Forks: the child begins with an empty book, says so, and never touches what is the parent's."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cachelb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cachelb import Decision, Router
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="there is no fork"),
+    # Forking beside threads is what is tested here.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
+
+
+def in_child(check: Callable[[], None]) -> None:
+    """Run `check` in a forked child and fail with what it raised."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        failure = b""
+        try:
+            os.close(reading)
+            check()
+        except BaseException:  # noqa: BLE001 - told to the parent
+            failure = traceback.format_exc().encode()
+        finally:
+            with contextlib.suppress(OSError):
+                os.write(writing, failure)
+            os._exit(1 if failure else 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        failure = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert (status, failure.decode()) == (0, "")
+
+
+def fleet() -> Router[str]:
+    router = cachelb.Router(["a"], seed=1)
+    router.add_worker("p", role="prefill", weight=2.0, kv_blocks=7)
+    router.add_worker("d", role="decode", dp_size=2, models=["m"])
+    router.add_worker("off")
+    router.set_ready("off", False)
+    return router
+
+
+def test_the_child_begins_with_an_empty_book_and_keeps_what_workers_hold(caplog: pytest.LogCaptureFixture) -> None:
+    router = fleet()
+    held: list[Decision[str]] = [router.select_worker(tokens=range(64)) for _ in range(3)]
+    loads, ids = router.loads(), {decision.id for decision in held}
+
+    def check() -> None:
+        assert "was forked: its router starts with an empty book (3 requests stay with the parent)" in caplog.text
+        assert set(router.loads().values()) == {0}
+        stats = router.stats()
+        assert (stats.open_requests, stats.decisions, sum(stats.endings.values())) == (0, {}, 0)
+        own = router.select_worker(tokens=range(64))
+        assert own.matched_tokens == 48
+        assert own.id not in ids
+        booked = router.loads()
+        for decision in held:
+            assert not decision.is_open
+            decision.on_first_token()
+            decision.on_complete()
+        held.clear()
+        gc.collect()
+        assert router.loads() == booked
+        assert sum(router.stats().endings.values()) == 0
+        own.on_complete()
+        router.validate()
+
+    with caplog.at_level(logging.WARNING, "cachelb.router"):
+        in_child(check)
+    assert router.loads() == loads
+    assert all(decision.is_open for decision in held)
+    assert {decision.id for decision in held} == ids
+    for decision in held:
+        decision.on_complete()
+    assert set(router.loads().values()) == {0}
+
+
+def test_children_and_their_parent_give_out_different_ids() -> None:
+    router = cachelb.Router(["a"], seed=1)
+    reading, writing = os.pipe()
+
+    def tell() -> None:
+        os.write(writing, router.select_worker().id.encode() + b"\n")
+
+    for _ in range(2):
+        in_child(tell)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        ids = pipe.read().split()
+    assert len({*ids, router.select_worker().id}) == 3
+
+
+def check_loads(router: Router[str], held: list[Decision[str]]) -> None:
+    own = [router.select_worker(tokens=range(160), among=["a"]) for _ in range(25)]
+    assert router.block_count("a") == 3
+    for decision in held:
+        decision.on_complete()
+    held.clear()
+    gc.collect()
+    assert router.loads()["a"] == 25
+    for decision in own:
+        decision.on_complete()
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["kept", "built anew"])
+def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -> None:
+    """What cannot be unlocked any more is built anew from what the router was told of its workers."""
+    router = fleet()
+    for number in range(40):
+        router.add_worker(f"w{number}")
+    router.learn_worker("a", kv_blocks=3)
+    held = [router.select_worker(tokens=range(6400)) for _ in range(20)]
+    keys, stop = router.keys(), threading.Event()
+    before = {row.key: (row.role, row.weight, row.state) for row in router.stats().workers}
+    others = ["a", *[f"w{number}" for number in range(40)]]
+
+    def hammer() -> None:
+        while not stop.is_set():
+            router.select_worker(tokens=range(6400)).cancel()
+            router.validate()
+
+    def check() -> None:
+        if anew:
+            assert router._after_fork(anew=True) is None
+        assert router.keys() == keys
+        after = {row.key: (row.role, row.weight, row.state) for row in router.stats().workers}
+        assert after == before
+        assert set(router.loads().values()) == {0}
+        check_loads(router, held)
+        pair = router.select_pair(tokens=range(64), model="m", exclude=others)
+        assert pair.prefill is not None
+        assert (pair.prefill.key, pair.decode.key) == ("p", "d")
+        with pytest.raises(cachelb.NoWorkerAvailable):
+            router.select_worker(exclude=others)
+        pair.cancel()
+        assert set(router.loads().values()) == {0}
+        router.validate()
+
+    threads = [threading.Thread(target=hammer, daemon=True) for _ in range(4)]
+    with contextlib.ExitStack() as stack:
+        for thread in threads:
+            thread.start()
+            stack.callback(thread.join, 60)
+        stack.callback(stop.set)
+        for _ in range(6):
+            in_child(check)
+    for decision in held:
+        assert decision.is_open
+        decision.on_complete()
+    assert set(router.loads().values()) == {0}
+    router.validate()

@@ -1,0 +1,287 @@
+"""Requests that wait for a worker: who is served, when, and that nobody is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cachelb
+from cachelb.testing import ManualClock
+
+if TYPE_CHECKING:
+    from cachelb import Decision, Router
+
+LONG = 60.0
+"""Seconds after which a wait that should have ended has failed."""
+
+
+def make(*keys: str, ready: bool = False) -> Router[str]:
+    router = cachelb.Router(keys, seed=1, policy="least-loaded")
+    for key in keys:
+        router.set_ready(key, ready)
+    return router
+
+
+def wait(router: Router[str], **request: Any) -> asyncio.Task[Decision[str]]:
+    return asyncio.create_task(router.select_worker_when_ready(timeout_s=LONG, **request))
+
+
+async def queued(router: Router[str], n: int) -> None:
+    """Let the tasks run until `n` of them wait and none has anything to try."""
+    while len(router._waiting) != n:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def ended(tasks: list[asyncio.Task[Decision[str]]]) -> list[Decision[str]]:
+    async with asyncio.timeout(LONG):
+        return await asyncio.gather(*tasks)
+
+
+def test_a_ready_worker_is_picked_at_once() -> None:
+    router = make("a", ready=True)
+    decision = asyncio.run(router.select_worker_when_ready(timeout_s=0))
+    assert (decision.key, len(router._waiting)) == ("a", 0)
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.01])
+def test_a_wait_that_ends_without_a_worker_tells_why(timeout_s: float) -> None:
+    router = make("a")
+    with pytest.raises(cachelb.NoWorkerAvailable) as info:
+        asyncio.run(router.select_worker_when_ready(timeout_s=timeout_s))
+    assert info.value.reasons == {"a": "not ready"}
+    assert info.value.retry_after_s > 0
+    assert len(router._waiting) == 0
+
+
+@pytest.mark.parametrize("timeout_s", [-1, float("nan")])
+def test_a_timeout_that_is_none_is_refused(timeout_s: float) -> None:
+    with pytest.raises(ValueError, match="timeout_s must be 0 or more"):
+        asyncio.run(make("a").select_worker_when_ready(timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize("how", ["set_ready", "add_worker", "sync_workers"])
+def test_a_worker_that_comes_ends_the_wait(how: str) -> None:
+    async def main() -> None:
+        router = make("a")
+        task = wait(router)
+        await queued(router, 1)
+        if how == "set_ready":
+            router.set_ready("a", True)
+        elif how == "add_worker":
+            router.add_worker("b")
+        else:
+            router.sync_workers(["a", "b"])
+        (decision,) = await ended([task])
+        assert decision.key == ("a" if how == "set_ready" else "b")
+        assert router.loads()[decision.key] == 1
+        assert len(router._waiting) == 0
+
+    asyncio.run(main())
+
+
+def test_workers_that_return_together_share_those_who_wait() -> None:
+    async def main() -> None:
+        router = make("a", "b")
+        tasks = [wait(router) for _ in range(100)]
+        await queued(router, 100)
+        router.set_ready("a", True)
+        router.set_ready("b", True)
+        decisions = await ended(tasks)
+        assert Counter(decision.key for decision in decisions) == {"a": 50, "b": 50}
+        assert router.loads() == {"a": 50, "b": 50}
+
+    asyncio.run(main())
+
+
+def test_the_highest_priority_is_served_first_then_who_came_first() -> None:
+    async def main() -> None:
+        router = make("a")
+        served: list[str] = []
+
+        async def one(name: str, priority: int) -> None:
+            await router.select_worker_when_ready(timeout_s=LONG, priority=priority)
+            served.append(name)
+
+        tasks = []
+        for name, priority in (("low 1", -1), ("first", 0), ("high 1", 5), ("second", 0), ("high 2", 5), ("low 2", -1)):
+            tasks.append(asyncio.create_task(one(name, priority)))
+            await queued(router, len(tasks))
+        router.set_ready("a", True)
+        late = asyncio.create_task(one("late", 0))
+        async with asyncio.timeout(LONG):
+            await asyncio.gather(*tasks, late)
+        assert served == ["high 1", "high 2", "first", "second", "low 1", "low 2", "late"]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_wait_leaves_nothing_booked() -> None:
+    async def main() -> None:
+        router = make("a")
+        tasks = [wait(router) for _ in range(10)]
+        await queued(router, 10)
+        for task in tasks[:5]:
+            task.cancel()
+        router.set_ready("a", True)
+        for task in tasks[5:7]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(result, asyncio.CancelledError) for result in results] == [True] * 7 + [False] * 3
+        assert router.loads() == {"a": 3}
+        assert len(router._waiting) == 0
+
+    asyncio.run(main())
+
+
+def test_those_who_want_something_else_do_not_hold_up_the_others() -> None:
+    async def main() -> None:
+        router = make("a", "b")
+        first = wait(router, among=["a"])
+        await queued(router, 1)
+        second = wait(router, among=["b"])
+        await queued(router, 2)
+        router.set_ready("b", True)
+        (decision,) = await ended([second])
+        assert decision.key == "b"
+        assert not first.done()
+        third = wait(router, among=["b"])
+        assert (await ended([third]))[0].key == "b"
+        router.set_ready("a", True)
+        assert (await ended([first]))[0].key == "a"
+
+    asyncio.run(main())
+
+
+def one_at_a_time() -> Router[str]:
+    """A router that refuses a second request before the first one has its first token, which takes a second."""
+    return cachelb.Router(
+        ["a"],
+        clock=ManualClock(),
+        policy="estimated-ttft",
+        prefill=(0.0, 0.0, 1000.0),
+        ttft_slo_ms=1500.0,
+        on_slo="reject",
+    )
+
+
+def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
+    async def main() -> None:
+        router = one_at_a_time()
+        holder = router.select_worker()
+        tasks = [wait(router) for _ in range(3)]
+        await queued(router, 3)
+        served: list[Decision[str]] = []
+        for left, end in ((2, holder.on_complete), (1, None), (0, None)):
+            if end is not None:
+                end()
+            else:
+                served.pop().on_error(500)
+            (done,), _ = await asyncio.wait([task for task in tasks if not task.done()], return_when="FIRST_COMPLETED")
+            assert done is tasks[2 - left]
+            served.append(done.result())
+            await queued(router, left)
+        assert router.loads() == {"a": 1}
+
+    asyncio.run(main())
+
+
+def test_an_abandoned_decision_wakes_them_too() -> None:
+    async def main() -> None:
+        router = one_at_a_time()
+        holder = [router.select_worker()]
+        task = wait(router)
+        await queued(router, 1)
+        holder.clear()
+        gc.collect()
+        assert (await ended([task]))[0].key == "a"
+
+    asyncio.run(main())
+
+
+def test_a_release_wakes_nobody_whom_it_cannot_help() -> None:
+    async def main() -> None:
+        router = make("a", "b", ready=True)
+        holder = router.select_worker(among=["b"])
+        router.set_ready("a", False)
+        tried = 0
+        select = router.select_worker
+
+        def counted(**request: Any) -> Decision[str]:
+            nonlocal tried
+            tried += 1
+            return select(**request)
+
+        router.select_worker = counted  # type: ignore[method-assign]  # to count
+        task = wait(router, among=["a"])
+        await queued(router, 1)
+        before = tried
+        holder.on_complete()
+        await queued(router, 1)
+        assert tried == before
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(main())
+
+
+def test_several_event_loops_in_threads_are_all_served() -> None:
+    router = make("a", "b")
+    waiting = threading.Barrier(5)
+    keys: list[str] = []
+    errors: list[BaseException] = []
+
+    async def many() -> None:
+        tasks = [wait(router) for _ in range(25)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(waiting.wait, LONG)
+        keys.extend(decision.key for decision in await ended(tasks))
+
+    def loop() -> None:
+        try:
+            asyncio.run(many())
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=loop) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    waiting.wait(LONG)
+    router.set_ready("a", True)
+    router.set_ready("b", True)
+    for thread in threads:
+        thread.join(LONG)
+    assert errors == []
+    assert Counter(keys).total() == 100
+    assert min(Counter(keys).values()) >= 25
+    gc.collect()
+    assert len(router._waiting) == 0
+    assert set(router.loads().values()) == {0}
+
+
+def test_a_loop_that_was_closed_under_its_requests_holds_nobody_up() -> None:
+    router = make("a")
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(router.select_worker_when_ready(timeout_s=LONG))
+    for _ in range(5):
+        loop.run_until_complete(asyncio.sleep(0))
+    assert len(router._waiting) == 1
+    loop.close()
+
+    async def main() -> None:
+        other = wait(router)
+        await queued(router, 2)
+        router.set_ready("a", True)
+        assert (await ended([other]))[0].key == "a"
+
+    asyncio.run(main())
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # the point
+    del task
+    gc.collect()

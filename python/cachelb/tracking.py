@@ -6,13 +6,13 @@ was never started runs none of its code when it is dropped, and the request woul
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
@@ -114,6 +114,9 @@ class TrackedStream(Generic[_T]):
         self._iterator: AsyncIterator[_T] = aiter(items)
         self._upstream = _closeable(items, self._iterator, "aclose")
         self._report = _Report(decision, tokens_of, usage_of)
+        # Here, so that importing cachelb does not import it.
+        import asyncio
+
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:

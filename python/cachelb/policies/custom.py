@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from cachelb._core import FleetView, RequestView
@@ -168,6 +167,8 @@ def check(policy: object) -> Policy:
             "policy must be a name, an object of cachelb.policies, or an object with choose(request, fleet), "
             f"not {kind}"
         )
+    from inspect import iscoroutinefunction
+
     if iscoroutinefunction(choose):
         raise TypeError(f"{kind}.choose must be a plain function: a selection never waits")
     name: Any = getattr(policy, "name", None)

@@ -6,7 +6,6 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping
-from secrets import randbits
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cachelb._core import NativeRouter
@@ -116,9 +115,9 @@ class Router(NativeRouter[W]):
             ValueError: An argument is outside its range, there is no such policy, or two workers have the same key.
         """
         if seed is None:
-            seed = randbits(63)
+            seed = int.from_bytes(os.urandom(7))
         if hash_seed is None:
-            hash_seed = randbits(63)
+            hash_seed = int.from_bytes(os.urandom(7))
         plan = Plan.of(
             policy,
             policy_options,

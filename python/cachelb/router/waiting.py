@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +64,8 @@ class Waiting:
             except NoWorkerAvailable:
                 if timeout_s == 0:
                     raise
+        import asyncio
+
         waiter = _Waiter()
         order = (-request.get("priority", 0), next(self._numbers))
         self._waiters[order] = waiter
@@ -116,6 +117,8 @@ class _Waiter:
     """One request, and the event that says that it may try again."""
 
     def __init__(self) -> None:
+        import asyncio
+
         self.heeds_releases = False
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()

@@ -210,7 +210,8 @@ class RouterStats:
         evictions: Blocks that left the indexes, by cause: "capacity" of a worker, "ttl", "memory" limit, "removed"
             with their worker, "cleared" by a cache reset, "failed" with the request that was to bring them.
         dropped: What the indexes were told and could not take: an "orphan" chain without its parent, a "conflict" of
-            parents, an "unknown-removal".
+            parents, an "unknown-removal"; "no-room" counts prompts that did not fit into `max_memory_mb`, or not
+            to their end.
         shadows: How the shadow policies compare, in their order.
         index_blocks: Distinct blocks known.
         index_bytes: Bytes of the block indexes.

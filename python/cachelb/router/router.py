@@ -83,8 +83,8 @@ class Router(NativeRouter[W]):
             policy: Name of a policy, one of `cachelb.policies`, or your own object with `choose`, as
                 `cachelb.policies.Policy` describes it.
             block_size: Tokens per block, as the engines have it.
-            max_memory_mb: Megabytes the block indexes may use together; the least recently used blocks leave first.
-                None leaves only the workers' own capacities.
+            max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1; the
+                least recently used blocks leave first. None leaves only the workers' own capacities.
             seed: Seed of ties and exploration; the same seed and the same calls give the same picks. None draws one.
             hash_seed: Seed of the block hashes. None draws a secret one; routers that share state share it.
             replicas: Routers that serve the same fleet; margins in requests shrink by it.

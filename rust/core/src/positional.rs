@@ -5,7 +5,7 @@
 //! it is for: a match says nothing about what came before it, and blocks of one epoch go in no useful order, so that a
 //! prompt over the capacity loses its beginning. Capacity is enforced inline and counts are exact.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
 use crate::ids::{SequenceHash, WorkerId};
@@ -22,10 +22,19 @@ struct Holder {
 #[derive(Debug, Default)]
 pub struct PositionalIndex {
     /// Epoch of the last use by worker slot.
-    blocks: HashMap<SequenceHash, BTreeMap<u32, u64>>,
+    blocks: BTreeMap<SequenceHash, BTreeMap<u32, u64>>,
     workers: BTreeMap<u32, Holder>,
     epoch: u64,
+    /// Most bytes, `None` for no limit.
+    limit: Option<usize>,
+    /// Blocks that the latest recording had no room for.
+    cut: Option<usize>,
 }
+
+/// Bytes of a block that one worker holds.
+const BLOCK_BYTES: usize = size_of::<(SequenceHash, BTreeMap<u32, u64>)>()
+    + size_of::<(u32, u64)>()
+    + size_of::<(u64, SequenceHash)>();
 
 impl PositionalIndex {
     /// Registers a worker incarnation that may hold up to `capacity` blocks.
@@ -77,14 +86,61 @@ impl PositionalIndex {
         }
     }
 
+    /// Lets the index grow up to `bytes`; a recording without room changes nothing, see [`Self::cut`]. `tick` is the time
+    /// of uses from now on.
+    pub fn set_limit(&mut self, bytes: usize, tick: u64) {
+        self.limit = Some(bytes);
+        self.epoch = self.epoch.max(tick);
+    }
+
+    /// How many blocks the latest recording had no room for, `None` if it was complete.
+    #[must_use]
+    pub fn cut(&self) -> Option<usize> {
+        self.cut
+    }
+
+    /// Whether there is room for what the latest recording lacked.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        let bytes = self.memory_bytes() + self.cut.unwrap_or(0) * BLOCK_BYTES;
+        self.limit.is_none_or(|limit| bytes <= limit)
+    }
+
+    fn oldest_of_all(&self) -> Option<(u32, (u64, SequenceHash))> {
+        let oldest = |(slot, holder): (&u32, &Holder)| Some((*slot, *holder.blocks.first()?));
+        let each = self.workers.iter().filter_map(oldest);
+        each.min_by_key(|(_, block)| *block)
+    }
+
+    /// When what goes next was used; `None` if there is nothing to evict.
+    #[must_use]
+    pub fn oldest(&self) -> Option<u64> {
+        self.oldest_of_all().map(|(_, (epoch, _))| epoch)
+    }
+
+    /// Drops the block unused for longest if its last use was before the tick `before`; returns how many went.
+    pub fn evict_oldest(&mut self, before: u64) -> u64 {
+        let oldest = self.oldest_of_all().filter(|(_, (age, _))| *age < before);
+        let Some((slot, block)) = oldest else {
+            return 0;
+        };
+        self.drop_block(slot, block);
+        1
+    }
+
     /// Records that `worker` holds `hashes`, all used now; returns the blocks newly held.
     ///
     /// # Errors
     /// [`Error::UnknownWorker`].
     pub fn record(&mut self, worker: WorkerId, hashes: &[SequenceHash]) -> Result<u32> {
+        let capacity = self.holder(worker)?.capacity;
+        self.cut = Some(hashes.len());
+        if !self.fits() {
+            return Ok(0);
+        }
+        self.cut = None;
         self.epoch += 1;
         let epoch = self.epoch;
-        let capacity = self.holder(worker)?.capacity;
         let mut new = 0;
         for &hash in hashes {
             let before = self
@@ -170,7 +226,7 @@ impl PositionalIndex {
             .values()
             .map(|holder| holder.blocks.len())
             .sum();
-        self.blocks.capacity() * size_of::<(SequenceHash, BTreeMap<u32, u64>)>()
+        self.blocks.len() * size_of::<(SequenceHash, BTreeMap<u32, u64>)>()
             + self.workers.len() * size_of::<(u32, Holder)>()
             + held * (size_of::<(u32, u64)>() + size_of::<(u64, SequenceHash)>())
     }

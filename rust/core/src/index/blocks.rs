@@ -9,6 +9,8 @@ use crate::ids::SequenceHash;
 /// Ids per chunk, hence the longest run.
 pub(super) const CHUNK: usize = 4096;
 const MAP_WORDS: usize = CHUNK / 64;
+const CHUNK_BYTES: usize =
+    CHUNK * (size_of::<u64>() + size_of::<u32>()) + MAP_WORDS * size_of::<u64>();
 /// Free ids beyond 1/12 of all are used up, however scattered, before a new chunk is made.
 const SLACK: u64 = 12;
 /// Chunks looked at for a long enough range before the choice falls back to the best seen.
@@ -119,8 +121,7 @@ impl Blocks {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let chunk = CHUNK * (size_of::<u64>() + size_of::<u32>()) + MAP_WORDS * size_of::<u64>();
-        (self.chunks.len() - self.missing.len()) * chunk
+        (self.chunks.len() - self.missing.len()) * CHUNK_BYTES
             + self.chunks.capacity() * size_of::<Option<Chunk>>()
             + self.free.capacity() * size_of::<u16>()
             + self.missing.capacity() * size_of::<u32>()
@@ -184,13 +185,36 @@ impl Blocks {
             .is_some_and(|chunk| chunk.free[at / 64] >> (at % 64) & 1 == 0)
     }
 
-    /// Takes up to `want` contiguous ids; returns their first id and how many.
-    pub(super) fn alloc(&mut self, want: u32) -> (u32, u32) {
+    /// Takes up to `want` contiguous ids; returns their first id and how many. `None` if all are in use and no chunk may
+    /// be made.
+    pub(super) fn alloc(&mut self, want: u32, may_grow: bool) -> Option<(u32, u32)> {
         let want = want.min(CHUNK as u32);
-        let (chunk, at, got) = self.choose(want);
+        let (chunk, at, got) = if may_grow {
+            let found = self.choose(want, (CHUNK / 16) as u16, false);
+            found.unwrap_or_else(|| (self.new_chunk(), 0, want))
+        } else {
+            let found = self.choose(want, (CHUNK / 16) as u16, true);
+            found.or_else(|| self.choose(want, 1, true))?
+        };
         self.cursor = chunk;
         self.take(chunk, at, got);
-        ((chunk * CHUNK + at) as u32, got)
+        Some(((chunk * CHUNK + at) as u32, got))
+    }
+
+    /// Ids that are free in the chunks there are.
+    pub(super) fn vacant(&self) -> u64 {
+        self.free_total
+    }
+
+    /// Bytes that `more` chunks may add at most.
+    pub(super) fn growth(&self, more: usize) -> usize {
+        let listed = size_of::<Option<Chunk>>() + size_of::<u16>();
+        let list = if self.chunks.len() + more > self.chunks.capacity() + self.missing.len() {
+            (self.chunks.capacity().max(4) + more) * listed
+        } else {
+            0
+        };
+        more * CHUNK_BYTES + list
     }
 
     /// Takes exactly `want` contiguous ids, at most a chunk of them.
@@ -231,15 +255,17 @@ impl Blocks {
         self.free_total -= u64::from(got);
     }
 
-    fn choose(&mut self, want: u32) -> (usize, usize, u32) {
+    /// Where to take up to `want` ids; `None` if a fresh chunk is better. Chunks with fewer than `least` free ids are
+    /// passed over, but for the one that served last.
+    fn choose(&self, want: u32, least: u16, scattered: bool) -> Option<(usize, usize, u32)> {
         let enough = want.min(GOOD);
         let mut best = (0, 0, 0);
         let count = self.chunks.len();
-        let scarce = self.free_total * SLACK < self.capacity();
+        let scarce = !scattered && self.free_total * SLACK < self.capacity();
         let mut tries = 0;
         for step in 0..count {
             let index = (self.cursor + step) % count;
-            let floor = if step == 0 { 1 } else { (CHUNK / 16) as u16 };
+            let floor = if step == 0 { 1 } else { least };
             if self.free[index] < floor {
                 continue;
             }
@@ -249,7 +275,7 @@ impl Blocks {
                     best = (index, at, got);
                 }
                 if got >= enough {
-                    return best;
+                    return Some(best);
                 }
                 tries += 1;
             }
@@ -258,11 +284,7 @@ impl Blocks {
             }
         }
         // Plenty free but scattered: use it up. Little free: a fresh chunk keeps runs long.
-        if best.2 > 0 && !scarce {
-            best
-        } else {
-            (self.new_chunk(), 0, want)
-        }
+        (best.2 > 0 && !scarce).then_some(best)
     }
 
     fn new_chunk(&mut self) -> usize {

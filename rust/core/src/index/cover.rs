@@ -1,7 +1,6 @@
 //! The one place where coverage changes: entries, counts, holes, holder sets, run lengths.
 
 use super::hints::prefetch;
-use super::recency::NEVER;
 use super::runs::Entry;
 use super::table::Key;
 use super::{BlockIndex, NONE};
@@ -28,11 +27,12 @@ impl BlockIndex {
         if parent != NONE {
             self.records[parent].kids += 1;
         }
-        self.runs[run].holders.insert(Entry {
+        let entry = Entry {
             lane,
             record,
             count: 0,
-        });
+        };
+        self.runs.hold(run, entry);
         record
     }
 
@@ -134,9 +134,9 @@ impl BlockIndex {
     /// Takes out the entry of a lane that covers nothing and has no kids; its record is unlisted and uncounted.
     pub(super) fn remove_entry(&mut self, record: u32) {
         let (run, lane) = (self.records[record].run, self.records[record].lane);
-        self.expiry.disarm(record);
+        self.disarm(record);
         self.records.forget(record);
-        self.runs[run].holders.remove(lane);
+        self.runs.release(run, lane);
         self.trim(run);
     }
 
@@ -217,14 +217,6 @@ impl BlockIndex {
     pub(super) fn touch_record(&mut self, record: u32, expires: u64) {
         self.lanes.touch(&mut self.records, record, expires);
         self.arm(record);
-    }
-
-    /// Queues a leaf with a finite time to live.
-    pub(super) fn arm(&mut self, record: u32) {
-        let r = &self.records[record];
-        if r.kids == 0 && r.expires != 0 && r.expires != NEVER {
-            self.expiry.arm(record, r.expires);
-        }
     }
 
     /// Hints that a run's node will be read.

@@ -1,7 +1,7 @@
 //! Queue of leaves with a finite time to live. One entry per such leaf; a touch only moves the record's own deadline,
 //! and the entry is put back when it comes up too early.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use super::BlockIndex;
 use super::recency::NEVER;
@@ -10,7 +10,6 @@ use crate::ids::Millis;
 #[derive(Debug, Default)]
 pub(super) struct Expiry {
     queue: BTreeSet<(u64, u32)>,
-    armed: HashMap<u32, u64>,
     /// Whether a finite time to live was ever given since the index was empty.
     used: bool,
 }
@@ -18,22 +17,6 @@ pub(super) struct Expiry {
 impl Expiry {
     pub(super) fn used(&self) -> bool {
         self.used
-    }
-
-    pub(super) fn arm(&mut self, record: u32, deadline: u64) {
-        self.used = true;
-        if let std::collections::hash_map::Entry::Vacant(vacant) = self.armed.entry(record) {
-            vacant.insert(deadline);
-            self.queue.insert((deadline, record));
-        }
-    }
-
-    pub(super) fn disarm(&mut self, record: u32) {
-        if self.used
-            && let Some(deadline) = self.armed.remove(&record)
-        {
-            self.queue.remove(&(deadline, record));
-        }
     }
 
     pub(super) fn next(&self) -> Option<u64> {
@@ -46,12 +29,7 @@ impl Expiry {
             return None;
         }
         self.queue.pop_first();
-        self.armed.remove(&record);
         Some(record)
-    }
-
-    pub(super) fn is_armed(&self, record: u32) -> bool {
-        self.armed.contains_key(&record)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -67,10 +45,14 @@ impl Expiry {
         self.used = true;
     }
 
+    /// Bytes that `more` deadlines add.
+    pub(super) fn growth(more: usize) -> usize {
+        // B-tree nodes are two thirds full on average.
+        more * size_of::<(u64, u32)>() * 3 / 2
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
-        // B-tree nodes are two thirds full on average; a map slot costs its key, value and one control byte.
-        self.queue.len() * size_of::<(u64, u32)>() * 3 / 2
-            + self.armed.capacity() * (size_of::<(u32, u64)>() + 1)
+        Self::growth(self.queue.len())
     }
 }
 
@@ -81,11 +63,29 @@ impl BlockIndex {
         self.expiry.next().map(Millis)
     }
 
+    /// Queues a leaf with a finite time to live.
+    pub(super) fn arm(&mut self, record: u32) {
+        let r = &mut self.records[record];
+        if r.kids == 0 && r.expires != 0 && r.expires != NEVER && r.armed == 0 {
+            r.armed = r.expires;
+            self.expiry.queue.insert((r.armed, record));
+        }
+    }
+
+    /// Takes a record that is about to go out of the queue.
+    pub(super) fn disarm(&mut self, record: u32) {
+        let armed = std::mem::take(&mut self.records[record].armed);
+        if armed != 0 {
+            self.expiry.queue.remove(&(armed, record));
+        }
+    }
+
     /// Drops entries whose time to live ended at or before `now`; returns the blocks dropped, per medium.
     pub fn expire(&mut self, now: Millis) -> u64 {
         let mut dropped = 0;
         while let Some(record) = self.expiry.pop(now.0) {
-            let r = &self.records[record];
+            let r = &mut self.records[record];
+            r.armed = 0;
             if r.kids > 0 || r.expires == NEVER {
                 continue;
             }

@@ -16,7 +16,7 @@ struct End {
 impl BlockIndex {
     /// Records that `worker` holds the path `hashes` from the root (at most its capacity of them) on the GPU, makes it
     /// the worker's most recent use, and evicts what no longer fits. `expires`: end of the time to live, `None` for
-    /// never. Returns the blocks newly held. `hint` is the answer of an [`Self::overlaps`] call for the same hashes; it
+    /// never. Returns the blocks newly held: fewer than there are if [`Self::set_limit`] leaves no room. `hint` is the answer of an [`Self::overlaps`] call for the same hashes; it
     /// saves the search if the index has not changed since.
     ///
     /// # Errors
@@ -29,6 +29,7 @@ impl BlockIndex {
         expires: Option<Millis>,
     ) -> Result<u32> {
         let capacity = self.worker(worker)?.capacity as usize;
+        self.start_limited();
         let expires = self.deadline(expires);
         let (known, mut last) = match hint {
             Some(hint) if hint.fits(self.version, hashes.len()) => hint.known(),
@@ -64,6 +65,7 @@ impl BlockIndex {
         expires: Option<Millis>,
     ) -> Result<u32> {
         let capacity = self.worker(worker)?.capacity;
+        self.start_limited();
         let expires = self.deadline(expires);
         let mut last = NONE;
         let mut from = 0;
@@ -112,6 +114,9 @@ impl BlockIndex {
         expires: u64,
         claimed: bool,
     ) -> u32 {
+        if self.is_limited() && !self.may_hold(lane, last, new.len(), expires) {
+            return 0;
+        }
         let (mut held, mut run) = (0, NONE);
         if last != NONE {
             let end = self.end_at(last, lane, !new.is_empty());
@@ -299,7 +304,15 @@ impl BlockIndex {
                 self.stats.conflicts += 1;
                 break;
             }
-            let (base, got) = self.blocks.alloc(left.len() as u32);
+            let (admitted, may_grow) = self.admit(left.len());
+            let ids = match admitted {
+                0 => None,
+                _ => self.blocks.alloc(admitted as u32, may_grow),
+            };
+            let Some((base, got)) = ids else {
+                self.end_early(left.len());
+                break;
+            };
             let start = if run == NONE { 0 } else { self.runs[run].end() };
             let next = self.runs.add(base, got, start, run);
             let filled = self.fill(base, &left[..got as usize], next);
@@ -337,7 +350,8 @@ impl BlockIndex {
         if r.children > 0 || entry.count != len || self.records[entry.record].expires > expires {
             return 0;
         }
-        let got = self.blocks.extend(base + len, new.len() as u32);
+        let (admitted, _) = self.admit(new.len());
+        let got = self.blocks.extend(base + len, admitted as u32);
         if got == 0 {
             // The next id may lie in a chunk that does not exist.
             return 0;

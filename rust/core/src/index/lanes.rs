@@ -17,6 +17,8 @@ pub(super) struct Lane {
     pub(super) clock: u64,
     pub(super) oldest: u32,
     pub(super) newest: u32,
+    /// Whether the lane is in the queue of lanes by age.
+    pub(super) queued: bool,
 }
 
 impl Lane {
@@ -29,6 +31,7 @@ impl Lane {
             clock: 0,
             oldest: NONE,
             newest: NONE,
+            queued: false,
         }
     }
 }
@@ -111,7 +114,8 @@ impl Lanes {
         if id as usize == self.items.len() {
             self.items.push(lane);
         } else {
-            self[id] = lane;
+            let queued = self[id].queued;
+            self[id] = Lane { queued, ..lane };
         }
         self.moved += u32::from(id != slot);
         if let Some(Some(worker)) = self.workers.get_mut(slot as usize) {

@@ -21,12 +21,13 @@ mod expiry;
 mod hints;
 mod insert;
 mod lanes;
+mod limit;
 mod overlap;
-
 mod recency;
 mod runs;
 mod search;
 mod sets;
+mod slab;
 mod snapshot;
 mod split;
 mod table;
@@ -41,6 +42,8 @@ use crate::ids::{Medium, WorkerId};
 
 /// Absent id.
 const NONE: u32 = u32::MAX;
+/// Items of scratch space kept between changes.
+const SCRATCH: usize = 256;
 
 /// How the longest known prefix is searched. All give the same answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,6 +90,8 @@ impl Matcher {
 pub struct IndexStats {
     /// Blocks evicted to keep within a capacity, or on request.
     pub evicted: u64,
+    /// Blocks evicted to keep within a number of bytes.
+    pub displaced: u64,
     /// Blocks whose time to live ended.
     pub expired: u64,
     /// Stores dropped because their parent is unknown.
@@ -107,6 +112,7 @@ pub struct BlockIndex {
     records: recency::Records,
     lanes: lanes::Lanes,
     expiry: expiry::Expiry,
+    limit: limit::Limit,
     matcher: Matcher,
     /// Changes so far; an [`Overlaps`] answer names the one it was made at.
     version: u64,
@@ -131,6 +137,7 @@ impl BlockIndex {
             records: recency::Records::default(),
             lanes: lanes::Lanes::default(),
             expiry: expiry::Expiry::default(),
+            limit: limit::Limit::default(),
             matcher,
             version: 1,
             stats: IndexStats::default(),
@@ -233,6 +240,7 @@ impl BlockIndex {
             + self.records.memory_bytes()
             + self.lanes.memory_bytes()
             + self.expiry.memory_bytes()
+            + self.limit.memory_bytes()
             + self.merges.capacity() * size_of::<u32>()
             + self.steps.capacity() * size_of::<(u32, u32)>()
     }
@@ -267,7 +275,14 @@ impl BlockIndex {
     fn finish(&mut self) {
         self.version += 1;
         self.join_runs();
+        if self.merges.capacity() > SCRATCH {
+            self.merges = Vec::new();
+        }
+        if self.steps.capacity() > SCRATCH {
+            self.steps = Vec::new();
+        }
         if self.is_empty() && self.sets.len() > 1 {
+            self.table.reset();
             // The slabs gave their memory back when their last item went; this does the same for what named them.
             self.sets = sets::LaneSets::new();
             self.reserve_sets();

@@ -6,6 +6,7 @@
 
 use super::NONE;
 use super::lanes::Lane;
+use super::slab::{Slab, Slot};
 
 /// In `prev`: the record is in no list.
 const UNLISTED: u32 = u32::MAX - 1;
@@ -29,6 +30,8 @@ pub(super) struct Record {
     pub(super) epoch: u64,
     /// Milliseconds at which the newest access that ended here stops counting; 0: none ended here.
     pub(super) expires: u64,
+    /// Milliseconds at which the record is looked at again, 0 if it is not queued.
+    pub(super) armed: u64,
 }
 
 impl Record {
@@ -38,69 +41,73 @@ impl Record {
     }
 }
 
-/// Slab of records.
-#[derive(Debug, Default)]
-pub(super) struct Records {
-    items: Vec<Record>,
-    free: Vec<u32>,
-}
-
-impl std::ops::Index<u32> for Records {
-    type Output = Record;
-    #[inline]
-    fn index(&self, record: u32) -> &Record {
-        &self.items[record as usize]
-    }
-}
-
-impl std::ops::IndexMut<u32> for Records {
-    #[inline]
-    fn index_mut(&mut self, record: u32) -> &mut Record {
-        &mut self.items[record as usize]
-    }
-}
-
-impl Records {
-    /// An unlisted record; the caller counts it with its parent.
-    pub(super) fn add(&mut self, run: u32, lane: u32, parent: u32) -> u32 {
-        let record = Record {
-            run,
-            lane,
-            parent,
+impl Slot for Record {
+    fn vacant() -> Self {
+        Self {
+            run: NONE,
+            lane: NONE,
+            parent: NONE,
             prev: UNLISTED,
             next: NONE,
             kids: 0,
             held_kids: 0,
             epoch: 0,
             expires: 0,
-        };
-        if let Some(slot) = self.free.pop() {
-            self[slot] = record;
-            return slot;
+            armed: 0,
         }
-        self.items.push(record);
-        self.items.len() as u32 - 1
+    }
+}
+
+/// All records.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    items: Slab<Record>,
+    /// No access from now on counts as older than this: what makes the times of lanes and of indexes comparable.
+    pub(super) tick: u64,
+}
+
+impl std::ops::Index<u32> for Records {
+    type Output = Record;
+    #[inline]
+    fn index(&self, record: u32) -> &Record {
+        &self.items[record]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Records {
+    #[inline]
+    fn index_mut(&mut self, record: u32) -> &mut Record {
+        &mut self.items[record]
+    }
+}
+
+impl Records {
+    /// An unlisted record; the caller counts it with its parent.
+    pub(super) fn add(&mut self, run: u32, lane: u32, parent: u32) -> u32 {
+        self.items.add(Record {
+            run,
+            lane,
+            parent,
+            ..Record::vacant()
+        })
     }
 
     /// Frees an unlisted record.
     pub(super) fn forget(&mut self, record: u32) {
-        self[record].run = NONE;
-        self.free.push(record);
-        if self.free.len() == self.items.len() {
-            *self = Self::default();
-        }
+        self.items.remove(record);
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Record)> {
-        self.items
-            .iter()
-            .enumerate()
-            .filter(|(_, r)| r.run != NONE)
-            .map(|(id, r)| (id as u32, r))
+        self.items.iter()
+    }
+
+    /// Bytes that `more` records may add at most.
+    pub(super) fn growth(&self, more: usize) -> usize {
+        self.items.growth(more)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.items.capacity() * size_of::<Record>() + self.free.capacity() * size_of::<u32>()
+        self.items.memory_bytes()
     }
 
     /// Takes a listed record out of its lane's list.
@@ -143,7 +150,7 @@ impl Records {
 
     /// Makes the record the lane's most recent use.
     pub(super) fn touch(&mut self, lane: &mut Lane, record: u32, expires: u64) {
-        lane.clock += 1;
+        lane.clock = (lane.clock + 1).max(self.tick);
         if lane.newest != record {
             if self[record].listed() {
                 self.unlink(lane, record);

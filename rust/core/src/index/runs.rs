@@ -5,6 +5,7 @@
 
 use super::NONE;
 use super::sets::EMPTY;
+use super::slab::{Slab, Slot};
 
 /// One lane's share of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +112,6 @@ impl Holders {
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) base: u32,
-    /// 0 marks a free slot.
     pub(super) len: u32,
     pub(super) start: u32,
     pub(super) parent: u32,
@@ -132,25 +132,42 @@ impl Run {
     }
 }
 
-/// Slab of runs.
+impl Slot for Run {
+    fn vacant() -> Self {
+        Self {
+            base: 0,
+            len: 0,
+            start: 0,
+            parent: NONE,
+            children: 0,
+            full: EMPTY,
+            partial: 0,
+            claimed: false,
+            holders: Holders::None,
+        }
+    }
+}
+
+/// All runs.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    items: Vec<Run>,
-    free: Vec<u32>,
+    items: Slab<Run>,
+    /// Heap bytes of all holders.
+    heap: usize,
 }
 
 impl std::ops::Index<u32> for Runs {
     type Output = Run;
     #[inline]
     fn index(&self, run: u32) -> &Run {
-        &self.items[run as usize]
+        &self.items[run]
     }
 }
 
 impl std::ops::IndexMut<u32> for Runs {
     #[inline]
     fn index_mut(&mut self, run: u32) -> &mut Run {
-        &mut self.items[run as usize]
+        &mut self.items[run]
     }
 }
 
@@ -160,60 +177,76 @@ impl Runs {
         if parent != NONE {
             self[parent].children += 1;
         }
-        let run = Run {
+        self.items.add(Run {
             base,
             len,
             start,
             parent,
-            children: 0,
-            full: EMPTY,
-            partial: 0,
-            claimed: false,
-            holders: Holders::None,
-        };
-        if let Some(slot) = self.free.pop() {
-            self[slot] = run;
-            return slot;
-        }
-        self.items.push(run);
-        self.items.len() as u32 - 1
+            ..Run::vacant()
+        })
     }
 
-    /// Frees the slot; the caller has dealt with parent, blocks, holders and set.
+    /// Frees the slot of a run without holders; the caller has dealt with parent, blocks and set.
     pub(super) fn forget(&mut self, run: u32) {
-        self[run].len = 0;
-        self[run].holders = Holders::None;
-        self.free.push(run);
-        if self.free.len() == self.items.len() {
-            *self = Self::default();
-        }
+        debug_assert!(self[run].holders.as_slice().is_empty(), "nobody holds it");
+        self.items.remove(run);
+    }
+
+    /// Adds the entry of a lane that has none.
+    pub(super) fn hold(&mut self, run: u32, entry: Entry) {
+        let holders = &mut self.items[run].holders;
+        self.heap -= holders.memory_bytes();
+        holders.insert(entry);
+        self.heap += holders.memory_bytes();
+    }
+
+    /// Takes out the entry of a lane.
+    pub(super) fn release(&mut self, run: u32, lane: u32) {
+        let holders = &mut self.items[run].holders;
+        self.heap -= holders.memory_bytes();
+        holders.remove(lane);
+        self.heap += holders.memory_bytes();
+    }
+
+    /// Takes all entries out.
+    pub(super) fn take_holders(&mut self, run: u32) -> Holders {
+        let holders = std::mem::take(&mut self.items[run].holders);
+        self.heap -= holders.memory_bytes();
+        holders
+    }
+
+    /// Sets the entries of a run, ascending by lane.
+    pub(super) fn give_holders(&mut self, run: u32, entries: Vec<Entry>) {
+        self.heap -= self.items[run].holders.memory_bytes();
+        let holders = match entries.len() {
+            0 => Holders::None,
+            1 => Holders::One(entries[0]),
+            _ => Holders::Many(Box::new(entries)),
+        };
+        self.heap += holders.memory_bytes();
+        self.items[run].holders = holders;
     }
 
     /// Every run id is below it.
     pub(super) fn slots(&self) -> usize {
-        self.items.len()
+        self.items.slots()
     }
 
     /// Live runs with their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Run)> {
-        self.items
-            .iter()
-            .enumerate()
-            .filter(|(_, run)| run.len > 0)
-            .map(|(id, run)| (id as u32, run))
+        self.items.iter()
     }
 
     pub(super) fn is_live(&self, run: u32) -> bool {
-        self.items.get(run as usize).is_some_and(|run| run.len > 0)
+        self.items.is_live(run)
+    }
+
+    /// Bytes that `more` runs may add at most, without their holders.
+    pub(super) fn growth(&self, more: usize) -> usize {
+        self.items.growth(more)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.items.capacity() * size_of::<Run>()
-            + self.free.capacity() * size_of::<u32>()
-            + self
-                .items
-                .iter()
-                .map(|run| run.holders.memory_bytes())
-                .sum::<usize>()
+        self.items.memory_bytes() + self.heap
     }
 }

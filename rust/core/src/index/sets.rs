@@ -54,7 +54,10 @@ pub(super) struct LaneSets {
     stride: usize,
     bits: Vec<u64>,
     heads: Vec<Head>,
-    free: Vec<u32>,
+    /// First of the forgotten sets, which `next` links.
+    free: u32,
+    /// How many are forgotten.
+    vacant: usize,
     by_hash: HashMap<u64, u32, BuildHasherDefault<Identity>>,
 }
 
@@ -69,7 +72,8 @@ impl LaneSets {
             stride: 1,
             bits: vec![0],
             heads: vec![empty],
-            free: Vec::new(),
+            free: NONE,
+            vacant: 0,
             by_hash: HashMap::from_iter([(0, EMPTY)]),
         }
     }
@@ -87,8 +91,31 @@ impl LaneSets {
     pub(super) fn memory_bytes(&self) -> usize {
         self.bits.capacity() * size_of::<u64>()
             + self.heads.capacity() * size_of::<Head>()
-            + self.free.capacity() * size_of::<u32>()
             + self.by_hash.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1)
+    }
+
+    /// Sets added at once when there is no room for another.
+    fn step(sets: usize) -> usize {
+        (sets / 8).max(8)
+    }
+
+    /// Bytes that `more` sets may add at most.
+    pub(super) fn growth(&self, more: usize) -> usize {
+        let room = self.vacant + self.heads.capacity() - self.heads.len();
+        let lacking = more.saturating_sub(room);
+        let set = size_of::<Head>() + self.stride * size_of::<u64>();
+        let sets = if lacking == 0 {
+            0
+        } else {
+            // In steps, of which the last may add more than is needed.
+            (lacking + Self::step(self.heads.len() + lacking)) * set
+        };
+        let map = if more > self.by_hash.capacity() - self.by_hash.len() {
+            (self.by_hash.capacity() + more).next_power_of_two() * 2 * (size_of::<(u64, u32)>() + 1)
+        } else {
+            0
+        };
+        sets + map
     }
 
     /// Makes room for lanes `0..lanes`.
@@ -98,7 +125,8 @@ impl LaneSets {
             return;
         }
         let stride = stride.next_power_of_two();
-        let mut bits = vec![0; self.heads.len() * stride];
+        let mut bits = Vec::with_capacity(self.heads.capacity() * stride);
+        bits.resize(self.heads.len() * stride, 0);
         for (to, from) in bits.chunks_mut(stride).zip(self.bits.chunks(self.stride)) {
             to[..from.len()].copy_from_slice(from);
         }
@@ -155,7 +183,9 @@ impl LaneSets {
             }
             self.heads[at as usize].next = next;
         }
-        self.free.push(set);
+        self.heads[set as usize].next = self.free;
+        self.free = set;
+        self.vacant += 1;
     }
 
     /// Turns a reference to `set` into one to the set with `lane` added or, if it is a member, taken out.
@@ -181,13 +211,22 @@ impl LaneSets {
             references: 1,
             next: first,
         };
-        let new = if let Some(new) = self.free.pop() {
-            self.heads[new as usize] = head;
-            new
-        } else {
+        let new = if self.free == NONE {
+            if self.heads.len() == self.heads.capacity() {
+                // Bits are the bulk with many workers: they grow by less than a doubling.
+                let more = Self::step(self.heads.len());
+                self.heads.reserve_exact(more);
+                self.bits.reserve_exact(more * self.stride);
+            }
             self.heads.push(head);
             self.bits.resize(self.heads.len() * self.stride, 0);
             self.heads.len() as u32 - 1
+        } else {
+            let new = self.free;
+            self.free = self.heads[new as usize].next;
+            self.vacant -= 1;
+            self.heads[new as usize] = head;
+            new
         };
         let from = set as usize * self.stride;
         self.bits

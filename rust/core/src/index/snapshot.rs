@@ -272,11 +272,12 @@ impl BlockIndex {
             let record = self.records.add(run, lane, NONE);
             self.records[record].epoch = epoch;
             self.records[record].expires = moved(expires);
-            self.runs[run].holders.insert(Entry {
+            let entry = Entry {
                 lane,
                 record,
                 count,
-            });
+            };
+            self.runs.hold(run, entry);
             if count == len {
                 full = self.sets.toggle(full, lane);
             } else if count > 0 {

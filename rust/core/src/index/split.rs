@@ -1,15 +1,7 @@
 //! Splitting runs where paths branch or coverage breaks, and joining them again when the reason is gone.
 
-use super::runs::{Entry, Holders};
+use super::runs::Entry;
 use super::{BlockIndex, NONE};
-
-fn collect(entries: Vec<Entry>) -> Holders {
-    match entries.len() {
-        0 => Holders::None,
-        1 => Holders::One(entries[0]),
-        _ => Holders::Many(Box::new(entries)),
-    }
-}
 
 impl BlockIndex {
     /// Splits a run after its first `at` blocks (`0 < at < len`). The lower part keeps the id, so its children and the
@@ -27,7 +19,7 @@ impl BlockIndex {
         }
         self.blocks.set_run(base, at, upper);
         self.runs[upper].claimed = self.runs[run].claimed;
-        let holders = std::mem::take(&mut self.runs[run].holders);
+        let holders = self.runs.take_holders(run);
         let mut full = self.sets.share(self.runs[run].full);
         let (mut above, mut below) = (Vec::new(), Vec::new());
         let (mut partial_above, mut partial_below) = (0, 0);
@@ -65,7 +57,6 @@ impl BlockIndex {
         }
         let u = &mut self.runs[upper];
         u.full = full;
-        u.holders = collect(above);
         u.partial = partial_above;
         u.children = 1;
         let lower = &mut self.runs[run];
@@ -73,8 +64,9 @@ impl BlockIndex {
         lower.len = len - at;
         lower.start = start + at;
         lower.parent = upper;
-        lower.holders = collect(below);
         lower.partial = partial_below;
+        self.runs.give_holders(upper, above);
+        self.runs.give_holders(run, below);
         upper
     }
 
@@ -111,7 +103,7 @@ impl BlockIndex {
             (u.base, u.len, u.start, u.parent, u.full)
         };
         self.runs[lower].claimed |= self.runs[upper].claimed;
-        let holders = std::mem::take(&mut self.runs[upper].holders);
+        let holders = self.runs.take_holders(upper);
         let whole = len + self.runs[lower].len;
         let mut entries = Vec::with_capacity(holders.as_slice().len());
         let mut partial = 0;
@@ -122,7 +114,7 @@ impl BlockIndex {
                     self.records
                         .unlink(&mut self.lanes[entry.lane], entry.record);
                 }
-                self.expiry.disarm(entry.record);
+                self.disarm(entry.record);
                 self.records.forget(entry.record);
                 let kept = &mut self.records[below.record];
                 kept.parent = above.parent;
@@ -145,8 +137,8 @@ impl BlockIndex {
         l.len = whole;
         l.start = start;
         l.parent = parent;
-        l.holders = collect(entries);
         l.partial = partial;
+        self.runs.give_holders(lower, entries);
         // The lower part replaces the upper one among the parent's children: their number stays.
         self.sets.release(set);
         self.runs.forget(upper);

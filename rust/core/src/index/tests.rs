@@ -217,7 +217,7 @@ fn table_finds_every_key_while_crowded_homes_wrap_around_and_arrays_change() {
                 if table.find(hash, &blocks).is_some() {
                     continue;
                 }
-                let (block, _) = blocks.alloc(1);
+                let (block, _) = blocks.alloc(1, true).unwrap();
                 blocks.set_hashes(block, &[hash]);
                 table.insert(super::table::Key::new(hash), block, &blocks);
                 held.push((hash, block));

@@ -6,6 +6,7 @@
 //! | `request` | one request, and the pick that answers it |
 //! | `fleet` | who the workers are, what they serve, whether they take requests now |
 //! | `health` | which workers failed lately |
+//! | `budget` | the bytes that all block indexes may take together |
 //! | `pool` | what belongs to one model: block index, rules, unproven placements |
 //! | `gather` | request and fleet -> the rows a rule sees |
 //! | `selector` | the step itself, and the life cycle of what it booked |
@@ -17,6 +18,7 @@
 //! | `timing` | how long selections took |
 
 mod batch;
+mod budget;
 mod fleet;
 mod gather;
 mod health;

@@ -1,7 +1,8 @@
 //! What belongs to one model: block index, rules, placements no worker confirmed yet.
 
+use crate::error::Result;
 use crate::hashing::Scheme;
-use crate::ids::{Millis, WorkerId};
+use crate::ids::{Millis, SequenceHash, WorkerId};
 use crate::index::BlockIndex;
 use crate::load::BookingId;
 use crate::policy::{Ended, Rng, Rule};
@@ -158,13 +159,39 @@ impl Pool {
 
     /// Drops what was believed long enough.
     pub fn expire(&mut self, now: Millis) {
-        if self.placements.ttl_ms.is_none() {
-            return;
-        }
-        let due = |index: &&mut Store| index.next_expiry().is_some_and(|due| due <= now);
-        if let Some(index) = self.index.as_mut().filter(due) {
+        if let Some(index) = &mut self.index {
             index.expire(now);
         }
+    }
+
+    /// Whether [`Self::expire`] has something to do.
+    pub fn is_due(&self, now: Millis) -> bool {
+        let index = self
+            .index
+            .as_ref()
+            .filter(|_| self.placements.ttl_ms.is_some());
+        index.is_some_and(|index| index.next_expiry().is_some_and(|due| due <= now))
+    }
+
+    /// Records that the worker will hold the blocks, as far as there is room; returns whether there was.
+    pub fn record(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        now: Millis,
+    ) -> Result<bool> {
+        let ttl = self.placements.ttl_ms;
+        let expires = ttl.map(|ttl| Millis(now.0.saturating_add(ttl)));
+        let Some(index) = &mut self.index else {
+            return Ok(true);
+        };
+        index.record(worker, hashes, Some(&self.overlaps), expires)?;
+        Ok(index.cut().is_none())
+    }
+
+    /// Bytes of the block index.
+    pub fn index_bytes(&self) -> usize {
+        self.index.as_ref().map_or(0, Store::memory_bytes)
     }
 
     /// The worker of a booking answered.
@@ -213,6 +240,6 @@ impl Pool {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.unproven.memory_bytes() + self.index.as_ref().map_or(0, Store::memory_bytes)
+        self.unproven.memory_bytes() + self.index_bytes()
     }
 }

@@ -9,6 +9,7 @@ use crate::load::{BookingId, Known, LoadBook, Phase, Report, Work};
 use crate::policy::{Candidate, Choice, Reason, Rng};
 use crate::tracker::store::Store;
 
+use super::budget::Budget;
 use super::fleet::{Fleet, Offer, Profile, Standing};
 use super::gather::{OfferNames, usable_tokens, view};
 use super::ledger::{Ending, Ledger, Lost, Record, ShadowPick, Usage};
@@ -46,6 +47,7 @@ pub struct Selector {
     pub(super) fleet: Fleet,
     pub(super) book: LoadBook,
     pub(super) pools: Vec<Pool>,
+    budget: Budget,
     pub(super) rows: Vec<Candidate>,
     /// The most leading blocks any row holds.
     pub(super) best_overlap: u32,
@@ -64,11 +66,13 @@ impl Selector {
     #[must_use]
     pub fn new(settings: Settings, pool: PoolSettings) -> Self {
         let seed = settings.seed;
+        let pools = vec![Pool::new(pool, seed)];
         Self {
             rng: Rng::new(seed),
             fleet: Fleet::default(),
             book: LoadBook::default(),
-            pools: vec![Pool::new(pool, seed)],
+            budget: Budget::new(settings.max_memory_bytes, &pools),
+            pools,
             rows: Vec::new(),
             best_overlap: 0,
             out_until: Millis(0),
@@ -90,7 +94,9 @@ impl Selector {
                 pool.add_worker(worker, member.profile.kv_blocks);
             }
         }
+        self.budget.open(&pool);
         self.pools.push(pool);
+        self.budget.fit(&mut self.pools);
         id
     }
 
@@ -167,8 +173,11 @@ impl Selector {
         dry_run: bool,
     ) -> Result<()> {
         for pool in &mut self.pools {
-            pool.expire(request.now);
+            if pool.is_due(request.now) {
+                self.budget.change(pool, |pool| pool.expire(request.now));
+            }
         }
+        self.budget.fit(&mut self.pools);
         self.gather(offers, request, dry_run)
     }
 
@@ -214,7 +223,7 @@ impl Selector {
         if choice.cold {
             self.book.mark_cold_pick(worker);
         }
-        if let Err(error) = place(pool, worker, booking, request) {
+        if let Err(error) = self.place(worker, booking, request) {
             self.book.close(booking);
             return Err(error);
         }
@@ -454,7 +463,10 @@ impl Selector {
             }
             let unproven = phase == Phase::Booked;
             let pool = &mut self.pools[open.pool.0 as usize];
-            self.ledger.lost.failed += pool.ended(worker, id, ending.ended(), unproven);
+            self.ledger.lost.failed += self.budget.change(pool, |pool| {
+                pool.ended(worker, id, ending.ended(), unproven)
+            });
+            self.budget.fit(&mut self.pools);
         }
         if let Some(record) = &mut open.record {
             record.ended = Some((now, ending));
@@ -497,29 +509,32 @@ impl Selector {
                 if std::mem::take(&mut member.draining) {
                     member.ready = true;
                 }
-                for (i, pool) in self.pools.iter_mut().enumerate() {
-                    if member.serves(PoolId(i as u32)) {
-                        pool.add_worker(id, member.profile.kv_blocks);
-                    } else {
-                        self.ledger.lost.removed += pool.withdraw(id);
-                    }
-                }
             }
+            self.open_lanes(id);
             return id;
         }
-        let kv_blocks = profile.kv_blocks;
         let id = self.fleet.add(name, profile, self.call, now);
         self.book.add_worker(id);
+        self.open_lanes(id);
+        id
+    }
+
+    /// Registers a worker with the pools that it serves, or changes how much it may hold there; the others forget it.
+    fn open_lanes(&mut self, worker: WorkerId) {
+        let Some(member) = self.fleet.member(worker) else {
+            return;
+        };
         for (i, pool) in self.pools.iter_mut().enumerate() {
-            if self
-                .fleet
-                .member(id)
-                .is_some_and(|m| m.serves(PoolId(i as u32)))
-            {
-                pool.add_worker(id, kv_blocks);
+            if member.serves(PoolId(i as u32)) {
+                let kv_blocks = member.profile.kv_blocks;
+                self.budget
+                    .change(pool, |pool| pool.add_worker(worker, kv_blocks));
+            } else {
+                let removed = self.budget.change(pool, |pool| pool.withdraw(worker));
+                self.ledger.lost.removed += removed;
             }
         }
-        id
+        self.budget.fit(&mut self.pools);
     }
 
     fn find_or_add(&mut self, name: &str) -> WorkerId {
@@ -588,11 +603,7 @@ impl Selector {
             return false;
         };
         member.profile.kv_blocks = Some(kv_blocks);
-        for (i, pool) in self.pools.iter_mut().enumerate() {
-            if member.serves(PoolId(i as u32)) {
-                pool.add_worker(id, Some(kv_blocks));
-            }
-        }
+        self.open_lanes(id);
         true
     }
 
@@ -602,8 +613,9 @@ impl Selector {
             return false;
         };
         for pool in &mut self.pools {
-            self.ledger.lost.cleared += pool.clear(id);
+            self.ledger.lost.cleared += self.budget.change(pool, |pool| pool.clear(id));
         }
+        self.budget.fit(&mut self.pools);
         if let Some(member) = self.fleet.member_mut(id) {
             member.restart(now);
         }
@@ -645,8 +657,12 @@ impl Selector {
         };
         self.book.remove_worker(id);
         for pool in &mut self.pools {
-            self.ledger.lost.removed += pool.remove_worker(id, order);
+            let removed = self
+                .budget
+                .change(pool, |pool| pool.remove_worker(id, order));
+            self.ledger.lost.removed += removed;
         }
+        self.budget.fit(&mut self.pools);
         true
     }
 
@@ -676,12 +692,14 @@ impl Selector {
     #[must_use]
     pub fn fresh(&self) -> Self {
         let seed = self.settings.seed;
+        let pools: Vec<Pool> = self.pools.iter().map(|pool| pool.fresh(seed)).collect();
         Self {
+            budget: Budget::new(self.settings.max_memory_bytes, &pools),
+            pools,
             settings: self.settings.clone(),
             rng: Rng::new(seed),
             fleet: Fleet::default(),
             book: LoadBook::default(),
-            pools: self.pools.iter().map(|pool| pool.fresh(seed)).collect(),
             rows: Vec::new(),
             best_overlap: 0,
             out_until: Millis(0),
@@ -774,6 +792,7 @@ impl Selector {
             let stats = index.stats();
             IndexStats {
                 evicted: sum.evicted + stats.evicted,
+                displaced: sum.displaced + stats.displaced,
                 expired: sum.expired + stats.expired,
                 orphans: sum.orphans + stats.orphans,
                 conflicts: sum.conflicts + stats.conflicts,
@@ -786,13 +805,18 @@ impl Selector {
     #[must_use]
     pub fn lost(&self) -> Lost {
         let stats = self.index_stats();
-        let lost = self.ledger.lost;
         Lost {
-            // Making room is eviction too, for whatever reason there is none.
-            capacity: stats.evicted.saturating_sub(lost.memory),
+            capacity: stats.evicted,
+            memory: stats.displaced,
             ttl: stats.expired,
-            ..lost
+            ..self.ledger.lost
         }
+    }
+
+    /// Placements that were not remembered, or not to their end, because the budget left no room.
+    #[must_use]
+    pub fn without_room(&self) -> u64 {
+        self.budget.without_room()
     }
 
     /// Bytes of the block indexes.
@@ -828,6 +852,26 @@ impl Selector {
         for index in self.pools.iter().filter_map(|pool| pool.index.as_ref()) {
             index.validate()?;
         }
+        self.budget.validate(&self.pools)
+    }
+
+    /// Records that the worker will hold the request's blocks.
+    fn place(&mut self, worker: WorkerId, booking: BookingId, request: &Request<'_>) -> Result<()> {
+        let at = request.pool.0 as usize;
+        let Some((hashes, _)) = request.blocks.filter(|(hashes, _)| !hashes.is_empty()) else {
+            return Ok(());
+        };
+        let Some(index) = &self.pools[at].index else {
+            return Ok(());
+        };
+        let chained = matches!(index, Store::Exact(_));
+        let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
+        self.budget
+            .record(&mut self.pools, at, worker, hashes, request.now)?;
+        if chained {
+            let unproven = &mut self.pools[at].unproven;
+            unproven.placed(worker.slot, booking, hashes, held);
+        }
         Ok(())
     }
 }
@@ -841,27 +885,4 @@ fn choose_pinned(
     let row = rows.iter().position(|row| row.offer == offer)?;
     rng.bits();
     Some(Choice::pinned(row, reason))
-}
-
-/// Records that the worker will hold the request's blocks.
-fn place(
-    pool: &mut Pool,
-    worker: WorkerId,
-    booking: BookingId,
-    request: &Request<'_>,
-) -> Result<()> {
-    let (Some(index), Some((hashes, _))) = (&mut pool.index, request.blocks) else {
-        return Ok(());
-    };
-    if hashes.is_empty() {
-        return Ok(());
-    }
-    let ttl = pool.placements.ttl_ms;
-    let expires = ttl.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
-    index.record(worker, hashes, Some(&pool.overlaps), expires)?;
-    if matches!(index, Store::Exact(_)) {
-        let held = pool.overlaps.of(index, worker.slot) as usize;
-        pool.unproven.placed(worker.slot, booking, hashes, held);
-    }
-    Ok(())
 }

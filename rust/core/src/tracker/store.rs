@@ -179,6 +179,46 @@ impl Store {
         }
     }
 
+    /// Lets the index grow up to `bytes`; uses from now on have the age `tick`.
+    pub(crate) fn set_limit(&mut self, bytes: usize, tick: u64) {
+        match self {
+            Self::Exact(index) => index.set_limit(bytes, tick),
+            Self::Positional(index) => index.set_limit(bytes, tick),
+        }
+    }
+
+    /// Blocks the latest record had no room for, `None` if it was complete.
+    pub(crate) fn cut(&self) -> Option<usize> {
+        match self {
+            Self::Exact(index) => index.cut(),
+            Self::Positional(index) => index.cut(),
+        }
+    }
+
+    /// Whether what it lacked is there now.
+    pub(crate) fn fits(&self) -> bool {
+        match self {
+            Self::Exact(index) => index.fits(),
+            Self::Positional(index) => index.fits(),
+        }
+    }
+
+    /// Age of what goes next.
+    pub(crate) fn oldest(&mut self) -> Option<u64> {
+        match self {
+            Self::Exact(index) => index.oldest(),
+            Self::Positional(index) => index.oldest(),
+        }
+    }
+
+    /// Evicts up to `blocks` of what was used longest ago, before the tick `before`; returns how many went.
+    pub(crate) fn evict_oldest(&mut self, blocks: u32, before: u64) -> u64 {
+        match self {
+            Self::Exact(index) => index.evict_oldest(blocks, before),
+            Self::Positional(index) => index.evict_oldest(before),
+        }
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         match self {
             Self::Exact(index) => index.validate(),

@@ -7,7 +7,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis, number};
+use crate::options::read::{
+    ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, millis, number,
+};
 use crate::options::{Common, Need, placements, read_rule};
 use crate::prompt::Reader;
 
@@ -24,7 +26,7 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
     };
     let megabytes = given.optional("max_memory_mb")?;
     let megabytes = megabytes
-        .map(|value| number("max_memory_mb", &value, ABOVE_ZERO))
+        .map(|value| number("max_memory_mb", &value, AT_LEAST_ONE))
         .transpose()?;
     let failures = given.integer("breaker_failures", 0, u64::from(u32::MAX))? as u32;
     Ok(Settings {

@@ -38,7 +38,7 @@ struct Copied {
     funnel: Funnel,
     shadows: Vec<ShadowTally>,
     evictions: [(&'static str, u64); 6],
-    dropped: [(&'static str, u64); 3],
+    dropped: [(&'static str, u64); 4],
     open: usize,
     blocks: u64,
     index_bytes: usize,
@@ -59,12 +59,13 @@ fn evictions(selector: &Selector) -> [(&'static str, u64); 6] {
 }
 
 /// What the indexes were told and could not take.
-fn dropped(selector: &Selector) -> [(&'static str, u64); 3] {
+fn dropped(selector: &Selector) -> [(&'static str, u64); 4] {
     let stats = selector.index_stats();
     [
         ("orphan", stats.orphans),
         ("conflict", stats.conflicts),
         ("unknown-removal", stats.unknown_removals),
+        ("no-room", selector.without_room()),
     ]
 }
 

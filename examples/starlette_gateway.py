@@ -73,7 +73,7 @@ class Gateway:
 
     async def forward(self, decision: cachelb.Decision[str], request: Request, send: Send, *, last: bool) -> bool:
         """Forward to one worker; return False if another one should be tried."""
-        client, body = await self.client(decision.key), await request.body()
+        client, body = self.client(decision.key), await request.body()
         headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
         headers |= {"accept-encoding": "identity", **decision.headers}
         started = False
@@ -100,17 +100,16 @@ class Gateway:
         await send({"type": "http.response.body"})
         return True
 
-    async def client(self, worker: str) -> httpx.AsyncClient:
+    def client(self, worker: str) -> httpx.AsyncClient:
         """Return the client for a worker: one each, because httpx searches all connections of a client per request."""
-        client = self.clients.get(worker)
-        if client is None:
+        if worker not in self.clients:
+            removed = [self.clients.pop(key) for key in self.clients.keys() - set(self.router.keys())]
+            self.closing = asyncio.gather(*(client.aclose() for client in removed))
             socket = worker.removeprefix("unix://") if worker.startswith("unix://") else None
             transport = httpx.AsyncHTTPTransport(verify=TLS, uds=socket, limits=httpx.Limits())
             base, timeout = "http://worker" if socket else worker, httpx.Timeout(None, connect=5)
-            client = self.clients[worker] = httpx.AsyncClient(base_url=base, transport=transport, timeout=timeout)
-            for removed in self.clients.keys() - {worker, *self.router.keys()}:
-                await self.clients.pop(removed).aclose()
-        return client
+            self.clients[worker] = httpx.AsyncClient(base_url=base, transport=transport, timeout=timeout)
+        return self.clients[worker]
 
 
 def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:

@@ -58,12 +58,12 @@ class Chaos:
         self.lock = asyncio.Lock()
 
     async def run(self, requests: int) -> None:
-        """Send requests from so many clients at once, with one disaster a hundred."""
+        """Send requests from so many clients at once, with one disaster every fifty."""
         numbers = iter(range(requests))
 
         async def client() -> None:
             for number in numbers:
-                if number % 100 == 99:
+                if number % 50 == 49:
                     await self.disaster()
                 await self.request(number)
 
@@ -181,6 +181,7 @@ def test_books_balance_and_memory_is_flat_after_chaos() -> None:
         assert report["pending_prefill_tokens"] == report["decode_blocks"] == 0
         assert set(report["series"]) == set(report["loads"]) == set(report["keys"])
         assert sum(report["endings"].values()) == report["decisions"]
+    assert end["crashes"] == 0
     assert set(end["keys"]) == urls
     assert set(re.findall(r'worker="([^"]+)"', end["page"])) == urls
     assert not urls & {worker.url for worker in chaos.removed}

@@ -9,7 +9,11 @@
 //! | `budget` | the bytes that all block indexes may take together |
 //! | `pool` | what belongs to one model: block index, rules, unproven placements |
 //! | `gather` | request and fleet -> the rows a rule sees |
-//! | `selector` | the step itself, and the life cycle of what it booked |
+//! | `selector` | the step itself |
+//! | `lifecycle` | what happens to a booking after it |
+//! | `workers` | workers come, change and go |
+//! | `introspect` | counts, bytes, previews, the recount of everything |
+//! | `sight` | what a decision saw, written down as it is made |
 //! | `pair` | the step for a prefill and a decode worker together |
 //! | `batch` | the step for several requests at once |
 //! | `survey` | what a policy outside sees of the candidates |
@@ -22,16 +26,20 @@ mod budget;
 mod fleet;
 mod gather;
 mod health;
+mod introspect;
 mod ledger;
+mod lifecycle;
 mod pair;
 mod pool;
 mod request;
 mod selector;
 mod settings;
+mod sight;
 mod survey;
 mod timing;
 mod trail;
 mod unproven;
+mod workers;
 
 pub use batch::BatchTerms;
 pub use fleet::{Offer, Profile, Role, Standing};

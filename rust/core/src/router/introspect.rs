@@ -1,0 +1,187 @@
+//! What a selector tells of itself: counts, bytes, the next pick, a recount of everything.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::{Medium, WorkerId};
+use crate::index::IndexStats;
+use crate::load::{BookingId, LoadBook};
+use crate::policy::Candidate;
+use crate::tracker::store::Store;
+
+use super::fleet::Offer;
+use super::ledger::{Ledger, Lost};
+use super::pool::Pool;
+use super::request::{Pick, Request};
+use super::selector::{Open, Selector};
+use super::settings::Settings;
+use super::trail::Seen;
+
+impl Selector {
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The load book.
+    #[must_use]
+    pub fn book(&self) -> &LoadBook {
+        &self.book
+    }
+
+    /// Counters and records.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Names and ids of the known workers, by slot.
+    #[must_use]
+    pub fn workers(&self) -> Vec<(Arc<str>, WorkerId)> {
+        self.fleet.ids()
+    }
+
+    /// What decision `number` saw, `None` once it is no longer kept.
+    #[must_use]
+    pub fn seen_by(&self, number: u64) -> Option<Vec<Seen>> {
+        self.trail.get(number).map(<[Seen]>::to_vec)
+    }
+
+    /// What the next selection would pick and sees. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Selector::select`].
+    pub fn preview(
+        &mut self,
+        offers: &mut [Offer],
+        request: &Request<'_>,
+    ) -> Result<(Pick, Vec<Seen>)> {
+        let decided = self.decide(offers, request, true)?;
+        let mut seen = Vec::with_capacity(offers.len());
+        self.see(offers, &decided, request, usize::MAX, &mut seen);
+        Ok((decided.pick, seen))
+    }
+
+    /// Distinct blocks known, of one worker or of all; 0 for an unknown worker and for rules that keep no index.
+    #[must_use]
+    pub fn block_count(&self, name: Option<&str>) -> u64 {
+        let id = name.map(|name| self.fleet.find(name));
+        let indexes = self.pools.iter().filter_map(|pool| pool.index.as_ref());
+        indexes
+            .map(|index| match id {
+                None => index.distinct_blocks(),
+                Some(id) => id.and_then(|id| index.block_count(id).ok()).unwrap_or(0),
+            })
+            .sum()
+    }
+
+    /// Blocks known of a worker by medium, indexed as [`Medium::ALL`].
+    #[must_use]
+    pub fn blocks_by_medium(&self, id: WorkerId) -> [u64; Medium::ALL.len()] {
+        let mut sums = [0; Medium::ALL.len()];
+        for index in self.pools.iter().filter_map(|pool| pool.index.as_ref()) {
+            let counts = index.blocks_by_medium(id).unwrap_or_default();
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        sums
+    }
+
+    /// What the block indexes counted, summed.
+    #[must_use]
+    pub fn index_stats(&self) -> IndexStats {
+        let indexes = self.pools.iter().filter_map(|pool| pool.index.as_ref());
+        indexes.fold(IndexStats::default(), |sum, index| {
+            let stats = index.stats();
+            IndexStats {
+                evicted: sum.evicted + stats.evicted,
+                displaced: sum.displaced + stats.displaced,
+                expired: sum.expired + stats.expired,
+                orphans: sum.orphans + stats.orphans,
+                conflicts: sum.conflicts + stats.conflicts,
+                unknown_removals: sum.unknown_removals + stats.unknown_removals,
+            }
+        })
+    }
+
+    /// Blocks that left the indexes, by cause.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        let stats = self.index_stats();
+        Lost {
+            capacity: stats.evicted,
+            memory: stats.displaced,
+            ttl: stats.expired,
+            ..self.ledger.lost
+        }
+    }
+
+    /// Placements that were not remembered, or not to their end, because the budget left no room.
+    #[must_use]
+    pub fn without_room(&self) -> u64 {
+        self.budget.without_room()
+    }
+
+    /// Bytes of the block indexes.
+    #[must_use]
+    pub fn index_bytes(&self) -> usize {
+        let indexes = self.pools.iter().filter_map(|pool| pool.index.as_ref());
+        indexes.map(Store::memory_bytes).sum()
+    }
+
+    /// Heap bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.book.memory_bytes()
+            + self.fleet.memory_bytes()
+            + self.rows.capacity() * size_of::<Candidate>()
+            + self.open.capacity() * size_of::<Open>()
+            + self.trail.memory_bytes()
+            + self.ledger.memory_bytes()
+            + self.pools.iter().map(Pool::memory_bytes).sum::<usize>()
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        self.book.validate()?;
+        for (name, id) in self.fleet.ids() {
+            if !self.fleet.is_current(id) || self.book.load(id).is_none() {
+                return Err(Error::Invariant(format!("worker {name:?} has no columns")));
+            }
+        }
+        for index in self.pools.iter().filter_map(|pool| pool.index.as_ref()) {
+            index.validate()?;
+        }
+        self.budget.validate(&self.pools)
+    }
+
+    /// Records that the worker will hold the request's blocks.
+    pub(super) fn place(
+        &mut self,
+        worker: WorkerId,
+        booking: BookingId,
+        request: &Request<'_>,
+    ) -> Result<()> {
+        let at = request.pool.0 as usize;
+        let Some((hashes, _)) = request.blocks.filter(|(hashes, _)| !hashes.is_empty()) else {
+            return Ok(());
+        };
+        let Some(index) = &self.pools[at].index else {
+            return Ok(());
+        };
+        let chained = matches!(index, Store::Exact(_));
+        let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
+        self.budget
+            .record(&mut self.pools, at, worker, hashes, request.now)?;
+        if chained {
+            let unproven = &mut self.pools[at].unproven;
+            unproven.placed(worker.slot, booking, hashes, held);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! What happens to a booking after the selection: first token, output, end.
+
+use crate::ids::{Millis, WorkerId};
+use crate::load::{BookingId, Phase};
+
+use super::ledger::{Ending, Usage};
+use super::selector::Selector;
+
+impl Selector {
+    /// The first token of a booking arrived: its placement is real.
+    pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
+        self.prove(id, now);
+        self.book.first_token(id, now)
+    }
+
+    /// `n` more output tokens arrived.
+    pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
+        self.prove(id, now);
+        self.book.tokens(id, n, now)
+    }
+
+    pub(super) fn prove(&mut self, id: BookingId, now: Millis) {
+        if self.book.phase(id) != Some(Phase::Booked) {
+            return;
+        }
+        let (Some(worker), Some(open)) =
+            (self.book.worker(id), self.open.get_mut(id.entry as usize))
+        else {
+            return;
+        };
+        if let Some(record) = &mut open.record {
+            record.first_token = Some(now);
+        }
+        self.pools[open.pool.0 as usize].proven(worker, id);
+        if let Some(member) = self.fleet.member_mut(worker) {
+            member.health.answered();
+        }
+    }
+
+    /// The request ended. Returns whether the booking was still open.
+    pub fn close(&mut self, id: BookingId, ending: Ending, usage: Usage, now: Millis) -> bool {
+        let Some(worker) = self.book.worker(id) else {
+            return false;
+        };
+        if ending == Ending::Completed {
+            self.prove(id, now);
+        }
+        let Some(phase) = self.book.close(id) else {
+            return false;
+        };
+        let mut open = std::mem::take(&mut self.open[id.entry as usize]);
+        if let Some(member) = self.fleet.member_mut(worker) {
+            if let Some(breaker) = self.settings.breaker.filter(|_| phase == Phase::Booked) {
+                match ending {
+                    Ending::Failed => member.health.failed(breaker, now),
+                    Ending::Backpressure => member.health.pushed_back(breaker, now),
+                    Ending::Client => member.health.is_there(breaker),
+                    _ => {}
+                }
+                self.out_until = self.out_until.max(member.health.out_until());
+            }
+            let unproven = phase == Phase::Booked;
+            let pool = &mut self.pools[open.pool.0 as usize];
+            self.ledger.lost.failed += self.budget.change(pool, |pool| {
+                pool.ended(worker, id, ending.ended(), unproven)
+            });
+            self.budget.fit(&mut self.pools);
+        }
+        if let Some(record) = &mut open.record {
+            record.ended = Some((now, ending));
+            record.usage = usage;
+        }
+        self.ledger.ended(ending, open.record);
+        self.leave_if_drained(worker);
+        true
+    }
+
+    /// Takes in what the engine counted for a decision that was ended without it, as that of a prefill worker is when the
+    /// first token comes. Returns whether it was wanting and is still known.
+    pub fn late_usage(&mut self, number: u64, usage: Usage) -> bool {
+        self.ledger.late(number, usage)
+    }
+
+    pub(super) fn leave_if_drained(&mut self, worker: WorkerId) {
+        let draining = self.fleet.member(worker).is_some_and(|m| m.draining);
+        if draining
+            && self.book.inflight(worker) == 0
+            && let Some(name) = self.fleet.name(worker)
+        {
+            self.remove_worker(&name);
+        }
+    }
+}

@@ -74,7 +74,7 @@ impl Selector {
     /// Sets the relative capacity of a worker.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`].
+    /// [`crate::Error::InvalidSetting`].
     pub fn set_weight(&mut self, name: &str, weight: f64) -> Result<()> {
         let id = self.find_or_add(name);
         self.book.set_weight(id, weight)
@@ -84,7 +84,7 @@ impl Selector {
     /// Bookings that a fresh report shows to be lost are closed. Returns how many.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`].
+    /// [`crate::Error::InvalidSetting`].
     pub fn set_report(
         &mut self,
         names: &[Arc<str>],

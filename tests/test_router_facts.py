@@ -95,3 +95,24 @@ def test_syncing_the_same_strings_under_a_key_function_keeps_what_they_hold() ->
     assert router.keys() == ["GPU0", "GPU1"]
     assert router.select_worker(tokens=range(64)).matched_tokens == 48
     assert first.is_open
+
+
+HASHING = ["rendezvous", "consistent-hash", "prefix-hash"]
+
+
+def picks(policy: str, **seeds: int) -> list[str]:
+    router = Router([f"gpu{n}" for n in range(8)], policy=policy, **seeds)
+    prompts_ = prompts(40)
+    by_prompt = [router.select_worker(tokens=tokens).worker for tokens in prompts_]
+    return by_prompt + [router.select_worker(session=f"chat-{n}").worker for n in range(40)]
+
+
+@pytest.mark.parametrize("policy", HASHING)
+def test_routers_that_share_the_hash_seed_agree_whatever_breaks_their_ties(policy: str) -> None:
+    assert picks(policy, seed=1, hash_seed=7) == picks(policy, seed=2, hash_seed=7)
+    assert picks(policy, seed=1, hash_seed=7) != picks(policy, seed=1, hash_seed=8)
+
+
+@pytest.mark.parametrize("policy", [*HASHING, "cache-aware", "power-of-two", "random", "session"])
+def test_one_seed_is_enough_to_repeat_every_pick(policy: str) -> None:
+    assert picks(policy, seed=3) == picks(policy, seed=3)

@@ -86,7 +86,8 @@ class Router(NativeRouter[W]):
             max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1; the
                 least recently used blocks leave first. None leaves only the workers' own capacities.
             seed: Seed of ties and exploration; the same seed and the same calls give the same picks. None draws one.
-            hash_seed: Seed of the block hashes. None draws a secret one; routers that share state share it.
+            hash_seed: Seed of the block hashes and of policies that pick by hash; routers that must agree share it. None
+                is `seed` if that is given, else a secret one.
             replicas: Routers that serve the same fleet; margins in requests shrink by it.
             clock: Function that returns monotonic seconds, None is the system's.
             prefill_policy: Policy of the prefill half of `select_pair`.
@@ -114,10 +115,10 @@ class Router(NativeRouter[W]):
             TypeError: An argument has the wrong type, or the policy has no such option.
             ValueError: An argument is outside its range, there is no such policy, or two workers have the same key.
         """
+        if hash_seed is None:
+            hash_seed = int.from_bytes(os.urandom(7)) if seed is None else seed
         if seed is None:
             seed = int.from_bytes(os.urandom(7))
-        if hash_seed is None:
-            hash_seed = int.from_bytes(os.urandom(7))
         plan = Plan.of(
             policy,
             policy_options,
@@ -147,7 +148,7 @@ class Router(NativeRouter[W]):
         router = super().__new__(cls, pools, settings, customs=plan.customs, key=key, clock=clock)
         router._plan = plan
         router._block_size = block_size
-        router._seeds = (seed, hash_seed)
+        router._hash_seed = hash_seed
         router._sources = []
         router._waiting = Waiting()
         router._pid = os.getpid()
@@ -157,7 +158,7 @@ class Router(NativeRouter[W]):
 
     _plan: Plan
     _block_size: int
-    _seeds: tuple[int, int]
+    _hash_seed: int
     _sources: list[Attachable]
     _waiting: Waiting
     _pid: int
@@ -223,7 +224,7 @@ class Router(NativeRouter[W]):
         known = self._models()
         for model in names:
             if model not in known:
-                self._add_pool(self._plan.pool(model, self._block_size), *self._seeds)
+                self._add_pool(self._plan.pool(model, self._block_size), self._hash_seed)
         self._add_worker(
             worker,
             weight=weight,

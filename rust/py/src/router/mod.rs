@@ -145,18 +145,17 @@ impl NativeRouter {
     ) -> PyResult<Self> {
         let given = Options(settings);
         let settings = pools::settings(&given)?;
-        let seed = settings.seed;
         let hash_seed = given.integer("hash_seed", 0, u64::MAX)?;
         let mut specs = pools.iter();
         let first = specs
             .next()
             .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;
-        let first = pools::read(first.cast::<PyDict>()?, seed, hash_seed)?;
+        let first = pools::read(first.cast::<PyDict>()?, hash_seed)?;
         let mut readers = vec![first.reader];
         let mut selector = Selector::new(settings, first.settings);
         let roster = Roster::default();
         for spec in specs {
-            let pool = pools::read(spec.cast::<PyDict>()?, seed, hash_seed)?;
+            let pool = pools::read(spec.cast::<PyDict>()?, hash_seed)?;
             let id = selector.add_pool(pool.settings);
             readers.push(pool.reader);
             if let Some(model) = pool.model {
@@ -287,13 +286,13 @@ impl NativeRouter {
     }
 
     /// Opens the index of one more model.
-    fn _add_pool(&self, spec: &Bound<'_, PyDict>, seed: u64, hash_seed: u64) -> PyResult<()> {
+    fn _add_pool(&self, spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<()> {
         let py = spec.py();
-        let pool = pools::read(spec, seed, hash_seed)?;
+        let pool = pools::read(spec, hash_seed)?;
         let model = pool
             .model
             .ok_or_else(|| PyValueError::new_err("a pool needs a model"))?;
-        let fresh = pools::read(spec, seed, hash_seed)?;
+        let fresh = pools::read(spec, hash_seed)?;
         let id = self
             .engine
             .locked(py, |selector| selector.add_pool(pool.settings))?;

@@ -62,7 +62,7 @@ pub struct Pool {
 }
 
 /// Reads `{"model", "block_size", "rule", "prefill", "decode", "shadows"}`, rules being pairs of name and options.
-pub fn read(spec: &Bound<'_, PyDict>, seed: u64, hash_seed: u64) -> PyResult<Pool> {
+pub fn read(spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<Pool> {
     let given = Options(spec);
     let block_size = given.integer("block_size", 1, 1024)? as u32;
     let mut need = Need::default();
@@ -70,7 +70,7 @@ pub fn read(spec: &Bound<'_, PyDict>, seed: u64, hash_seed: u64) -> PyResult<Poo
     let mut rule = |pair: &Bound<'_, PyAny>| -> PyResult<Box<dyn Rule>> {
         let (name, options): (String, Bound<'_, PyDict>) = pair.extract()?;
         let options = Options(&options);
-        let ruled = read_rule(&name, &options, Common { seed })?;
+        let ruled = read_rule(&name, &options, Common { seed: hash_seed })?;
         need = need.and(ruled.need);
         if kept.is_none() && ruled.rule.records_placement() {
             kept = Some(placements(&options)?);

@@ -100,8 +100,8 @@ def test_syncing_the_same_strings_under_a_key_function_keeps_what_they_hold() ->
 HASHING = ["rendezvous", "consistent-hash", "prefix-hash"]
 
 
-def picks(policy: str, **seeds: int) -> list[str]:
-    router = Router([f"gpu{n}" for n in range(8)], policy=policy, **seeds)
+def picks(policy: str, seed: int, hash_seed: int | None = None) -> list[str]:
+    router = Router([f"gpu{n}" for n in range(8)], policy=policy, seed=seed, hash_seed=hash_seed)
     prompts_ = prompts(40)
     by_prompt = [router.select_worker(tokens=tokens).worker for tokens in prompts_]
     return by_prompt + [router.select_worker(session=f"chat-{n}").worker for n in range(40)]

@@ -86,8 +86,8 @@ class Router(NativeRouter[W]):
             max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1; the
                 least recently used blocks leave first. None leaves only the workers' own capacities.
             seed: Seed of ties and exploration; the same seed and the same calls give the same picks. None draws one.
-            hash_seed: Seed of the block hashes and of policies that pick by hash; routers that must agree share it. None
-                is `seed` if that is given, else a secret one.
+            hash_seed: Seed of the block hashes and of policies that pick by hash; routers that must agree share it.
+                None is `seed` if that is given, else a secret one.
             replicas: Routers that serve the same fleet; margins in requests shrink by it.
             clock: Function that returns monotonic seconds, None is the system's.
             prefill_policy: Policy of the prefill half of `select_pair`.

@@ -216,6 +216,7 @@ def test_explain_shows_what_the_rule_saw() -> None:
     assert (explanation.key, explanation.reason, explanation.matched_tokens) == (first.key, "prefix", 64)
     assert [view.key for view in explanation.candidates] == ["a", "b", "c"]
     assert (views[first.key].overlap_blocks, views[first.key].inflight) == (4, 1)
+    assert (views[first.key].speculative_blocks, views[first.key].confirmed_blocks) == ({"gpu": 4}, {})
     assert views["c"].state == "not ready"
 
 

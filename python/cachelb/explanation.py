@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,8 @@ class CandidateView:
         weight: Its relative capacity.
         score: What the policy ranked it by, in the policy's own unit; None if it has no number for it.
         picked: Whether it was picked.
+        confirmed_blocks: Leading blocks by medium that events of its engine confirmed; empty without an event stream.
+        speculative_blocks: Leading blocks by medium that it was sent and nobody confirmed.
 
     Example:
         >>> CandidateView("gpu0", "available", 4, 1, 64).overlap_blocks
@@ -48,6 +50,8 @@ class CandidateView:
     weight: float = 1.0
     score: float | None = None
     picked: bool = False
+    confirmed_blocks: dict[str, int] = field(default_factory=dict, hash=False)
+    speculative_blocks: dict[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

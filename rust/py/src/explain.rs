@@ -1,5 +1,6 @@
 //! What a selection saw, as the value types of `cachelb.explanation`.
 
+use cachelb_core::ids::Medium;
 use cachelb_core::router::{Pick, Seen};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -29,6 +30,12 @@ pub fn explanation<'py>(
         fields.set_item("decode_blocks", row.decode_blocks)?;
         fields.set_item("weight", row.weight)?;
         fields.set_item("score", row.score.get())?;
+        if row.overlap_blocks > 0 {
+            // All there is are placements of the router's own, which are made on the device.
+            let speculative = PyDict::new(py);
+            speculative.set_item(Medium::Gpu.name(), row.overlap_blocks)?;
+            fields.set_item("speculative_blocks", speculative)?;
+        }
         views.push(view.call((), Some(&fields))?);
     }
     let fields = PyDict::new(py);

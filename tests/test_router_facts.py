@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachelb import Router, UnknownWorkerError
+from cachelb.policies import CacheAware
 
 
 def prompts(count: int, blocks: int = 4) -> list[list[int]]:
@@ -21,6 +22,18 @@ def test_a_learnt_capacity_bounds_what_a_worker_is_believed_to_hold() -> None:
     for tokens in prompts(10):
         router.select_worker(tokens=tokens).on_complete()
         assert router.block_count("gpu0") <= 12
+
+
+@pytest.mark.parametrize("hashing", ["chained", "positional"])
+def test_a_worker_that_is_added_again_keeps_what_it_holds(hashing: str) -> None:
+    router = Router(["gpu0"], seed=1, policy=CacheAware(hashing=hashing))  # type: ignore[arg-type]
+    router.select_worker(tokens=range(64)).on_complete()
+    router.add_worker("gpu0", weight=2.0)
+    router.validate()
+    assert router.select_worker(tokens=range(64)).matched_tokens == 48
+    router.learn_worker("gpu0", kv_blocks=2)
+    router.validate()
+    assert router.block_count("gpu0") == 2
 
 
 @pytest.mark.parametrize(("block_size", "kv_blocks", "held"), [(16, 8, 8), (8, 16, 8), (1, 128, 8), (None, 8, 8)])

@@ -37,8 +37,22 @@ const BLOCK_BYTES: usize = size_of::<(SequenceHash, BTreeMap<u32, u64>)>()
     + size_of::<(u64, SequenceHash)>();
 
 impl PositionalIndex {
-    /// Registers a worker incarnation that may hold up to `capacity` blocks.
+    /// Registers a worker incarnation that may hold up to `capacity` blocks. An incarnation still in the slot is removed
+    /// first; registering the same one again only changes its capacity.
     pub fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
+        if let Some(present) = self.workers.get_mut(&worker.slot) {
+            let generation = present.generation;
+            if generation == worker.generation {
+                present.capacity = capacity as usize;
+                // It is registered, so nothing refuses.
+                let _ = self.evict_worker(worker, u64::from(capacity));
+                return;
+            }
+            let _ = self.remove_worker(WorkerId {
+                slot: worker.slot,
+                generation,
+            });
+        }
         let holder = Holder {
             generation: worker.generation,
             capacity: capacity as usize,

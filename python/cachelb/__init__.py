@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cachelb._core import BlockTracker, Match, Namespace, hash_blocks, hash_text
-from cachelb.decision import Decision, PairDecision
+from cachelb._core import BlockTracker, Decision, Match, Namespace, hash_blocks, hash_text
 from cachelb.errors import CachelbError, ConfigError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
-from cachelb.router import Router
 from cachelb.session import session_key
 
 __all__ = [
@@ -30,11 +28,21 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from cachelb.decision import PairDecision
+    from cachelb.router import Router
+
     __version__: str
 else:
+    # Read only when somebody asks: they would triple the import time.
+    _LAZY = {"PairDecision": "cachelb.decision", "Router": "cachelb.router"}
 
-    def __getattr__(name: str) -> str:
-        """Read the version only when somebody asks: the metadata lookup would double the import time."""
+    def __getattr__(name: str) -> object:
+        """Import the router, and look the version up, when they are used for the first time."""
+        if name in _LAZY:
+            from importlib import import_module
+
+            value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+            return value
         if name == "__version__":
             from importlib.metadata import version
 

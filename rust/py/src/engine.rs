@@ -12,6 +12,7 @@ use cachelb_core::load::BookingId;
 use cachelb_core::router::{Ending, Selector, Timing, Usage};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::clock::Clock;
 use crate::error::enter;
@@ -121,6 +122,23 @@ impl Engine {
             let mut selector = selector.lock().unwrap_or_else(PoisonError::into_inner);
             Ok(selector.late_usage(number, usage))
         })
+    }
+
+    /// Requests in flight by candidate.
+    pub fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let rows = self.locked(py, |selector| {
+            let book = selector.book();
+            selector
+                .workers()
+                .into_iter()
+                .map(|(name, id)| (name, book.inflight(id)))
+                .collect::<Vec<_>>()
+        })?;
+        let loads = PyDict::new(py);
+        for (name, inflight) in rows {
+            loads.set_item(&*name, inflight)?;
+        }
+        Ok(loads)
     }
 
     /// The time now.

@@ -304,19 +304,7 @@ impl NativePolicy {
 
     /// Requests in flight by worker key.
     fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let rows = self.engine.locked(py, |selector| {
-            let book = selector.book();
-            selector
-                .workers()
-                .into_iter()
-                .map(|(name, id)| (name, book.inflight(id)))
-                .collect::<Vec<_>>()
-        })?;
-        let loads = PyDict::new(py);
-        for (name, inflight) in rows {
-            loads.set_item(&*name, inflight)?;
-        }
-        Ok(loads)
+        self.engine.loads(py)
     }
 
     /// Distinct blocks recorded, for one worker or for all.

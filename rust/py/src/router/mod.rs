@@ -61,6 +61,12 @@ impl NativeRouter {
         name_of(worker, self.key.as_ref())
     }
 
+    /// The key a worker is registered under, even if it is a `str`.
+    fn own_key<'py>(&self, worker: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+        let key = self.key.as_ref().map(|key| key.bind(worker.py()));
+        key_of(worker, key, 0)
+    }
+
     /// Names of the candidates of a registered worker.
     fn candidates(&self, worker: &Bound<'_, PyAny>) -> PyResult<Vec<Arc<str>>> {
         let key = self.key_name(worker)?;
@@ -68,7 +74,7 @@ impl NativeRouter {
         let seat = now
             .seat(&key)
             .ok_or_else(|| unknown_worker(worker.py(), &key))?;
-        Ok(seat.offers().into_iter().map(|offer| offer.name).collect())
+        Ok(seat.names())
     }
 
     fn with_candidates<R: Send>(
@@ -197,7 +203,7 @@ impl NativeRouter {
         kv_blocks: Option<&Bound<'_, PyAny>>,
         slow_start_s: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
-        let key = key_of(worker, self.key.as_ref().map(|key| key.bind(py)), 0)?;
+        let key = self.own_key(worker)?;
         let key: Arc<str> = key.to_str()?.into();
         if key.is_empty() {
             return Err(PyValueError::new_err(
@@ -249,11 +255,8 @@ impl NativeRouter {
         };
         let changing = self.change(py);
         let before = self.roster.now();
-        let old: Vec<Arc<str>> = before
-            .seat(&key)
-            .map(|seat| seat.offers().into_iter().map(|o| o.name).collect())
-            .unwrap_or_default();
-        let names: Vec<Arc<str>> = seat.offers().into_iter().map(|o| o.name).collect();
+        let old: Vec<Arc<str>> = before.seat(&key).map(Seat::names).unwrap_or_default();
+        let names = seat.names();
         if let Some(rival) = before.rival(&key, &names) {
             return Err(PyValueError::new_err(format!(
                 "worker {key:?} has a rank of the same name as worker {rival:?}; keys must not look like ranks"
@@ -330,7 +333,7 @@ impl NativeRouter {
                 .locked(py, |selector| selector.remove_draining(&key))?;
             return Ok(left > 0);
         };
-        let names: Vec<Arc<str>> = seat.offers().into_iter().map(|offer| offer.name).collect();
+        let names = seat.names();
         self.engine.locked(py, |selector| {
             for name in &names {
                 if drain {
@@ -507,8 +510,7 @@ impl NativeRouter {
 
     /// The key a worker is registered under. A `str` is a worker here, not a key.
     fn _own_key<'py>(&self, worker: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
-        let key = self.key.as_ref().map(|key| key.bind(worker.py()));
-        key_of(worker, key, 0)
+        self.own_key(worker)
     }
 
     /// In the child of a fork: forgets the parent's bookings. Returns how many, None if the state had to be built anew,
@@ -548,50 +550,6 @@ impl NativeRouter {
                 .map_err(|error| to_python(&error))?;
         }
         Ok(forgotten)
-    }
-
-    /// Requests in flight by candidate.
-    fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let rows = self.engine.locked(py, |selector| {
-            let book = selector.book();
-            selector
-                .workers()
-                .into_iter()
-                .map(|(name, id)| (name, book.inflight(id)))
-                .collect::<Vec<_>>()
-        })?;
-        let loads = PyDict::new(py);
-        for (name, inflight) in rows {
-            loads.set_item(&*name, inflight)?;
-        }
-        Ok(loads)
-    }
-
-    /// Distinct blocks known, of one worker or of all.
-    #[pyo3(signature = (worker=None))]
-    fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
-        match worker {
-            None => self
-                .engine
-                .locked(py, |selector| selector.block_count(None)),
-            Some(worker) => Ok(self
-                .with_candidates(worker, |selector, name| selector.block_count(Some(name)))?
-                .into_iter()
-                .sum()),
-        }
-    }
-
-    /// Bytes of native memory in use.
-    #[getter]
-    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.engine.locked(py, |selector| selector.memory_bytes())
-    }
-
-    /// Recounts everything.
-    fn validate(&self, py: Python<'_>) -> PyResult<()> {
-        self.engine
-            .locked(py, |selector| selector.validate())?
-            .map_err(|error| to_python(&error))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -37,6 +37,11 @@ impl Seat {
         }
     }
 
+    /// Unique names of its candidates.
+    pub fn names(&self) -> Vec<Arc<str>> {
+        self.offers().into_iter().map(|offer| offer.name).collect()
+    }
+
     /// One offer per rank.
     pub fn offers(&self) -> Vec<Offer> {
         if self.dp_size == 1 {

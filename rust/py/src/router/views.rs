@@ -14,6 +14,7 @@ use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 use super::NativeRouter;
 use super::roster::Registered;
 use crate::engine::Engine;
+use crate::error::to_python;
 
 /// One candidate's state, copied out under the lock.
 struct Row {
@@ -71,6 +72,38 @@ fn dropped(selector: &Selector) -> [(&'static str, u64); 4] {
 
 #[pymethods]
 impl NativeRouter {
+    /// Requests in flight by candidate.
+    fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.engine.loads(py)
+    }
+
+    /// Distinct blocks known, of one worker or of all.
+    #[pyo3(signature = (worker=None))]
+    fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+        match worker {
+            None => self
+                .engine
+                .locked(py, |selector| selector.block_count(None)),
+            Some(worker) => Ok(self
+                .with_candidates(worker, |selector, name| selector.block_count(Some(name)))?
+                .into_iter()
+                .sum()),
+        }
+    }
+
+    /// Bytes of native memory in use.
+    #[getter]
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.engine.locked(py, |selector| selector.memory_bytes())
+    }
+
+    /// Recounts everything.
+    fn validate(&self, py: Python<'_>) -> PyResult<()> {
+        self.engine
+            .locked(py, |selector| selector.validate())?
+            .map_err(|error| to_python(&error))
+    }
+
     /// Counts since the start.
     fn _counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);

@@ -1,9 +1,11 @@
 //! Data structures of cachelb, free of Python, I/O and clocks.
 //!
 //! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds,
-//! `load` books requests in flight, `policy` holds one routing rule per file, `router` runs them over a fleet.
+//! `load` books requests in flight, `policy` holds one routing rule per file, `router` runs them over a fleet, `events`
+//! tells the index what engines announce.
 
 pub mod error;
+pub mod events;
 pub mod hashing;
 pub mod ids;
 pub mod index;

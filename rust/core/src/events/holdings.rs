@@ -1,0 +1,24 @@
+//! What an ingester needs of the index: one worker's blocks, by our own hashes.
+
+use crate::ids::{Medium, SequenceHash};
+
+/// The blocks one worker holds. Writes for a worker that is gone do nothing.
+pub trait Holdings {
+    /// The worker holds `hashes`, a chain behind `parent` (`None`: from the root), in `medium`. The chain was computed
+    /// from tokens. Returns how many of them it did not hold there before.
+    fn store(
+        &mut self,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> u32;
+
+    /// The worker no longer holds `hashes` in `medium`. Returns how many of them it held there.
+    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32;
+
+    /// The worker holds nothing, in any medium. Returns how many blocks that were.
+    fn clear(&mut self) -> u64;
+
+    /// Whether the worker holds a block in a medium.
+    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool;
+}

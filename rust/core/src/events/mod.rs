@@ -1,0 +1,17 @@
+//! KV events: what engines say about their caches, turned into holdings of the block index.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `batch` | one decoded message |
+//! | `holdings` | what an ingester needs of the index |
+//! | `stats` | what became of events and messages |
+//!
+//! Engine hashes are names, never identities: blocks are hashed again from their tokens.
+
+mod batch;
+mod holdings;
+mod stats;
+
+pub use batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
+pub use holdings::Holdings;
+pub use stats::{DropReason, EventStats};

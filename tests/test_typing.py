@@ -24,6 +24,7 @@ def mypy(files: list[Path], cache: Path) -> set[tuple[str, int]]:
     command = ["mypy", "--strict", "--output=json", f"--cache-dir={cache}", *map(str, files)]
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
+    assert "No module named" not in done.stderr, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {(Path(each["file"]).name, each["line"]) for each in found if each["severity"] == "error"}
 
@@ -32,6 +33,7 @@ def basedpyright(files: list[Path], _cache: Path) -> set[tuple[str, int]]:
     command = ["basedpyright", "--outputjson", *map(str, files)]
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
+    assert "No module named" not in done.stderr, done.stderr
     report = json.loads(done.stdout)
     assert report["summary"]["filesAnalyzed"] == len(files)
     found = [each for each in report["generalDiagnostics"] if each["severity"] == "error"]

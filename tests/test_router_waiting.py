@@ -192,6 +192,44 @@ def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
     asyncio.run(main())
 
 
+def test_a_first_token_wakes_them_too() -> None:
+    async def main() -> None:
+        router = one_at_a_time()
+        holder = router.select_worker()
+        task = wait(router)
+        await queued(router, 1)
+        holder.on_first_token()
+        for _ in range(20):  # at once, not when it would try again by itself
+            await asyncio.sleep(0)
+        assert task.done()
+        assert (task.result().key, router.loads()) == ("a", {"a": 2})
+
+    asyncio.run(main())
+
+
+def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_old() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        router = cachelb.Router(
+            ["a"], clock=clock, policy="least-expected-wait", max_waiting_requests=2, max_report_age_s=2.0
+        )
+        router.update_load("a", waiting=2, queued_tokens=0)
+        served: list[str] = []
+
+        async def one(name: str, priority: int) -> None:
+            await router.select_worker_when_ready(timeout_s=10 * LONG, priority=priority)
+            served.append(name)
+
+        tasks = [asyncio.create_task(one(name, priority)) for name, priority in (("low", 0), ("high", 1))]
+        await queued(router, 2)
+        clock.advance(2.1)  # nobody tells
+        async with asyncio.timeout(LONG):
+            await asyncio.gather(*tasks)
+        assert served == ["high", "low"]
+
+    asyncio.run(main())
+
+
 def test_an_abandoned_decision_wakes_them_too() -> None:
     async def main() -> None:
         router = one_at_a_time()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cachelb.errors import NoWorkerAvailable
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping
 
     from cachelb._core import Decision
@@ -32,6 +34,9 @@ class Waiting:
 
     Each of them selects and books on its own, one after another, so a worker that returns is not stampeded. The order
     holds among the requests of one event loop: nobody waits for a loop that stands still.
+
+    Whoever found workers too busy is also called when it is time to try again: a report grows old and a queue gets
+    shorter without anybody telling.
 
     There is no lock: `wake` may run in a finalizer, and so in the middle of anything.
     """
@@ -80,11 +85,14 @@ class Waiting:
                         return router.select_worker(**request)
                     except NoWorkerAvailable as error:
                         self._heed(router, waiter, error)
+                        if waiter.heeds_releases:
+                            waiter.call_later(error.retry_after_s, self)
         except TimeoutError:
             if not limit.expired():
                 raise
             return router.select_worker(**request)
         finally:
+            waiter.stop()
             del self._waiters[order]
             self._heed(router, waiter, None)
 
@@ -123,11 +131,22 @@ class _Waiter:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._called = False
+        self._timer: asyncio.TimerHandle | None = None
 
     async def turn(self) -> None:
         await self._event.wait()
         self._event.clear()
         self._called = False
+        self.stop()
+
+    def call_later(self, delay_s: float, waiting: Waiting) -> None:
+        """Call everybody after a delay, so that the order holds, unless this one is called before."""
+        self._timer = self._loop.call_later(delay_s, partial(waiting.wake, released=True))
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def call(self) -> None:
         if self._called:

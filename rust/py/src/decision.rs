@@ -200,8 +200,13 @@ impl Decision {
             return Ok(());
         };
         let now = self.engine.now(py)?;
-        self.engine
+        let first = self
+            .engine
             .locked(py, |selector| selector.first_token(booking, now))?;
+        if first && let Owner::Router(router) = &self.owner {
+            // Its prompt has left the worker's queue.
+            NativeRouter::released(router)?;
+        }
         Ok(())
     }
 

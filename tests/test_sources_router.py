@@ -11,7 +11,7 @@ from tests.models.metrics_pages import vllm_page
 from tests.models.metrics_server import DEADLINE_S, FakeEngine, eventually
 
 from cachelb import Router
-from cachelb.sources import MetricsSource
+from cachelb.sources import MetricsSource, read_metrics_page
 
 
 def polling_thread_runs() -> bool:
@@ -29,6 +29,17 @@ def test_router_knows_what_the_engine_reports_until_it_is_closed() -> None:
         assert 0.0 <= worker.report_age_s < DEADLINE_S
         assert polling_thread_runs()
     assert not polling_thread_runs()
+
+
+def test_router_believes_no_worker_to_hold_more_than_its_engine_has_room_for() -> None:
+    engine_page = vllm_page()
+    blocks = read_metrics_page(engine_page).load.kv_blocks
+    assert blocks is not None
+    with FakeEngine(engine_page) as engine, Router([engine.key], block_size=16) as router:
+        router.attach(MetricsSource(interval_s=0.005, timeout_s=20.0))
+        eventually(lambda: router.stats().workers[0].running is not None)
+        router.select_worker(tokens=range(16 * (blocks + 100))).on_complete()
+        assert router.block_count(engine.key) == blocks
 
 
 def test_detached_source_is_stopped_and_may_be_attached_again() -> None:

@@ -80,7 +80,7 @@ pub struct Store {
     pub group: Option<u32>,
     /// What that group attends to.
     pub attention: Attention,
-    /// Name of the adapter in [`Batch::text`].
+    /// Name of the adapter in [`Batch::text`]; `lora_id=7` where the engine only numbers its adapters.
     pub lora: Option<Span>,
     /// Salt of a store that starts at the root, in [`Batch::text`].
     pub salt: Option<Span>,

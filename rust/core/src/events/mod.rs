@@ -3,15 +3,18 @@
 //! | file | holds |
 //! |---|---|
 //! | `batch` | one decoded message |
+//! | `decode` | bytes to messages |
 //! | `holdings` | what an ingester needs of the index |
 //! | `stats` | what became of events and messages |
 //!
 //! Engine hashes are names, never identities: blocks are hashed again from their tokens.
 
 mod batch;
+mod decode;
 mod holdings;
 mod stats;
 
 pub use batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
+pub use decode::{MAX_PAYLOAD, Undecodable, decode};
 pub use holdings::Holdings;
 pub use stats::{DropReason, EventStats};

@@ -13,11 +13,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 WHEELS := target/wheels
+ENGINE_VENV ?= .venv-engine
 
-.PHONY: help build demo test check bench docs format wheel clean
+.PHONY: help build demo test test-engine check bench docs format wheel clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 build: $(VENV)/.built ## Build the extension (release profile) into .venv
 
@@ -27,6 +28,9 @@ demo: $(VENV)/.built ## Run every policy over a generated workload, no GPU and n
 test: $(VENV)/.built $(VENV)/.group-test ## Run the Rust and Python tests
 	cargo test --workspace --locked
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-engine: $(VENV)/.built $(VENV)/.group-test $(ENGINE_VENV)/.installed ## Run the tests against two real vLLM on CPU; the first time downloads 3 GB
+	CACHELB_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest tests/engine $(PYTEST_ARGS)
 
 check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench ## Run every static check: format, lints, types, stubs, layers, licences, wheel
 	cargo fmt --all --check
@@ -59,7 +63,7 @@ wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
 	$(BIN)/maturin build --release --locked --quiet --sdist --out $(WHEELS)
 
 clean: ## Remove everything built
-	rm -rf $(VENV) target dist bench-results
+	rm -rf $(VENV) .venv-engine target dist bench-results
 	find python -name '*.so' -delete
 
 $(VENV)/.created:
@@ -73,6 +77,10 @@ $(VENV)/.group-%: pyproject.toml $(VENV)/.created
 	$(BIN)/pip install --quiet --group $*
 	touch $@
 
+$(ENGINE_VENV)/.installed: tests/engine/install.py | $(VENV)/.created
+	$(BIN)/python tests/engine/install.py $(ENGINE_VENV)
+	touch $@
+
 $(VENV)/.built: pyproject.toml $(RUST_SOURCES) $(VENV)/.created
-	$(BIN)/pip install --quiet --no-build-isolation --config-settings build-args=--locked --editable '.[cli,otel,prometheus,traces,testing,yaml]'
+	$(BIN)/pip install --quiet --no-build-isolation --config-settings build-args=--locked --editable '.[cli,events,otel,prometheus,traces,testing,yaml]'
 	touch $@

@@ -13,6 +13,24 @@ settings.register_profile("fixed", derandomize=True, deadline=None, database=Non
 settings.load_profile("fixed")
 
 
+ENGINE_TESTS = Path(__file__).parent / "engine"
+
+
+def _names_engine_tests(config: pytest.Config) -> bool:
+    paths = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
+    return any(path.is_relative_to(ENGINE_TESTS) for path in paths)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests that need a real engine, unless the command line names them."""
+    return True if collection_path == ENGINE_TESTS and not _names_engine_tests(config) else None
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say so."""
+    return "tests/engine: " + ("collected" if _names_engine_tests(config) else "left out, `make test-engine` runs it")
+
+
 @pytest.fixture(scope="session")
 def conversation_trace() -> Path:
     """The hour of real chat traffic that the known figures belong to; it is not part of the repository."""

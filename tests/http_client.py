@@ -55,18 +55,20 @@ class UnixConnection(HTTPConnection):
         self.sock.connect(self._path)
 
 
-def connect(url: str) -> HTTPConnection:
+def connect(url: str, deadline_s: float = DEADLINE_S) -> HTTPConnection:
     """Return a connection to a worker, not yet opened."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        return UnixConnection(parts.path, DEADLINE_S)
+        return UnixConnection(parts.path, deadline_s)
     assert parts.hostname is not None
-    return HTTPConnection(parts.hostname, parts.port, timeout=DEADLINE_S)
+    return HTTPConnection(parts.hostname, parts.port, timeout=deadline_s)
 
 
-def send(url: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
+def send(
+    url: str, path: str, body: object = None, headers: Mapping[str, str] | None = None, deadline_s: float = DEADLINE_S
+) -> Answer:
     """Send one request, POST if it has a body, and read the whole answer."""
-    connection = connect(url)
+    connection = connect(url, deadline_s)
     try:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         connection.request("GET" if data is None else "POST", path, data, dict(headers or {}))

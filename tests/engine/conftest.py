@@ -1,0 +1,78 @@
+"""Two real engines for the tests of this folder; they start once and outlive single tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.engine.engine import Engine, write_model
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+    from types import FrameType
+
+ADAPTERS = ("la", "lb")
+ENGINES = pytest.StashKey[list[Engine]]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stop_engines_when_terminated() -> Iterator[None]:
+    """Let SIGTERM end the run as Ctrl-C does: an engine left behind holds two GB of memory."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with its adapters."""
+    return write_model(tmp_path_factory.mktemp("model") / "tiny", adapters=ADAPTERS)
+
+
+@pytest.fixture(scope="session")
+def running_engines(
+    model: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[list[Engine]]:
+    logs = tmp_path_factory.mktemp("engines")
+    cores = sorted(os.sched_getaffinity(0))
+    engines = [
+        Engine(model, logs / f"{name}.log", name=name, core=cores[number % len(cores)], adapters=ADAPTERS)
+        for number, name in enumerate(("w0", "w1"))
+    ]
+    pytestconfig.stash[ENGINES] = engines
+    with contextlib.ExitStack() as stop:
+        for engine in engines:
+            stop.callback(engine.stop)
+            engine.start()
+        for engine in engines:
+            engine.wait_ready()
+        yield engines
+
+
+@pytest.fixture
+def engines(running_engines: list[Engine]) -> list[Engine]:
+    """Two engines that answer, with empty caches; one that an earlier test left dead is started again."""
+    for engine in running_engines:
+        if not engine.is_alive():
+            engine.restart()
+        engine.reset_cache()
+    return running_engines
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the engines' logs below a failed test."""
+    report = yield
+    if report.failed:
+        for engine in item.config.stash.get(ENGINES, []):
+            if engine.log.exists():
+                report.sections.append((f"log of engine {engine.name}", engine.log_tail()))
+    return report

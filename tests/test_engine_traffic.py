@@ -1,0 +1,170 @@
+"""Traffic and probes for real engines, tried on a model of their cache."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, OrderedDict
+
+import pytest
+from tests.engine.probes import Probe, ProbePlanner, Stratum, Tally, reusable_blocks
+from tests.engine.traffic import Identity, Kind, Planned, Prompt, Transcript, plan_traffic, waves
+
+BLOCK = 32
+BLOCKS = 63
+SEED = 11
+
+
+class Cache:
+    """What one engine holds: whole blocks, the tail of the least recent prompt goes first."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[tuple[Identity, tuple[int, ...]], None] = OrderedDict()
+
+    def overlap(self, prompt: Prompt) -> int:
+        count = 0
+        while (prompt.identity, prompt.tokens[: (count + 1) * BLOCK]) in self._blocks:
+            count += 1
+            if (count + 1) * BLOCK > len(prompt.tokens):
+                break
+        return count
+
+    def add(self, prompt: Prompt) -> None:
+        whole = len(prompt.tokens) // BLOCK
+        keys = [(prompt.identity, prompt.tokens[: number * BLOCK]) for number in range(whole, 0, -1)]
+        for key in keys:
+            self._blocks[key] = None
+            self._blocks.move_to_end(key)
+        while len(self._blocks) > BLOCKS:
+            self._blocks.popitem(last=False)
+
+
+def answer(planned: Planned) -> list[int]:
+    return random.Random(planned.number).choices(range(5, 4096), k=planned.max_tokens)
+
+
+def run(plan: list[Planned], caches: list[Cache]) -> list[Prompt]:
+    transcript = Transcript()
+    for planned in plan:
+        prompt = transcript.prompt(planned)
+        output = answer(planned)
+        transcript.record(planned, output)
+        caches[prompt.worker].add(Prompt(prompt.worker, prompt.identity, (*prompt.tokens, *output[:-1])))
+    return transcript.sent()
+
+
+def test_same_seed_plans_the_same_traffic_and_another_seed_another() -> None:
+    assert plan_traffic(SEED) == plan_traffic(SEED)
+    assert plan_traffic(SEED) != plan_traffic(SEED + 1)
+
+
+def test_traffic_has_every_kind_identity_and_worker() -> None:
+    plan = plan_traffic(SEED)
+    kinds = Counter(planned.kind for planned in plan)
+    assert len(plan) == 300
+    assert all(kinds[kind] >= 15 for kind in Kind), kinds
+    assert {planned.worker for planned in plan} == {0, 1}
+    identities = {planned.identity for planned in plan}
+    assert {identity.adapter for identity in identities} == {None, "la", "lb"}
+    assert {identity.cache_salt for identity in identities} == {None, "tenant-a", "tenant-b"}
+    assert sum(planned.follows is not None for planned in plan) >= 30
+
+
+def test_no_prompt_with_its_answer_is_longer_than_allowed() -> None:
+    plan = plan_traffic(SEED, longest=704)
+    prompts = run(plan, [Cache(), Cache()])
+    lengths = [len(prompt.tokens) + planned.max_tokens for prompt, planned in zip(prompts, plan, strict=True)]
+    assert 600 < max(lengths) <= 704
+    assert min(lengths) <= BLOCK
+    assert any(len(prompt.tokens) % BLOCK == 0 for prompt in prompts)
+
+
+def test_turn_begins_with_prompt_and_answer_of_the_turn_before() -> None:
+    plan = plan_traffic(SEED)
+    prompts = run(plan, [Cache(), Cache()])
+    for planned, prompt in zip(plan, prompts, strict=True):
+        if planned.follows is not None:
+            before = prompts[planned.follows]
+            assert prompt.tokens[: len(before.tokens)] == before.tokens
+            said = answer(plan[planned.follows])
+            assert prompt.tokens == (*before.tokens, *said, *planned.tokens)
+            assert (prompt.worker, prompt.identity) == (before.worker, before.identity)
+
+
+def test_waves_keep_the_order_and_never_hold_a_turn_with_the_one_it_follows() -> None:
+    plan = plan_traffic(SEED)
+    grouped = list(waves(plan, 4))
+    assert [planned for wave in grouped for planned in wave] == plan
+    assert max(map(len, grouped)) == 4
+    for wave in grouped:
+        numbers = {planned.number for planned in wave}
+        assert not any(planned.follows in numbers for planned in wave)
+
+
+def test_probes_meet_their_quotas_on_a_model_of_the_cache() -> None:
+    caches = [Cache(), Cache()]
+    sent = run(plan_traffic(SEED), caches)
+    planner = ProbePlanner(sent, lambda prompt: caches[prompt.worker].overlap(prompt), seed=SEED)
+    tally = Tally()
+    while tally.probes < 200:
+        probe = planner.next()
+        held = min(caches[probe.prompt.worker].overlap(probe.prompt), reusable_blocks(probe.prompt, BLOCK))
+        caches[probe.prompt.worker].add(probe.prompt)
+        tally.add(probe, predicted=held * BLOCK, cached=held * BLOCK)
+    assert tally.agreement == 1.0
+    assert tally.cached_share >= 0.5
+    assert tally.partial_share >= 0.25
+    assert tally.misses == []
+
+
+def test_probe_of_each_stratum_is_what_it_says() -> None:
+    caches = [Cache(), Cache()]
+    sent = run(plan_traffic(SEED), caches)
+    planner = ProbePlanner(sent, lambda prompt: caches[prompt.worker].overlap(prompt), seed=SEED)
+    seen = set()
+    for _ in range(64):
+        probe = planner.next()
+        prompt = probe.prompt
+        held, reusable = caches[prompt.worker].overlap(prompt), reusable_blocks(prompt, BLOCK)
+        seen.add(probe.stratum)
+        match probe.stratum:
+            case Stratum.PARTIAL:
+                assert prompt in sent
+                assert 0 < held < reusable
+            case Stratum.WHOLE:
+                assert prompt in sent
+                assert held >= reusable
+            case Stratum.GONE:
+                assert prompt in sent
+                assert held == 0
+            case Stratum.EXTENDED:
+                assert any(prompt.tokens[: len(other.tokens)] == other.tokens for other in sent)
+                assert held > 0
+            case Stratum.FOREIGN:
+                assert prompt not in sent
+                assert any(prompt.tokens == other.tokens for other in sent)
+            case Stratum.FILLER:
+                assert held == 0
+        caches[prompt.worker].add(prompt)
+    assert seen >= set(Stratum) - {Stratum.FILLER}
+
+
+def test_planner_gives_up_when_fillers_evict_nothing() -> None:
+    prompt = Prompt(0, Identity(), tuple(range(5, 205)))
+    planner = ProbePlanner([prompt], lambda _: 6, seed=SEED)
+    assert {planner.next().stratum for _ in range(40)} == {Stratum.FILLER}
+    with pytest.raises(RuntimeError, match="no prompt is 'sent before, in part evicted' after 40 fillers"):
+        planner.next()
+
+
+def test_tally_counts_by_what_the_engine_reported() -> None:
+    prompt = Prompt(0, Identity(), tuple(range(5, 205)))  # 200 tokens, 6 reusable blocks
+    tally = Tally()
+    tally.add(Probe(Stratum.FILLER, prompt), predicted=1, cached=0)
+    tally.add(Probe(Stratum.WHOLE, prompt), predicted=192, cached=192)
+    tally.add(Probe(Stratum.PARTIAL, prompt), predicted=64, cached=64)
+    tally.add(Probe(Stratum.PARTIAL, prompt), predicted=64, cached=192)
+    tally.add(Probe(Stratum.EXTENDED, prompt), predicted=64, cached=64)
+    assert (tally.probes, tally.agreement) == (4, 0.75)
+    assert (tally.cached_share, tally.partial_share) == (1.0, 0.25)
+    assert tally.misses == [(Probe(Stratum.PARTIAL, prompt), 64, 192)]
+    assert tally.table().splitlines()[-1].split() == ["all", "4", "3", "4", "1", "after", "partial", "eviction"]

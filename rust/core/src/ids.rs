@@ -29,6 +29,8 @@ pub struct Millis(pub u64);
 pub enum Medium {
     /// Device memory.
     Gpu,
+    /// Believed to be on its way into device memory: no engine said so.
+    Speculative,
     /// Host memory.
     Cpu,
     /// Local or shared disk.
@@ -37,12 +39,14 @@ pub enum Medium {
 
 impl Medium {
     /// Every medium, fastest first.
-    pub const ALL: [Self; 3] = [Self::Gpu, Self::Cpu, Self::Disk];
+    pub const ALL: [Self; 4] = [Self::Gpu, Self::Speculative, Self::Cpu, Self::Disk];
+    /// Those an engine can name.
+    pub const ANNOUNCED: [Self; 3] = [Self::Gpu, Self::Cpu, Self::Disk];
 
-    /// The medium named `name` in any case, or `None` for an unknown one.
+    /// The announced medium named `name` in any case, or `None` for an unknown one.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL
+        Self::ANNOUNCED
             .into_iter()
             .find(|m| m.name().eq_ignore_ascii_case(name))
     }
@@ -52,6 +56,7 @@ impl Medium {
     pub fn name(self) -> &'static str {
         match self {
             Self::Gpu => "gpu",
+            Self::Speculative => "speculative",
             Self::Cpu => "cpu",
             Self::Disk => "disk",
         }

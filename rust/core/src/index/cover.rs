@@ -1,6 +1,7 @@
 //! The one place where coverage changes: entries, counts, holes, holder sets, run lengths.
 
 use super::hints::prefetch;
+use super::lanes::slot_of;
 use super::runs::Entry;
 use super::table::Key;
 use super::{BlockIndex, NONE};
@@ -73,25 +74,23 @@ impl BlockIndex {
 
     /// Counts of the lane and its worker after `before` blocks of the run became `count`.
     fn count_change(&mut self, run: u32, lane: u32, before: u32, count: u32) {
-        let l = &mut self.lanes.items[lane as usize];
+        let l = &mut self.lanes[lane];
         l.count = l.count + u64::from(count) - u64::from(before);
-        let Some(Some(worker)) = self.lanes.workers.get_mut(l.slot as usize) else {
-            return;
-        };
-        let others = if worker.only_lane().is_some() {
-            0
-        } else {
+        let slot = slot_of(lane);
+        let others = if self.sets.several_media() {
             let holders = &self.runs[run].holders;
-            worker
-                .lanes()
-                .filter(|l| *l != lane)
-                .filter_map(|l| holders.get(l))
-                .map(|e| e.count)
-                .max()
-                .unwrap_or(0)
+            let lanes = self.lanes.holding(slot).filter(|other| *other != lane);
+            let counts = lanes
+                .filter_map(|other| holders.get(other))
+                .map(|e| e.count);
+            counts.max().unwrap_or(0)
+        } else {
+            0
         };
-        worker.distinct =
-            worker.distinct + u64::from(count.max(others)) - u64::from(before.max(others));
+        if let Some(Some(worker)) = self.lanes.workers.get_mut(slot as usize) {
+            worker.distinct =
+                worker.distinct + u64::from(count.max(others)) - u64::from(before.max(others));
+        }
     }
 
     /// The first block of a record's run became held or not: the hole above it opens or closes.

@@ -1,5 +1,6 @@
 //! Everything that takes blocks away: eviction, single removals, clear.
 
+use super::lanes::{MEDIA, lane_of, medium_of};
 use super::{BlockIndex, NONE};
 use crate::error::Result;
 use crate::ids::{Medium, SequenceHash, WorkerId};
@@ -41,7 +42,12 @@ impl BlockIndex {
         let mut record = record;
         loop {
             let parent = self.records.pass_to_parent(&mut self.lanes[lane], record);
+            let run = self.records[record].run;
             self.remove_entry(record);
+            if medium_of(lane) == Medium::Speculative as usize {
+                // What is confirmed bit by bit splits runs and leaves ghosts; this may have been the last of them.
+                self.merges.push(run);
+            }
             if parent == NONE {
                 return;
             }
@@ -54,8 +60,9 @@ impl BlockIndex {
         }
     }
 
-    /// Removes single blocks, from one medium or from all. Returns the blocks that left a medium; an unknown block
-    /// changes nothing and is counted in the statistics.
+    /// Removes blocks, from one medium or from all. What leaves device memory is no longer on its way there either, which
+    /// is not counted. Returns the blocks that left a medium; a block the worker does not hold changes nothing and is
+    /// counted in the statistics.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -65,50 +72,95 @@ impl BlockIndex {
         hashes: &[SequenceHash],
         medium: Option<Medium>,
     ) -> Result<u32> {
-        let lanes = self.worker(worker)?.lanes;
+        self.worker(worker)?;
         let mut removed = 0;
         // Deepest first: engines list a path from its root, and taking leaves away needs no split.
-        for &hash in hashes.iter().rev() {
-            let before = removed;
-            for m in Medium::ALL {
-                let lane = lanes[m as usize];
-                if lane != NONE && medium.is_none_or(|wanted| wanted == m) {
-                    removed += u32::from(self.remove_block(lane, hash));
-                }
-            }
-            self.stats.unknown_removals += u64::from(removed == before);
+        let mut end = hashes.len();
+        while end > 0 {
+            let Some(last) = self.table.find(hashes[end - 1], &self.blocks) else {
+                self.stats.unknown_removals += 1;
+                end -= 1;
+                continue;
+            };
+            let blocks = self.stretch(&hashes[..end], last);
+            removed += self.remove_stretch(worker.slot, last, blocks, medium);
+            end -= blocks as usize;
         }
         self.finish();
         Ok(removed)
     }
 
-    fn remove_block(&mut self, lane: u32, hash: SequenceHash) -> bool {
-        let Some(block) = self.table.find(hash, &self.blocks) else {
-            return false;
-        };
-        let mut run = self.blocks.run(block);
-        let at = block - self.runs[run].base;
-        let Some(entry) = self.entry(run, lane).filter(|e| e.count > at) else {
-            return false;
-        };
-        if self.records[entry.record].kids == 0 && entry.count == at + 1 {
-            if at > 0 {
-                self.shorten(run, lane, at);
-            } else {
-                self.set_count(run, lane, 0);
-                self.reap(entry.record);
+    /// How many of the last of `hashes` are blocks of one run in its order, of which `last` is the last.
+    fn stretch(&self, hashes: &[SequenceHash], last: u32) -> u32 {
+        let run = &self.runs[self.blocks.run(last)];
+        let most = (last - run.base + 1).min(hashes.len() as u32);
+        let stored = self.blocks.hashes(last + 1 - most, most);
+        let pairs = stored.iter().rev().zip(hashes.iter().rev());
+        pairs.take_while(|(a, b)| **a == b.0).count() as u32
+    }
+
+    /// Removes the `blocks` of one run that end with `last`.
+    fn remove_stretch(&mut self, slot: u32, last: u32, blocks: u32, medium: Option<Medium>) -> u32 {
+        let run = &self.runs[self.blocks.run(last)];
+        let at = last + 1 - blocks - run.base;
+        let mut held = [0; MEDIA];
+        for m in Medium::ALL {
+            let asked = medium.is_none_or(|wanted| {
+                wanted == m || (wanted == Medium::Gpu && m == Medium::Speculative)
+            });
+            if asked && self.lanes.count(slot, m) > 0 {
+                let entry = run.holders.get(lane_of(slot, m));
+                held[m as usize] = entry.map_or(0, |e| e.count.saturating_sub(at).min(blocks));
             }
-            return true;
         }
-        // A hole: the block becomes a run of its own that the lane holds as a ghost.
-        if at + 1 < self.runs[run].len {
-            run = self.split(run, at + 1);
+        let known = held.into_iter().max().unwrap_or(0);
+        self.stats.unknown_removals += u64::from(blocks - known);
+        let mut removed = 0;
+        for m in Medium::ALL {
+            let blocks_held = held[m as usize];
+            self.withdraw(lane_of(slot, m), last + 1 - blocks, blocks_held);
+            if m != Medium::Speculative || medium == Some(m) {
+                removed += blocks_held;
+            }
         }
-        if at > 0 {
-            self.split(run, at);
+        removed
+    }
+
+    /// Takes `blocks` from `first` on from a lane that holds them all; their ids are contiguous.
+    pub(super) fn withdraw(&mut self, lane: u32, first: u32, blocks: u32) {
+        let mut end = first + blocks;
+        while end > first {
+            let mut run = self.blocks.run(end - 1);
+            let r = &self.runs[run];
+            let (base, upto) = (r.base, end - r.base);
+            let at = first.saturating_sub(base);
+            end = base + at;
+            let Some(entry) = self.entry(run, lane) else {
+                return;
+            };
+            if self.records[entry.record].kids == 0 && entry.count == upto {
+                if at > 0 {
+                    self.shorten(run, lane, at);
+                } else {
+                    self.set_count(run, lane, 0);
+                    self.reap(entry.record);
+                }
+                continue;
+            }
+            // A hole: the blocks become a run of their own that the lane holds as a ghost.
+            if upto < self.runs[run].len {
+                run = self.split(run, upto);
+            }
+            if at > 0 {
+                self.split(run, at);
+            }
+            self.set_count(run, lane, 0);
+            let above = self.runs[run].parent;
+            self.merges.push(run);
+            if above != NONE {
+                self.merges.push(above);
+            }
         }
-        self.set_count(run, lane, 0);
-        true
     }
 
     /// Drops every block of the worker, which stays registered; returns the distinct blocks it held.
@@ -116,10 +168,11 @@ impl BlockIndex {
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
     pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
-        let w = self.worker(worker)?;
-        let (dropped, lanes) = (w.distinct, w.lanes());
-        for lane in lanes {
-            self.clear_lane(lane);
+        let dropped = self.worker(worker)?.distinct;
+        for medium in Medium::ALL {
+            if self.lanes.count(worker.slot, medium) > 0 {
+                self.clear_lane(lane_of(worker.slot, medium));
+            }
         }
         self.finish();
         Ok(dropped)
@@ -157,11 +210,13 @@ impl BlockIndex {
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
     pub fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
-        let lanes = self.worker(worker)?.lanes();
+        self.worker(worker)?;
         let mut evicted = 0;
-        for lane in lanes {
-            let excess = self.lanes[lane].count.saturating_sub(max_blocks);
-            evicted += self.evict(lane, excess);
+        for medium in Medium::ALL {
+            let count = self.lanes.count(worker.slot, medium);
+            if count > max_blocks {
+                evicted += self.evict(lane_of(worker.slot, medium), count - max_blocks);
+            }
         }
         self.finish();
         Ok(evicted)

@@ -1,5 +1,6 @@
 //! Everything that adds blocks: recording a routed prompt, storing what an engine announced.
 
+use super::lanes::{lane_of, medium_of, slot_of};
 use super::recency::NEVER;
 use super::runs::Holders;
 use super::{BlockIndex, NONE, Overlaps};
@@ -16,8 +17,8 @@ struct End {
 impl BlockIndex {
     /// Records that `worker` holds the path `hashes` from the root (at most its capacity of them) on the GPU, makes it
     /// the worker's most recent use, and evicts what no longer fits. `expires`: end of the time to live, `None` for
-    /// never. Returns the blocks newly held: fewer than there are if [`Self::set_limit`] leaves no room. `hint` is the answer of an [`Self::overlaps`] call for the same hashes; it
-    /// saves the search if the index has not changed since.
+    /// never. Returns the blocks newly held: fewer than there are if [`Self::set_limit`] leaves no room. `hint` is the
+    /// answer of an [`Self::overlaps`] call for the same hashes; it saves the search if the index has not changed since.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -25,6 +26,35 @@ impl BlockIndex {
         &mut self,
         worker: WorkerId,
         hashes: &[SequenceHash],
+        hint: Option<&Overlaps>,
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        self.place(worker, hashes, 0, Medium::Gpu, hint, expires)
+    }
+
+    /// Records that the path `hashes` is on its way into the worker's device memory: as [`Self::record`], but in
+    /// [`Medium::Speculative`], and only its blocks from depth `from` on and those nobody knows yet. What is expected
+    /// again stays until the later of its deadlines.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn expect(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        from: u32,
+        hint: Option<&Overlaps>,
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        self.place(worker, hashes, from, Medium::Speculative, hint, expires)
+    }
+
+    fn place(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        from: u32,
+        medium: Medium,
         hint: Option<&Overlaps>,
         expires: Option<Millis>,
     ) -> Result<u32> {
@@ -36,23 +66,24 @@ impl BlockIndex {
             _ => self.known_path(hashes, false),
         };
         let hashes = &hashes[..hashes.len().min(capacity)];
-        if hashes.is_empty() {
+        let known = (known as usize).min(hashes.len());
+        let from = from.min(known as u32);
+        if from as usize == hashes.len() {
             return Ok(0);
         }
-        let known = (known as usize).min(hashes.len());
         if known > 0 {
             last = self.ancestor(last, known as u32 - 1);
         }
         let claimed = hint.is_some_and(Overlaps::unchained);
-        let lane = self.lane(worker.slot, Medium::Gpu);
-        let held = self.insert(lane, last, &hashes[known..], 0, expires, claimed);
+        let lane = lane_of(worker.slot, medium);
+        let held = self.insert(lane, last, &hashes[known..], from, expires, claimed);
         self.evict_excess(lane);
         Ok(held)
     }
 
-    /// Stores `hashes`, a chain behind `parent` (`None`: from the root), as engine events do. Returns the blocks newly
-    /// held. An unknown parent stores nothing and counts an orphan; a hash that is already stored behind another parent
-    /// ends the chain there and counts a conflict.
+    /// Stores `hashes`, a chain behind `parent` (`None`: from the root), as given. Returns the blocks newly held. An
+    /// unknown parent stores nothing and counts an orphan; a hash that is already stored behind another parent ends the
+    /// chain there and counts a conflict.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -63,6 +94,33 @@ impl BlockIndex {
         hashes: &[SequenceHash],
         medium: Medium,
         expires: Option<Millis>,
+    ) -> Result<u32> {
+        self.store_chain(worker, parent, hashes, medium, expires, true)
+    }
+
+    /// Stores what an engine announced: as [`Self::store`], but `hashes` is a chain computed here, which never expires,
+    /// and what was on its way has arrived: blocks held in `medium` are no longer held in [`Medium::Speculative`].
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn announce(
+        &mut self,
+        worker: WorkerId,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> Result<u32> {
+        self.store_chain(worker, parent, hashes, medium, None, false)
+    }
+
+    fn store_chain(
+        &mut self,
+        worker: WorkerId,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+        expires: Option<Millis>,
+        claimed: bool,
     ) -> Result<u32> {
         let capacity = self.worker(worker)?.capacity;
         self.start_limited();
@@ -96,11 +154,36 @@ impl BlockIndex {
         if hashes.is_empty() {
             return Ok(0);
         }
-        let lane = self.lane(worker.slot, medium);
-        let held = self.insert(lane, last, &hashes[known..], from, expires, true);
+        let lane = lane_of(worker.slot, medium);
+        let held = self.insert(lane, last, &hashes[known..], from, expires, claimed);
+        if !claimed && medium != Medium::Speculative {
+            self.confirm(lane, last, known as u32);
+        }
         // Ancestors may make the path longer than the capacity: then its own end is among what goes.
         self.evict_excess(lane);
         Ok(held)
+    }
+
+    /// Of the `blocks` that end with `last`, those held in the lane are no longer speculative.
+    fn confirm(&mut self, lane: u32, last: u32, blocks: u32) {
+        let slot = slot_of(lane);
+        if self.lanes.count(slot, Medium::Speculative) == 0 {
+            return;
+        }
+        let speculative = lane_of(slot, Medium::Speculative);
+        let (mut last, mut left) = (last, blocks);
+        while left > 0 {
+            let run = self.blocks.run(last);
+            let base = self.runs[run].base;
+            let here = (last - base + 1).min(left);
+            let first = last + 1 - here;
+            let count = |lane| self.entry(run, lane).map_or(0, |e| e.count);
+            let arrived = count(speculative).min(count(lane)).min(last - base + 1);
+            let above = self.block_before(first);
+            self.withdraw(speculative, first, arrived.saturating_sub(first - base));
+            left -= here;
+            last = above;
+        }
     }
 
     /// Holds the path that ends at the block `last` from depth `from` on, adds `new` behind it and makes this the lane's
@@ -114,7 +197,9 @@ impl BlockIndex {
         expires: u64,
         claimed: bool,
     ) -> u32 {
-        if self.is_limited() && !self.may_hold(lane, last, new.len(), expires) {
+        if !self.is_limited() {
+            self.open(lane);
+        } else if !self.may_hold(lane, last, new.len(), from, expires) {
             return 0;
         }
         let (mut held, mut run) = (0, NONE);
@@ -146,9 +231,10 @@ impl BlockIndex {
 
     /// Blocks over the capacity of a lane's worker once it holds `more`.
     fn excess(&self, lane: u32, more: usize) -> u64 {
-        let l = &self.lanes[lane];
-        let capacity = self.lanes.worker(l.slot).map_or(0, |w| w.capacity);
-        (l.count + more as u64).saturating_sub(u64::from(capacity))
+        let slot = slot_of(lane);
+        let capacity = self.lanes.worker(slot).map_or(0, |w| w.capacity);
+        let count = self.lanes.count(slot, Medium::ALL[medium_of(lane)]);
+        (count + more as u64).saturating_sub(u64::from(capacity))
     }
 
     fn evict_excess(&mut self, lane: u32) {
@@ -363,8 +449,8 @@ impl BlockIndex {
             entry.count = len + filled;
         }
         self.lanes[lane].count += u64::from(filled);
-        let slot = self.lanes[lane].slot;
-        if let Some(Some(worker)) = self.lanes.workers.get_mut(slot as usize) {
+        let slot = slot_of(lane) as usize;
+        if let Some(Some(worker)) = self.lanes.workers.get_mut(slot) {
             worker.distinct += u64::from(filled);
         }
         filled

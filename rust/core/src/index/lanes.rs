@@ -1,14 +1,35 @@
 //! Workers and their lanes. A lane is one (worker, medium): it has its own holders, order of use and capacity.
+//!
+//! A lane's number says which it is, so the lanes of a worker are neighbours wherever lanes are sorted.
 
 use super::NONE;
 use super::recency::Records;
 use crate::ids::Medium;
 
+/// Media of a worker.
+pub(super) const MEDIA: usize = Medium::ALL.len();
+
+/// The lane of a worker's slot and a medium.
+#[inline]
+pub(super) fn lane_of(slot: u32, medium: Medium) -> u32 {
+    slot * MEDIA as u32 + medium as u32
+}
+
+/// The slot of a lane's worker.
+#[inline]
+pub(super) fn slot_of(lane: u32) -> u32 {
+    lane / MEDIA as u32
+}
+
+/// The place of a lane's medium in [`Medium::ALL`].
+#[inline]
+pub(super) fn medium_of(lane: u32) -> usize {
+    lane as usize % MEDIA
+}
+
 /// Per (worker, medium).
 #[derive(Debug, Clone)]
 pub(super) struct Lane {
-    /// Owner; `NONE` marks a free lane.
-    pub(super) slot: u32,
     /// Blocks held.
     pub(super) count: u64,
     /// Held blocks whose parent block the lane does not hold.
@@ -22,10 +43,8 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane without owner.
-    pub(super) fn free() -> Self {
+    fn empty() -> Self {
         Self {
-            slot: NONE,
             count: 0,
             holes: 0,
             clock: 0,
@@ -42,53 +61,30 @@ pub(super) struct Worker {
     pub(super) generation: u32,
     /// Most blocks per medium.
     pub(super) capacity: u32,
-    /// Lane per medium, `NONE` where nothing was ever stored.
-    pub(super) lanes: [u32; 3],
     /// Blocks held in any medium.
     pub(super) distinct: u64,
-}
-
-impl Worker {
-    /// The worker's only lane, or `None` if it has several or none.
-    #[inline]
-    pub(super) fn only_lane(&self) -> Option<u32> {
-        match self.lanes {
-            [lane, NONE, NONE] | [NONE, lane, NONE] | [NONE, NONE, lane] if lane != NONE => {
-                Some(lane)
-            }
-            _ => None,
-        }
-    }
-
-    pub(super) fn lanes(&self) -> impl Iterator<Item = u32> + use<> {
-        self.lanes.into_iter().filter(|lane| *lane != NONE)
-    }
 }
 
 /// All workers and lanes.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    pub(super) items: Vec<Lane>,
+    /// By medium and slot; none of a medium that nobody used yet.
+    items: [Vec<Lane>; MEDIA],
     pub(super) workers: Vec<Option<Worker>>,
-    free: Vec<u32>,
-    /// Live lanes whose number differs from their worker's slot; 0 lets answers be read per lane.
-    pub(super) moved: u32,
-    /// Workers with more than one lane.
-    pub(super) several: u32,
 }
 
 impl std::ops::Index<u32> for Lanes {
     type Output = Lane;
     #[inline]
     fn index(&self, lane: u32) -> &Lane {
-        &self.items[lane as usize]
+        &self.items[medium_of(lane)][slot_of(lane) as usize]
     }
 }
 
 impl std::ops::IndexMut<u32> for Lanes {
     #[inline]
     fn index_mut(&mut self, lane: u32) -> &mut Lane {
-        &mut self.items[lane as usize]
+        &mut self.items[medium_of(lane)][slot_of(lane) as usize]
     }
 }
 
@@ -98,76 +94,106 @@ impl Lanes {
         self.workers.get(slot as usize).and_then(Option::as_ref)
     }
 
-    /// A new lane for the worker in `slot`, numbered like the slot where that number is free.
-    pub(super) fn add(&mut self, slot: u32, medium: Medium) -> u32 {
-        let lane = Lane {
-            slot,
-            ..Lane::free()
-        };
-        let id = if let Some(at) = self.free.iter().position(|id| *id == slot) {
-            self.free.swap_remove(at)
-        } else if self.items.len() as u32 == slot {
-            slot
-        } else {
-            self.free.pop().unwrap_or(self.items.len() as u32)
-        };
-        if id as usize == self.items.len() {
-            self.items.push(lane);
-        } else {
-            let queued = self[id].queued;
-            self[id] = Lane { queued, ..lane };
-        }
-        self.moved += u32::from(id != slot);
-        if let Some(Some(worker)) = self.workers.get_mut(slot as usize) {
-            worker.lanes[medium as usize] = id;
-            self.several += u32::from(worker.lanes().count() == 2);
-        }
-        id
+    /// A lane, if its medium is in use.
+    pub(super) fn get(&self, lane: u32) -> Option<&Lane> {
+        self.items[medium_of(lane)].get(slot_of(lane) as usize)
     }
 
-    /// Frees the (empty) lanes of a worker and forgets it.
-    pub(super) fn forget(&mut self, slot: u32) {
-        let Some(worker) = self.workers.get_mut(slot as usize).and_then(Option::take) else {
+    /// Slots with a worker, ascending.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        let workers = (0..).zip(&self.workers);
+        workers.filter_map(|(slot, worker)| worker.is_some().then_some(slot))
+    }
+
+    /// Makes room for slots `0..slots`.
+    pub(super) fn reserve(&mut self, slots: usize) {
+        if self.workers.len() >= slots {
             return;
-        };
-        self.several -= u32::from(worker.lanes().count() > 1);
-        for lane in worker.lanes() {
-            self[lane].slot = NONE;
-            self.moved -= u32::from(lane != slot);
-            self.free.push(lane);
         }
-        if self.free.len() == self.items.len() && self.workers.iter().all(Option::is_none) {
+        self.workers.resize(slots, None);
+        for lanes in self.items.iter_mut().filter(|lanes| !lanes.is_empty()) {
+            lanes.resize(slots, Lane::empty());
+        }
+    }
+
+    /// Makes the lanes of a medium where nobody used it before.
+    pub(super) fn open(&mut self, medium: Medium) {
+        self.items[medium as usize].resize(self.workers.len(), Lane::empty());
+    }
+
+    /// Whether the medium has lanes.
+    #[inline]
+    pub(super) fn is_open(&self, medium: Medium) -> bool {
+        !self.items[medium as usize].is_empty()
+    }
+
+    /// How many of [`Medium::ALL`] there are up to the last that was used, at least one.
+    pub(super) fn media(&self) -> usize {
+        let last = self.items.iter().rposition(|lanes| !lanes.is_empty());
+        last.map_or(1, |last| last + 1)
+    }
+
+    /// Blocks of a lane, whether it exists or not.
+    #[inline]
+    pub(super) fn count(&self, slot: u32, medium: Medium) -> u64 {
+        let lane = self.items[medium as usize].get(slot as usize);
+        lane.map_or(0, |lane| lane.count)
+    }
+
+    /// Lanes of a worker that hold something.
+    #[inline]
+    pub(super) fn holding(&self, slot: u32) -> impl Iterator<Item = u32> + '_ {
+        let held = move |medium: &Medium| self.count(slot, *medium) > 0;
+        let media = Medium::ALL.into_iter().filter(held);
+        media.map(move |medium| lane_of(slot, medium))
+    }
+
+    /// Every lane of every slot, in use or not.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Lane)> {
+        let media = Medium::ALL.into_iter().zip(&self.items);
+        media.flat_map(|(medium, lanes)| {
+            let slots = (0..).zip(lanes);
+            slots.map(move |(slot, lane)| (lane_of(slot, medium), lane))
+        })
+    }
+
+    /// Forgets a worker, whose lanes are empty. True if it was the last one.
+    pub(super) fn forget(&mut self, slot: u32) -> bool {
+        if let Some(worker) = self.workers.get_mut(slot as usize) {
+            *worker = None;
+        }
+        for lane in self
+            .items
+            .iter_mut()
+            .filter_map(|l| l.get_mut(slot as usize))
+        {
+            lane.clock = 0;
+        }
+        let last = self.workers.iter().all(Option::is_none);
+        if last {
             *self = Self::default();
         }
-    }
-
-    /// Free lanes and counters, from owners.
-    pub(super) fn recount(&mut self) {
-        let lanes = 0..self.items.len() as u32;
-        let (free, owned): (Vec<u32>, Vec<u32>) = lanes.partition(|lane| self[*lane].slot == NONE);
-        self.moved = owned
-            .iter()
-            .filter(|lane| self[**lane].slot != **lane)
-            .count() as u32;
-        self.free = free;
-        self.several = self
-            .workers
-            .iter()
-            .flatten()
-            .filter(|w| w.lanes().count() > 1)
-            .count() as u32;
+        last
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.items.capacity() * size_of::<Lane>()
-            + self.workers.capacity() * size_of::<Option<Worker>>()
-            + self.free.capacity() * size_of::<u32>()
+        let lanes: usize = self.items.iter().map(Vec::capacity).sum();
+        lanes * size_of::<Lane>() + self.workers.capacity() * size_of::<Option<Worker>>()
+    }
+
+    /// Bytes that opening a medium adds.
+    pub(super) fn growth(&self, medium: Medium) -> usize {
+        if self.is_open(medium) {
+            0
+        } else {
+            self.workers.len() * size_of::<Lane>()
+        }
     }
 
     /// Lane and records borrowed together, for list work.
     #[inline]
     pub(super) fn touch(&mut self, records: &mut Records, record: u32, expires: u64) {
         let lane = records[record].lane;
-        records.touch(&mut self.items[lane as usize], record, expires);
+        records.touch(&mut self[lane], record, expires);
     }
 }

@@ -12,8 +12,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::expiry::Expiry;
+use super::lanes::{lane_of, medium_of, slot_of};
 use super::runs::Holders;
 use super::{BlockIndex, NONE};
+use crate::ids::Medium;
 
 /// Ages put right per look at the oldest: what is left is put right by the next.
 const CORRECTIONS: usize = 4096;
@@ -87,7 +89,8 @@ impl BlockIndex {
     /// `tick` is the time of uses from now on, which makes the ages of several indexes comparable.
     pub fn set_limit(&mut self, bytes: usize, tick: u64) {
         if !self.is_limited() {
-            for lane in 0..self.lanes.items.len() as u32 {
+            let lanes: Vec<u32> = self.lanes.iter().map(|(lane, _)| lane).collect();
+            for lane in lanes {
                 self.queue(lane);
             }
         }
@@ -145,18 +148,33 @@ impl BlockIndex {
 
     /// Whether there is room for holding the path that ends at the block `last` and for a run behind it; `new` blocks are
     /// to follow.
-    pub(super) fn may_hold(&mut self, lane: u32, last: u32, new: usize, expires: u64) -> bool {
-        self.queue(lane);
-        let need = self.structure(lane, last, new > 0, expires);
+    pub(super) fn may_hold(
+        &mut self,
+        lane: u32,
+        last: u32,
+        new: usize,
+        from: u32,
+        expires: u64,
+    ) -> bool {
+        let mut need = self.structure(lane, last, new > 0, from, expires);
+        self.confirmation(&mut need, lane, last, from);
+        let medium = Medium::ALL[medium_of(lane)];
+        if !self.lanes.is_open(medium) {
+            let media = self.lanes.media().max(medium as usize + 1);
+            need.heap += self.lanes.growth(medium) + self.sets.growth_by_media(media);
+        }
         let fits = self.room(need).is_some();
-        if !fits {
+        if fits {
+            self.open(lane);
+            self.queue(lane);
+        } else {
             self.limit.cut = Some(new);
             self.limit.need = need;
         }
         fits
     }
 
-    fn structure(&self, lane: u32, last: u32, grows: bool, expires: u64) -> Need {
+    fn structure(&self, lane: u32, last: u32, grows: bool, from: u32, expires: u64) -> Need {
         let mut need = Need::run();
         if last == NONE {
             return need;
@@ -172,7 +190,8 @@ impl BlockIndex {
             let entry = self.entry(run, lane);
             let count = entry.map_or(0, |e| e.count);
             if count < want {
-                if entry.is_some_and(|e| self.records[e.record].expires > expires) {
+                let above = from > r.start && from - r.start < want;
+                if above || entry.is_some_and(|e| self.records[e.record].expires > expires) {
                     need.split(r.holders.as_slice().len());
                 }
                 need.records += usize::from(entry.is_none());
@@ -186,6 +205,33 @@ impl BlockIndex {
             }
             if (count > 0 && self.lanes[lane].holes == 0) || r.parent == NONE {
                 return need;
+            }
+            run = r.parent;
+            want = self.runs[run].len;
+        }
+    }
+
+    /// What it takes that blocks from depth `from` on are no longer speculative.
+    fn confirmation(&self, need: &mut Need, lane: u32, last: u32, from: u32) {
+        let speculative = lane_of(slot_of(lane), Medium::Speculative);
+        if last == NONE || self.lanes.count(slot_of(lane), Medium::Speculative) == 0 {
+            return;
+        }
+        let mut run = self.blocks.run(last);
+        let mut want = last - self.runs[run].base + 1;
+        loop {
+            let r = &self.runs[run];
+            if r.holders.get(speculative).is_some_and(|e| e.count > 0) {
+                need.sets += 1;
+                if want < r.len {
+                    need.split(r.holders.as_slice().len());
+                }
+                if from > r.start {
+                    need.split(r.holders.as_slice().len());
+                }
+            }
+            if from >= r.start || r.parent == NONE {
+                return;
             }
             run = r.parent;
             want = self.runs[run].len;
@@ -216,6 +262,11 @@ impl BlockIndex {
     pub(super) fn end_early(&mut self, blocks: usize) {
         self.limit.cut = Some(blocks);
         self.limit.need = Need::run();
+    }
+
+    /// No lane is left.
+    pub(super) fn forget_ages(&mut self) {
+        self.limit.ages.clear();
     }
 
     fn queue(&mut self, lane: u32) {

@@ -22,6 +22,7 @@ mod hints;
 mod insert;
 mod lanes;
 mod limit;
+mod media;
 mod overlap;
 mod recency;
 mod runs;
@@ -35,6 +36,7 @@ mod table;
 mod tests;
 mod validate;
 
+pub use media::Reach;
 pub use overlap::Overlaps;
 
 use crate::error::{Error, Result};
@@ -163,16 +165,14 @@ impl BlockIndex {
                 generation,
             });
         }
-        if self.lanes.workers.len() <= slot {
-            self.lanes.workers.resize(slot + 1, None);
-        }
+        self.lanes.reserve(slot + 1);
         self.lanes.workers[slot] = Some(lanes::Worker {
             generation: worker.generation,
             capacity,
-            lanes: [NONE; 3],
             distinct: 0,
         });
-        self.lane(worker.slot, Medium::Gpu);
+        self.lanes.open(Medium::Gpu);
+        self.reserve_sets();
         self.version += 1;
     }
 
@@ -182,7 +182,9 @@ impl BlockIndex {
     /// [`Error::UnknownWorker`] for an id that is not registered.
     pub fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
         let dropped = self.clear(worker)?;
-        self.lanes.forget(worker.slot);
+        if self.lanes.forget(worker.slot) {
+            self.forget_ages();
+        }
         Ok(dropped)
     }
 
@@ -199,11 +201,8 @@ impl BlockIndex {
     /// # Errors
     /// [`Error::UnknownWorker`].
     pub fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
-        let lanes = self.worker(worker)?.lanes;
-        Ok(lanes.map(|lane| match lane {
-            NONE => 0,
-            lane => self.lanes[lane].count,
-        }))
+        self.worker(worker)?;
+        Ok(Medium::ALL.map(|medium| self.lanes.count(worker.slot, medium)))
     }
 
     /// Distinct blocks known to the index: those somebody holds, and those that connect them to the root.
@@ -252,23 +251,18 @@ impl BlockIndex {
         }
     }
 
-    /// The worker's lane for a medium, made on first use.
-    fn lane(&mut self, slot: u32, medium: Medium) -> u32 {
-        let lane = self
-            .lanes
-            .worker(slot)
-            .map_or(NONE, |w| w.lanes[medium as usize]);
-        if lane != NONE {
-            return lane;
+    /// Makes the lanes of a lane's medium on its first use.
+    fn open(&mut self, lane: u32) {
+        let medium = Medium::ALL[lanes::medium_of(lane)];
+        if !self.lanes.is_open(medium) {
+            self.lanes.open(medium);
+            self.reserve_sets();
         }
-        let lane = self.lanes.add(slot, medium);
-        self.reserve_sets();
-        lane
     }
 
     fn reserve_sets(&mut self) {
-        let lanes = self.lanes.items.len().max(self.lanes.workers.len());
-        self.sets.reserve(lanes);
+        let (slots, media) = (self.lanes.workers.len(), self.lanes.media());
+        self.sets.reserve(slots, media);
     }
 
     /// Ends every change.

@@ -2,21 +2,71 @@
 //!
 //! From the deepest known block the runs are climbed to the root. Within a run a lane covers a prefix, so a run says in
 //! one comparison of set ids whether anything changes. Going up, a lane's answer is the shallowest place where its
-//! coverage breaks, which is exact with holes too.
+//! coverage breaks, which is exact with holes too. The same holds for a worker, which covers of a run what the longest of its
+//! lanes does.
 
+use super::lanes::{medium_of, slot_of};
 use super::runs::Run;
 use super::sets::ones;
 use super::{BlockIndex, NONE};
-use crate::ids::SequenceHash;
+use crate::ids::{Medium, SequenceHash};
+
+/// Leading blocks by slot; valid where the member bit is set.
+#[derive(Debug, Default, Clone)]
+struct Leading {
+    depth: Vec<u32>,
+    members: Vec<u64>,
+}
+
+impl Leading {
+    #[inline]
+    fn get(&self, slot: u32) -> u32 {
+        let word = self.members.get(slot as usize / 64).copied().unwrap_or(0);
+        if word >> (slot % 64) & 1 == 1 {
+            self.depth[slot as usize]
+        } else {
+            0
+        }
+    }
+
+    fn reset(&mut self, slots: usize, words: usize) {
+        if self.depth.len() < slots {
+            self.depth.resize(slots, 0);
+        }
+        self.members.clear();
+        self.members.resize(words, 0);
+    }
+
+    #[inline]
+    fn set(&mut self, slot: u32, depth: u32) {
+        self.depth[slot as usize] = depth;
+        self.members[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Goes up into a run that is held in full by `full`, a bitmap word by word, and asked for up to the depth `end`.
+    #[inline]
+    fn climb(&mut self, full: impl Iterator<Item = u64>, end: u32) {
+        let members = self.members.iter_mut();
+        for (at, (members, full)) in members.zip(full).enumerate() {
+            // These hold the run, but not the first block below it.
+            let mut rest = full & !*members;
+            while rest != 0 {
+                self.depth[at * 64 + rest.trailing_zeros() as usize] = end;
+                rest &= rest - 1;
+            }
+            *members = full;
+        }
+    }
+}
 
 /// Answer buffer of [`BlockIndex::overlaps`], reused between calls so that a lookup allocates nothing.
 #[derive(Debug, Default, Clone)]
 pub struct Overlaps {
-    /// Leading blocks by worker slot; valid where the member bit is set.
-    depth: Vec<u32>,
-    members: Vec<u64>,
-    /// The path from the deepest run up, used where a worker holds blocks in several media.
-    path: Vec<u32>,
+    /// In any medium.
+    held: Leading,
+    /// In device memory alone; unused where nothing is anywhere else.
+    confirmed: Leading,
+    several_media: bool,
     version: u64,
     asked: usize,
     known: u32,
@@ -26,21 +76,27 @@ pub struct Overlaps {
 }
 
 impl Overlaps {
-    /// Leading blocks held by the worker in `slot`.
+    /// Leading blocks held by the worker in `slot`, each in any medium.
     #[inline]
     #[must_use]
     pub fn depth(&self, slot: u32) -> u32 {
-        let word = self.members.get(slot as usize / 64).copied().unwrap_or(0);
-        if word >> (slot % 64) & 1 == 1 {
-            self.depth[slot as usize]
+        self.held.get(slot)
+    }
+
+    /// Leading blocks held by the worker in `slot` in device memory, by what its engine said or was recorded as such.
+    #[inline]
+    #[must_use]
+    pub fn confirmed(&self, slot: u32) -> u32 {
+        if self.several_media {
+            self.confirmed.get(slot)
         } else {
-            0
+            self.held.get(slot)
         }
     }
 
     /// Every worker slot that holds at least one leading block, with its depth, in ascending slot order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        ones(&self.members).map(|slot| (slot, self.depth[slot as usize]))
+        ones(&self.held.members).map(|slot| (slot, self.held.depth[slot as usize]))
     }
 
     /// The deepest depth in the answer, 0 if nobody holds block 0.
@@ -54,25 +110,17 @@ impl Overlaps {
         self.version == version && self.asked == asked
     }
 
+    /// Whether this answers a query on the index at `version`.
+    pub(super) fn is_of(&self, version: u64) -> bool {
+        self.version == version
+    }
+
     pub(super) fn unchained(&self) -> bool {
         self.unchained
     }
 
     pub(super) fn known(&self) -> (u32, u32) {
         (self.known, self.block)
-    }
-
-    fn reset(&mut self, slots: usize, words: usize) {
-        if self.depth.len() < slots {
-            self.depth.resize(slots, 0);
-        }
-        self.members.clear();
-        self.members.resize(words, 0);
-    }
-
-    fn set(&mut self, slot: u32, depth: u32) {
-        self.depth[slot as usize] = depth;
-        self.members[slot as usize / 64] |= 1 << (slot % 64);
     }
 }
 
@@ -128,100 +176,76 @@ impl BlockIndex {
         out.asked = asked;
         out.known = known;
         out.block = block;
-        out.reset(
-            self.lanes.items.len().max(self.lanes.workers.len()),
-            self.sets.stride(),
-        );
+        out.several_media = self.sets.several_media();
+        let (slots, words) = (self.lanes.workers.len(), self.sets.words());
+        out.held.reset(slots, words);
+        if out.several_media {
+            out.confirmed.reset(slots, words);
+        }
         if known == 0 {
             return;
         }
-        self.climb(known, block, out);
-        if self.lanes.moved > 0 || self.lanes.several > 0 {
-            self.lanes_to_workers(known, block, out);
+        let run = &self.runs[self.blocks.run(block)];
+        if out.several_media {
+            self.climb(run, known, |run, end| self.climb_media(run, end, out));
+        } else {
+            self.climb(run, known, |run, end| self.climb_device(run, end, out));
         }
     }
 
-    /// Fills `out`, which is empty, by lane.
-    fn climb(&self, known: u32, block: u32, out: &mut Overlaps) {
-        let mut run = &self.runs[self.blocks.run(block)];
-        self.climb_into(run, known, out);
+    /// Calls `enter` for every run from the deepest up where it matters, with the depth up to which it is asked for.
+    #[inline]
+    fn climb(&self, deepest: &Run, known: u32, mut enter: impl FnMut(&Run, u32)) {
+        let mut run = deepest;
+        enter(run, known);
         while run.parent != NONE {
             let above = &self.runs[run.parent];
             if above.full != run.full || above.partial > 0 || run.partial > 0 {
-                self.climb_into(above, above.end(), out);
+                enter(above, above.end());
             }
             run = above;
         }
     }
 
-    /// Extends an answer for what lies below `run` by the run itself, of which the query covers the depths up to `end`.
+    /// Extends an answer for what lies below `run` by the run itself, of which the query covers the depths up to `end`;
+    /// all is in device memory.
     #[inline]
-    fn climb_into(&self, run: &Run, end: u32, out: &mut Overlaps) {
+    fn climb_device(&self, run: &Run, end: u32, out: &mut Overlaps) {
         let full = self.sets.members(run.full);
-        for (at, &word) in full.iter().enumerate() {
-            // These hold the run, but not the first block below it.
-            let mut rest = word & !out.members[at];
-            while rest != 0 {
-                out.depth[at * 64 + rest.trailing_zeros() as usize] = end;
-                rest &= rest - 1;
-            }
-        }
-        out.members.copy_from_slice(full);
+        out.held.climb(full.iter().copied(), end);
         if run.partial > 0 {
-            let entries = run.holders.as_slice().iter();
-            for entry in entries.filter(|e| e.count > 0 && e.count < run.len) {
-                out.set(entry.lane, end.min(run.start + entry.count));
+            for entry in run.partials() {
+                let depth = end.min(run.start + entry.count);
+                out.held.set(slot_of(entry.lane), depth);
             }
         }
     }
 
-    /// Turns an answer by lane into one by worker: held means held in any medium.
-    fn lanes_to_workers(&self, known: u32, block: u32, out: &mut Overlaps) {
-        let by_lane = std::mem::take(&mut out.depth);
-        let lanes = std::mem::take(&mut out.members);
-        let workers = self.lanes.workers.len();
-        out.depth = vec![0; by_lane.len()];
-        out.members = vec![0; workers.div_ceil(64)];
-        for lane in ones(&lanes) {
-            let slot = self.lanes[lane].slot;
-            if self
-                .lanes
-                .worker(slot)
-                .is_some_and(|w| w.only_lane().is_some())
-            {
-                out.set(slot, by_lane[lane as usize]);
-            }
-        }
-        if self.lanes.several == 0 {
+    /// The same where blocks lie in several media: held means held in any.
+    fn climb_media(&self, run: &Run, end: u32, out: &mut Overlaps) {
+        let words = self.sets.words();
+        let full = self.sets.members(run.full);
+        out.confirmed.climb(full[..words].iter().copied(), end);
+        let in_any = |at| full[at..].iter().step_by(words).fold(0, |all, w| all | w);
+        out.held.climb((0..words).map(in_any), end);
+        if run.partial == 0 {
             return;
         }
-        out.path.clear();
-        let mut run = self.blocks.run(block);
-        while run != NONE {
-            out.path.push(run);
-            run = self.runs[run].parent;
-        }
-        for slot in 0..workers as u32 {
-            let Some(worker) = self.lanes.worker(slot).filter(|w| w.lanes().count() > 1) else {
-                continue;
-            };
-            let mut depth = 0;
-            for &run in out.path.iter().rev() {
-                let r = &self.runs[run];
-                let here = r.len.min(known - r.start);
-                let held = worker
-                    .lanes()
-                    .filter_map(|l| r.holders.get(l))
-                    .map(|e| e.count)
-                    .max()
-                    .unwrap_or(0);
-                depth = r.start + held.min(here);
-                if held < here {
-                    break;
-                }
+        let mut longest = NONE;
+        for entry in run.partials() {
+            let slot = slot_of(entry.lane);
+            let depth = end.min(run.start + entry.count);
+            if medium_of(entry.lane) == Medium::Gpu as usize {
+                out.confirmed.set(slot, depth);
             }
-            if depth > 0 {
-                out.set(slot, depth);
+            if slot == longest {
+                // Lanes of a worker are neighbours.
+                let held = &mut out.held.depth[slot as usize];
+                *held = depth.max(*held);
+            } else if out.held.members[slot as usize / 64] >> (slot % 64) & 1 == 0 {
+                // Another of its lanes holds the whole run if the bit is set.
+                out.held.set(slot, depth);
+                longest = slot;
             }
         }
     }

@@ -130,6 +130,13 @@ impl Run {
     pub(super) fn end(&self) -> u32 {
         self.start + self.len
     }
+
+    /// Entries that cover some of the run and not all.
+    #[inline]
+    pub(super) fn partials(&self) -> impl Iterator<Item = &Entry> {
+        let entries = self.holders.as_slice().iter();
+        entries.filter(|e| e.count > 0 && e.count < self.len)
+    }
 }
 
 impl Slot for Run {

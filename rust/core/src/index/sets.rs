@@ -1,5 +1,8 @@
 //! Interned sets of lanes: a run stores four bytes, however many workers hold it.
 //!
+//! A set is a bitmap of slots per medium, for as many media as are in use: the workers that hold something in any medium
+//! are the union of the bitmaps, word by word.
+//!
 //! Sets are found by a Zobrist hash (xor of one random word per member), so adding or taking out a lane costs one map
 //! lookup; the members are compared before a set is shared.
 
@@ -7,6 +10,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::NONE;
+use super::lanes::{MEDIA, medium_of, slot_of};
 
 /// Id of the empty set, which is not counted.
 pub(super) const EMPTY: u32 = 0;
@@ -50,6 +54,8 @@ struct Head {
 /// The interner.
 #[derive(Debug)]
 pub(super) struct LaneSets {
+    /// Words per medium of every set.
+    words: usize,
     /// Words per set.
     stride: usize,
     bits: Vec<u64>,
@@ -69,6 +75,7 @@ impl LaneSets {
             next: NONE,
         };
         Self {
+            words: 1,
             stride: 1,
             bits: vec![0],
             heads: vec![empty],
@@ -78,9 +85,23 @@ impl LaneSets {
         }
     }
 
-    /// Words of every member bitmap.
-    pub(super) fn stride(&self) -> usize {
-        self.stride
+    /// Words of every bitmap of slots.
+    #[inline]
+    pub(super) fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Whether sets tell media apart: with one there is only device memory.
+    #[inline]
+    pub(super) fn several_media(&self) -> bool {
+        self.stride > self.words
+    }
+
+    /// Word and bit of a lane within a set.
+    #[inline]
+    fn place(&self, lane: u32) -> (usize, u64) {
+        let slot = slot_of(lane) as usize;
+        (medium_of(lane) * self.words + slot / 64, 1 << (slot % 64))
     }
 
     /// Sets known, the empty one and forgotten ones included.
@@ -118,23 +139,32 @@ impl LaneSets {
         sets + map
     }
 
-    /// Makes room for lanes `0..lanes`.
-    pub(super) fn reserve(&mut self, lanes: usize) {
-        let stride = lanes.div_ceil(64).max(1);
-        if stride <= self.stride {
+    /// Bytes that room for so many media adds.
+    pub(super) fn growth_by_media(&self, media: usize) -> usize {
+        let more = (media * self.words).saturating_sub(self.stride);
+        self.heads.capacity() * more * size_of::<u64>()
+    }
+
+    /// Makes room for slots `0..slots` in the first `media`.
+    pub(super) fn reserve(&mut self, slots: usize, media: usize) {
+        let words = slots.div_ceil(64).next_power_of_two().max(self.words);
+        let stride = words * media.max(self.stride / self.words);
+        if stride == self.stride {
             return;
         }
-        let stride = stride.next_power_of_two();
         let mut bits = Vec::with_capacity(self.heads.capacity() * stride);
         bits.resize(self.heads.len() * stride, 0);
         for (to, from) in bits.chunks_mut(stride).zip(self.bits.chunks(self.stride)) {
-            to[..from.len()].copy_from_slice(from);
+            for (to, from) in to.chunks_mut(words).zip(from.chunks(self.words)) {
+                to[..from.len()].copy_from_slice(from);
+            }
         }
         self.bits = bits;
+        self.words = words;
         self.stride = stride;
     }
 
-    /// Member bitmap of a set.
+    /// Bitmaps of a set, medium by medium.
     #[inline]
     pub(super) fn members(&self, set: u32) -> &[u64] {
         let at = set as usize * self.stride;
@@ -143,12 +173,14 @@ impl LaneSets {
 
     #[inline]
     pub(super) fn contains(&self, set: u32, lane: u32) -> bool {
-        self.bits[set as usize * self.stride + lane as usize / 64] >> (lane % 64) & 1 == 1
+        let (word, bit) = self.place(lane);
+        self.members(set)[word] & bit != 0
     }
 
-    /// Members of a set, ascending.
+    /// Members of a set, medium by medium.
     pub(super) fn iter(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
-        ones(self.members(set))
+        let media = self.members(set).chunks(self.words).zip(0..);
+        media.flat_map(|(slots, medium)| ones(slots).map(move |slot| slot * MEDIA as u32 + medium))
     }
 
     /// One more reference to a set.
@@ -191,7 +223,7 @@ impl LaneSets {
     /// Turns a reference to `set` into one to the set with `lane` added or, if it is a member, taken out.
     pub(super) fn toggle(&mut self, set: u32, lane: u32) -> u32 {
         let hash = self.heads[set as usize].hash ^ member_hash(lane);
-        let (word, bit) = (lane as usize / 64, 1_u64 << (lane % 64));
+        let (word, bit) = self.place(lane);
         let first = self.by_hash.get(&hash).copied().unwrap_or(NONE);
         let mut at = first;
         while at != NONE {

@@ -1,21 +1,22 @@
 //! The index as bytes and back.
 //!
-//! Little-endian, runs in id order with their hashes and entries, then every lane's order of use as run numbers. Block
+//! Little-endian: workers, runs in id order with their hashes and entries by lane number, then the order of use of every
+//! worker's lanes as run numbers. Block
 //! ids, sets and counters are rebuilt. A restore checks every number before it is used as an index and ends with
 //! `validate`, so bytes that do not describe a sound index are refused, whatever they are. Counters of `IndexStats`
 //! start anew.
 
 use super::blocks::CHUNK;
-use super::lanes::{Lane, Worker};
+use super::lanes::{Worker, lane_of, slot_of};
 use super::recency::NEVER;
 use super::runs::Entry;
 use super::sets::EMPTY;
 use super::table::Key;
 use super::{BlockIndex, Matcher, NONE};
 use crate::error::{Error, Result};
-use crate::ids::{Millis, SequenceHash};
+use crate::ids::{Medium, Millis, SequenceHash};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 fn refuse<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::BadSnapshot(why.into()))
@@ -73,7 +74,6 @@ impl BlockIndex {
             if let Some(worker) = worker {
                 put32(out, worker.generation);
                 put32(out, worker.capacity);
-                worker.lanes.iter().for_each(|lane| put32(out, *lane));
             }
         }
         let mut number = vec![NONE; self.runs.slots()];
@@ -104,20 +104,29 @@ impl BlockIndex {
                 put64(out, record.expires);
             }
         }
-        put32(out, self.lanes.items.len() as u32);
-        for lane in &self.lanes.items {
-            put64(out, lane.clock);
-            let mut listed = Vec::new();
-            let mut record = lane.oldest;
-            while record != NONE {
-                listed.push(number[self.records[record].run as usize]);
-                record = self.records[record].next;
-            }
-            put32(out, listed.len() as u32);
-            for run in listed {
-                put32(out, run);
+        for slot in self.lanes.slots() {
+            for medium in Medium::ALL {
+                self.snapshot_lane(lane_of(slot, medium), &number, out);
             }
         }
+    }
+
+    fn snapshot_lane(&self, lane: u32, number: &[u32], out: &mut Vec<u8>) {
+        let Some(l) = self.lanes.get(lane) else {
+            put64(out, 0);
+            put32(out, 0);
+            return;
+        };
+        put64(out, l.clock);
+        let at = out.len();
+        put32(out, 0);
+        let (mut record, mut listed) = (l.oldest, 0_u32);
+        while record != NONE {
+            put32(out, number[self.records[record].run as usize]);
+            record = self.records[record].next;
+            listed += 1;
+        }
+        out[at..at + 4].copy_from_slice(&listed.to_le_bytes());
     }
 
     /// The index that [`Self::snapshot`] wrote, with times to live moved to the clock that reads `now`.
@@ -168,46 +177,19 @@ impl BlockIndex {
 
     fn restore_workers(&mut self, reader: &mut Reader) -> Result<()> {
         let slots = reader.count(4)?;
-        let mut owners = Vec::new();
-        for slot in 0..slots as u32 {
-            if reader.u32()? == 0 {
-                self.lanes.workers.push(None);
-                continue;
-            }
-            let (generation, capacity) = (reader.u32()?, reader.u32()?);
-            let lanes = [reader.u32()?, reader.u32()?, reader.u32()?];
-            owners.extend(
-                lanes
-                    .iter()
-                    .filter(|lane| **lane != NONE)
-                    .map(|lane| (*lane, slot)),
-            );
-            self.lanes.workers.push(Some(Worker {
-                generation,
-                capacity,
-                lanes,
-                distinct: 0,
-            }));
+        for _ in 0..slots {
+            let worker = match reader.u32()? {
+                0 => None,
+                _ => Some(Worker {
+                    generation: reader.u32()?,
+                    capacity: reader.u32()?,
+                    distinct: 0,
+                }),
+            };
+            self.lanes.workers.push(worker);
         }
-        // Lanes of removed workers leave gaps, so a few more numbers than owners may be in use.
-        let most = slots.saturating_mul(3);
-        let lanes = owners
-            .iter()
-            .map(|(lane, _)| *lane as usize + 1)
-            .max()
-            .unwrap_or(0);
-        if lanes > most {
-            return refuse(format!("lane {} of {slots} workers", lanes - 1));
-        }
-        self.lanes.items = vec![Lane::free(); lanes];
-        for (lane, slot) in owners {
-            if self.lanes[lane].slot != NONE {
-                return refuse(format!("lane {lane} has two owners"));
-            }
-            self.lanes[lane].slot = slot;
-        }
-        self.lanes.recount();
-        self.sets.reserve(lanes.max(slots));
+        self.lanes.open(Medium::Gpu);
+        self.reserve_sets();
         Ok(())
     }
 
@@ -261,14 +243,11 @@ impl BlockIndex {
         for _ in 0..reader.count(24)? {
             let (lane, count) = (reader.u32()?, reader.u32()?);
             let (epoch, expires) = (reader.u64()?, reader.u64()?);
-            let known = self
-                .lanes
-                .items
-                .get(lane as usize)
-                .is_some_and(|l| l.slot != NONE);
+            let known = self.lanes.worker(slot_of(lane)).is_some();
             if !known || count > len || self.entry(run, lane).is_some() {
                 return refuse(format!("run {run} has a bad entry for lane {lane}"));
             }
+            self.open(lane);
             let record = self.records.add(run, lane, NONE);
             self.records[record].epoch = epoch;
             self.records[record].expires = moved(expires);
@@ -347,38 +326,41 @@ impl BlockIndex {
     }
 
     fn restore_lists(&mut self, reader: &mut Reader) -> Result<()> {
-        let lanes = reader.u32()? as usize;
-        // Free lanes at the end are not kept.
-        for lane in 0..lanes as u32 {
-            let clock = reader.u64()?;
-            if clock > u64::MAX / 2 {
-                return refuse(format!("lane {lane} counts {clock} uses"));
+        let slots: Vec<u32> = self.lanes.slots().collect();
+        for slot in slots {
+            for medium in Medium::ALL {
+                self.restore_list(reader, lane_of(slot, medium))?;
             }
-            let listed = reader.count(4)?;
-            if lane as usize >= self.lanes.items.len() {
-                if listed > 0 {
-                    return refuse(format!("lane {lane} has no owner"));
-                }
-                continue;
-            }
+        }
+        Ok(())
+    }
+
+    fn restore_list(&mut self, reader: &mut Reader, lane: u32) -> Result<()> {
+        let clock = reader.u64()?;
+        if clock > u64::MAX / 2 {
+            return refuse(format!("lane {lane} counts {clock} uses"));
+        }
+        let listed = reader.count(4)?;
+        if clock > 0 {
+            self.open(lane);
             self.lanes[lane].clock = clock;
-            for _ in 0..listed {
-                let run = reader.u32()?;
-                let entry = if self.runs.is_live(run) {
-                    self.entry(run, lane)
-                } else {
-                    None
-                };
-                let Some(record) = entry
-                    .map(|e| e.record)
-                    .filter(|r| !self.records[*r].listed())
-                else {
-                    return refuse(format!("lane {lane} lists run {run}"));
-                };
-                let newest = self.lanes[lane].newest;
-                self.records
-                    .link_after(&mut self.lanes[lane], record, newest);
-            }
+        }
+        for _ in 0..listed {
+            let run = reader.u32()?;
+            let entry = if self.runs.is_live(run) {
+                self.entry(run, lane)
+            } else {
+                None
+            };
+            let Some(record) = entry
+                .map(|e| e.record)
+                .filter(|r| !self.records[*r].listed())
+            else {
+                return refuse(format!("lane {lane} lists run {run}"));
+            };
+            let newest = self.lanes[lane].newest;
+            self.records
+                .link_after(&mut self.lanes[lane], record, newest);
         }
         Ok(())
     }
@@ -389,20 +371,19 @@ impl BlockIndex {
             for &entry in run.holders.as_slice() {
                 let whole = run.parent == NONE
                     || self.sets.contains(self.runs[run.parent].full, entry.lane);
-                let lane = &mut self.lanes.items[entry.lane as usize];
+                let lane = &mut self.lanes[entry.lane];
                 lane.count += u64::from(entry.count);
                 lane.holes += u64::from(entry.count > 0 && !whole);
                 // Of a worker's lanes the one that holds most of the run, the first on a tie, counts for it.
-                let slot = lane.slot;
-                let Some(Some(worker)) = self.lanes.workers.get_mut(slot as usize) else {
-                    continue;
-                };
+                let slot = slot_of(entry.lane);
                 let rank = (entry.count, std::cmp::Reverse(entry.lane));
-                let first = worker
-                    .lanes()
-                    .filter_map(|l| run.holders.get(l))
+                let first = Medium::ALL
+                    .into_iter()
+                    .filter_map(|m| run.holders.get(lane_of(slot, m)))
                     .all(|e| (e.count, std::cmp::Reverse(e.lane)) <= rank);
-                worker.distinct += if first { u64::from(entry.count) } else { 0 };
+                if let Some(Some(worker)) = self.lanes.workers.get_mut(slot as usize) {
+                    worker.distinct += if first { u64::from(entry.count) } else { 0 };
+                }
             }
         }
     }

@@ -119,17 +119,19 @@ impl BlockIndex {
                 let kept = &mut self.records[below.record];
                 kept.parent = above.parent;
                 kept.expires = kept.expires.max(above.expires);
-                entries.push(Entry {
-                    count: len + below.count,
-                    ..below
-                });
-                len + below.count
+                let count = if below.count > 0 {
+                    len + below.count
+                } else {
+                    0
+                };
+                entries.push(Entry { count, ..below });
+                count
             } else {
                 self.records[entry.record].run = lower;
                 entries.push(entry);
                 entry.count
             };
-            partial += u32::from(count < whole);
+            partial += u32::from(count > 0 && count < whole);
         }
         self.blocks.set_run(base, len, lower);
         let l = &mut self.runs[lower];
@@ -147,14 +149,12 @@ impl BlockIndex {
     /// Whether one record can stand for a lane's records of a run and its only child.
     fn joinable(&self, entry: Entry, lower: u32) -> bool {
         let above = &self.records[entry.record];
-        if entry.count == 0 {
-            return false;
-        }
         let Some(below) = self.entry(lower, entry.lane) else {
-            return true;
+            return entry.count > 0;
         };
         let record = &self.records[below.record];
-        below.count > 0
+        // Two ghosts are one; a hole is where one of the two is none.
+        (entry.count > 0) == (below.count > 0)
             && (!above.listed() || (record.listed() && above.epoch <= record.epoch))
             && (!self.expiry.used() || above.expires <= record.expires)
     }

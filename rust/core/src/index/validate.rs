@@ -2,9 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::lanes::{lane_of, slot_of};
 use super::runs::Entry;
 use super::{BlockIndex, NONE};
 use crate::error::{Error, Result};
+use crate::ids::Medium;
 
 macro_rules! ensure {
     ($cond:expr, $($why:tt)+) => {
@@ -100,12 +102,10 @@ impl BlockIndex {
             "run {id} counts {} partial entries, has {partial}",
             run.partial
         );
-        let full = entries
-            .iter()
-            .filter(|e| e.count == run.len)
-            .map(|e| e.lane);
+        let whole = entries.iter().filter(|e| e.count == run.len);
+        let full: HashSet<u32> = whole.map(|e| e.lane).collect();
         ensure!(
-            full.eq(self.sets.iter(run.full)),
+            full == self.sets.iter(run.full).collect(),
             "the set of run {id} differs from its entries"
         );
         let longest = entries.iter().map(|e| e.count).max().unwrap_or(0);
@@ -179,7 +179,7 @@ impl BlockIndex {
     fn tally_workers(&self, id: u32, tally: &mut Tally) {
         let mut longest: HashMap<u32, u32> = HashMap::new();
         for entry in self.runs[id].holders.as_slice() {
-            let count = longest.entry(self.lanes[entry.lane].slot).or_default();
+            let count = longest.entry(slot_of(entry.lane)).or_default();
             *count = (*count).max(entry.count);
         }
         for (slot, count) in longest {
@@ -233,16 +233,25 @@ impl BlockIndex {
             "{live} records, {} entries",
             tally.records.len()
         );
-        for (slot, worker) in self.lanes.workers.iter().enumerate() {
-            let Some(worker) = worker else { continue };
-            let distinct = tally.distinct.get(&(slot as u32)).copied().unwrap_or(0);
+        for slot in self.lanes.slots() {
+            let Some(worker) = self.lanes.worker(slot) else {
+                continue;
+            };
+            let distinct = tally.distinct.get(&slot).copied().unwrap_or(0);
             ensure!(
                 worker.distinct == distinct,
                 "worker {slot} counts {} blocks, has {distinct}",
                 worker.distinct
             );
-            for lane in worker.lanes() {
-                let l = &self.lanes[lane];
+            for medium in Medium::ALL {
+                let lane = lane_of(slot, medium);
+                let Some(l) = self.lanes.get(lane) else {
+                    ensure!(
+                        !tally.lane_counts.contains_key(&lane),
+                        "lane {lane} is not there"
+                    );
+                    continue;
+                };
                 let count = tally.lane_counts.get(&lane).copied().unwrap_or(0);
                 let holes = tally.lane_holes.get(&lane).copied().unwrap_or(0);
                 ensure!(
@@ -266,7 +275,7 @@ impl BlockIndex {
 
     fn validate_lists(&self, tally: &Tally) -> Result<()> {
         let mut listed = 0;
-        for (id, lane) in self.lanes.items.iter().enumerate() {
+        for (id, lane) in self.lanes.iter() {
             let (mut record, mut before, mut epoch) = (lane.oldest, NONE, 0);
             while record != NONE {
                 ensure!(
@@ -275,10 +284,7 @@ impl BlockIndex {
                 );
                 let r = &self.records[record];
                 ensure!(r.prev == before, "record {record} is linked wrongly");
-                ensure!(
-                    r.lane == id as u32,
-                    "record {record} is in the list of lane {id}"
-                );
+                ensure!(r.lane == id, "record {record} is in the list of lane {id}");
                 ensure!(
                     r.epoch >= epoch,
                     "record {record} is older than the one before it"

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
-use crate::index::{BlockIndex, IndexStats, Overlaps};
+use crate::index::{BlockIndex, IndexStats, Overlaps, Reach};
 use crate::positional::PositionalIndex;
 
 /// Where the hashes of a lookup come from.
@@ -160,7 +160,7 @@ impl Store {
     pub(crate) fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
         match self {
             Self::Exact(index) => index.blocks_by_medium(worker),
-            Self::Positional(index) => index.block_count(worker).map(|count| [count, 0, 0]),
+            Self::Positional(index) => index.block_count(worker).map(|count| [count, 0, 0, 0]),
         }
     }
 
@@ -223,6 +223,77 @@ impl Store {
         match self {
             Self::Exact(index) => index.validate(),
             Self::Positional(index) => index.validate(),
+        }
+    }
+}
+
+// === workers whose engines say what they hold ===
+
+#[allow(dead_code, reason = "nothing feeds events to the router yet")]
+impl Depths {
+    /// Leading blocks in device memory.
+    pub(crate) fn confirmed(&self, store: &Store, slot: u32) -> u32 {
+        match store {
+            Store::Exact(_) => self.exact.confirmed(slot),
+            Store::Positional(_) => self.of(store, slot),
+        }
+    }
+
+    /// Where the worker in `slot` holds the prompt; speculative blocks count as if they were in device memory.
+    pub(crate) fn media(&self, store: &Store, slot: u32) -> Reach {
+        match store {
+            Store::Exact(index) => index.media(&self.exact, slot),
+            Store::Positional(_) => Reach::on_device(self.of(store, slot)),
+        }
+    }
+
+    /// [`Self::media`] without speculative blocks.
+    pub(crate) fn confirmed_media(&self, store: &Store, slot: u32) -> Reach {
+        match store {
+            Store::Exact(index) => index.confirmed_media(&self.exact, slot),
+            Store::Positional(_) => Reach::on_device(self.of(store, slot)),
+        }
+    }
+}
+
+#[allow(dead_code, reason = "nothing feeds events to the router yet")]
+impl Store {
+    /// What an engine announced, as a chain computed here.
+    pub(crate) fn announce(
+        &mut self,
+        worker: WorkerId,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> Result<u32> {
+        match self {
+            Self::Exact(index) => index.announce(worker, parent, hashes, medium),
+            Self::Positional(_) => Err(Error::Unsupported("KV events")),
+        }
+    }
+
+    /// What is on its way into device memory, from depth `from` on.
+    pub(crate) fn expect(
+        &mut self,
+        worker: WorkerId,
+        hashes: &[SequenceHash],
+        from: u32,
+        hint: Option<&Depths>,
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        match self {
+            Self::Exact(index) => {
+                index.expect(worker, hashes, from, hint.map(|hint| &hint.exact), expires)
+            }
+            Self::Positional(_) => Err(Error::Unsupported("KV events")),
+        }
+    }
+
+    /// Whether the worker holds a block in a medium.
+    pub(crate) fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
+        match self {
+            Self::Exact(index) => index.holds(worker, hash, medium),
+            Self::Positional(_) => false,
         }
     }
 }

@@ -23,7 +23,7 @@ type Pairs = BTreeMap<u64, Pair>;
 #[derive(Debug, Clone)]
 struct Worker {
     capacity: usize,
-    media: [Pairs; 3],
+    media: [Pairs; Medium::ALL.len()],
 }
 
 /// The naive index.

@@ -245,6 +245,22 @@ def test_a_report_above_the_bookings_raises_the_load_while_it_is_fresh() -> None
     assert router.loads() == {"a": 2, "b": 2}
 
 
+def test_a_report_that_was_overtaken_changes_nothing() -> None:
+    router, clock = make(reconcile_grace_s=30)
+    held = [on(router, "a") for _ in range(2)]
+    clock.advance(100)
+    router.update_load("a", running=2, waiting=0)
+    for age in (1.5, 1.0):
+        router.update_load("a", running=0, waiting=0, age_s=age)
+    row = router.stats().workers[0]
+    assert (row.running, row.report_age_s) == (2, 0)
+    assert all(decision.is_open for decision in held)
+    router.update_load("a", running=1, waiting=1)
+    assert router.stats().workers[0].running == 1, "of equal age, the later one"
+    for decision in held:
+        decision.cancel()
+
+
 # --- S10, S13: placements ---
 
 

@@ -496,6 +496,8 @@ class NativeRouter(Generic[_W]):
     ) -> None:
         """Replace what the engine of a worker reports about itself; None means unknown, never zero.
 
+        A report that is older than the one before came late, and changes nothing.
+
         Args:
             worker: The worker or its key.
             running: Requests it computes.

@@ -81,7 +81,7 @@ impl Selector {
     }
 
     /// Replaces the engine report of the worker that the candidates `names` are the ranks of; they share what it counts.
-    /// Bookings that a fresh report shows to be lost are closed. Returns how many.
+    /// Bookings that a fresh report shows to be lost are closed. Returns how many. One older than the last changes nothing.
     ///
     /// # Errors
     /// [`crate::Error::InvalidSetting`].
@@ -93,6 +93,11 @@ impl Selector {
     ) -> Result<usize> {
         report.check()?;
         let ranks: Vec<WorkerId> = names.iter().map(|name| self.find_or_add(name)).collect();
+        let known = ranks.iter().filter_map(|&rank| self.book.load(rank));
+        if known.map(|load| load.report.at).max() > Some(report.at) {
+            // It was overtaken on its way.
+            return Ok(0);
+        }
         let share = report.share(ranks.len());
         for &rank in &ranks {
             self.book.set_report(rank, share)?;

@@ -521,6 +521,28 @@ class Client:
                 decision.on_complete()
 
 
+@pytest.mark.parametrize("policy", ["least-loaded", "cache-aware"])
+def test_threads_that_select_at_once_see_each_others_bookings(policy: str) -> None:
+    router, _ = make(tuple(f"w{n}" for n in range(10)), policy=policy)
+    held: list[Decision[str]] = []
+    together = threading.Barrier(8)
+
+    def select(number: int) -> None:
+        together.wait(60)
+        for n in range(125):
+            first = (125 * number + n) * 1000
+            held.append(router.select_worker(tokens=range(first, first + 64)))
+
+    threads = [threading.Thread(target=select, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert set(router.loads().values()) == {100}, "two that see the same load would pick the same worker"
+    for decision in held:
+        decision.on_complete()
+
+
 def test_eight_threads_leave_nothing_behind() -> None:
     router, _ = make(("a", "b", "c"), policy="cache-aware")
     clients = [Client(router, number) for number in range(8)]

@@ -44,6 +44,22 @@ def test_a_worker_that_held_more_is_lost_between_best_and_selected() -> None:
     assert router.stats().funnel == Funnel(2, 200, 96, 0, 0)
 
 
+BLIND = ["least-loaded", "power-of-two", "round-robin", "random", "rendezvous", "length-bucket"]
+
+
+@pytest.mark.parametrize("policy", BLIND)
+def test_policies_that_ignore_prefixes_still_tell_what_was_held(policy: str) -> None:
+    router = Router(["a", "b"], seed=1, policy=policy)
+    router.select_worker(tokens=range(64), among=["a"]).on_complete(cached_tokens=0)
+    router.select_worker(tokens=range(64), among=["b"]).on_complete(cached_tokens=0)
+    router.select_worker(tokens=range(64)).on_complete(cached_tokens=0)
+    assert router.stats().funnel.best_matched_tokens == 48
+    without = Router(["a", "b"], seed=1, policy=policy, prefill_policy="least-loaded")
+    for _ in range(2):
+        without.select_worker(tokens=range(64), among=["a"]).on_complete(cached_tokens=0)
+    assert (without.stats().funnel.best_matched_tokens, without.stats().index_blocks) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "end",
     [

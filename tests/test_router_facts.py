@@ -36,6 +36,18 @@ def test_a_worker_that_is_added_again_keeps_what_it_holds(hashing: str) -> None:
     assert router.block_count("gpu0") == 2
 
 
+def test_a_worker_that_is_added_again_keeps_its_capacity_unless_told_another() -> None:
+    router = Router(["gpu0"], seed=1)
+    router.learn_worker("gpu0", kv_blocks=8, block_size=16)
+    held = []
+    for options in ({"weight": 2.0}, {"dp_size": 2}, {"kv_blocks": 12}, {}):
+        router.add_worker("gpu0", **options)
+        for tokens in prompts(20):
+            router.select_worker(tokens=tokens).on_complete()
+        held.append(router.block_count("gpu0"))
+    assert held == [8, 16, 12, 12]
+
+
 @pytest.mark.parametrize(("block_size", "kv_blocks", "held"), [(16, 8, 8), (8, 16, 8), (1, 128, 8), (None, 8, 8)])
 def test_capacity_is_counted_in_the_blocks_of_the_engine(block_size: int | None, kv_blocks: int, held: int) -> None:
     router = Router(["gpu0"], seed=1, block_size=16)

@@ -213,7 +213,8 @@ class Router(NativeRouter[W]):
             dp_size: Data-parallel ranks that take requests on their own; decisions then carry `dp_rank`.
             models: Models it serves; none means all. A model named here gets an index of its own.
             gpu: Name of its GPU model, for policies that learn.
-            kv_blocks: Blocks its KV cache holds; otherwise `max_blocks_per_worker`, or what a load source finds out.
+            kv_blocks: Blocks its KV cache holds, until a load source finds out better; None leaves it as it is, first
+                `max_blocks_per_worker`.
             slow_start_s: Seconds its weight takes to rise from a quarter to full.
 
         Raises:

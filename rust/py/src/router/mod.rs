@@ -234,7 +234,7 @@ impl NativeRouter {
                 models.iter().map(pool).collect::<PyResult<_>>()
             })
             .transpose()?;
-        let profile = Profile {
+        let mut profile = Profile {
             role: self::role(role)?,
             pools,
             kv_blocks: kv_blocks
@@ -249,7 +249,7 @@ impl NativeRouter {
             key: Arc::clone(&key),
             dp_size,
             gpu: gpu.map(Into::into),
-            profile: profile.clone(),
+            profile: Profile::default(),
             weight,
             ready: Arc::new(AtomicBool::new(true)),
         };
@@ -264,7 +264,10 @@ impl NativeRouter {
         }
         if let Some(old) = before.seat(&key) {
             seat.ready = Arc::clone(&old.ready);
+            // What a load source found out is told once.
+            profile.kv_blocks = profile.kv_blocks.or(old.profile.kv_blocks);
         }
+        seat.profile = profile.clone();
         self.engine
             .locked(py, |selector| {
                 for gone in old.iter().filter(|name| !names.contains(name)) {

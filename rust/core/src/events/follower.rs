@@ -142,6 +142,10 @@ struct Held {
 
 /// The replay at work.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is true without the others"
+)]
 struct Replay {
     /// The source was told to ask for one and has not said that it is over.
     outstanding: bool,
@@ -161,6 +165,10 @@ struct Replay {
 
 /// The state of one stream.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is true without the others"
+)]
 pub struct Follower {
     settings: FollowerSettings,
     phase: Phase,
@@ -314,11 +322,11 @@ impl Follower {
 
     /// Keeps a live message whose fate is to wait.
     pub fn hold(&mut self, mark: Mark, payload: &[u8]) {
-        let payload = mark.ts.map(|_| Box::from(payload));
-        self.held_bytes += payload.as_ref().map_or(0, |p: &Box<[u8]>| p.len());
+        let bytes = if mark.ts.is_some() { payload.len() } else { 0 };
+        self.held_bytes += bytes;
         let held = Held {
             ts: mark.ts,
-            payload,
+            payload: mark.ts.map(|_| payload.into()),
         };
         if let Some(before) = self.held.insert(mark.seq, held) {
             self.held_bytes -= before.payload.map_or(0, |payload| payload.len());

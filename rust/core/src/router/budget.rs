@@ -7,7 +7,7 @@
 //! Workers have a fixed cost of some hundred bytes per pool, which is counted and cannot be evicted.
 
 use crate::error::{Error, Result};
-use crate::ids::{Millis, SequenceHash, WorkerId};
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::tracker::store::Store;
 
 use super::pool::Pool;
@@ -74,13 +74,48 @@ impl Budget {
         hashes: &[SequenceHash],
         now: Millis,
     ) -> Result<()> {
+        self.grow(pools, at, hashes.len(), |pool| {
+            pool.record(worker, hashes, now)
+        })
+    }
+
+    /// The worker holds what its engine announced, after what must go for it. Returns the blocks it did not hold before.
+    pub fn announce(
+        &mut self,
+        pools: &mut [Pool],
+        at: usize,
+        worker: WorkerId,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> u32 {
+        let mut new = 0;
+        let grown = self.grow(pools, at, hashes.len(), |pool| {
+            let Some(index) = &mut pool.index else {
+                return Ok(true);
+            };
+            new += index.store(worker, parent, hashes, medium)?;
+            Ok(index.cut().is_none())
+        });
+        // A worker that is not in the index holds nothing there.
+        grown.map_or(0, |()| new)
+    }
+
+    /// Writes to pool `at` until `write` says that it was complete, after what must go for that.
+    fn grow(
+        &mut self,
+        pools: &mut [Pool],
+        at: usize,
+        blocks: usize,
+        mut write: impl FnMut(&mut Pool) -> Result<bool>,
+    ) -> Result<()> {
         if self.limit.is_none() {
-            return pools[at].record(worker, hashes, now).map(drop);
+            return write(&mut pools[at]).map(drop);
         }
         self.tick += TICK;
-        let mut left = EVICTED_BESIDE + EVICTED_PER_BLOCK * hashes.len() as u64;
+        let mut left = EVICTED_BESIDE + EVICTED_PER_BLOCK * blocks as u64;
         for round in 0.. {
-            if self.change(&mut pools[at], |pool| pool.record(worker, hashes, now))? {
+            if self.change(&mut pools[at], &mut write)? {
                 break;
             }
             if left == 0 || round == ROUNDS {

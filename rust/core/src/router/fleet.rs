@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::ids::{Millis, WorkerId};
 use crate::registry::WorkerRegistry;
 
+use super::fed::Fed;
 use super::health::Health;
 use super::request::{PoolId, Wanted};
 
@@ -156,6 +157,7 @@ pub(super) struct Member {
     pub health: Health,
     pub ready: bool,
     pub draining: bool,
+    pub fed: Option<Fed>,
     pub profile: Profile,
 }
 
@@ -205,6 +207,7 @@ const VACANT: Member = Member {
     last_seen: 0,
     ready: true,
     draining: false,
+    fed: None,
     profile: Profile {
         role: Role::Both,
         pools: None,

@@ -5,6 +5,7 @@
 //! | `settings` | what a selector and its pools are built from |
 //! | `request` | one request, and the pick that answers it |
 //! | `fleet` | who the workers are, what they serve, whether they take requests now |
+//! | `fed` | workers whose engines say what they hold |
 //! | `health` | which workers failed lately |
 //! | `budget` | the bytes that all block indexes may take together |
 //! | `pool` | what belongs to one model: block index, rules, unproven placements |
@@ -23,6 +24,7 @@
 
 mod batch;
 mod budget;
+mod fed;
 mod fleet;
 mod gather;
 mod health;
@@ -42,6 +44,7 @@ mod unproven;
 mod workers;
 
 pub use batch::BatchTerms;
+pub use fed::Fed;
 pub use fleet::{Offer, Profile, Role, Standing};
 pub use health::Breaker;
 pub use ledger::{Ending, Funnel, Ledger, Lost, Record, ShadowPick, ShadowTally, Usage};

@@ -78,13 +78,12 @@ impl Marks {
             };
         }
         let known = self.recent.iter().find(|known| known.seq == mark.seq);
-        let is_old = match known {
-            Some(known) => same_time(known.ts, mark.ts),
-            None => {
-                let oldest = self.recent.iter().find_map(|known| known.ts);
-                mark.ts
-                    .is_none_or(|ts| oldest.is_some_and(|oldest| ts <= oldest))
-            }
+        let is_old = if let Some(known) = known {
+            same_time(known.ts, mark.ts)
+        } else {
+            let oldest = self.recent.iter().find_map(|known| known.ts);
+            mark.ts
+                .is_none_or(|ts| oldest.is_some_and(|oldest| ts <= oldest))
         };
         if is_old {
             Relation::Known

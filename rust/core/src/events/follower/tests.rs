@@ -26,10 +26,6 @@ const APPLY: Verdict = Verdict {
     clear: None,
     fate: Fate::Apply,
 };
-const HOLD: Verdict = Verdict {
-    clear: None,
-    fate: Fate::Hold,
-};
 const DUPLICATE: Verdict = Verdict {
     clear: None,
     fate: Fate::Duplicate,

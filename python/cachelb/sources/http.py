@@ -134,6 +134,24 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
     return parts, port
 
 
+def shown_key(key: str) -> str:
+    """Return a worker's key for a log line, without a password or query in it.
+
+    Args:
+        key: The key.
+
+    Returns:
+        What may be shown.
+
+    Example:
+        >>> from cachelb.sources.http import shown_key
+        >>> shown_key("http://user:secret@gpu0:8000/v1?token=secret")
+        'http://gpu0:8000/v1'
+    """
+    scheme, sign, rest = key.rpartition("://")
+    return scheme + sign + rest.rpartition("@")[2].partition("?")[0]
+
+
 class ResponseReader:
     r"""Takes the bytes of one response as they come.
 

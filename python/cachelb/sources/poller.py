@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cachelb.sources.http import PageClient, PageError, metrics_address
+from cachelb.sources.http import PageClient, PageError, metrics_address, shown_key
 from cachelb.sources.prometheus_text import read_metrics_page
 from cachelb.sources.throughput import Throughput
 
@@ -158,7 +158,7 @@ class Poller:
             return False
         self._engine = page.engine
         if self._readable is False:
-            _log.info("the metrics page of %s is readable again", _shown(self._key))
+            _log.info("the metrics page of %s is readable again", shown_key(self._key))
         self._readable = True
         self._report(page, sent_s, loop.time())
         return True
@@ -189,7 +189,7 @@ class Poller:
             if self._refused == 1:
                 trace = None if isinstance(error, ValueError) else error
                 _log.warning(
-                    "the router refuses what the engine of %s states: %s", _shown(self._key), error, exc_info=trace
+                    "the router refuses what the engine of %s states: %s", shown_key(self._key), error, exc_info=trace
                 )
 
     def _fail(self, kind: str, detail: str = "") -> None:
@@ -197,7 +197,7 @@ class Poller:
         self._failures += 1
         self._last_error = kind
         if self._readable is not False:
-            _log.warning("the metrics page of %s is not readable: %s", _shown(self._key), detail or kind)
+            _log.warning("the metrics page of %s is not readable: %s", shown_key(self._key), detail or kind)
         self._readable = False
 
 
@@ -215,9 +215,3 @@ def pause_s(interval_s: float, took_s: float, failures: int) -> float:
     if failures == 0:
         return max(interval_s - took_s, took_s)
     return max(interval_s, min(interval_s * 2.0 ** min(failures, _MOST_DOUBLINGS), _LONGEST_BACKOFF_S))
-
-
-def _shown(key: str) -> str:
-    """Return a worker's key for a log line, without a password or query in it."""
-    scheme, sign, rest = key.rpartition("://")
-    return scheme + sign + rest.rpartition("@")[2].partition("?")[0]

@@ -34,10 +34,12 @@ from cachelb.testing.strategies import (
 )
 
 if TYPE_CHECKING:
+    from cachelb.testing.events import EventPublisher
     from cachelb.testing.fleet import FakeFleet, FakeWorker
 
 __all__ = [
     "Best",
+    "EventPublisher",
     "FakeFleet",
     "FakeWorker",
     "Found",
@@ -55,7 +57,11 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import the fleet only when somebody asks: it needs aiohttp."""
+        """Import what needs further packages only when somebody asks."""
+        if name == "EventPublisher":
+            from cachelb.testing.events import EventPublisher
+
+            return EventPublisher
         if name in {"FakeFleet", "FakeWorker"}:
             from cachelb.testing import fleet
 

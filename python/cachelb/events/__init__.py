@@ -1,0 +1,17 @@
+"""KV cache events: what engines say of their own caches, brought to the router.
+
+Example:
+    >>> from cachelb.events import Endpoint, ZmqSource
+    >>> source = ZmqSource(endpoints={"http://gpu0:8000": Endpoint("tcp://gpu0:5557", replay="tcp://gpu0:5657")})
+    >>> source.stats().messages  # router.attach(source) starts it, router.close() stops it
+    0
+"""
+
+from __future__ import annotations
+
+from cachelb.events.endpoints import Endpoint
+from cachelb.events.sink import KvSink
+from cachelb.events.source import ZmqSource
+from cachelb.events.stats import StreamState, StreamStats, ZmqSourceStats
+
+__all__ = ["Endpoint", "KvSink", "StreamState", "StreamStats", "ZmqSource", "ZmqSourceStats"]

@@ -1,0 +1,151 @@
+"""Where a worker's event stream is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+DEFAULT_PORT = 5557
+_PORTS = range(1, 65_536)
+_TCP = re.compile(r"tcp://(?P<host>\[[^\[\]/]+\]|[^:/\[\]]+):(?P<port>\d{1,5})")
+_ANY_HOST = ("*", "0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound by default
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one worker publishes KV cache events.
+
+    Rank r of a worker with data-parallel ranks has both ports r higher, as engines have it.
+
+    Args:
+        address: The event socket: `tcp://host:port` or `ipc:///path`.
+        replay: The replay socket, which answers for batches that were missed; None if the engine has none.
+        bind: The engine connects to `address`, so the source listens there: `tcp://*:5557`. vLLM does so when its
+            endpoint names neither `*` nor `::` and is not `ipc://`. The replay socket is always the engine's own.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: An address is none of these.
+
+    Example:
+        >>> from cachelb.events import Endpoint
+        >>> Endpoint("tcp://gpu0:5557", replay="tcp://gpu0:5657").of_rank(2)
+        Endpoint(address='tcp://gpu0:5559', replay='tcp://gpu0:5659', bind=False)
+    """
+
+    address: str
+    replay: str | None = None
+    bind: bool = False
+
+    def __post_init__(self) -> None:
+        _check_address("address", self.address, any_host=self.bind)
+        if self.replay is not None:
+            _check_address("replay", self.replay, any_host=False)
+        if not isinstance(self.bind, bool):
+            raise TypeError(f"bind must be True or False, got {type(self.bind).__name__}")
+
+    def of_rank(self, rank: int) -> Endpoint:
+        """Return where a data-parallel rank publishes.
+
+        Args:
+            rank: The rank; 0 is this endpoint itself.
+
+        Returns:
+            Its endpoint.
+
+        Raises:
+            ValueError: The addresses have no ports to count up.
+        """
+        if rank == 0:
+            return self
+        return replace(self, address=_of_rank(self.address, rank), replay=self.replay and _of_rank(self.replay, rank))
+
+
+def worker_host(key: str) -> str:
+    """Return the host of a worker, as an address of ZeroMQ has it.
+
+    Args:
+        key: Key of the worker: a URL or `host:port`.
+
+    Returns:
+        Its host; an IPv6 address in brackets.
+
+    Raises:
+        ValueError: The key names no host; the message does not repeat it, as it may hold a password.
+
+    Example:
+        >>> from cachelb.events.endpoints import worker_host
+        >>> worker_host("http://user:secret@gpu0:8000/v1"), worker_host("http://[::1]:8000")
+        ('gpu0', '[::1]')
+    """
+    try:
+        parts = urlsplit(key if "://" in key else f"http://{key}")
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        scheme, host, port = "", None, None
+    if not host or scheme not in ("http", "https") or ("://" not in key and port is None):
+        raise ValueError("its key is no http URL; name its endpoint: ZmqSource(endpoints={key: Endpoint(...)})")
+    return f"[{host}]" if ":" in host else host
+
+
+def default_endpoint(key: str, port: int, replay_port: int | None) -> Endpoint:
+    """Return where engines publish if nothing else is said: a fixed port of the worker's host.
+
+    Args:
+        key: Key of the worker.
+        port: Port of the event socket.
+        replay_port: Port of the replay socket, None if there is none.
+
+    Returns:
+        The endpoint.
+
+    Raises:
+        ValueError: The key names no host.
+
+    Example:
+        >>> from cachelb.events.endpoints import default_endpoint
+        >>> default_endpoint("http://gpu0:8000", 5557, 5657).replay
+        'tcp://gpu0:5657'
+    """
+    host = worker_host(key)
+    return Endpoint(f"tcp://{host}:{port}", None if replay_port is None else f"tcp://{host}:{replay_port}")
+
+
+def check_port(name: str, port: object) -> None:
+    """Refuse what is no TCP port.
+
+    Args:
+        name: Name of the option.
+        port: Its value.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is out of range.
+    """
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise TypeError(f"{name} must be a port number, got {type(port).__name__}")
+    if port not in _PORTS:
+        raise ValueError(f"{name} must be from {_PORTS[0]} to {_PORTS[-1]}, got {port}")
+
+
+def _check_address(name: str, address: object, *, any_host: bool) -> None:
+    if not isinstance(address, str):
+        raise TypeError(f"{name} must be text such as 'tcp://gpu0:5557', got {type(address).__name__}")
+    if address.startswith("ipc://") and len(address) > len("ipc://"):
+        return
+    match = _TCP.fullmatch(address)
+    if match is None or int(match["port"]) not in _PORTS:
+        raise ValueError(f"{name} must be tcp://host:port or ipc:///path, got {address!r}")
+    if match["host"] in _ANY_HOST and not any_host:
+        raise ValueError(f"{name} must name the engine's host, got {address!r}; with bind=True it is where to listen")
+
+
+def _of_rank(address: str, rank: int) -> str:
+    match = _TCP.fullmatch(address)
+    if match is None:
+        raise ValueError(f"rank {rank} has no address: {address!r} has no port to count up; use tcp://")
+    port = int(match["port"]) + rank
+    if port not in _PORTS:
+        raise ValueError(f"rank {rank} has no address: its port would be {port}")
+    return f"tcp://{match['host']}:{port}"

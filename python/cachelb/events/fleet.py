@@ -1,0 +1,219 @@
+"""The streams of a router's workers, as workers come and go."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import zmq
+
+from cachelb.events.endpoints import Endpoint, default_endpoint
+from cachelb.events.stats import StreamStats, ZmqSourceStats
+from cachelb.events.stream import Stream, StreamSettings
+from cachelb.sources.http import shown_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
+
+    from cachelb.events.sink import KvSink
+    from cachelb.events.sockets import Hub
+
+    Where: TypeAlias = tuple[str, int | None]
+
+_log = logging.getLogger("cachelb.events")
+
+_RETRY_S: Final = 1.0
+"""Until a stream that could not be opened is tried again: somebody else has the address, perhaps not for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """What to subscribe to.
+
+    Attributes:
+        stream: How to receive.
+        port: Port of the event socket on a worker's host.
+        replay_port: Port of the replay socket, None if there is none.
+        endpoints: From a worker's key to its endpoint, None for a worker that publishes nothing. A mapping leaves the
+            workers that it does not name to the ports.
+    """
+
+    stream: StreamSettings
+    port: int
+    replay_port: int | None
+    endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None]
+
+    def endpoint(self, key: str) -> Endpoint | None:
+        """Return where a worker publishes.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            Its endpoint, None if it publishes nothing.
+
+        Raises:
+            TypeError: The function of the user returned something else.
+            ValueError: The key names no host, and no endpoint is given.
+        """
+        if callable(self.endpoints):
+            found = self.endpoints(key)
+            if found is not None and not isinstance(found, Endpoint):
+                raise TypeError(f"endpoints() must return an Endpoint or None, got {type(found).__name__}")
+            return found
+        return self.endpoints.get(key) or default_endpoint(key, self.port, self.replay_port)
+
+
+class Fleet:
+    """One stream per worker and rank. Lives in the subscriber's thread; `stats` may be called anywhere.
+
+    Args:
+        settings: What to subscribe to.
+        hub: The thread's sockets.
+        sink: Where events go.
+    """
+
+    def __init__(self, settings: FleetSettings, hub: Hub, sink: KvSink) -> None:
+        self._settings = settings
+        self._hub = hub
+        self._sink = sink
+        self._workers: dict[str, int] = {}
+        self._streams: dict[Where, Stream] = {}
+        self._unopened: dict[Where, float] = {}
+        self._unusable: dict[Where, StreamStats] = {}
+        self._addresses: dict[str, Where] = {}
+        self._past_messages = self._past_malformed = 0
+        self._is_lost = False
+
+    def follow(self, now_s: float) -> None:
+        """Make streams for workers that are new, and end those of workers that are gone.
+
+        Args:
+            now_s: The time.
+        """
+        workers = self._registered()
+        if workers != self._workers:
+            before, self._workers = self._workers, workers
+            for key, ranks in before.items():
+                if workers.get(key) != ranks:
+                    self._remove(key)
+            for key, ranks in workers.items():
+                if before.get(key) != ranks:
+                    self._add(key, ranks, now_s)
+        for where, due_s in list(self._unopened.items()):
+            if due_s <= now_s:
+                self._open(where, now_s)
+
+    def settle(self, now_s: float) -> float | None:
+        """Give up what waits for too long.
+
+        Args:
+            now_s: The time.
+
+        Returns:
+            When there is more to do, None for never.
+        """
+        next_s: float | None = None
+        for stream in self._streams.values():
+            if stream.deadline_s is not None and stream.deadline_s <= now_s:
+                stream.on_time()
+            if stream.deadline_s is not None and (next_s is None or stream.deadline_s < next_s):
+                next_s = stream.deadline_s
+        return next_s
+
+    def close(self) -> None:
+        """End every stream."""
+        for stream in self._streams.values():
+            stream.close()
+
+    def stats(self) -> ZmqSourceStats:
+        """Return the counters."""
+        streams = {where: stream.stats() for where, stream in list(self._streams.items())}
+        return ZmqSourceStats(
+            messages=self._past_messages + sum(stream.messages for stream in streams.values()),
+            malformed=self._past_malformed + sum(stream.malformed for stream in streams.values()),
+            streams={**self._unusable, **streams},
+        )
+
+    def _registered(self) -> dict[str, int]:
+        """Return the workers of the router; those of before if it cannot say."""
+        try:
+            workers = dict(self._sink._kv_workers())
+        except Exception:  # noqa: BLE001 - a router in trouble must not end receiving, and it is logged
+            if not self._is_lost:
+                _log.exception("the router does not name its workers; receiving goes on with the ones known")
+            self._is_lost = True
+            return self._workers
+        self._is_lost = False
+        return workers
+
+    def _add(self, key: str, ranks: int, now_s: float) -> None:
+        """Make the streams of a worker."""
+        try:
+            endpoint = self._settings.endpoint(key)
+        except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are followed all the same
+            reason = str(error) if isinstance(error, ValueError | TypeError) else type(error).__name__
+            self._refuse((key, None), "no endpoint", reason)
+            return
+        if endpoint is None:
+            return
+        for rank in range(ranks):
+            where = (key, None if ranks == 1 else rank)
+            try:
+                of_rank = endpoint.of_rank(rank)
+            except ValueError as error:
+                self._refuse(where, "no endpoint", str(error))
+                continue
+            self._streams[where] = Stream(
+                where, of_rank, self._settings.stream, hub=self._hub, sink=self._sink, shown=_shown(where)
+            )
+            self._open(where, now_s)
+
+    def _open(self, where: Where, now_s: float) -> None:
+        """Open a stream, now or later; two workers at one address would be credited with each other's blocks."""
+        stream = self._streams[where]
+        address = stream.endpoint.address
+        holder = self._addresses.setdefault(address, where)
+        if holder != where:
+            self._put_off(where, now_s, "address taken", f"{_shown(holder)} is there already; give each its endpoint")
+            return
+        try:
+            stream.open()
+        except zmq.ZMQError as error:
+            del self._addresses[address]
+            self._put_off(where, now_s, "not opened", str(error))
+            return
+        if self._unopened.pop(where, None) is not None:
+            _log.info("the event stream of %s at %s is open", _shown(where), address)
+
+    def _put_off(self, where: Where, now_s: float, kind: str, detail: str) -> None:
+        stream = self._streams[where]
+        if where not in self._unopened:
+            _log.error("no event stream of %s at %s: %s", _shown(where), stream.endpoint.address, detail)
+        stream.last_error = kind
+        self._unopened[where] = now_s + _RETRY_S
+
+    def _refuse(self, where: Where, kind: str, detail: str) -> None:
+        _log.error("no event stream of %s: %s", _shown(where), detail)
+        self._unusable[where] = StreamStats(state="unusable", last_error=kind)
+
+    def _remove(self, key: str) -> None:
+        """End the streams of a worker."""
+        for where in [where for where in self._streams if where[0] == key]:
+            stream = self._streams.pop(where)
+            stream.close()
+            gone = stream.stats()
+            self._past_messages += gone.messages
+            self._past_malformed += gone.malformed
+            self._unopened.pop(where, None)
+            if self._addresses.get(stream.endpoint.address) == where:
+                del self._addresses[stream.endpoint.address]
+        for where in [where for where in self._unusable if where[0] == key]:
+            del self._unusable[where]
+
+
+def _shown(where: Where) -> str:
+    key, rank = where
+    return shown_key(key) if rank is None else f"{shown_key(key)} rank {rank}"

@@ -1,0 +1,131 @@
+"""Catching up over the replay socket of an engine."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from cachelb.events.frames import END, replay_request, split_replay
+from cachelb.events.sockets import received
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import zmq
+
+_LARGE_ANSWER: Final = 500
+_MESSAGES_PER_TURN: Final = 256
+
+
+class Progress(Enum):
+    """How a replay goes."""
+
+    RUNNING = auto()
+    COMPLETE = auto()
+    FAILED = auto()
+
+
+class Replay:
+    """One catch-up, of as many requests as it takes.
+
+    An engine sends its whole buffer through a ROUTER socket, which drops what its peer's queue of 1000 messages does
+    not take. So an answer with a hole is asked for again from the hole on, and one that was large enough to have lost
+    its end is followed by another request.
+
+    Args:
+        connect: Makes a socket connected to the engine; each request has one of its own, so that late answers to an
+            earlier request are never taken for its own.
+        close: Closes it.
+        start: The first number wanted.
+        timeout_s: Seconds without a further batch after which it is given up.
+        now_s: The time.
+
+    Attributes:
+        start: The first number wanted.
+        malformed: Answers that could not be read.
+        deadline_s: When `check` has something to do.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], zmq.Socket[bytes]],
+        close: Callable[[zmq.Socket[bytes]], None],
+        start: int,
+        *,
+        timeout_s: float,
+        now_s: float,
+    ) -> None:
+        self.start = start
+        self.malformed = 0
+        self._connect = connect
+        self._close = close
+        self._timeout_s = timeout_s
+        self._next = start
+        self._socket: zmq.Socket[bytes] | None = None
+        self._asked = 0
+        self._answered = 0
+        self.deadline_s = now_s
+        self._ask(now_s)
+
+    def receive(self, deliver: Callable[[int, bytes], None], now_s: float) -> Progress:
+        """Read what has come, up to a limit.
+
+        Args:
+            deliver: Takes number and payload of each batch, in order.
+            now_s: The time.
+
+        Returns:
+            How the replay goes.
+        """
+        if self._socket is None:
+            return Progress.FAILED
+        for frames in received(self._socket, _MESSAGES_PER_TURN):
+            answer = split_replay(frames)
+            if answer is None:
+                self.malformed += 1
+                continue
+            seq, payload = answer
+            if seq == END:
+                if self._answered < _LARGE_ANSWER:
+                    return Progress.COMPLETE
+                self._ask(now_s)
+                return Progress.RUNNING
+            if seq > self._next and self._answered:
+                self._ask(now_s)
+                return Progress.RUNNING
+            if seq >= self._next:
+                self._answered += 1
+                self._next = seq + 1
+                self.deadline_s = now_s + self._timeout_s
+                deliver(seq, payload)
+        return Progress.RUNNING
+
+    def check(self, now_s: float) -> Progress:
+        """Look at the clock.
+
+        Args:
+            now_s: The time.
+
+        Returns:
+            How the replay goes.
+        """
+        if now_s < self.deadline_s:
+            return Progress.RUNNING
+        if not self._answered:
+            return Progress.FAILED
+        self._ask(now_s)  # the end of the answer may have been dropped
+        return Progress.RUNNING
+
+    def end(self) -> None:
+        """Close the socket. Idempotent."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            self._close(socket)
+
+    def _ask(self, now_s: float) -> None:
+        """Send a request over a new socket."""
+        self.end()
+        self._socket = self._connect()
+        self._socket.send_multipart(replay_request(self._next))
+        self._answered = 0
+        self.deadline_s = now_s + self._timeout_s

@@ -1,0 +1,311 @@
+"""The event stream of one worker, or of one rank of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from cachelb.errors import UnknownWorkerError
+from cachelb.events.frames import split_live
+from cachelb.events.replay import Progress, Replay
+from cachelb.events.sockets import received
+from cachelb.events.stats import StreamState, StreamStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cachelb.events.endpoints import Endpoint
+    from cachelb.events.sink import KvSink
+    from cachelb.events.sockets import Hub
+
+_log = logging.getLogger("cachelb.events")
+
+_MESSAGES_PER_TURN: Final = 128
+"""Read from one stream before the others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """How to receive.
+
+    Attributes:
+        topic_filter: What topics begin with.
+        rcvhwm: Messages kept for a stream while nobody reads.
+        replay_timeout_s: Seconds an engine has to answer a replay.
+    """
+
+    topic_filter: bytes
+    rcvhwm: int
+    replay_timeout_s: float
+
+
+class Stream:
+    """Receives one stream and hands it to the sink. Lives in the subscriber's thread; `stats` may be read anywhere.
+
+    Args:
+        where: Key of the worker, and rank, None for a worker without ranks.
+        endpoint: Where the stream is.
+        settings: How to receive.
+        hub: The thread's sockets.
+        sink: Where messages go.
+        shown: Name for log lines.
+
+    Attributes:
+        endpoint: Where the stream is.
+        last_error: What went wrong last.
+    """
+
+    def __init__(
+        self,
+        where: tuple[str, int | None],
+        endpoint: Endpoint,
+        settings: StreamSettings,
+        *,
+        hub: Hub,
+        sink: KvSink,
+        shown: str,
+    ) -> None:
+        self._key, self._rank = where
+        self.endpoint = endpoint
+        self._settings = settings
+        self._hub = hub
+        self._sink = sink
+        self._shown = shown
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._replay: Replay | None = None
+        self._connected = False
+        self._unreachable = False
+        self._replay_failing = False
+        self._messages = self._malformed = self._refused = 0
+        self._connections = self._replays = self._replays_failed = 0
+        self.last_error: str | None = None
+
+    # --- life ---
+
+    def open(self) -> None:
+        """Make the sockets and begin to listen or to connect.
+
+        Raises:
+            zmq.ZMQError: It cannot be done, for example because another process listens there.
+        """
+        hub, settings = self._hub, self._settings
+        self._socket, self._monitor = hub.subscriber(self, settings.topic_filter, settings.rcvhwm)
+        try:
+            if self.endpoint.bind:
+                self._socket.bind(self.endpoint.address)
+            else:
+                self._socket.connect(self.endpoint.address)
+        except zmq.ZMQError:
+            self._close_sockets()
+            raise
+
+    def close(self) -> None:
+        """Close the sockets. Idempotent."""
+        if self._connected:
+            self._on_disconnected()
+        self._close_sockets()
+
+    def stats(self) -> StreamStats:
+        """Return the counters."""
+        return StreamStats(
+            state=self._state(),
+            address=self.endpoint.address,
+            messages=self._messages,
+            malformed=self._malformed,
+            refused=self._refused,
+            connections=self._connections,
+            replays=self._replays,
+            replays_failed=self._replays_failed,
+            last_error=self.last_error,
+        )
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When `on_time` has something to do, None for never."""
+        return None if self._replay is None else self._replay.deadline_s
+
+    # --- events of the loop ---
+
+    def on_readable(self) -> None:
+        """Read from every socket, what tells of connections first."""
+        self._read_monitor()
+        self._read_live(_MESSAGES_PER_TURN)
+        self._settle(lambda replay: replay.receive(self._on_replayed, time.monotonic()))
+
+    def on_time(self) -> None:
+        """Look whether a replay takes too long."""
+        self._settle(lambda replay: replay.check(time.monotonic()))
+
+    def _read_monitor(self) -> None:
+        if self._monitor is None:
+            return
+        for frames in received(self._monitor, _MESSAGES_PER_TURN):
+            event = parse_monitor_message(frames)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._on_connected()
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._read_live(max(self._settings.rcvhwm, _MESSAGES_PER_TURN))  # these were sent before the end
+                if self._connected:
+                    _log.warning("the event stream of %s is interrupted", self._shown)
+                    self._on_disconnected()
+            elif not self._connected:
+                self._on_unreachable("not reachable" if event == zmq.EVENT_CONNECT_RETRIED else "no ZeroMQ there")
+
+    def _read_live(self, limit: int) -> None:
+        if self._socket is None:
+            return
+        for frames in received(self._socket, limit):
+            self._messages += 1
+            message = split_live(frames)
+            if message is None:
+                self._fail_frames()
+                continue
+            if not self._connected:  # bound sockets have many peers, of which one may be gone
+                self._on_connected()
+            self._on_live(*message)
+
+    # --- what the sink hears ---
+
+    def _on_connected(self) -> None:
+        self._connected = True
+        self._unreachable = False
+        self._connections += 1
+        _log.info("the event stream of %s is connected", self._shown)
+        if self._socket is not None:
+            self._socket.get(zmq.EVENTS)  # sends the subscription, which must be there before the replay is asked for
+        try:
+            start = self._sink._kv_connected(self._key, self._rank, self.endpoint.replay is not None)
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+            self._refuse(error)
+        else:
+            self._start_replay(start)
+
+    def _on_disconnected(self) -> None:
+        self._connected = False
+        self._end_replay()
+        try:
+            self._sink._kv_disconnected(self._key, self._rank)
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+            self._refuse(error)
+
+    def _on_live(self, seq: int | None, payload: bytes) -> None:
+        try:
+            _, start = self._sink._kv_live(self._key, self._rank, seq, payload)
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+            self._refuse(error)
+        else:
+            self._start_replay(start)
+
+    def _on_replayed(self, seq: int, payload: bytes) -> None:
+        try:
+            self._sink._kv_replayed(self._key, self._rank, seq, payload)
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+            self._refuse(error)
+
+    def _on_replay_ended(self, *, complete: bool) -> int | None:
+        """Tell that the replay is over; return where the next one begins."""
+        try:
+            return self._sink._kv_replay_ended(self._key, self._rank, complete)
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+            self._refuse(error)
+            return None
+
+    # --- replay ---
+
+    def _start_replay(self, start: int | None) -> None:
+        """Ask for what is missing; the newest request counts, as it knows most."""
+        if start is None:
+            return
+        self._end_replay()
+        address = self.endpoint.replay
+        if address is None:
+            self._on_replay_ended(complete=False)
+            return
+        self._replays += 1
+        try:
+            self._replay = Replay(
+                lambda: self._hub.dealer(self, address),
+                self._hub.close,
+                start,
+                timeout_s=self._settings.replay_timeout_s,
+                now_s=time.monotonic(),
+            )
+        except zmq.ZMQError as error:
+            self._on_replay_failed(str(error))
+
+    def _settle(self, step: Callable[[Replay], Progress]) -> None:
+        """Take a step of the replay, and end it where it ends."""
+        replay = self._replay
+        if replay is None:
+            return
+        try:
+            progress = step(replay)
+        except zmq.ZMQError as error:
+            self._on_replay_failed(str(error))
+            return
+        if progress is Progress.FAILED:
+            self._start_replay(self._on_replay_failed(f"no answer within {self._settings.replay_timeout_s:g} s"))
+        elif progress is Progress.COMPLETE:
+            self._end_replay()
+            self._replay_failing = False
+            self._start_replay(self._on_replay_ended(complete=True))
+
+    def _on_replay_failed(self, why: str) -> int | None:
+        self._end_replay()
+        self._replays_failed += 1
+        self.last_error = "no replay"
+        if not self._replay_failing:
+            _log.warning("%s does not replay its events at %s: %s", self._shown, self.endpoint.replay, why)
+        self._replay_failing = True
+        return self._on_replay_ended(complete=False)
+
+    def _end_replay(self) -> None:
+        replay, self._replay = self._replay, None
+        if replay is not None:
+            self._malformed += replay.malformed
+            replay.end()
+
+    # --- the rest ---
+
+    def _close_sockets(self) -> None:
+        self._end_replay()
+        socket, monitor = self._socket, self._monitor
+        self._socket = self._monitor = None
+        if socket is not None and monitor is not None:
+            socket.disable_monitor()
+            self._hub.close(monitor, socket)
+
+    def _state(self) -> StreamState:
+        if self._socket is None:
+            return "unusable"
+        if self._connected:
+            return "live" if self._replay is None else "replaying"
+        return "disconnected" if self._connections else "connecting"
+
+    def _on_unreachable(self, why: str) -> None:
+        """Say once that there is no connection; it is tried again all the time."""
+        if not self._unreachable:
+            _log.warning("the event stream of %s at %s: %s", self._shown, self.endpoint.address, why)
+        self._unreachable = True
+        self.last_error = why
+
+    def _fail_frames(self) -> None:
+        self._malformed += 1
+        self.last_error = "malformed message"
+        if self._malformed == 1:
+            _log.warning("the event stream of %s has messages that are none of an engine", self._shown)
+
+    def _refuse(self, error: Exception) -> None:
+        """Count what the router did not take. A worker that was removed a moment ago is none of it."""
+        if isinstance(error, UnknownWorkerError):
+            return
+        self._refused += 1
+        self.last_error = type(error).__name__
+        if self._refused == 1:
+            _log.error("the router fails on the event stream of %s", self._shown, exc_info=error)

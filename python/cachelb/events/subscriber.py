@@ -1,0 +1,85 @@
+"""The thread that receives the events of all workers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from cachelb.events.fleet import Fleet
+from cachelb.events.sockets import Hub
+
+if TYPE_CHECKING:
+    from cachelb.events.fleet import FleetSettings
+    from cachelb.events.sink import KvSink
+    from cachelb.events.stats import ZmqSourceStats
+
+_log = logging.getLogger("cachelb.events")
+
+_FOLLOW_S: Final = 0.1
+"""Between two looks at the router's workers."""
+
+_JOIN_S: Final = 5.0
+"""How long `stop` waits for the thread. Nothing in it waits, so only a call of the router can take longer."""
+
+
+class Subscriber:
+    """One life of the source's thread, from start to stop.
+
+    Args:
+        settings: What to subscribe to.
+        sink: Where events go.
+    """
+
+    def __init__(self, settings: FleetSettings, sink: KvSink) -> None:
+        self.pid = os.getpid()
+        self._waker, self._woken = socket.socketpair()
+        self._hub = Hub(self._woken.fileno())
+        self._fleet = Fleet(settings, self._hub, sink)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name="cachelb-kv-events", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, which closes its sockets, and wait for it."""
+        self._stopping = True
+        with contextlib.suppress(OSError):  # the thread has ended by itself
+            self._waker.send(b"\0")
+        self._thread.join(_JOIN_S)
+        if self._thread.is_alive():
+            _log.warning("the event thread is still inside a call of the router; it ends when that returns")
+
+    def stats(self) -> ZmqSourceStats:
+        """Return the counters."""
+        return self._fleet.stats()
+
+    def _work(self) -> None:
+        try:
+            self._receive()
+        except Exception:  # noqa: BLE001 - logged; the router must not wait for a thread that is gone
+            _log.exception("receiving events has ended")
+        finally:
+            self._fleet.close()
+            self._hub.end()
+            self._waker.close()
+            self._woken.close()
+
+    def _receive(self) -> None:
+        """Receive until stopped."""
+        follow_s = time.monotonic()
+        while not self._stopping:
+            now_s = time.monotonic()
+            if now_s >= follow_s:
+                self._fleet.follow(now_s)
+                follow_s = now_s + _FOLLOW_S
+            due_s = self._fleet.settle(now_s)
+            wake_s = follow_s if due_s is None else min(follow_s, due_s)
+            for owner in self._hub.wait(wake_s - time.monotonic()):
+                owner.on_readable()

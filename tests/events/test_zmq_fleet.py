@@ -1,0 +1,282 @@
+"""Event streams of a fleet: workers come and go, ranks have their ports, one thread serves all, nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.models.kv_sink import RecordingSink
+from tests.models.kv_streams import W, connected, nothing_left, publish, receiving, threads
+from tests.models.metrics_server import eventually
+
+import cachelb
+from cachelb.events import Endpoint, ZmqSource
+from cachelb.testing import EventPublisher
+
+if TYPE_CHECKING:
+    from cachelb.events import StreamStats
+
+
+def test_workers_are_followed_as_they_come_and_go() -> None:
+    with EventPublisher() as one, EventPublisher() as two:
+        sink = RecordingSink({"one": 1})
+        with receiving(sink, {"one": one.endpoint, "two": two.endpoint}) as source:
+            sink.wait_for(lambda: "ended True" in sink.of("one").told)
+            publish(one, 1)
+            sink.wait_applied([1], "one")
+            sink.workers["two"] = 1
+            publish(two, 2)
+            sink.wait_applied([2], "two")
+            del sink.workers["one"]
+            one.wait_for(lambda: one.subscribers == 0)
+            eventually(lambda: list(source.stats().streams) == [("two", None)])
+            assert source.stats().messages >= 1, "what a removed worker sent stays counted"
+            publish(two, 3)
+            sink.wait_applied([2, 3], "two")
+            sink.workers["one"] = 1
+            one.wait_for(lambda: one.subscribers == 1)
+
+
+def test_ranks_have_the_ports_after_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as stack:
+        ranks = [stack.enter_context(EventPublisher(dp_rank=rank)) for rank in range(3)]
+        addresses = {f"tcp://gpu0:{6000 + rank}": ranks[rank].endpoint.address for rank in range(3)}
+        addresses |= {f"tcp://gpu0:{7000 + rank}": ranks[rank].endpoint.replay or "" for rank in range(3)}
+        monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", _translated(addresses))
+        sink = RecordingSink({W: 3})
+        with receiving(sink, {}, default_port=6000, replay_port=7000) as source:
+            for rank, publisher in enumerate(ranks):
+                publish(publisher, 10 + rank, 20 + rank)
+            for rank in range(3):
+                sink.wait_applied([10 + rank, 20 + rank], W, rank)
+            assert sorted(source.stats().streams) == [(W, 0), (W, 1), (W, 2)]
+            sink.workers[W] = 2
+            ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
+            eventually(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
+
+
+def _translated(addresses: dict[str, str]) -> object:
+    """Let the ranks' addresses lead to where publishers found free ports."""
+    original = Endpoint.of_rank
+
+    def of_rank(self: Endpoint, rank: int) -> Endpoint:
+        meant = original(self, rank)
+        return Endpoint(addresses[meant.address], addresses[meant.replay or ""])
+
+    return of_rank
+
+
+def test_fifty_workers_share_one_thread() -> None:
+    with contextlib.ExitStack() as stack:
+        publishers = {f"http://gpu{i}:8000": stack.enter_context(EventPublisher()) for i in range(50)}
+        sink = RecordingSink(dict.fromkeys(publishers, 1))
+        before = threads()
+        with receiving(sink, {key: publisher.endpoint for key, publisher in publishers.items()}) as source:
+            assert sorted({*threads()} - {*before}) == ["cachelb-kv-events"]
+            for key, publisher in publishers.items():
+                publish(publisher, 1, 2)
+                sink.wait_applied([1, 2], key)
+                publisher.drop()
+            for publisher in publishers.values():
+                publish(publisher, 3, 4)
+            for key in publishers:
+                sink.wait_applied([1, 2, 3, 4], key)
+            assert len(sink.threads) == 1
+            assert {stream.state for stream in source.stats().streams.values()} <= {"live", "replaying"}
+
+
+def test_stopping_leaves_no_thread_no_socket_and_no_file() -> None:
+    with nothing_left(), EventPublisher() as publisher:
+        with connected(publisher) as (sink, source):
+            publisher.hold_replay()
+            publisher.drop()
+            publish(publisher, 0, 1)
+            publisher.wait_for(lambda: len(publisher.replay_requests) == 2)
+        assert sink.of(W).told[-1] == "disconnected", "the sink must not go on believing what nobody updates"
+        source.stop()
+        assert source.stats().streams == {}
+
+
+def test_a_source_can_be_started_again_and_only_once_at_a_time() -> None:
+    with nothing_left(), EventPublisher() as publisher:
+        source = ZmqSource(endpoints={W: publisher.endpoint})
+        for names in ([1], [1, 2]):
+            publish(publisher, names[-1])
+            sink = RecordingSink({W: 1})
+            source.start(sink)
+            with pytest.raises(RuntimeError, match="one ZmqSource per router"):
+                source.start(sink)
+            sink.wait_applied(list(names), W)
+            source.stop()
+
+
+@pytest.mark.parametrize(
+    ("key", "endpoint", "reason"),
+    [
+        ("unix:///run/engine.sock", None, "its key is no http URL"),
+        ("plain", None, "its key is no http URL"),
+        ("ipc", Endpoint("ipc:///nowhere/at/all", bind=True), "No such file"),
+        ("taken", "same", "is there already"),
+    ],
+    ids=["unix", "no address", "not to be opened", "taken"],
+)
+def test_a_worker_without_a_usable_endpoint_is_named_once_and_stops_nobody(
+    key: str, endpoint: Endpoint | str | None, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EventPublisher() as publisher, caplog.at_level(logging.ERROR):
+        endpoints = {W: publisher.endpoint}
+        if endpoint is not None:
+            endpoints[key] = publisher.endpoint if isinstance(endpoint, str) else endpoint
+        sink = RecordingSink({W: 1, key: 1})
+        with receiving(sink, endpoints) as source:
+            publish(publisher, 1)
+            sink.wait_applied([1], W)
+            bad = source.stats().streams[key, None]
+            assert (bad.state, bad.last_error is None) == ("unusable", False)
+            assert source.stats().streams[W, None].state in {"live", "replaying"}
+            del sink.workers[key]
+            eventually(lambda: list(source.stats().streams) == [(W, None)])
+        assert [reason in record.message for record in caplog.records] == [True]
+
+
+def test_an_ipc_endpoint_has_one_rank_only(caplog: pytest.LogCaptureFixture) -> None:
+    sink = RecordingSink({W: 2})
+    with receiving(sink, {W: Endpoint("ipc:///tmp/nobody-is-here.sock")}) as source:
+        eventually(lambda: len(source.stats().streams) == 2)
+        states = {rank: stream.state for (_, rank), stream in source.stats().streams.items()}
+        assert states == {0: "connecting", 1: "unusable"}
+        assert f"no event stream of {W} rank 1" in caplog.text
+
+
+def test_an_address_that_becomes_free_is_taken() -> None:
+    with EventPublisher() as publisher:
+        sink = RecordingSink({"first": 1, "second": 1})
+        with receiving(sink, dict.fromkeys(sink.workers, publisher.endpoint)) as source:
+            publish(publisher, 1)
+            sink.wait_applied([1], "first")
+            del sink.workers["first"]
+            sink.wait_applied([1], "second")
+            assert _states(source) == {"second": "live"}
+
+
+def _states(source: ZmqSource) -> dict[str, str]:
+    def settled(stream: StreamStats) -> str:
+        return "live" if stream.state == "replaying" else stream.state
+
+    return {key: settled(stream) for (key, _), stream in source.stats().streams.items()}
+
+
+def test_endpoints_may_be_a_function_and_its_errors_are_the_workers_own(caplog: pytest.LogCaptureFixture) -> None:
+    with EventPublisher() as publisher:
+
+        def endpoints(key: str) -> Endpoint | None:
+            if key == "broken":
+                raise LookupError("secret of the function")
+            return publisher.endpoint if key == W else None
+
+        sink = RecordingSink({"broken": 1, "silent": 1, W: 1})
+        source = ZmqSource(endpoints=endpoints)
+        source.start(sink)
+        publish(publisher, 1)
+        sink.wait_applied([1], W)
+        assert sorted(key for key, _ in source.stats().streams) == sorted(["broken", W])
+        source.stop()
+        assert "no event stream of broken: LookupError" in caplog.text
+        assert "secret" not in caplog.text
+
+
+def test_a_router_that_does_not_name_its_workers_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Shy(RecordingSink):
+        shy = False
+
+        def _kv_workers(self) -> list[tuple[str, int]]:
+            if self.shy:
+                raise RuntimeError("not now")
+            return super()._kv_workers()
+
+    with EventPublisher() as publisher:
+        sink = Shy({W: 1})
+        with receiving(sink, {W: publisher.endpoint}):
+            publish(publisher, 1)
+            sink.wait_applied([1], W)
+            sink.shy = True
+            eventually(lambda: "does not name its workers" in caplog.text)
+            publish(publisher, 2)
+            sink.wait_applied([1, 2], W)
+
+
+def test_passwords_in_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    sink = RecordingSink({"http://user:secret@127.0.0.1:9/?token=secret": 1, "ftp://user:secret@host": 1})
+    with caplog.at_level(logging.DEBUG), receiving(sink, {}, default_port=9) as source:
+        eventually(lambda: len(source.stats().streams) == 2)
+        eventually(
+            lambda: (
+                {stream.last_error for stream in source.stats().streams.values()} == {"not reachable", "no endpoint"}
+            )
+        )
+    assert "127.0.0.1" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_has_sockets_of_its_own() -> None:
+    with EventPublisher() as publisher, connected(publisher) as (sink, source):
+        publish(publisher, 1)
+        sink.wait_applied([1], W)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                own = RecordingSink({W: 1})
+                source.start(own)
+                own.wait_applied([1], W)
+                source.stop()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        publish(publisher, 2)
+        sink.wait_applied([1, 2], W)
+        assert source.stats().streams[W, None].connections == 1, "the child did not touch the parent's sockets"
+
+
+def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
+    program = """
+from cachelb.events import ZmqSource
+class Sink:
+    def _kv_workers(self): return []
+source = ZmqSource()
+source.start(Sink())
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
+
+
+def test_without_pyzmq_the_error_names_the_extra() -> None:
+    program = "import sys; sys.modules['zmq'] = None\nfrom cachelb.events import ZmqSource, Endpoint\nZmqSource()"
+    run = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert run.stderr.strip().splitlines()[-1] == (
+        "ModuleNotFoundError: ZmqSource needs pyzmq: pip install 'cachelb[events]'"
+    )
+
+
+def test_a_worker_removed_in_between_is_no_failure() -> None:
+    class Forgetful(RecordingSink):
+        def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+            if seq == 1:
+                raise cachelb.UnknownWorkerError("gone")
+            return super()._kv_live(key, dp_rank, seq, payload)
+
+    with EventPublisher() as publisher:
+        sink = Forgetful({W: 1})
+        with receiving(sink, {W: publisher.endpoint}) as source:
+            publisher.wait_for(lambda: publisher.subscribers == 1)
+            sink.wait_for(lambda: "ended True" in sink.of(W).told)
+            publish(publisher, 0, 1, 2)
+            sink.wait_applied([0, 1, 2], W)
+            assert source.stats().streams[W, None].refused == 0

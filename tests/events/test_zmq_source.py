@@ -1,0 +1,237 @@
+"""The event source over real sockets: what an engine publishes reaches the sink, each batch once and in order."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tests.models.kv_sink import RecordingSink
+from tests.models.kv_streams import W, connected, publish, receiving
+from tests.models.metrics_server import eventually
+
+from cachelb.events import Endpoint
+from cachelb.testing import EventPublisher
+from cachelb.testing.events import cleared, stored
+
+
+@pytest.mark.parametrize("replay_topic", [True, False], ids=["four frames", "three frames"])
+def test_a_late_subscriber_gets_the_history_and_then_what_is_new(*, replay_topic: bool) -> None:
+    with EventPublisher(replay_topic=replay_topic, topic="kv-events@w0@m") as publisher:
+        publish(publisher, 0, 1, 2)
+        with connected(publisher) as (sink, _):
+            publish(publisher, 3, 4)
+            sink.wait_applied([0, 1, 2, 3, 4], W)
+            assert (sink.of(W).asked, sink.of(W).duplicates) == ([0], 0)
+
+
+def test_a_gap_is_filled_in_order_while_later_messages_come() -> None:
+    with EventPublisher() as publisher, connected(publisher) as (sink, source):
+        publish(publisher, 0, 1)
+        sink.wait_applied([0, 1], W)
+        publisher.hold_replay()
+        publisher.drop(2)
+        publish(publisher, 2, 3, 4, 5)
+        publisher.wait_for(lambda: publisher.replay_requests[1:] == [1])
+        publish(publisher, 6)
+        sink.wait_for(lambda: 6 in (sink.of(W).waiting or {}))
+        assert source.stats().streams[W, None].state == "replaying"
+        publisher.release_replay()
+        sink.wait_applied([0, 1, 2, 3, 4, 5, 6], W)
+        assert sink.of(W).asked == [0, 1]
+        stats = source.stats().streams[W, None]
+        assert (stats.replays, stats.replays_failed, stats.malformed, stats.last_error) == (2, 0, 0, None)
+
+
+def test_batches_that_come_live_and_from_a_replay_count_once() -> None:
+    with EventPublisher() as publisher:
+        publish(publisher, 0, 1)
+        publisher.hold_replay()
+        sink = RecordingSink({W: 1})
+        with receiving(sink, {W: publisher.endpoint}):
+            publisher.wait_for(lambda: publisher.subscribers == 1 and publisher.replay_requests)
+            publish(publisher, 2, 3)
+            sink.wait_for(lambda: set(sink.of(W).waiting or {}) == {2, 3})
+            publisher.release_replay()
+            sink.wait_applied([0, 1, 2, 3], W)
+            sink.wait_for(lambda: sink.of(W).duplicates == 2)
+
+
+def test_a_history_longer_than_the_queue_of_a_router_socket_comes_complete() -> None:
+    with EventPublisher() as publisher:
+        publish(publisher, *range(6000))
+        with connected(publisher) as (sink, _):
+            assert sink.of(W).applied == list(range(6000))
+            assert sink.of(W).asked == [0], "asking again for what the engine's socket dropped is not the sink's affair"
+
+
+def test_a_buffer_that_is_too_short_makes_the_stream_begin_anew() -> None:
+    with EventPublisher(buffer_steps=2) as publisher, connected(publisher) as (sink, _):
+        publish(publisher, 0)
+        sink.wait_applied([0], W)
+        publisher.drop(4)
+        publish(publisher, 1, 2, 3, 4, 5)
+        sink.wait_applied([0, "clear", 4, 5], W)
+
+
+def test_a_batch_that_is_lost_for_good_is_missing_in_the_replay_too() -> None:
+    with EventPublisher() as publisher, connected(publisher) as (sink, _):
+        publisher.lose(1)
+        publish(publisher, 0, 1, 2)
+        sink.wait_applied(["clear", 1, 2], W)
+
+
+@pytest.mark.parametrize("replay", [True, False], ids=["no answer", "no replay socket"])
+def test_a_stream_that_cannot_be_replayed_goes_on_behind_the_gap(*, replay: bool) -> None:
+    with EventPublisher(replay=replay) as publisher, connected(publisher, replay_timeout_s=0.05) as (sink, source):
+        publisher.mute_replay()
+        publish(publisher, 0)
+        sink.wait_applied([0], W)
+        publisher.drop()
+        publish(publisher, 1, 2)
+        sink.wait_applied([0, "clear", 2], W)
+        publish(publisher, 3)
+        sink.wait_applied([0, "clear", 2, 3], W)
+        assert sink.of(W).told[-1] == "ended False"
+        stats = source.stats().streams[W, None]
+        assert stats.replays_failed == replay
+        assert stats.last_error == ("no replay" if replay else None)
+
+
+def test_a_silent_replay_is_logged_once_until_it_answers_again(caplog: pytest.LogCaptureFixture) -> None:
+    def warnings() -> int:
+        return sum("does not replay" in record.message for record in caplog.records)
+
+    with EventPublisher() as publisher, connected(publisher, replay_timeout_s=0.05) as (sink, source):
+        ended = 1
+
+        def all_ended() -> bool:
+            return sum(told.startswith("ended") for told in sink.of(W).told) == ended
+
+        publish(publisher, 0)
+        for muted, expected in ((True, 1), (True, 1), (False, 1), (True, 2)):
+            publisher.mute_replay(muted=muted)
+            publisher.drop()
+            publish(publisher, 1, 1)
+            ended += 1
+            sink.wait_for(all_ended)
+            assert warnings() == expected
+        assert source.stats().streams[W, None].replays_failed == 3
+
+
+def test_a_restart_begins_the_stream_anew() -> None:
+    with EventPublisher() as publisher, connected(publisher) as (sink, _):
+        publish(publisher, 0, 1, 2)
+        sink.wait_applied([0, 1, 2], W)
+        publisher.restart()
+        publish(publisher, 10, 11)
+        sink.wait_applied([0, 1, 2, "clear", 10, 11], W)
+        told = ["connected True", "ended True", "disconnected", "connected True", "ended True", "ended True"]
+        sink.wait_for(lambda: (sink.of(W).told, sink.of(W).asked) == (told, [0, 2, 0]))
+
+
+def test_what_was_missed_while_disconnected_is_replayed() -> None:
+    with EventPublisher() as publisher, connected(publisher) as (sink, source):
+        publish(publisher, 0, 1)
+        sink.wait_applied([0, 1], W)
+        publisher.stop()
+        sink.wait_for(lambda: not sink.of(W).connected)
+        assert source.stats().streams[W, None].state == "disconnected"
+        publish(publisher, 2, 3)
+        publisher.start()
+        sink.wait_applied([0, 1, 2, 3], W)
+        assert sink.of(W).asked == [0, 1]
+        assert source.stats().streams[W, None].connections == 2
+        publish(publisher, 4)
+        sink.wait_applied([0, 1, 2, 3, 4], W)
+
+
+def test_an_engine_that_comes_later_is_found() -> None:
+    with EventPublisher() as publisher:
+        publisher.stop()
+        sink = RecordingSink({W: 1})
+        with receiving(sink, {W: publisher.endpoint}) as source:
+            eventually(lambda: source.stats().streams[W, None].last_error == "not reachable")
+            publisher.start()
+            publish(publisher, 0)
+            sink.wait_applied([0], W)
+
+
+def test_an_engine_that_connects_finds_the_source_listening() -> None:
+    with EventPublisher() as other:
+        address = other.endpoint.address
+        other.stop()
+        with EventPublisher(connect=address) as publisher:
+            assert publisher.endpoint.bind
+            publish(publisher, 0, 1)
+            with connected(publisher) as (sink, _):
+                publish(publisher, 2, 3)
+                sink.wait_applied([0, 1, 2, 3], W)
+                publisher.restart()
+                publisher.wait_for(lambda: publisher.subscribers == 1)
+                publish(publisher, 10)
+                sink.wait_applied([0, 1, 2, 3, "clear", 10], W)
+
+
+def test_messages_without_numbers_are_applied_as_they_come() -> None:
+    publisher = EventPublisher(numbered=False, replay=False, dp_rank=None, form="array")
+    with publisher, connected(publisher) as (sink, source):
+        publisher.drop()
+        publish(publisher, 0, 1, 2)
+        sink.wait_applied([1, 2], W)
+        assert source.stats().messages == 2
+
+
+def test_only_topics_with_the_prefix_are_received() -> None:
+    with EventPublisher(topic="kv-events@w0") as wanted, EventPublisher(topic="other") as unwanted:
+        sink = RecordingSink({"a": 1, "b": 1})
+        endpoints = {"a": wanted.endpoint, "b": Endpoint(unwanted.endpoint.address)}
+        with receiving(sink, endpoints, topic_filter="kv-events@") as source:
+            wanted.wait_for(lambda: wanted.subscribers == 1)
+            unwanted.wait_for(lambda: unwanted.subscribers == 1)
+            publish(unwanted, 0)
+            publish(wanted, 0)
+            sink.wait_applied([0], "a")
+            assert source.stats().streams["b", None].messages == 0
+
+
+def test_malformed_messages_between_good_ones_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    with EventPublisher() as publisher, connected(publisher) as (sink, source):
+        publish(publisher, 0)
+        publisher.publish_frames(b"one")
+        publisher.publish_frames(b"topic", b"number", b"payload")
+        publisher.publish_frames(b"topic", b"\xff" * 8, b"payload")
+        publisher.publish_frames(b"1", b"2", b"3", b"secret-frame")
+        publisher.publish_payload(b"\xc1secret-payload")
+        publish(publisher, 2)
+        sink.wait_applied([0, 2], W)
+        assert sink.of(W).unreadable == 1, "what a payload holds is the sink's to judge"
+        stats = source.stats()
+        assert (stats.messages, stats.malformed, stats.streams[W, None].last_error) == (7, 4, "malformed message")
+        assert sum("none of an engine" in record.message for record in caplog.records) == 1
+        assert "secret" not in caplog.text
+
+
+def test_a_sink_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(RecordingSink):
+        def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+            if seq in {1, 2}:
+                raise RuntimeError("broken")
+            return super()._kv_live(key, dp_rank, seq, payload)
+
+    with EventPublisher() as publisher, caplog.at_level(logging.ERROR):
+        sink = Failing({W: 1})
+        with receiving(sink, {W: publisher.endpoint}) as source:
+            publisher.wait_for(lambda: publisher.subscribers == 1)
+            sink.wait_for(lambda: "ended True" in sink.of(W).told)
+            publish(publisher, 0, 1, 2, 3)
+            sink.wait_applied([0, 1, 2, 3], W)
+            assert source.stats().streams[W, None].refused == 2
+    assert [record.message for record in caplog.records] == [f"the router fails on the event stream of {W}"]
+
+
+def test_every_event_shape_arrives_as_it_was_published() -> None:
+    with EventPublisher() as publisher, connected(publisher) as (sink, _):
+        publisher.publish(stored([1, 2], range(32)), stored([2**64 - 1], range(16), parent=2))
+        publisher.publish(cleared(), ts=12.5)
+        sink.wait_for(lambda: sink.of(W).last == 1)
+        assert sink.of(W).applied == [1, 2**64 - 1, "cleared"]

@@ -1,0 +1,73 @@
+"""Publishers, sources and sinks, put together for a test."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from tests.models.kv_sink import RecordingSink
+
+from cachelb.events import Endpoint, ZmqSource
+from cachelb.testing.events import stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cachelb.testing import EventPublisher
+
+W = "http://gpu0:8000"
+
+
+def publish(publisher: EventPublisher, *names: int) -> None:
+    """Publish one batch per name, each with one block of this name."""
+    for name in names:
+        publisher.publish(stored([name], range(16)))
+    publisher.flush()
+
+
+@contextlib.contextmanager
+def receiving(sink: RecordingSink, endpoints: Mapping[str, Endpoint], **options: Any) -> Iterator[ZmqSource]:
+    """Run a source."""
+    source = ZmqSource(endpoints=endpoints, **options)
+    source.start(sink)
+    try:
+        yield source
+    finally:
+        source.stop()
+
+
+@contextlib.contextmanager
+def connected(publisher: EventPublisher, **options: Any) -> Iterator[tuple[RecordingSink, ZmqSource]]:
+    """Follow one worker, from the moment its stream is live and no replay is under way."""
+    sink = RecordingSink({W: 1})
+    with receiving(sink, {W: publisher.endpoint}, **options) as source:
+        publisher.wait_for(lambda: publisher.subscribers == 1)
+        last = "connected False" if publisher.endpoint.replay is None else "ended True"
+        sink.wait_for(lambda: last in sink.of(W).told)
+        yield sink, source
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Fail if threads, sockets or files are left that were not there before."""
+    before = (open_files(), threads())
+    yield
+    gc.collect()
+    left = [each for each in gc.get_objects() if isinstance(each, zmq.Socket | zmq.Context) and not each.closed]
+    assert not left
+    assert (open_files(), threads()) == before
+
+
+def open_files() -> int:
+    """Count the files of this process, where the system tells."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+def threads() -> list[str]:
+    """Name the threads of this process."""
+    return sorted(thread.name for thread in threading.enumerate())

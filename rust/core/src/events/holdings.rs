@@ -13,6 +13,10 @@ pub trait Holdings {
         medium: Medium,
     ) -> u32;
 
+    /// The worker holds `hash`, a block it holds in another medium, in `medium` too; nothing happens if it holds the block
+    /// nowhere. Returns whether it did not hold it there before and does now.
+    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool;
+
     /// The worker no longer holds `hashes` in `medium`. Returns how many of them it held there.
     fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32;
 

@@ -6,6 +6,14 @@
 //! | `decode` | bytes to messages |
 //! | `follower` | the order of a stream's messages: gaps, replays, restarts |
 //! | `holdings` | what an ingester needs of the index |
+//! | `ingest` | applies messages to a worker's holdings |
+//! | `incoming` | one store of blocks with tokens, in a message or parked |
+//! | `space` | the names of one cache group in one medium, and the blocks they stand for |
+//! | `names`, `namespaces`, `table` | what an engine's name stands for, compactly |
+//! | `lane` | how many names refer to an own block |
+//! | `pages` | engine pages smaller than an own block |
+//! | `orphans` | stores whose parent is not known yet |
+//! | `groups` | which cache groups may be indexed |
 //! | `stats` | what became of events and messages |
 //!
 //! Engine hashes are names, never identities: blocks are hashed again from their tokens.
@@ -13,11 +21,22 @@
 mod batch;
 mod decode;
 mod follower;
+mod groups;
 mod holdings;
+mod incoming;
+mod ingest;
+mod lane;
+mod names;
+mod namespaces;
+mod orphans;
+mod pages;
+mod space;
 mod stats;
+mod table;
 
 pub use batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
 pub use decode::{MAX_PAYLOAD, Undecodable, decode};
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use holdings::Holdings;
+pub use ingest::{Ingest, IngestSettings, Refusal};
 pub use stats::{DropReason, EventStats};

@@ -25,11 +25,13 @@ pub enum DropReason {
     Placeholder,
     /// Blocks whose parent did not show up in time, or for which there was no room.
     Orphan,
+    /// A store beyond the number of blocks that are remembered.
+    Full,
 }
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Undecodable,
         Self::UnknownRank,
         Self::UnknownEvent,
@@ -41,6 +43,7 @@ impl DropReason {
         Self::BlockSize,
         Self::Placeholder,
         Self::Orphan,
+        Self::Full,
     ];
 
     /// Name used in the API.
@@ -58,6 +61,7 @@ impl DropReason {
             Self::BlockSize => "block-size",
             Self::Placeholder => "placeholder",
             Self::Orphan => "orphan",
+            Self::Full => "full",
         }
     }
 }

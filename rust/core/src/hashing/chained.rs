@@ -25,19 +25,30 @@ pub fn hash_blocks(
         tokens.len().checked_div(block_size).unwrap_or(0),
         SequenceHash(0),
     );
-    hash_slices(tokens, block_size.max(1), namespace.seed(seed), seed, out);
+    let seeds = Seeds {
+        block: namespace.seed(seed),
+        chain: seed,
+    };
+    hash_slices(None, tokens, block_size.max(1), seeds, out);
+}
+
+/// Seeds of the two kinds of hashes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seeds {
+    pub(super) block: u64,
+    pub(super) chain: u64,
 }
 
 /// The fast path for tokens: every block is hashed where it lies.
 pub(super) fn hash_slices(
+    parent: Option<SequenceHash>,
     tokens: &[u32],
     block_size: usize,
-    block_seed: u64,
-    seed: u64,
+    seeds: Seeds,
     out: &mut [SequenceHash],
 ) {
     let width = block_size * size_of::<u32>();
-    hash_bytes(bytemuck::cast_slice(tokens), width, block_seed, seed, out);
+    hash_bytes(parent, bytemuck::cast_slice(tokens), width, seeds, out);
 }
 
 /// Chained hashes of the full blocks of `width` bytes, at least 1.
@@ -45,25 +56,27 @@ pub(super) fn hash_slices(
 /// Tried: hashing blocks in batches ahead of the chain (45 % slower, the out-of-order window already overlaps both),
 /// one instance per block size and a hand-written XXH3 for 64 and 16 bytes (both within 3 %).
 pub(super) fn hash_bytes(
+    parent: Option<SequenceHash>,
     bytes: &[u8],
     width: usize,
-    block_seed: u64,
-    seed: u64,
+    seeds: Seeds,
     out: &mut [SequenceHash],
 ) {
     let blocks = bytes.chunks_exact(width);
     if width > MID_SIZE_MAX {
         // Deriving the secret once instead of per block: 17.9 against 30.8 ns per block of 64 tokens.
-        let secret = SecretInput::new(const_custom_default_secret(block_seed));
+        let secret = SecretInput::new(const_custom_default_secret(seeds.block));
         chain(
+            parent,
             blocks.map(|block| xxh3_64_with_secret_input(block, &secret)),
-            seed,
+            seeds.chain,
             out,
         );
     } else {
         chain(
-            blocks.map(|block| xxh3_64_with_seed(block, block_seed)),
-            seed,
+            parent,
+            blocks.map(|block| xxh3_64_with_seed(block, seeds.block)),
+            seeds.chain,
             out,
         );
     }
@@ -72,6 +85,7 @@ pub(super) fn hash_bytes(
 /// The general path: windows that overlap or carry multimodal hashes.
 pub(super) fn hash_windows(
     hasher: &Hasher,
+    parent: Option<SequenceHash>,
     tokens: &[u32],
     block_seed: u64,
     mm: &[MmObject],
@@ -83,12 +97,17 @@ pub(super) fn hash_windows(
         window.append_to(&mut content);
         xxh3_64_with_seed(&content, block_seed)
     });
-    chain(blocks, hasher.seed(), out);
+    chain(parent, blocks, hasher.seed(), out);
 }
 
 #[inline]
-fn chain(blocks: impl Iterator<Item = u64>, seed: u64, out: &mut [SequenceHash]) {
-    let mut previous = None;
+fn chain(
+    parent: Option<SequenceHash>,
+    blocks: impl Iterator<Item = u64>,
+    seed: u64,
+    out: &mut [SequenceHash],
+) {
+    let mut previous = parent.map(|hash| hash.0);
     for (block, slot) in blocks.zip(out) {
         let sequence = match previous {
             None => block,

@@ -200,13 +200,45 @@ impl Hasher {
         out: &mut [SequenceHash],
     ) {
         debug_assert_eq!(out.len(), self.block_count(tokens.len()));
+        self.continue_into(None, tokens, namespace, mm, out);
+    }
+
+    /// Replaces the content of `out` with one hash per full block of `tokens`, which follow a prompt whose last block has
+    /// the hash `parent` (`None`: nothing comes before). Objects lie relative to the first of `tokens`.
+    ///
+    /// The hashes are those that the whole prompt has at once. Positions cannot be continued: under
+    /// [`Scheme::Positional`] they count from the first of `tokens`.
+    pub fn hash_after(
+        &self,
+        parent: Option<SequenceHash>,
+        tokens: &[u32],
+        namespace: Namespace,
+        mm: &[MmObject],
+        out: &mut Vec<SequenceHash>,
+    ) {
+        out.resize(self.block_count(tokens.len()), SequenceHash(0));
+        self.continue_into(parent, tokens, namespace, mm, out);
+    }
+
+    fn continue_into(
+        &self,
+        parent: Option<SequenceHash>,
+        tokens: &[u32],
+        namespace: Namespace,
+        mm: &[MmObject],
+        out: &mut [SequenceHash],
+    ) {
         let block_seed = namespace.seed(self.seed);
         match self.scheme {
             Scheme::Chained if mm.is_empty() => {
-                chained::hash_slices(tokens, self.block_size, block_seed, self.seed, out);
+                let seeds = chained::Seeds {
+                    block: block_seed,
+                    chain: self.seed,
+                };
+                chained::hash_slices(parent, tokens, self.block_size, seeds, out);
             }
             Scheme::Chained | Scheme::Eagle => {
-                chained::hash_windows(self, tokens, block_seed, mm, out);
+                chained::hash_windows(self, parent, tokens, block_seed, mm, out);
             }
             Scheme::Positional => positional::hash_windows(self, tokens, block_seed, mm, out),
         }

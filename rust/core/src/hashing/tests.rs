@@ -267,6 +267,45 @@ fn a_buffer_with_old_content_is_replaced() {
 }
 
 proptest! {
+    /// Objects are given whole to the whole prompt, and by their part in it to each piece.
+    #[test]
+    fn a_chain_that_is_continued_equals_the_whole(
+        scheme in prop_oneof![Just(Scheme::Chained), Just(Scheme::Eagle)],
+        block_size in prop_oneof![1_usize..=24, Just(64)],
+        tokens in proptest::collection::vec(any::<u32>(), 0..600),
+        cuts in proptest::collection::vec(0_usize..40, 0..5),
+        objects in proptest::collection::vec((any::<u64>(), 0_usize..600, 0_usize..90), 0..4),
+        salt in prop_oneof![Just(String::new()), "[a-z]{1,5}"],
+    ) {
+        let namespace = Namespace::new(None, Some(&salt));
+        let hasher = Hasher::new(scheme, block_size, DEFAULT_SEED).unwrap();
+        let mm: Vec<MmObject> = objects
+            .iter()
+            .map(|&(hash, start, len)| MmObject { hash, start, len })
+            .collect();
+        let (mut whole, mut piece, mut pieces) = (Vec::new(), Vec::new(), Vec::new());
+        hasher.hash(&tokens, namespace, &mm, &mut whole);
+        let mut from = 0;
+        for blocks in cuts.into_iter().chain([usize::MAX]) {
+            let end = blocks.saturating_mul(block_size).saturating_add(from).min(tokens.len());
+            // A window of the next block's first token belongs to the last block of a piece.
+            let seen = if scheme == Scheme::Eagle { (end + 1).min(tokens.len()) } else { end };
+            let part: Vec<MmObject> = mm
+                .iter()
+                .filter(|object| object.start + object.len > from)
+                .map(|object| MmObject {
+                    hash: object.hash,
+                    start: object.start.saturating_sub(from),
+                    len: object.start + object.len - from.max(object.start),
+                })
+                .collect();
+            hasher.hash_after(pieces.last().copied(), &tokens[from..seen], namespace, &part, &mut piece);
+            from += piece.len() * block_size;
+            pieces.append(&mut piece);
+        }
+        prop_assert_eq!(pieces, whole);
+    }
+
     /// Every length class of XXH3, against the second implementation that never takes a precomputed secret.
     #[test]
     fn any_block_size_equals_the_rule(

@@ -43,7 +43,11 @@ pub fn hash_text_into(
 ) {
     let chunk_seed = xxh3_64_with_seed(CHUNK_TAG, namespace.seed(seed));
     let chain_seed = xxh3_64_with_seed(CHAIN_TAG, seed);
-    chained::hash_bytes(text, chunk_bytes.max(1), chunk_seed, chain_seed, out);
+    let seeds = chained::Seeds {
+        block: chunk_seed,
+        chain: chain_seed,
+    };
+    chained::hash_bytes(None, text, chunk_bytes.max(1), seeds, out);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 /// Measured on a batch of 64 random table lines in a 256 MiB working set: 6 ns a line with the hint, 170 ns without.
 #[inline(always)]
 #[allow(unsafe_code)]
-pub(super) fn prefetch<T>(item: &T) {
+pub(crate) fn prefetch<T>(item: &T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the pointer comes from a live reference, and a prefetch neither reads nor writes memory architecturally.
     unsafe {

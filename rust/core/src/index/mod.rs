@@ -18,7 +18,7 @@ mod blocks;
 mod cover;
 mod evict;
 mod expiry;
-mod hints;
+pub(crate) mod hints;
 mod insert;
 mod lanes;
 mod limit;

@@ -1,0 +1,69 @@
+//! How many names refer to an own block in one medium, counted only once that can be more than one.
+
+use super::table::Table;
+
+/// The references of one medium.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// `None`: every block has one reference.
+    references: Option<Table<u64, u32>>,
+}
+
+impl Lane {
+    pub(super) fn is_counting(&self) -> bool {
+        self.references.is_some()
+    }
+
+    /// Starts counting from the blocks that are referred to, each as often as it is.
+    pub(super) fn count(&mut self, blocks: impl Iterator<Item = u64>) {
+        let mut references = Table::default();
+        for block in blocks {
+            references.change(block, |n| n + 1);
+        }
+        self.references = Some(references);
+    }
+
+    /// A reference more; true if it is the first, as far as is known.
+    #[inline]
+    pub(super) fn acquire(&mut self, block: u64) -> bool {
+        let Some(references) = &mut self.references else {
+            return true;
+        };
+        let mut first = false;
+        references.change(block, |n| {
+            first = n == 0;
+            n + 1
+        });
+        first
+    }
+
+    /// A reference less; true if it was the last.
+    #[inline]
+    pub(super) fn release(&mut self, block: u64) -> bool {
+        let Some(references) = &mut self.references else {
+            return true;
+        };
+        let mut last = true;
+        references.change(block, |n| {
+            last = n <= 1;
+            n.saturating_sub(1)
+        });
+        last
+    }
+
+    /// Nothing is referred to any more.
+    pub(super) fn clear(&mut self) {
+        if let Some(references) = &mut self.references {
+            references.clear();
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.references.as_ref().map_or(0, Table::memory_bytes)
+    }
+
+    /// The references counted, for comparison.
+    pub(super) fn references(&self) -> Option<&Table<u64, u32>> {
+        self.references.as_ref()
+    }
+}

@@ -1,0 +1,125 @@
+//! What an engine calls its blocks: name -> identity, namespace and number of copies.
+
+use super::batch::Name;
+use super::table::{Table, Value};
+use crate::error::Result;
+
+/// Bits of the number of copies.
+const COPY_BITS: u32 = 12;
+const MAX_COPIES: u32 = (1 << COPY_BITS) - 1;
+
+/// Namespaces an entry can tell apart.
+pub(super) const MAX_NAMESPACES: usize = 1 << (32 - COPY_BITS);
+
+/// One named block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, packed(4))]
+pub(super) struct Held {
+    /// What it is, as its space says: a sequence hash, the hash of a page, or a handle.
+    identity: u64,
+    namespace_and_copies: u32,
+}
+
+impl Held {
+    /// The first copy of a block.
+    pub(super) fn first(identity: u64, namespace: u32) -> Self {
+        Self {
+            identity,
+            namespace_and_copies: namespace << COPY_BITS | 1,
+        }
+    }
+
+    pub(super) fn identity(self) -> u64 {
+        self.identity
+    }
+
+    pub(super) fn namespace(self) -> u32 {
+        self.namespace_and_copies >> COPY_BITS
+    }
+
+    pub(super) fn copies(self) -> u32 {
+        self.namespace_and_copies & MAX_COPIES
+    }
+
+    /// One copy more. Beyond 4,095 they are not counted: such a block is given up early, which is the safe side.
+    pub(super) fn more(mut self) -> Self {
+        self.namespace_and_copies += u32::from(self.copies() < MAX_COPIES);
+        self
+    }
+
+    /// One copy less; without copies there is no entry.
+    pub(super) fn less(mut self) -> Self {
+        self.namespace_and_copies -= u32::from(self.copies() > 0);
+        self
+    }
+}
+
+impl Value for Held {
+    const VACANT: Self = Self {
+        identity: 0,
+        namespace_and_copies: 0,
+    };
+
+    #[inline]
+    fn is_vacant(self) -> bool {
+        self.copies() == 0
+    }
+}
+
+/// The names of one space: integers and bytes apart, since most engines use the shorter form.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    ints: Table<u64, Held>,
+    wides: Table<u128, Held>,
+}
+
+impl Names {
+    pub(super) fn len(&self) -> usize {
+        self.ints.len() + self.wides.len()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.ints.memory_bytes() + self.wides.memory_bytes()
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, name: Name) {
+        match name {
+            Name::Int(name) => self.ints.prefetch(name),
+            Name::Wide(name) => self.wides.prefetch(name),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, name: Name) -> Option<Held> {
+        match name {
+            Name::Int(name) => self.ints.get(name),
+            Name::Wide(name) => self.wides.get(name),
+        }
+    }
+
+    /// See [`Table::change`].
+    #[inline]
+    pub(super) fn change(&mut self, name: Name, change: impl FnOnce(Held) -> Held) {
+        match name {
+            Name::Int(name) => self.ints.change(name, change),
+            Name::Wide(name) => self.wides.change(name, change),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ints.clear();
+        self.wides.clear();
+    }
+
+    /// Every entry.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Held> {
+        let ints = self.ints.iter().map(|(_, held)| held);
+        ints.chain(self.wides.iter().map(|(_, held)| held))
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        self.ints.validate()?;
+        self.wides.validate()
+    }
+}

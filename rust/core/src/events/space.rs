@@ -1,0 +1,432 @@
+//! The names of one cache group in one medium, and the own blocks they stand for.
+//!
+//! An engine block is one own block, or several, or a part of one. Which it is, is learned from the first store.
+
+use std::collections::HashMap;
+
+use super::batch::Name;
+use super::lane::Lane;
+use super::names::{Held, Names};
+use super::namespaces::Namespaces;
+use super::pages::{Before, Change, Pages};
+use super::table::Value;
+use crate::error::{Error, Result};
+use crate::hashing::Hasher;
+use crate::ids::{Medium, SequenceHash};
+
+/// How an engine's blocks map to own ones.
+#[derive(Debug)]
+pub(super) enum Form {
+    /// One to one.
+    Same,
+    /// A name covers several own blocks.
+    Wide(Runs),
+    /// An own block needs several names.
+    Pages(Box<Pages>),
+}
+
+/// Own blocks of wide names: runs of equal length.
+#[derive(Debug)]
+pub(super) struct Runs {
+    length: usize,
+    blocks: Vec<u64>,
+    free: Vec<u32>,
+}
+
+impl Runs {
+    fn put(&mut self, run: &[SequenceHash]) -> u64 {
+        let hashes = run.iter().map(|hash| hash.0);
+        if let Some(at) = self.free.pop() {
+            let from = at as usize * self.length;
+            for (slot, hash) in self.blocks[from..].iter_mut().zip(hashes) {
+                *slot = hash;
+            }
+            return u64::from(at);
+        }
+        self.blocks.extend(hashes);
+        (self.blocks.len() / self.length) as u64 - 1
+    }
+
+    fn get(&self, at: u64) -> &[u64] {
+        let from = at as usize * self.length;
+        &self.blocks[from..from + self.length]
+    }
+}
+
+/// The engine's block size as far as a space knows it, and what follows.
+#[derive(Debug)]
+struct Learned {
+    size: u32,
+    form: Form,
+    /// Whether blocks before or after each other came in this size: a single block may be the short end of a prompt.
+    settled: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) group: Option<u32>,
+    pub(super) medium: Medium,
+    names: Names,
+    learned: Option<Learned>,
+    /// Whether blocks are ever removed. Some senders never do.
+    pub(super) has_removals: bool,
+}
+
+/// What ends at a named block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    /// The own block that ends there, if one does.
+    pub(super) block: Option<SequenceHash>,
+    /// The page that ends there, in a space of pages.
+    pub(super) page: Option<u64>,
+    /// Number of the namespace.
+    pub(super) namespace: u32,
+}
+
+impl Space {
+    pub(super) fn new(group: Option<u32>, medium: Medium) -> Self {
+        Self {
+            group,
+            medium,
+            names: Names::default(),
+            learned: None,
+            has_removals: false,
+        }
+    }
+
+    /// Tokens of an engine block.
+    pub(super) fn block_size(&self) -> Option<u32> {
+        self.learned.as_ref().map(|learned| learned.size)
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.learned.as_ref().is_some_and(|l| l.settled)
+    }
+
+    pub(super) fn settle(&mut self) {
+        if let Some(learned) = &mut self.learned {
+            learned.settled = true;
+        }
+    }
+
+    /// Takes `size` for the engine's block size; the space must be empty and the sizes fit.
+    pub(super) fn learn(&mut self, size: u32, hasher: &Hasher) -> Result<()> {
+        let ours = hasher.block_size();
+        let theirs = size as usize;
+        let form = if theirs == ours {
+            Form::Same
+        } else if theirs > ours {
+            Form::Wide(Runs {
+                length: theirs / ours,
+                blocks: Vec::new(),
+                free: Vec::new(),
+            })
+        } else {
+            let pages = Hasher::new(hasher.scheme(), theirs, hasher.seed())?;
+            Form::Pages(Box::new(Pages::new(*hasher, pages)))
+        };
+        self.learned = Some(Learned {
+            size,
+            form,
+            settled: false,
+        });
+        Ok(())
+    }
+
+    /// The form, once learned.
+    pub(super) fn form(&mut self) -> Option<&mut Form> {
+        self.learned.as_mut().map(|learned| &mut learned.form)
+    }
+
+    /// Own blocks per name, at least one.
+    fn width(&self) -> usize {
+        match self.learned.as_ref().map(|learned| &learned.form) {
+            Some(Form::Wide(runs)) => runs.length,
+            _ => 1,
+        }
+    }
+
+    /// Blocks, own or the engine's, whichever are more, that this space remembers.
+    pub(super) fn weight(&self) -> u64 {
+        let kept = match self.learned.as_ref().map(|learned| &learned.form) {
+            Some(Form::Pages(pages)) => pages.len(),
+            _ => 0,
+        };
+        (self.names.len() * self.width()).max(kept) as u64
+    }
+
+    pub(super) fn prefetch(&self, names: &[Name]) {
+        for &name in names {
+            self.names.prefetch(name);
+        }
+    }
+
+    pub(super) fn knows(&self, name: Name) -> bool {
+        self.names.get(name).is_some()
+    }
+
+    /// What ends at a named block.
+    pub(super) fn end(&self, name: Name) -> Option<End> {
+        let held = self.names.get(name)?;
+        let identity = held.identity();
+        let (block, page) = match &self.learned.as_ref()?.form {
+            Form::Same => (Some(SequenceHash(identity)), None),
+            Form::Wide(runs) => (runs.get(identity).last().copied().map(SequenceHash), None),
+            Form::Pages(pages) => (pages.block_ending(identity), Some(identity)),
+        };
+        Some(End {
+            block,
+            page,
+            namespace: held.namespace(),
+        })
+    }
+
+    /// The own blocks of a name and the number of its namespace; none in a space of pages.
+    pub(super) fn blocks_of(&self, name: Name, out: &mut Vec<SequenceHash>) -> Option<u32> {
+        let held = self.names.get(name)?;
+        out.clear();
+        match &self.learned.as_ref()?.form {
+            Form::Same => out.push(SequenceHash(held.identity())),
+            Form::Wide(runs) => {
+                out.extend(runs.get(held.identity()).iter().copied().map(SequenceHash))
+            }
+            Form::Pages(_) => return None,
+        }
+        Some(held.namespace())
+    }
+
+    /// How many of `names` do not stand for their part of `identities` yet.
+    pub(super) fn unknown(&self, names: &[Name], identities: &[SequenceHash]) -> usize {
+        let Some(learned) = &self.learned else {
+            return names.len();
+        };
+        let parts = identities.chunks_exact(self.width());
+        let is_new = |(&name, part): (&Name, &[SequenceHash])| {
+            self.names
+                .get(name)
+                .is_none_or(|held| !same(&learned.form, held, part))
+        };
+        names.iter().zip(parts).filter(|pair| is_new(*pair)).count()
+    }
+
+    /// One copy more of every name. A name that stood for something else is forgotten as that first; own blocks nobody
+    /// refers to any more go to `gone`.
+    pub(super) fn add(
+        &mut self,
+        names: &[Name],
+        identities: &[SequenceHash],
+        namespace: u32,
+        namespaces: &mut Namespaces,
+        lane: &mut Lane,
+        gone: &mut Vec<SequenceHash>,
+    ) {
+        let width = self.width();
+        let Some(learned) = &mut self.learned else {
+            return;
+        };
+        for (&name, part) in names.iter().zip(identities.chunks_exact(width)) {
+            let mut before = Held::VACANT;
+            let form = &mut learned.form;
+            self.names.change(name, |held| {
+                if !held.is_vacant() && same(form, held, part) {
+                    return held.more();
+                }
+                before = held;
+                namespaces.share(namespace);
+                if let Form::Same | Form::Wide(_) = form {
+                    for block in part {
+                        lane.acquire(block.0);
+                    }
+                }
+                let identity = match form {
+                    Form::Wide(runs) => runs.put(part),
+                    Form::Same | Form::Pages(_) => part[0].0,
+                };
+                Held::first(identity, namespace)
+            });
+            if !before.is_vacant() {
+                forget(form, before, namespaces, lane, gone);
+            }
+        }
+    }
+
+    /// One page name more, in a space of pages.
+    #[expect(clippy::too_many_arguments, reason = "a page and what it is of")]
+    pub(super) fn add_page(
+        &mut self,
+        name: Name,
+        page: SequenceHash,
+        before: Before,
+        tokens: &[u32],
+        objects: &[u64],
+        namespace: u32,
+        namespaces: &mut Namespaces,
+    ) {
+        let Some(Form::Pages(pages)) = self.learned.as_mut().map(|learned| &mut learned.form)
+        else {
+            return;
+        };
+        let mut other = Held::VACANT;
+        self.names.change(name, |held| {
+            if !held.is_vacant() && held.identity() == page.0 {
+                return held.more();
+            }
+            other = held;
+            namespaces.share(namespace);
+            pages.acquire(page.0, before, tokens, objects, namespaces.get(namespace));
+            Held::first(page.0, namespace)
+        });
+        if !other.is_vacant() {
+            namespaces.give_back(other.namespace());
+            pages.release(other.identity());
+        }
+    }
+
+    /// One copy less of a name; false if it is unknown.
+    pub(super) fn remove(
+        &mut self,
+        name: Name,
+        namespaces: &mut Namespaces,
+        lane: &mut Lane,
+        gone: &mut Vec<SequenceHash>,
+    ) -> bool {
+        let Some(learned) = &mut self.learned else {
+            return false;
+        };
+        self.has_removals = true;
+        let (mut before, mut after) = (Held::VACANT, Held::VACANT);
+        self.names.change(name, |held| {
+            before = held;
+            after = held.less();
+            after
+        });
+        if before.is_vacant() {
+            return false;
+        }
+        if after.is_vacant() {
+            forget(&mut learned.form, before, namespaces, lane, gone);
+        }
+        true
+    }
+
+    /// The own blocks that became complete or incomplete since the last call; false, and none, unless this is a space of
+    /// pages.
+    pub(super) fn take_changes(&mut self, out: &mut Vec<Change>) -> bool {
+        out.clear();
+        if let Some(Form::Pages(pages)) = self.form() {
+            pages.take_changes(out);
+            return true;
+        }
+        false
+    }
+
+    /// Forgets every name; own blocks nobody refers to any more go to `gone`.
+    pub(super) fn empty(
+        &mut self,
+        namespaces: &mut Namespaces,
+        lane: &mut Lane,
+        gone: &mut Vec<SequenceHash>,
+    ) {
+        if let Some(learned) = &mut self.learned {
+            for held in self.names.iter() {
+                forget(&mut learned.form, held, namespaces, lane, gone);
+            }
+        }
+        self.names.clear();
+    }
+
+    /// Forgets every name and nothing else: what they referred to is gone already.
+    pub(super) fn reset(&mut self) {
+        self.names.clear();
+        match self.form() {
+            Some(Form::Wide(runs)) => {
+                runs.blocks = Vec::new();
+                runs.free = Vec::new();
+            }
+            Some(Form::Pages(pages)) => pages.clear(),
+            Some(Form::Same) | None => {}
+        }
+    }
+
+    /// Own blocks, each as often as something refers to it.
+    pub(super) fn references(&self) -> Vec<u64> {
+        match self.learned.as_ref().map(|learned| &learned.form) {
+            None => Vec::new(),
+            Some(Form::Same) => self.names.iter().map(Held::identity).collect(),
+            Some(Form::Wide(runs)) => {
+                let run = |held: Held| runs.get(held.identity()).iter().copied();
+                self.names.iter().flat_map(run).collect()
+            }
+            Some(Form::Pages(pages)) => pages.complete().collect(),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let form = match self.learned.as_ref().map(|learned| &learned.form) {
+            Some(Form::Wide(runs)) => runs.blocks.capacity() * 8 + runs.free.capacity() * 4,
+            Some(Form::Pages(pages)) => pages.memory_bytes(),
+            _ => 0,
+        };
+        self.names.memory_bytes() + form
+    }
+
+    /// Checks the structure, and adds to the uses of each namespace.
+    pub(super) fn validate(&self, namespaces: &mut HashMap<u32, u32>) -> Result<()> {
+        self.names.validate()?;
+        let mut identities = HashMap::new();
+        for held in self.names.iter() {
+            *namespaces.entry(held.namespace()).or_default() += 1;
+            *identities.entry(held.identity()).or_default() += 1;
+        }
+        match self.learned.as_ref().map(|learned| &learned.form) {
+            None if self.names.len() > 0 => {
+                Err(Error::Invariant("names of blocks of no size".to_owned()))
+            }
+            Some(Form::Wide(runs)) => {
+                let used = runs.blocks.len() / runs.length - runs.free.len();
+                if used == self.names.len() && identities.len() == used {
+                    return Ok(());
+                }
+                Err(Error::Invariant(format!(
+                    "{used} runs for {} names",
+                    self.names.len()
+                )))
+            }
+            Some(Form::Pages(pages)) => pages.validate(&identities),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn same(form: &Form, held: Held, part: &[SequenceHash]) -> bool {
+    match form {
+        // The last block of a run tells what all of them are.
+        Form::Wide(runs) => runs.get(held.identity()).last().copied() == part.last().map(|h| h.0),
+        Form::Same | Form::Pages(_) => part.first().is_some_and(|h| h.0 == held.identity()),
+    }
+}
+
+/// Ends what a forgotten name referred to.
+fn forget(
+    form: &mut Form,
+    held: Held,
+    namespaces: &mut Namespaces,
+    lane: &mut Lane,
+    gone: &mut Vec<SequenceHash>,
+) {
+    namespaces.give_back(held.namespace());
+    let mut release = |block: u64| {
+        if lane.release(block) {
+            gone.push(SequenceHash(block));
+        }
+    };
+    match form {
+        Form::Same => release(held.identity()),
+        Form::Wide(runs) => {
+            runs.get(held.identity()).iter().copied().for_each(release);
+            runs.free.push(held.identity() as u32);
+        }
+        Form::Pages(pages) => pages.release(held.identity()),
+    }
+}

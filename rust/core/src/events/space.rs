@@ -2,6 +2,7 @@
 //!
 //! An engine block is one own block, or several, or a part of one. Which it is, is learned from the first store.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::batch::Name;
@@ -114,17 +115,17 @@ impl Space {
     pub(super) fn learn(&mut self, size: u32, hasher: &Hasher) -> Result<()> {
         let ours = hasher.block_size();
         let theirs = size as usize;
-        let form = if theirs == ours {
-            Form::Same
-        } else if theirs > ours {
-            Form::Wide(Runs {
+        let form = match theirs.cmp(&ours) {
+            Ordering::Equal => Form::Same,
+            Ordering::Greater => Form::Wide(Runs {
                 length: theirs / ours,
                 blocks: Vec::new(),
                 free: Vec::new(),
-            })
-        } else {
-            let pages = Hasher::new(hasher.scheme(), theirs, hasher.seed())?;
-            Form::Pages(Box::new(Pages::new(*hasher, pages)))
+            }),
+            Ordering::Less => {
+                let pages = Hasher::new(hasher.scheme(), theirs, hasher.seed())?;
+                Form::Pages(Box::new(Pages::new(*hasher, pages)))
+            }
         };
         self.learned = Some(Learned {
             size,
@@ -189,7 +190,7 @@ impl Space {
         match &self.learned.as_ref()?.form {
             Form::Same => out.push(SequenceHash(held.identity())),
             Form::Wide(runs) => {
-                out.extend(runs.get(held.identity()).iter().copied().map(SequenceHash))
+                out.extend(runs.get(held.identity()).iter().copied().map(SequenceHash));
             }
             Form::Pages(_) => return None,
         }

@@ -113,6 +113,24 @@ impl BlockIndex {
         self.store_chain(worker, parent, hashes, medium, None, false)
     }
 
+    /// Stores `hash`, a block the worker holds in a medium that engines announce, in `medium` too, behind the block it is
+    /// behind there. Returns whether it is newly held; false for a block that the worker holds nowhere.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn spread(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> Result<bool> {
+        let mut media = Medium::ANNOUNCED.into_iter();
+        let held = media.any(|medium| self.holds(worker, hash, medium));
+        let known = self.table.find(hash, &self.blocks).filter(|_| held);
+        let Some(block) = known else {
+            return self.worker(worker).map(|_| false);
+        };
+        let before = self.block_before(block);
+        let parent = (before != NONE).then(|| self.blocks.hash(before));
+        let stored = self.store_chain(worker, parent, &[hash], medium, None, false);
+        Ok(stored? > 0)
+    }
+
     fn store_chain(
         &mut self,
         worker: WorkerId,

@@ -140,8 +140,8 @@ impl Ingest {
             });
         }
         // Offloaded blocks may follow ones that never left the device.
-        let elsewhere = self.spaces.iter().filter_map(|space| space.end(parent));
-        let (end, block) = elsewhere.filter_map(|end| Some((end, end.block?))).next()?;
+        let mut elsewhere = self.spaces.iter().filter_map(|space| space.end(parent));
+        let (end, block) = elsewhere.find_map(|end| Some((end, end.block?)))?;
         Some(Base {
             chain: Some(block),
             before: Before::Block(Some(block)),

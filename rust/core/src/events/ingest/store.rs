@@ -6,7 +6,7 @@ use super::super::batch::{Batch, Name, Store};
 use super::super::holdings::Holdings;
 use super::super::incoming::Incoming;
 use super::super::pages::{Before, Change};
-use super::super::space::Form;
+use super::super::space::{Form, Space};
 use super::super::stats::DropReason;
 use super::place::Base;
 use super::{Ingest, Refusal};
@@ -319,7 +319,7 @@ impl Ingest {
         let Some(at) = self.space_at(store.group, store.medium) else {
             return false;
         };
-        let weight = self.spaces.iter().map(|s| s.weight()).sum::<u64>();
+        let weight = self.weight();
         let space = &mut self.spaces[at];
         let learned = space.block_size();
         if learned.is_some_and(|learned| learned != size)
@@ -355,18 +355,22 @@ impl Ingest {
     ) -> Result<(), DropReason> {
         let own = store.tokens.len() / self.settings.hasher.block_size();
         let more = own.max(store.names.len()) as u64;
-        let weight = |ingest: &Self| ingest.spaces.iter().map(|s| s.weight()).sum::<u64>();
-        if weight(self) + more <= self.settings.max_blocks {
+        if self.weight() + more <= self.settings.max_blocks {
             return Ok(());
         }
         // A sender that never says what went would fill it for good.
         if !self.spaces[at].has_removals && store.parent.is_none() {
             self.empty_space(at, to);
-            if weight(self) + more <= self.settings.max_blocks {
+            if self.weight() + more <= self.settings.max_blocks {
                 return Ok(());
             }
         }
         Err(DropReason::Full)
+    }
+
+    /// Blocks remembered, the engine's or own ones, whichever are more.
+    fn weight(&self) -> u64 {
+        self.spaces.iter().map(Space::weight).sum()
     }
 
     /// Forgets the names of a space.

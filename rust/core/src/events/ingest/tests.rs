@@ -174,6 +174,10 @@ impl Bench {
     }
 
     /// Applies a message and checks that everything still adds up.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a message is built where it is heard"
+    )]
     pub(super) fn hear(&mut self, says: Says) -> u32 {
         let applied = self.ingest.apply(&says.0, self.now, &mut self.to);
         self.ingest.validate(&self.to).unwrap();

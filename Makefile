@@ -79,7 +79,6 @@ $(VENV)/.group-%: pyproject.toml $(VENV)/.created
 
 $(ENGINE_VENV)/.installed: tests/engine/install.py | $(VENV)/.created
 	$(BIN)/python tests/engine/install.py $(ENGINE_VENV)
-	touch $@
 
 $(VENV)/.built: pyproject.toml $(RUST_SOURCES) $(VENV)/.created
 	$(BIN)/pip install --quiet --no-build-isolation --config-settings build-args=--locked --editable '.[cli,events,otel,prometheus,traces,testing,yaml]'

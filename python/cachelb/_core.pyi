@@ -22,6 +22,7 @@ __all__ = [
     "NativePolicy",
     "NativeRouter",
     "RequestView",
+    "decode_kv_events",
     "hash_blocks",
     "hash_text",
 ]
@@ -585,6 +586,42 @@ class Namespace:
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+
+def decode_kv_events(payload: Buffer, /) -> tuple[float, int | None, list[dict[str, Any]]]:
+    """Decode a message in which an engine tells what became of its KV cache.
+
+    Messages of all versions of vLLM, of SGLang and of TensorRT-LLM come out in one form. An event is a dict with a
+    `type`:
+
+    * `BlockStored`: `block_hashes`, `parent_block_hash` (None at the start of a prompt), `token_ids`, `block_size`,
+      `medium`, `lora_name` (`lora_id=7` from an engine that only numbers its adapters), `cache_salt` (of a store at
+      the start of a prompt), `extras` (pairs of a block's position and the hash of an image, or of anything else, that
+      the block is made of beside its tokens), `group_idx` and `attention` ("full" for a group that attends to the whole
+      prefix, "partial" for any other).
+    * `BlockRemoved`: `block_hashes`, `medium`, `group_idx`.
+    * `AllBlocksCleared`.
+    * `Unknown` and `Malformed`, behind the others: the `count` of events that were passed over, because nobody knows
+      their type or because a value makes no sense.
+
+    A hash is an int from 0 to 2^64 - 1 (a signed one by its bits), or the hex digits of the XXH3-128 of one given as
+    bytes. A medium is "gpu", "cpu", "disk", "shared" for a pool that workers share, or "unknown". What an event does not
+    say is None.
+
+    Args:
+        payload: The last frame of a message: a msgpack array of time, events and perhaps rank.
+
+    Returns:
+        Wall-clock seconds at which the engine made the message, its data-parallel rank if it says one, and the events.
+
+    Raises:
+        TypeError: `payload` is not bytes.
+        ValueError: It is not well-formed msgpack, or no batch of events; the message says what is wrong and where.
+
+    Example:
+        >>> from cachelb import _core
+        >>> _core.decode_kv_events(bytes.fromhex("93cb3ff800000000000091 92ac426c6f636b52656d6f766564 9107 00"))
+        (1.5, 0, [{'type': 'BlockRemoved', 'block_hashes': [7], 'medium': None, 'group_idx': None}])
+    """
 
 def hash_blocks(
     tokens: Tokens,

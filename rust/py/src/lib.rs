@@ -7,6 +7,7 @@ mod custom;
 mod decision;
 mod engine;
 mod error;
+mod events;
 mod explain;
 mod hashing;
 mod index;
@@ -27,6 +28,8 @@ mod _core {
     use crate::custom::{FleetView, RequestView};
     #[pymodule_export]
     use crate::decision::Decision;
+    #[pymodule_export]
+    use crate::events::decode_kv_events;
     #[pymodule_export]
     use crate::hashing::{Namespace, hash_blocks, hash_text};
     #[pymodule_export]

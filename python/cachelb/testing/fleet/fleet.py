@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from cachelb.events import Endpoint
+
 
 class FakeFleet:
     """Engine replicas that speak HTTP on loopback as vLLM and SGLang do, to test gateways with.
@@ -53,6 +55,8 @@ class FakeFleet:
         stream_interval: Tokens per event of a stream after the first, as vLLM's option of this name; more make
             streams cheaper.
         remember: Requests a worker remembers for `FakeWorker.requests`.
+        kv_events: Publish the changes of the prefix caches as vLLM does: `kv_endpoint` tells where, `FakeWorker.events`
+            is the publisher. Needs pyzmq and msgpack.
 
     Raises:
         TypeError: ``models`` is one string.
@@ -91,6 +95,7 @@ class FakeFleet:
         default_max_tokens: int = 16,
         stream_interval: int = 1,
         remember: int = 64,
+        kv_events: bool = False,
     ) -> None:
         if workers < 0:
             raise ValueError(f"workers is {workers}, it must be at least 0")
@@ -109,6 +114,7 @@ class FakeFleet:
             default_max_tokens=default_max_tokens,
             stream_interval=stream_interval,
             remember=remember,
+            kv_events=kv_events,
         )
         self._shared = Shared()
         self._workers: list[FakeWorker] = []
@@ -154,7 +160,7 @@ class FakeFleet:
         finally:
             self._thread.stop()
             for replica in self._replicas.values():
-                replica.address.release()
+                replica.give_back()
             self._replicas.clear()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -171,6 +177,18 @@ class FakeFleet:
     def urls(self) -> list[str]:
         """Their addresses."""
         return [worker.url for worker in self._workers]
+
+    def kv_endpoint(self, url: str) -> Endpoint | None:
+        """Return where a worker publishes KV cache events: `ZmqSource(endpoints=fleet.kv_endpoint)`.
+
+        Args:
+            url: Address of the worker.
+
+        Returns:
+            The endpoint, None if there is no such worker or it publishes none.
+        """
+        worker = next((worker for worker in self._workers if worker.url == url), None)
+        return None if worker is None or worker.events is None else worker.events.endpoint
 
     def add_worker(self, **changes: Any) -> FakeWorker:  # noqa: ANN401 - the options of this class, of many types
         """Add a worker and start it.
@@ -211,7 +229,7 @@ class FakeFleet:
         removed = self._find(worker)
         removed.stop()
         self._workers.remove(removed)
-        self._replicas.pop(removed).address.release()
+        self._replicas.pop(removed).give_back()
         return removed
 
     def stop_worker(self, worker: int | FakeWorker) -> None:

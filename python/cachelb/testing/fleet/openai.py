@@ -135,7 +135,7 @@ def parse_call(body: dict[str, Any], options: WorkerOptions, *, chat: bool) -> C
         raise RejectedError("cache_salt must be a string")
     namespace = Namespace(lora, salt=salt) if lora or salt else None
     return Call(
-        Job(tokens, max_tokens, namespace),
+        Job(tokens, max_tokens, namespace, salt or None),
         chat,
         tokenized,
         model,

@@ -31,6 +31,7 @@ class WorkerOptions:
     default_max_tokens: int
     stream_interval: int
     remember: int
+    kv_events: bool
 
     def __post_init__(self) -> None:
         """Check every field."""

@@ -11,6 +11,7 @@ from cachelb.testing.fleet.openai import DEFAULT_MODEL
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cachelb.testing.events import EventPublisher
     from cachelb.testing.fleet.engine import Engine
     from cachelb.testing.fleet.options import WorkerOptions
 
@@ -101,6 +102,24 @@ def models_page(options: WorkerOptions) -> bytes:
         for name in options.models or (DEFAULT_MODEL,)
     ]
     return json.dumps({"object": "list", "data": entries}).encode()
+
+
+def event_sources_page(events: EventPublisher | None) -> bytes:
+    """Write where KV cache events are published, as vLLM's `/kv_event_sources` does.
+
+    Args:
+        events: The publisher of the only rank.
+
+    Returns:
+        JSON; an engine names the addresses it listens at, which may be those of any host.
+    """
+    if events is None:
+        return b"{}"
+    any_host = [
+        address and address.replace("127.0.0.1", "*") for address in (events.endpoint.address, events.endpoint.replay)
+    ]
+    source = {"endpoint": any_host[0], "replay_endpoint": any_host[1], "topic": "", "buffer_steps": 10_000}
+    return json.dumps({"0": source}).encode()
 
 
 def load_report(engine: Engine, form: str) -> str | None:

@@ -7,7 +7,7 @@ import json
 from collections import deque
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -16,7 +16,7 @@ from cachelb.testing.fleet.engine import Engine
 from cachelb.testing.fleet.exchange import Exchange, cut, json_error
 from cachelb.testing.fleet.faults import Fault, FaultPlan, FaultRates
 from cachelb.testing.fleet.openai import RejectedError, encode_messages, parse_body
-from cachelb.testing.fleet.pages import metrics_page, models_page
+from cachelb.testing.fleet.pages import event_sources_page, metrics_page, models_page
 from cachelb.testing.fleet.sockets import Listener
 from cachelb.testing.fleet.tokens import encode
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
     from aiohttp.web_protocol import RequestHandler
 
+    from cachelb.testing.events import EventPublisher
     from cachelb.testing.fleet.options import WorkerOptions
     from cachelb.testing.fleet.sockets import TcpAddress, UnixAddress
 
@@ -82,6 +83,7 @@ class Replica:
         self._busy: set[asyncio.Transport] = set()
         self._released = asyncio.Event()
         self._engines = self._requests = 0
+        self.events = _publisher() if options.kv_events else None
         self.engine = self._new_engine()
         self._routes: dict[tuple[str, str], Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
             ("POST", "/v1/completions"): self._complete,
@@ -91,6 +93,8 @@ class Replica:
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
         }
+        if self.events is not None:
+            self._routes["GET", "/kv_event_sources"] = self._event_sources
 
     # --- life ---
 
@@ -113,6 +117,8 @@ class Replica:
             self._handle, request_factory=_request, handler_cancellation=True, access_log=None, keepalive_timeout=600
         )
         self.stopped = False
+        if self.events is not None:
+            self.events.start(restart=restart)
         self._shared.engines[self.engine.engine_id] = self.engine
         self._listen()
 
@@ -121,6 +127,8 @@ class Replica:
         if self.stopped or self._http is None:
             return
         self.stopped = True
+        if self.events is not None:
+            self.events.stop()
         del self._shared.engines[self.engine.engine_id]
         await self._close_listener()
         for connection in self._http.connections:
@@ -128,6 +136,12 @@ class Replica:
                 connection.transport.abort()
         await self._http.shutdown(_LONGEST_STOP_S)
         self.notify()
+
+    def give_back(self) -> None:
+        """Give the addresses back."""
+        self.address.release()
+        if self.events is not None:
+            self.events.close()
 
     async def refuse(self) -> None:
         """Close the listening socket and the idle connections; requests that run go on."""
@@ -159,7 +173,12 @@ class Replica:
 
     def _new_engine(self) -> Engine:
         self._engines += 1
-        return Engine(f"{self.name}-{self._engines}", self.options, self.counts, self._shared.watchers)
+        publish = None if self.events is None else self._publish
+        return Engine(f"{self.name}-{self._engines}", self.options, self.counts, self._shared.watchers, publish)
+
+    def _publish(self, events: list[dict[str, Any]]) -> None:
+        if self.events is not None:
+            self.events.publish(*events)
 
     # --- faults ---
 
@@ -260,6 +279,18 @@ class Replica:
     async def _metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=metrics_page(self.engine).encode(), headers=headers)
+
+    async def _event_sources(self, _request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=event_sources_page(self.events), content_type=_JSON)
+
+
+def _publisher() -> EventPublisher:
+    from cachelb.testing.events import EventPublisher
+
+    publisher = EventPublisher()
+    publisher.open()
+    publisher.stop()
+    return publisher
 
 
 def _request(

@@ -20,12 +20,14 @@ class FakeWorker:
 
     Attributes:
         name: "w0", "w1" and so on, in the order the workers were added; a name is never used twice.
+        events: Publishes the changes of its prefix cache, and fails at it on demand; None without `kv_events`.
         url: ``http://127.0.0.1:port`` or ``unix:///path``, the same for the worker's whole life.
     """
 
     def __init__(self, replica: Replica, thread: LoopThread) -> None:
         self.name = replica.name
         self.url = replica.address.url
+        self.events = replica.events
         self._replica = replica
         self._thread = thread
 
@@ -134,6 +136,10 @@ class FakeWorker:
     def heal(self) -> None:
         """Forget the faults planned here and the worker's own rates, let stalled requests go, listen again."""
         self._thread.run(self._replica.heal())
+
+    def reset_cache(self) -> None:
+        """Drop the prefix cache, as vLLM's `/reset_prefix_cache` does: events tell of it with the next change."""
+        self._thread.call(self._replica.engine.clear_cache)
 
     def stop(self) -> None:
         """Go down as a killed process does. Its address stays its own."""

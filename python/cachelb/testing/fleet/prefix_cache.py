@@ -1,0 +1,103 @@
+"""The prefix cache of an engine, block by block, and what it publishes of itself."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from cachelb._core import hash_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from cachelb._core import Namespace
+
+
+class PrefixCache:
+    """Full blocks of prompts, least recently used first out; of one prompt the last block goes first.
+
+    Args:
+        name: Name of the engine; engines name equal blocks differently.
+        block_size: Tokens per block.
+        max_blocks: Blocks it holds.
+        publish: Takes the events of each change; None keeps them from being made.
+    """
+
+    def __init__(
+        self, name: str, *, block_size: int, max_blocks: int, publish: Callable[[list[dict[str, Any]]], object] | None
+    ) -> None:
+        self._seed = zlib.crc32(name.encode())
+        self._block_size = block_size
+        self._max_blocks = max_blocks
+        self._publish = publish
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._was_cleared = False
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def overlap(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> int:
+        """Count the leading blocks that are held.
+
+        Args:
+            tokens: The prompt.
+            namespace: Adapter and salt.
+
+        Returns:
+            The blocks.
+        """
+        names = self._names(tokens, namespace)
+        return next((i for i, name in enumerate(names) if name not in self._blocks), len(names))
+
+    def keep(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None, salt: str | None = None) -> None:
+        """Hold the blocks of a prompt, as its most recently used ones.
+
+        Args:
+            tokens: The prompt.
+            namespace: Adapter and salt.
+            salt: The salt alone, which events name.
+        """
+        names = self._names(tokens, namespace)
+        first = next((i for i, name in enumerate(names) if name not in self._blocks), len(names))
+        for name in reversed(names):
+            self._blocks[name] = None
+            self._blocks.move_to_end(name)
+        evicted = [self._blocks.popitem(last=False)[0] for _ in range(len(self._blocks) - self._max_blocks)]
+        if self._publish is None or first == len(names):
+            return
+        cleared = [{"type": "AllBlocksCleared"}] if self._was_cleared else []
+        self._was_cleared = False
+        removed = [{"type": "BlockRemoved", "block_hashes": [name], "medium": "GPU"} for name in evicted]
+        self._publish([*cleared, *removed, self._stored(names, first, tokens, namespace and namespace.lora, salt)])
+
+    def clear(self) -> None:
+        """Drop everything. As with vLLM, only the next change tells of it."""
+        self._blocks.clear()
+        self._was_cleared = True
+
+    def _names(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> list[int]:
+        names: list[int] = hash_blocks(tokens, self._block_size, namespace=namespace, seed=self._seed).tolist()
+        return names
+
+    def _stored(
+        self, names: list[int], first: int, tokens: npt.NDArray[np.uint32], lora: str | None, salt: str | None
+    ) -> dict[str, Any]:
+        """Tell of the blocks from one on; only the first block of a prompt names the salt."""
+        keys = [[key for key in (lora, salt if i == 0 else None) if key] or None for i in range(first, len(names))]
+        return {
+            "type": "BlockStored",
+            "block_hashes": names[first:],
+            "parent_block_hash": names[first - 1] if first else None,
+            "token_ids": tokens[first * self._block_size : len(names) * self._block_size].tolist(),
+            "block_size": self._block_size,
+            "lora_id": None,
+            "medium": "GPU",
+            "lora_name": lora,
+            "extra_keys": keys,
+            "group_idx": 0,
+            "kv_cache_spec_kind": "full_attention",
+        }

@@ -8,7 +8,8 @@ use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::{PrefixCache, Threshold};
 use cachelb_core::router::{
-    Ending, Offer, Placements, PoolId, PoolSettings, Profile, Request, Selector, Settings, Usage,
+    Ending, Offer, Offers, Placements, PoolId, PoolSettings, Profile, Request, Selector, Settings,
+    Usage,
 };
 use cachelb_core::tracker::Origin;
 use proptest::prelude::*;
@@ -94,11 +95,9 @@ impl Fleet {
         self.placed.retain(|(_, worker), _| *worker != name);
     }
 
-    fn offers(&self) -> Vec<Offer> {
-        self.names
-            .iter()
-            .map(|name| Offer::new(name.as_str()))
-            .collect()
+    fn offers(&self) -> Offers {
+        let names = self.names.iter();
+        Offers::new(names.map(|name| Offer::new(name.as_str())).collect())
     }
 
     fn request<'a>(&self, pool: u32, blocks: &'a [SequenceHash]) -> Request<'a> {

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cachelb_core::router::{Offer, Standing};
+use cachelb_core::router::{Offer, Offers, Standing};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -39,7 +39,7 @@ struct Seat {
 pub struct Roster {
     seats: Vec<Seat>,
     /// What the selector is offered; parallel to the seats.
-    pub offers: Vec<Offer>,
+    pub offers: Offers,
 }
 
 impl Roster {
@@ -67,8 +67,8 @@ impl Roster {
         };
         self.seats.truncate(count);
         self.offers.truncate(count);
-        for (seat, offer) in self.seats.iter().zip(&mut self.offers) {
-            offer.standing = seat.standing(py)?;
+        for (i, seat) in self.seats.iter().enumerate() {
+            self.offers.set_standing(i, seat.standing(py)?);
         }
         Ok(())
     }
@@ -97,14 +97,13 @@ impl Roster {
             object: item.clone().unbind(),
             health,
         };
-        if let (Some(old), Some(offer)) = (self.seats.get_mut(i), self.offers.get_mut(i)) {
-            if !same {
-                *offer = Offer::new(name);
-            }
+        if !same {
+            self.offers.replace(i, Offer::new(name));
+        }
+        if let Some(old) = self.seats.get_mut(i) {
             *old = seat;
         } else {
             self.seats.push(seat);
-            self.offers.push(Offer::new(name));
         }
         Ok(())
     }
@@ -152,13 +151,14 @@ impl<'a> Limits<'a> {
     }
 
     /// Rules out offers outside `among`, then those in `exclude` or already tried.
-    pub fn apply(&self, offers: &mut [Offer]) {
-        for offer in offers {
+    pub fn apply(&self, offers: &mut Offers) {
+        for i in 0..offers.len() {
+            let key = &offers[i].key;
             let among = self.among.as_ref();
-            if among.is_some_and(|names| !names.contains(&*offer.key)) {
-                offer.standing = Standing::NotAmong;
-            } else if self.exclude.contains(&*offer.key) || self.tried.contains(&offer.key) {
-                offer.standing = Standing::Excluded;
+            if among.is_some_and(|names| !names.contains(&**key)) {
+                offers.set_standing(i, Standing::NotAmong);
+            } else if self.exclude.contains(&**key) || self.tried.contains(key) {
+                offers.set_standing(i, Standing::Excluded);
             }
         }
     }

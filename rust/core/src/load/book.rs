@@ -94,6 +94,8 @@ impl Load {
 #[derive(Debug, Default)]
 pub struct LoadBook {
     loads: Vec<Load>,
+    /// A bit per slot: its load may have changed since it was looked at last.
+    changed: Vec<u64>,
     pub(super) bookings: Vec<Booking>,
     free: Vec<u32>,
     cold_clock: u64,
@@ -110,6 +112,7 @@ impl LoadBook {
         let slot = worker.slot as usize;
         if slot >= self.loads.len() {
             self.loads.resize(slot + 1, Load::VACANT);
+            self.changed.resize(slot / 64 + 1, 0);
             self.queues.resize(slot + 1, Ends::NOBODY);
             self.said.resize(slot + 1, None);
         }
@@ -119,6 +122,7 @@ impl LoadBook {
         };
         self.queues[slot] = Ends::NOBODY;
         self.said[slot] = None;
+        self.mark_changed(worker.slot);
     }
 
     /// Forgets a worker; its bookings count for nobody from now on.
@@ -130,10 +134,42 @@ impl LoadBook {
         }
     }
 
+    /// The load of a current worker, to change it.
     pub(super) fn load_mut(&mut self, worker: WorkerId) -> Option<&mut Load> {
-        self.loads
+        let load = self
+            .loads
             .get_mut(worker.slot as usize)
-            .filter(|load| load.generation == Some(worker.generation))
+            .filter(|load| load.generation == Some(worker.generation))?;
+        self.changed[worker.slot as usize / 64] |= 1 << (worker.slot % 64);
+        Some(load)
+    }
+
+    /// Has a slot looked at by the next [`LoadBook::retain_changed`], whether or not its load changes until then.
+    pub(crate) fn mark_changed(&mut self, slot: u32) {
+        if let Some(word) = self.changed.get_mut(slot as usize / 64) {
+            *word |= 1 << (slot % 64);
+        }
+    }
+
+    /// Whether the next [`LoadBook::retain_changed`] looks at a slot.
+    pub(crate) fn is_marked_changed(&self, slot: u32) -> bool {
+        let word = self.changed.get(slot as usize / 64);
+        word.is_some_and(|word| word >> (slot % 64) & 1 == 1)
+    }
+
+    /// Calls `look` with every slot whose load may have changed since the last time; where it returns true, it looks
+    /// again the next time.
+    pub(crate) fn retain_changed(&mut self, mut look: impl FnMut(u32, &Load) -> bool) {
+        for (at, word) in self.changed.iter_mut().enumerate() {
+            let mut rest = *word;
+            while rest != 0 {
+                let slot = at * 64 + rest.trailing_zeros() as usize;
+                if !look(slot as u32, &self.loads[slot]) {
+                    *word &= !(rest & rest.wrapping_neg());
+                }
+                rest &= rest - 1;
+            }
+        }
     }
 
     /// The load of a current worker.
@@ -185,6 +221,7 @@ impl LoadBook {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.loads.capacity() * size_of::<Load>()
+            + self.changed.capacity() * size_of::<u64>()
             + self.bookings.capacity() * size_of::<Booking>()
             + self.free.capacity() * size_of::<u32>()
             + self.queues.capacity() * size_of::<Ends>()

@@ -2,7 +2,7 @@
 //!
 //! The capacities always sum to more than what is in flight, so some worker has room for the next request.
 
-use super::view::Candidate;
+use super::view::{Candidate, ceil};
 
 /// How many requests each candidate may have in flight, the new one included.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ impl Bound {
     /// Requests `row` may have in flight.
     pub fn capacity(self, row: &Candidate) -> f64 {
         // A rounding error in the last place must not add a whole request.
-        (self.per_weight * row.weight * (1.0 - 1e-12)).ceil()
+        ceil(self.per_weight * row.weight * (1.0 - 1e-12))
     }
 
     /// Whether `row` has room for one more.

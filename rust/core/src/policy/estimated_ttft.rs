@@ -15,7 +15,7 @@ use super::gate::SpillGate;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
-use super::view::{Candidate, View, lowest_at};
+use super::view::{Candidate, View, ceil, lowest_at};
 
 /// What to do if no worker meets the objectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,7 +96,7 @@ impl EstimatedTtft {
             let bits = (longest - own) * transfer.kv_bytes_per_token * 8.0;
             (longest, bits / (transfer.transfer_gbps * 1e6))
         });
-        let uncached = (view.prompt_tokens as f64 - prefix).max(0.0).ceil();
+        let uncached = ceil((view.prompt_tokens as f64 - prefix).max(0.0));
         Estimate {
             own_ms: sending_ms + self.prefill.ms(uncached) / row.weight,
             queue_ms: queue_ms(view.load(row), view.now),

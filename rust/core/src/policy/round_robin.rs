@@ -45,7 +45,8 @@ impl RoundRobin {
             turns.sort_unstable_by_key(|&i| rows[i].order);
             return turns[skip];
         };
-        let turn = |i: &usize| (rows[*i].order <= last, rows[*i].order);
+        // How far after the last one, those before it by way of the largest number.
+        let turn = |i: &usize| rows[*i].order.wrapping_sub(last).wrapping_sub(1);
         (0..rows.len()).min_by_key(turn).unwrap_or(0)
     }
 

@@ -9,8 +9,9 @@ use std::collections::HashMap;
 use crate::error::{Error, Result};
 use crate::policy::Reason;
 
-use super::fleet::{Offer, Standing};
+use super::fleet::Standing;
 use super::ledger::{Ending, Usage};
+use super::offers::Offers;
 use super::request::{Pick, PoolId, Request};
 use super::selector::Selector;
 
@@ -33,7 +34,7 @@ impl Selector {
     /// As [`Selector::select`]; nothing is booked then.
     pub fn select_batch(
         &mut self,
-        batch: &mut [(Vec<Offer>, Request<'_>)],
+        batch: &mut [(Offers, Request<'_>)],
         terms: BatchTerms,
     ) -> Result<Vec<Pick>> {
         let mut picks: Vec<Option<Pick>> = vec![None; batch.len()];
@@ -55,7 +56,7 @@ impl Selector {
 
     fn place_one(
         &mut self,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
         terms: BatchTerms,
         taken: &mut Vec<Taken>,
@@ -63,19 +64,14 @@ impl Selector {
         let Some(most) = terms.max_per_worker else {
             return self.select(offers, request, false);
         };
-        let standings: Vec<Standing> = offers.iter().map(|offer| offer.standing).collect();
-        let restore = |offers: &mut [Offer]| {
-            for (offer, standing) in offers.iter_mut().zip(&standings) {
-                offer.standing = *standing;
-            }
-        };
+        let ruled_out = offers.ruled_out();
         if let Some((worker, count)) = taken.last_mut().filter(|(_, count)| *count < most) {
             let pinned = Request {
                 pinned: Some((*worker as u32, Reason::Prefix)),
                 ..*request
             };
             match self.select(offers, &pinned, false) {
-                Err(Error::Moved | Error::NoCandidate) => restore(offers),
+                Err(Error::Moved | Error::NoCandidate) => offers.restore(&ruled_out),
                 outcome => {
                     *count += u32::from(outcome.is_ok());
                     return outcome;
@@ -83,13 +79,13 @@ impl Selector {
             }
         }
         for (worker, _) in taken.iter() {
-            offers[*worker].standing = Standing::Excluded;
+            offers.set_standing(*worker, Standing::Excluded);
         }
         let pick = match self.select(offers, request, false) {
             // Everybody has their share: it begins anew rather than fail.
             Err(Error::NoCandidate) if !taken.is_empty() => {
                 taken.clear();
-                restore(offers);
+                offers.restore(&ruled_out);
                 self.select(offers, request, false)
             }
             outcome => outcome,
@@ -98,7 +94,7 @@ impl Selector {
         Ok(pick)
     }
 
-    fn undo(&mut self, picks: &[Option<Pick>], batch: &[(Vec<Offer>, Request<'_>)]) {
+    fn undo(&mut self, picks: &[Option<Pick>], batch: &[(Offers, Request<'_>)]) {
         let now = batch[0].1.now;
         for booking in picks.iter().flatten().filter_map(|pick| pick.booking) {
             self.close(booking, Ending::Cancelled, Usage::default(), now);
@@ -107,7 +103,7 @@ impl Selector {
 }
 
 /// Positions by group, larger groups first, each group and the groups of one size in the order of their requests.
-fn groups(batch: &[(Vec<Offer>, Request<'_>)], terms: BatchTerms) -> Vec<Vec<usize>> {
+fn groups(batch: &[(Offers, Request<'_>)], terms: BatchTerms) -> Vec<Vec<usize>> {
     let depth = terms.min_colocate_blocks.max(1) as usize;
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut by_head: HashMap<(PoolId, u64), usize> = HashMap::new();
@@ -133,7 +129,7 @@ mod tests {
     use super::*;
     use crate::ids::SequenceHash;
     use crate::policy::{LeastLoaded, Rule};
-    use crate::router::{Placements, PoolSettings, Settings};
+    use crate::router::{Offer, Placements, PoolSettings, Settings};
     use crate::tracker::Origin;
 
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -144,11 +140,11 @@ mod tests {
         Selector::new(Settings::default(), pool)
     }
 
-    fn offers() -> Vec<Offer> {
-        NAMES.into_iter().map(Offer::new).collect()
+    fn offers() -> Offers {
+        Offers::new(NAMES.into_iter().map(Offer::new).collect())
     }
 
-    fn batch(prompts: &[Vec<SequenceHash>]) -> Vec<(Vec<Offer>, Request<'_>)> {
+    fn batch(prompts: &[Vec<SequenceHash>]) -> Vec<(Offers, Request<'_>)> {
         let request = |hashes| Request {
             blocks: Some((hashes, Origin::Caller)),
             prompt_tokens: 64,
@@ -219,8 +215,8 @@ mod tests {
     fn one_that_cannot_be_placed_leaves_nothing_booked() {
         let prompts: Vec<_> = (0..3).map(|i| prompt(i, i)).collect();
         let mut requests = batch(&prompts);
-        for offer in &mut requests[2].0 {
-            offer.standing = Standing::Excluded;
+        for at in 0..NAMES.len() {
+            requests[2].0.set_standing(at, Standing::Excluded);
         }
         let mut s = selector();
         let outcome = s.select_batch(&mut requests, at_most(4));

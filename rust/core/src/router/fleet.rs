@@ -7,6 +7,7 @@ use crate::registry::WorkerRegistry;
 
 use super::fed::Fed;
 use super::health::Health;
+use super::offers::Offer;
 use super::request::{PoolId, Wanted};
 
 /// Whether a worker takes part in one request.
@@ -50,48 +51,6 @@ impl Standing {
             Self::OtherRole => "not in the role",
             Self::Failing => "failing",
             Self::Vetoed => "overloaded",
-        }
-    }
-}
-
-/// One worker of the caller's list, or one data-parallel rank of it.
-#[derive(Debug, Clone)]
-pub struct Offer {
-    /// Key of the worker.
-    pub key: Arc<str>,
-    /// Unique name of the candidate: the key, and the rank if it has several.
-    pub name: Arc<str>,
-    /// Data-parallel rank, `None` if the worker has one rank.
-    pub rank: Option<u32>,
-    /// Its id as of an earlier request; checked, and filled in by the selector.
-    pub id: Option<WorkerId>,
-    /// Whether it takes part.
-    pub standing: Standing,
-}
-
-impl Offer {
-    /// A candidate of that name.
-    #[must_use]
-    pub fn new(name: impl Into<Arc<str>>) -> Self {
-        let name = name.into();
-        Self {
-            key: Arc::clone(&name),
-            name,
-            rank: None,
-            id: None,
-            standing: Standing::Candidate,
-        }
-    }
-
-    /// One rank of the worker called `key`.
-    #[must_use]
-    pub fn rank(key: &Arc<str>, rank: u32) -> Self {
-        Self {
-            key: Arc::clone(key),
-            name: format!("{key}#{rank}").into(),
-            rank: Some(rank),
-            id: None,
-            standing: Standing::Candidate,
         }
     }
 }
@@ -183,6 +142,11 @@ impl Member {
         pools.is_none_or(|pools| pools.contains(&pool))
     }
 
+    /// Whether its share of its weight still changes at `now`.
+    pub fn is_ramping(&self, now: Millis) -> bool {
+        now.0.saturating_sub(self.started.0) < self.profile.slow_start_ms
+    }
+
     /// Share of its weight that counts at `now`.
     pub fn ramp(&self, now: Millis) -> f64 {
         let (age, length) = (
@@ -224,6 +188,7 @@ pub(super) struct Fleet {
     registry: WorkerRegistry,
     members: Vec<Member>,
     next_order: u64,
+    version: u64,
 }
 
 impl Fleet {
@@ -233,6 +198,11 @@ impl Fleet {
 
     pub fn next_order(&self) -> u64 {
         self.next_order
+    }
+
+    /// Rises with every change to who is there and to what they are, but for their health and when they were offered.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     pub fn find(&self, name: &str) -> Option<WorkerId> {
@@ -258,9 +228,31 @@ impl Fleet {
 
     /// The same, to change it.
     pub fn member_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
+        self.version += 1;
+        self.current_mut(id)
+    }
+
+    /// What failed lately on a current worker, to change it.
+    pub fn health_mut(&mut self, id: WorkerId) -> Option<&mut Health> {
+        self.current_mut(id).map(|member| &mut member.health)
+    }
+
+    fn current_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
         self.members
             .get_mut(id.slot as usize)
             .filter(|m| m.generation == Some(id.generation))
+    }
+
+    /// What is known of the worker in `slot`, if there is one.
+    pub fn at(&self, slot: u32) -> Option<&Member> {
+        let member = self.members.get(slot as usize);
+        member.filter(|member| member.generation.is_some())
+    }
+
+    /// The current id of an offered worker, `None` if nobody knows it.
+    pub fn resolve(&self, offer: &Offer) -> Option<WorkerId> {
+        let known = offer.id.filter(|&id| self.is_current(id));
+        known.or_else(|| self.find(&offer.name))
     }
 
     pub fn is_current(&self, id: WorkerId) -> bool {
@@ -269,7 +261,7 @@ impl Fleet {
 
     /// Marks a current worker as offered in `call`. Returns whether that is the first time.
     pub fn see(&mut self, id: WorkerId, call: u64) -> bool {
-        self.member_mut(id).is_some_and(|member| {
+        self.current_mut(id).is_some_and(|member| {
             let first = member.last_seen != call;
             member.last_seen = call;
             first
@@ -279,6 +271,7 @@ impl Fleet {
     /// Registers a new name, seen in `call`.
     pub fn add(&mut self, name: &str, profile: Profile, call: u64, now: Millis) -> WorkerId {
         let (id, _) = self.registry.get_or_add(name);
+        self.version += 1;
         let slot = id.slot as usize;
         if slot >= self.members.len() {
             self.members.resize(slot + 1, VACANT);
@@ -298,6 +291,7 @@ impl Fleet {
     /// Forgets a name; returns its id and registration order.
     pub fn remove(&mut self, name: &str) -> Option<(WorkerId, u64)> {
         let id = self.registry.remove(name)?;
+        self.version += 1;
         let member = std::mem::replace(self.members.get_mut(id.slot as usize)?, VACANT);
         Some((id, member.order))
     }

@@ -2,12 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
-use crate::load::{Load, LoadBook, Report};
+use crate::load::{LoadBook, Report};
 use crate::policy::{Candidate, Names, View};
 
-use super::fleet::{Offer, Profile, Standing};
+use super::fleet::{Profile, Standing};
+use super::offers::{Offer, Offers};
 use super::pool::Pool;
 use super::request::Request;
+use super::rows::Basis;
 use super::selector::Selector;
 use super::settings::Settings;
 
@@ -45,10 +47,25 @@ pub(super) fn view<'a>(
     }
 }
 
-/// Engines recompute at least the last token, so a fully cached prompt is worth one block less.
-pub(super) fn usable_tokens(blocks: u32, block_size: u32, prompt_tokens: u64) -> u64 {
-    let block_size = u64::from(block_size);
-    u64::from(blocks).min(prompt_tokens.saturating_sub(1) / block_size) * block_size
+/// What blocks of a prompt are worth. Engines recompute at least the last token, so a fully cached prompt is worth one
+/// block less.
+pub(super) struct Usable {
+    blocks: u64,
+    block_size: u64,
+}
+
+impl Usable {
+    pub fn new(prompt_tokens: u64, block_size: u32) -> Self {
+        let block_size = u64::from(block_size);
+        Self {
+            blocks: prompt_tokens.saturating_sub(1) / block_size,
+            block_size,
+        }
+    }
+
+    pub fn tokens(&self, blocks: u32) -> u64 {
+        u64::from(blocks).min(self.blocks) * self.block_size
+    }
 }
 
 impl Selector {
@@ -56,17 +73,54 @@ impl Selector {
     /// beforehand, new names are registered in the order of their names, so that the order of the list means nothing.
     pub(super) fn gather(
         &mut self,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<()> {
         self.look_up(request);
-        let new = self.survey(offers, request)?;
-        if !new.is_empty() {
-            self.introduce(offers, new, request, dry_run)?;
+        let basis = self.basis(offers, request);
+        if !basis.is_some_and(|basis| self.renew(basis, offers, request)) {
+            let new = self.survey(offers, request)?;
+            if let Some(basis) = basis {
+                self.rows.keep(basis, request.now, offers.ruled_out());
+            } else if !new.is_empty() {
+                self.introduce(offers, new, request, dry_run)?;
+            }
         }
         self.pass_over(offers, request);
         Ok(())
+    }
+
+    /// What the rows of a request may be kept under, if they may be: nothing about them is its own but what they hold.
+    fn basis(&self, offers: &Offers, request: &Request<'_>) -> Option<Basis> {
+        let all = self.settings.registered && offers.all_stand();
+        let version = offers.version().filter(|_| all)?;
+        Some(Basis {
+            offers: version,
+            fleet: self.fleet.version(),
+            pool: request.pool,
+            wanted: request.wanted,
+        })
+    }
+
+    /// Makes the rows of `request` from those of an earlier one. Returns whether there are any of that basis.
+    fn renew(&mut self, basis: Basis, offers: &mut Offers, request: &Request<'_>) -> bool {
+        let max_age = self.settings.max_report_age_ms;
+        let (fleet, book, now) = (&self.fleet, &mut self.book, request.now);
+        if !self.rows.renew(basis, fleet, book, now, max_age) {
+            return false;
+        }
+        let pool = &self.pools[request.pool.0 as usize];
+        if let Some(index) = pool.index.as_ref().filter(|_| self.indexed) {
+            let usable = Usable::new(request.prompt_tokens, pool.block_size);
+            let hold =
+                |(slot, overlap)| self.rows.hold(slot, overlap, usable.tokens(overlap) as f64);
+            pool.overlaps.for_each(index, hold);
+        }
+        for &(at, standing) in self.rows.absent() {
+            offers.set_standing(at as usize, standing);
+        }
+        true
     }
 
     /// Asks the index how much of the prompt every worker holds.
@@ -82,23 +136,20 @@ impl Selector {
     }
 
     /// One row per known offer that takes part. Returns the offers that nobody knows.
-    fn survey(&mut self, offers: &mut [Offer], request: &Request<'_>) -> Result<Vec<u32>> {
+    fn survey(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Vec<u32>> {
         self.call += 1;
         self.rows.clear();
-        self.best_overlap = 0;
         let pool = &self.pools[request.pool.0 as usize];
         let index = pool.index.as_ref().filter(|_| self.indexed);
-        // One division for all rows.
-        let usable_blocks = request.prompt_tokens.saturating_sub(1) / u64::from(pool.block_size);
-        let max_age = self.settings.max_report_age_ms;
+        let usable = Usable::new(request.prompt_tokens, pool.block_size);
+        let time = (request.now, self.settings.max_report_age_ms);
         let mut new = Vec::new();
-        for (i, offer) in offers.iter_mut().enumerate() {
-            if offer.id.is_none_or(|id| !self.fleet.is_current(id)) {
-                offer.id = self.fleet.find(&offer.name);
-            }
-            let Some(id) = offer.id else {
+        for i in 0..offers.len() {
+            let id = self.fleet.resolve(&offers[i]);
+            offers.set_id(i, id);
+            let Some(id) = id else {
                 if self.settings.registered {
-                    offer.standing = Standing::Draining;
+                    offers.set_standing(i, Standing::Draining);
                 } else {
                     new.push(i as u32);
                 }
@@ -106,32 +157,21 @@ impl Selector {
             };
             // Registered workers are offered once each, and never forgotten for being absent.
             if !self.settings.registered && !self.fleet.see(id, self.call) {
-                return Err(Error::DuplicateWorker(offer.name.to_string()));
+                return Err(Error::DuplicateWorker(offers[i].name.to_string()));
             }
             let Some(member) = self.fleet.member(id) else {
                 continue;
             };
-            if offer.standing == Standing::Candidate {
-                offer.standing = member.standing(request.pool, request.wanted);
+            if offers[i].standing == Standing::Candidate {
+                offers.set_standing(i, member.standing(request.pool, request.wanted));
             }
-            if offer.standing != Standing::Candidate {
+            if offers[i].standing != Standing::Candidate {
                 continue;
             }
             let overlap = index.map_or(0, |index| pool.overlaps.of(index, id.slot));
-            self.best_overlap = self.best_overlap.max(overlap);
-            let load = self.book.load(id).unwrap_or(&Load::VACANT);
-            let matched = u64::from(overlap).min(usable_blocks) * u64::from(pool.block_size);
-            self.rows.push(Candidate {
-                order: member.order,
-                last_cold_pick: load.last_cold_pick,
-                weight: load.weight * member.ramp(request.now),
-                matched_tokens: matched as f64,
-                pending_prefill_tokens: load.pending_prefill_tokens,
-                offer: i as u32,
-                slot: id.slot,
-                overlap,
-                inflight: load.requests(request.now, max_age),
-            });
+            let held = (overlap, usable.tokens(overlap) as f64);
+            self.rows
+                .add(i as u32, id, member, &mut self.book, held, time);
         }
         Ok(new)
     }
@@ -139,7 +179,7 @@ impl Selector {
     /// Registers offers that nobody knows. A dry run gives them the rows that registering them would.
     fn introduce(
         &mut self,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         mut new: Vec<u32>,
         request: &Request<'_>,
         dry_run: bool,
@@ -154,42 +194,32 @@ impl Selector {
             ));
         }
         let next = self.fleet.next_order();
-        for (rank, i) in (0_u64..).zip(new) {
-            let offer = &mut offers[i as usize];
-            if !dry_run {
-                offer.id = Some(self.register(&offer.name, request.now));
-            }
-            if offer.standing == Standing::Candidate {
-                self.rows.push(Candidate {
-                    order: next + rank,
-                    last_cold_pick: 0,
-                    weight: 1.0,
-                    matched_tokens: 0.0,
-                    pending_prefill_tokens: 0,
-                    offer: i,
-                    slot: offer.id.map_or(Candidate::NO_SLOT, |id| id.slot),
-                    overlap: 0,
-                    inflight: 0,
-                });
+        if !dry_run {
+            for &i in &new {
+                let id = self.register(&offers[i as usize].name, request.now);
+                offers.set_id(i as usize, Some(id));
             }
         }
-        self.rows.sort_unstable_by_key(|row| row.offer);
+        let orders = (next..).zip(new);
+        let rows = orders.filter_map(|(order, i)| {
+            let offer = &offers[i as usize];
+            let slot = offer.id.map_or(Candidate::NO_SLOT, |id| id.slot);
+            (offer.standing == Standing::Candidate).then(|| Candidate::unseen(order, i, slot))
+        });
+        self.rows.add_unseen(rows);
         Ok(())
     }
 
     /// Leaves out workers that failed lately or report too much load, each unless that leaves nobody.
-    fn pass_over(&mut self, offers: &mut [Offer], request: &Request<'_>) {
+    fn pass_over(&mut self, offers: &mut Offers, request: &Request<'_>) {
         if request.now < self.out_until {
             let fleet = &self.fleet;
             let out = |row: &Candidate| {
-                let member = offers[row.offer as usize]
-                    .id
-                    .and_then(|id| fleet.member(id));
+                let member = fleet.at(row.slot);
                 member.is_some_and(|member| member.health.is_out(request.now))
             };
-            let left = retain_some(&mut self.rows, |row| !out(row));
-            for offer in left {
-                offers[offer as usize].standing = Standing::Failing;
+            for offer in self.rows.retain_some(|row| !out(row)) {
+                offers.set_standing(offer as usize, Standing::Failing);
             }
         }
         let veto = self.settings.veto;
@@ -199,9 +229,8 @@ impl Selector {
                 let load = loads.get(row.slot as usize);
                 load.is_some_and(|load| is_vetoed(&load.report, settings, request.now))
             };
-            let left = retain_some(&mut self.rows, |row| !over(row));
-            for offer in left {
-                offers[offer as usize].standing = Standing::Vetoed;
+            for offer in self.rows.retain_some(|row| !over(row)) {
+                offers.set_standing(offer as usize, Standing::Vetoed);
             }
         }
     }
@@ -239,20 +268,4 @@ impl Selector {
         };
         Some((&member.profile, standing))
     }
-}
-
-/// Keeps the rows that pass, or all if none does. Returns the offers of those left out.
-fn retain_some(rows: &mut Vec<Candidate>, pass: impl Fn(&Candidate) -> bool) -> Vec<u32> {
-    let mut left = Vec::new();
-    if rows.iter().all(&pass) || !rows.iter().any(&pass) {
-        return left;
-    }
-    rows.retain(|row| {
-        let stays = pass(row);
-        if !stays {
-            left.push(row.offer);
-        }
-        stays
-    });
-    left
 }

@@ -6,11 +6,10 @@ use crate::error::{Error, Result};
 use crate::ids::{Medium, WorkerId};
 use crate::index::IndexStats;
 use crate::load::{BookingId, LoadBook};
-use crate::policy::Candidate;
 use crate::tracker::store::Store;
 
-use super::fleet::Offer;
 use super::ledger::{Ledger, Lost};
+use super::offers::Offers;
 use super::pool::Pool;
 use super::request::{Pick, Request};
 use super::selector::{Open, Selector};
@@ -54,7 +53,7 @@ impl Selector {
     /// As [`Selector::select`].
     pub fn preview(
         &mut self,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
     ) -> Result<(Pick, Vec<Seen>)> {
         let decided = self.decide(offers, request, true)?;
@@ -136,7 +135,7 @@ impl Selector {
     pub fn memory_bytes(&self) -> usize {
         self.book.memory_bytes()
             + self.fleet.memory_bytes()
-            + self.rows.capacity() * size_of::<Candidate>()
+            + self.rows.memory_bytes()
             + self.open.capacity() * size_of::<Open>()
             + self.trail.memory_bytes()
             + self.ledger.memory_bytes()
@@ -157,6 +156,8 @@ impl Selector {
         for index in self.pools.iter().filter_map(|pool| pool.index.as_ref()) {
             index.validate()?;
         }
+        self.rows
+            .validate(&self.fleet, &self.book, self.settings.max_report_age_ms)?;
         self.budget.validate(&self.pools)
     }
 

@@ -32,8 +32,8 @@ impl Selector {
             record.first_token = Some(now);
         }
         self.pools[open.pool.0 as usize].proven(worker, id);
-        if let Some(member) = self.fleet.member_mut(worker) {
-            member.health.answered();
+        if let Some(health) = self.fleet.health_mut(worker) {
+            health.answered();
         }
     }
 
@@ -49,15 +49,15 @@ impl Selector {
             return false;
         };
         let mut open = std::mem::take(&mut self.open[id.entry as usize]);
-        if let Some(member) = self.fleet.member_mut(worker) {
+        if let Some(health) = self.fleet.health_mut(worker) {
             if let Some(breaker) = self.settings.breaker.filter(|_| phase == Phase::Booked) {
                 match ending {
-                    Ending::Failed => member.health.failed(breaker, now),
-                    Ending::Backpressure => member.health.pushed_back(breaker, now),
-                    Ending::Client => member.health.is_there(breaker),
+                    Ending::Failed => health.failed(breaker, now),
+                    Ending::Backpressure => health.pushed_back(breaker, now),
+                    Ending::Client => health.is_there(breaker),
                     _ => {}
                 }
-                self.out_until = self.out_until.max(member.health.out_until());
+                self.out_until = self.out_until.max(health.out_until());
             }
             let unproven = phase == Phase::Booked;
             let pool = &mut self.pools[open.pool.0 as usize];

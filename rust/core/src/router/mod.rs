@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `settings` | what a selector and its pools are built from |
 //! | `request` | one request, and the pick that answers it |
+//! | `offers` | the workers one request may use |
 //! | `fleet` | who the workers are, what they serve, whether they take requests now |
 //! | `fed` | workers whose engines say what they hold |
 //! | `health` | which workers failed lately |
 //! | `budget` | the bytes that all block indexes may take together |
 //! | `pool` | what belongs to one model: block index, rules, unproven placements |
 //! | `gather` | request and fleet -> the rows a rule sees |
+//! | `rows` | those rows, kept from one request to the next |
 //! | `selector` | the step itself |
 //! | `lifecycle` | what happens to a booking after it |
 //! | `workers` | workers come, change and go |
@@ -31,9 +33,11 @@ mod health;
 mod introspect;
 mod ledger;
 mod lifecycle;
+mod offers;
 mod pair;
 mod pool;
 mod request;
+mod rows;
 mod selector;
 mod settings;
 mod sight;
@@ -45,9 +49,10 @@ mod workers;
 
 pub use batch::BatchTerms;
 pub use fed::Fed;
-pub use fleet::{Offer, Profile, Role, Standing};
+pub use fleet::{Profile, Role, Standing};
 pub use health::Breaker;
 pub use ledger::{Ending, Funnel, Ledger, Lost, Record, ShadowPick, ShadowTally, Usage};
+pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use selector::Selector;

@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::policy::Reason;
 
-use super::fleet::{Offer, Standing};
 use super::ledger::{Ending, Usage};
+use super::offers::Offers;
 use super::request::{Pick, Request, Wanted};
 use super::selector::Selector;
 
@@ -25,13 +25,13 @@ impl Selector {
     /// As [`Selector::select`]; nothing is booked then.
     pub fn select_pair(
         &mut self,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
         prefill_number: u64,
         terms: PairTerms,
         dry_run: bool,
     ) -> Result<(Option<Pick>, Pick)> {
-        let standings = standings(offers);
+        let ruled_out = offers.ruled_out();
         let rng = self.rng.clone();
         let decode = Request {
             wanted: Wanted::Decode,
@@ -41,8 +41,8 @@ impl Selector {
         let uncached = self.uncached(request, &decoder.pick);
         let mut prefiller = None;
         if uncached >= terms.uncached_token_threshold {
-            let decoding = self::standings(offers);
-            set_standings(offers, &standings);
+            let decoding = offers.ruled_out();
+            offers.restore(&ruled_out);
             let prefill = Request {
                 wanted: Wanted::Prefill,
                 number: prefill_number,
@@ -64,7 +64,7 @@ impl Selector {
                 Err(Error::NoCandidate) if terms.fallback => {}
                 Err(error) => return Err(error),
             }
-            set_standings(offers, &decoding);
+            offers.restore(&decoding);
         }
         if prefiller.is_none() {
             decoder.pick.reason = Reason::LocalDecode;
@@ -81,15 +81,5 @@ impl Selector {
             self.close(booking, Ending::Cancelled, Usage::default(), request.now);
         }
         Ok((prefiller, committed?))
-    }
-}
-
-fn standings(offers: &[Offer]) -> Vec<Standing> {
-    offers.iter().map(|offer| offer.standing).collect()
-}
-
-fn set_standings(offers: &mut [Offer], standings: &[Standing]) {
-    for (offer, standing) in offers.iter_mut().zip(standings) {
-        offer.standing = *standing;
     }
 }

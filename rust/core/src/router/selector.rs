@@ -8,11 +8,13 @@ use crate::load::{BookingId, LoadBook, Work};
 use crate::policy::{Candidate, Choice, Reason, Rng};
 
 use super::budget::Budget;
-use super::fleet::{Fleet, Offer, Profile};
-use super::gather::{OfferNames, usable_tokens, view};
+use super::fleet::{Fleet, Profile};
+use super::gather::{OfferNames, Usable, view};
 use super::ledger::{Ending, Ledger, Record, ShadowPick, Usage};
+use super::offers::{Offer, Offers};
 use super::pool::Pool;
 use super::request::{Pick, PoolId, Request, Wanted};
+use super::rows::Rows;
 use super::settings::{PoolSettings, Settings};
 use super::trail::Trail;
 
@@ -46,9 +48,7 @@ pub struct Selector {
     pub(super) book: LoadBook,
     pub(super) pools: Vec<Pool>,
     pub(super) budget: Budget,
-    pub(super) rows: Vec<Candidate>,
-    /// The most leading blocks any row holds.
-    pub(super) best_overlap: u32,
+    pub(super) rows: Rows,
     /// No worker is passed over for its failures from then on.
     pub(super) out_until: Millis,
     /// Whether the index was asked for the rows.
@@ -71,8 +71,7 @@ impl Selector {
             book: LoadBook::default(),
             budget: Budget::new(settings.max_memory_bytes, &pools),
             pools,
-            rows: Vec::new(),
-            best_overlap: 0,
+            rows: Rows::default(),
             out_until: Millis(0),
             indexed: false,
             call: 0,
@@ -106,7 +105,7 @@ impl Selector {
     /// standings then say why. [`Error::Moved`] if the pinned offer is no candidate any more.
     pub fn select(
         &mut self,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<Pick> {
@@ -128,7 +127,7 @@ impl Selector {
     /// The first half of a selection: everything but the consequences.
     pub(super) fn decide(
         &mut self,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<Decided> {
@@ -145,8 +144,7 @@ impl Selector {
         }
         let row = self.rows[choice.row];
         let pool = &self.pools[request.pool.0 as usize];
-        let block_size = pool.block_size;
-        let usable = |blocks: u32| usable_tokens(blocks, block_size, request.prompt_tokens);
+        let usable = Usable::new(request.prompt_tokens, pool.block_size);
         let pick = Pick {
             offer: row.offer as usize,
             wanted: request.wanted,
@@ -156,8 +154,8 @@ impl Selector {
             } else {
                 choice.reason
             },
-            matched_tokens: usable(row.overlap),
-            best_matched_tokens: usable(self.best_overlap),
+            matched_tokens: usable.tokens(row.overlap),
+            best_matched_tokens: usable.tokens(self.rows.best_overlap()),
             booking: None,
         };
         Ok(Decided { choice, pick, rng })
@@ -166,7 +164,7 @@ impl Selector {
     /// Fills in standings, and the rows of the candidates.
     pub(super) fn look(
         &mut self,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<()> {
@@ -205,7 +203,8 @@ impl Selector {
         prefill_tokens: u64,
     ) -> Result<Pick> {
         let (choice, mut pick) = (decided.choice, decided.pick);
-        let worker = offers[pick.offer].id.ok_or(Error::NoCandidate)?;
+        let worker = self.fleet.resolve(&offers[pick.offer]);
+        let worker = worker.ok_or(Error::NoCandidate)?;
         // Before the booking, so that every number is what the rule saw.
         self.trace(offers, decided, request);
         let pool = &mut self.pools[request.pool.0 as usize];
@@ -226,11 +225,11 @@ impl Selector {
             return Err(error);
         }
         if self.out_until > Millis(0)
-            && let Some((breaker, member)) =
-                self.settings.breaker.zip(self.fleet.member_mut(worker))
+            && let Some((breaker, health)) =
+                self.settings.breaker.zip(self.fleet.health_mut(worker))
         {
-            member.health.tried(breaker, request.now);
-            self.out_until = self.out_until.max(member.health.out_until());
+            health.tried(breaker, request.now);
+            self.out_until = self.out_until.max(health.out_until());
         }
         let shadows = self.settle(offers, decided, request, booking);
         self.ledger.decided(&pick, &shadows);
@@ -248,7 +247,7 @@ impl Selector {
         booking: BookingId,
     ) -> Box<[ShadowPick]> {
         let names = OfferNames(offers);
-        let (rows, book, settings) = (&self.rows, &self.book, &self.settings);
+        let (rows, book, settings) = (&*self.rows, &self.book, &self.settings);
         let pool = &mut self.pools[request.pool.0 as usize];
         let view = view(rows, book, pool, settings, &names, request);
         pool.rule_mut(request.wanted)
@@ -262,7 +261,8 @@ impl Selector {
                 .and_then(|pinned| choose_pinned(rows, pinned, &mut shadow.rng))
                 .unwrap_or_else(|| shadow.rule.choose(&view, &mut shadow.rng));
             let row = &rows[choice.row];
-            let matched = usable_tokens(row.overlap, view.block_size, request.prompt_tokens);
+            let usable = Usable::new(request.prompt_tokens, view.block_size);
+            let matched = usable.tokens(row.overlap);
             if !choice.refused {
                 shadow.rule.settle(&view, choice, booking);
             }

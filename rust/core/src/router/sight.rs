@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::load::Known;
 use crate::policy::Candidate;
 
-use super::fleet::{Offer, Standing};
+use super::fleet::Standing;
 use super::gather::{OfferNames, view};
+use super::offers::Offer;
 use super::request::Request;
 use super::selector::{Decided, Selector};
 use super::trail::{KEPT_ROWS, Seen};
@@ -68,7 +69,7 @@ impl Selector {
         let mut left = limit - 1;
         for (at, row) in rows {
             let picked = row.offer as usize == decided.pick.offer;
-            let wanted = row.overlap > 0 || self.best_overlap == 0;
+            let wanted = row.overlap > 0 || self.rows.best_overlap() == 0;
             if picked || (wanted && left > 0) {
                 left -= usize::from(!picked);
                 see(&offers[row.offer as usize], Some((at, row)), picked);

@@ -6,8 +6,8 @@
 use crate::error::{Error, Result};
 use crate::policy::{Candidate, View};
 
-use super::fleet::Offer;
 use super::gather::{OfferNames, view};
+use super::offers::Offers;
 use super::request::Request;
 use super::selector::Selector;
 
@@ -189,14 +189,14 @@ impl Selector {
     ///
     /// # Errors
     /// [`Error::DuplicateWorker`], and [`Error::NoCandidate`], which is not counted: the selection that follows is.
-    pub fn show(&mut self, offers: &mut [Offer], request: &Request<'_>) -> Result<Survey> {
+    pub fn show(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Survey> {
         self.look(offers, request, true)?;
         if self.rows.is_empty() {
             return Err(Error::NoCandidate);
         }
         let pool = &self.pools[request.pool.0 as usize];
         let names = OfferNames(offers);
-        let (rows, book, settings) = (&self.rows, &self.book, &self.settings);
+        let (rows, book, settings) = (&*self.rows, &self.book, &self.settings);
         let view = view(rows, book, pool, settings, &names, request);
         let mut cells = Vec::with_capacity(Column::ALL.len() * rows.len());
         for column in Column::ALL {
@@ -218,7 +218,7 @@ mod tests {
     use crate::ids::Millis;
     use crate::load::Report;
     use crate::policy::{Custom, Random, Reason};
-    use crate::router::{Placements, PoolSettings, Settings};
+    use crate::router::{Offer, Placements, PoolSettings, Settings};
 
     fn selector(shadow: bool) -> Selector {
         let mut pool = PoolSettings::new(
@@ -243,8 +243,8 @@ mod tests {
         selector
     }
 
-    fn offers() -> Vec<Offer> {
-        ["a", "b", "c"].map(Offer::new).to_vec()
+    fn offers() -> Offers {
+        Offers::new(["a", "b", "c"].map(Offer::new).to_vec())
     }
 
     fn floats(survey: &Survey, column: Column) -> Vec<f64> {

@@ -25,8 +25,8 @@ fn selector(rule: Box<dyn Rule>) -> Selector {
     seeded(rule, 1)
 }
 
-fn offers(names: &[&str]) -> Vec<Offer> {
-    names.iter().map(|&name| Offer::new(name)).collect()
+fn offers(names: &[&str]) -> Offers {
+    Offers::new(names.iter().map(|&name| Offer::new(name)).collect())
 }
 
 fn pick(selector: &mut Selector, names: &[&str]) -> String {
@@ -112,7 +112,7 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
     let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
     assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
     assert_eq!(
-        s.select(&mut [], &Request::default(), false),
+        s.select(&mut offers(&[]), &Request::default(), false),
         Err(Error::NoCandidate)
     );
     pick(&mut s, &["a", "b"]);
@@ -120,7 +120,7 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
     assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
     s.set_ready("a", false);
     let mut list = offers(&["a", "b"]);
-    list[1].standing = Standing::Excluded;
+    list.set_standing(1, Standing::Excluded);
     assert_eq!(
         s.select(&mut list, &Request::default(), false),
         Err(Error::NoCandidate)

@@ -12,6 +12,7 @@ use super::fleet::{Fleet, Profile};
 use super::ledger::{Ending, Ledger, Usage};
 use super::pool::Pool;
 use super::request::PoolId;
+use super::rows::Rows;
 use super::selector::Selector;
 use super::trail::Trail;
 
@@ -226,8 +227,7 @@ impl Selector {
             rng: Rng::new(seed),
             fleet: Fleet::default(),
             book: LoadBook::default(),
-            rows: Vec::new(),
-            best_overlap: 0,
+            rows: Rows::default(),
             out_until: Millis(0),
             indexed: false,
             call: 0,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cachelb_core::router::{BatchTerms, Wanted};
+use cachelb_core::router::{BatchTerms, Offers, Standing, Wanted};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -83,12 +83,12 @@ impl NativeRouter {
             Ok(picks) => picks,
             Err(error) => {
                 // The first request for whom nobody is left tells why.
-                let nobody = |offers: &Vec<cachelb_core::router::Offer>| {
-                    let open = cachelb_core::router::Standing::Candidate;
+                let nobody = |offers: &Offers| {
+                    let open = Standing::Candidate;
                     offers.iter().all(|offer| offer.standing != open)
                 };
                 let failed = batch.iter().find(|(offers, _)| nobody(offers));
-                let offers = failed.map_or(&[][..], |(offers, _)| offers);
+                let offers = failed.map_or(&[][..], |(offers, _)| &offers[..]);
                 return Err(no_worker(py, offers, &error)?);
             }
         };
@@ -114,7 +114,7 @@ impl NativeRouter {
                 call,
                 selected,
             ));
-            this.roster.give_back(&registered, offers);
+            this.roster.give_back(offers);
         }
         Ok(decisions)
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cachelb_core::router::{Offer, PoolId, Profile, Standing};
+use cachelb_core::router::{Offer, Offers, PoolId, Profile};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -96,12 +96,6 @@ impl Registered {
     }
 }
 
-#[derive(Debug)]
-struct Stocked {
-    version: u64,
-    offers: Vec<Offer>,
-}
-
 /// Offers kept for the next selections.
 const STOCK: usize = 8;
 
@@ -109,7 +103,7 @@ const STOCK: usize = 8;
 #[derive(Debug, Default)]
 pub struct Roster {
     now: Mutex<Arc<Registered>>,
-    stock: Mutex<Vec<Stocked>>,
+    stock: Mutex<Vec<Offers>>,
 }
 
 impl Roster {
@@ -175,28 +169,22 @@ impl Roster {
     }
 
     /// Offers of `registered`, all of them candidates.
-    pub fn offers(&self, registered: &Registered) -> Vec<Offer> {
+    pub fn offers(&self, registered: &Registered) -> Offers {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(stocked) = stock.pop() {
-            if stocked.version == registered.version {
-                let mut offers = stocked.offers;
-                for offer in &mut offers {
-                    offer.standing = Standing::Candidate;
-                }
+        while let Some(mut offers) = stock.pop() {
+            if offers.version() == Some(registered.version) {
+                offers.reset();
                 return offers;
             }
         }
-        registered.offers.clone()
+        Offers::versioned(registered.offers.clone(), registered.version)
     }
 
     /// Takes offers back, whose ids are now known.
-    pub fn give_back(&self, registered: &Registered, offers: Vec<Offer>) {
+    pub fn give_back(&self, offers: Offers) {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
         if stock.len() < STOCK {
-            stock.push(Stocked {
-                version: registered.version,
-                offers,
-            });
+            stock.push(offers);
         }
     }
 

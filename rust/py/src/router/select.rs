@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cachelb_core::ids::Millis;
-use cachelb_core::router::{Offer, Pick, PoolId, Request, Seen, Selector, Standing, Wanted};
+use cachelb_core::router::{Offers, Pick, PoolId, Request, Seen, Selector, Wanted};
 use cachelb_core::{Error, Result};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -25,7 +25,7 @@ struct Outcome<T> {
     found: T,
     registered: Arc<Registered>,
     /// What the picks' offers were.
-    offers: Vec<Offer>,
+    offers: Offers,
     number: u64,
     prompt_tokens: u64,
 }
@@ -108,7 +108,7 @@ impl NativeRouter {
         })?;
         let (pick, seen) = outcome.found.clone();
         let selected = outcome.selected(py, outcome.number, pick, seen, tried);
-        this.finish(outcome);
+        this.roster.give_back(outcome.offers);
         let decision = Decision::new(
             Arc::clone(&this.engine),
             Owner::Router(slf.clone().unbind()),
@@ -155,13 +155,9 @@ impl NativeRouter {
         };
         let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
         let decode = decision(outcome.number, decode, call, tried);
-        this.finish(outcome);
+        this.roster.give_back(outcome.offers);
         this.engine.selected(begun);
         Ok((prefill, decode))
-    }
-
-    fn finish<T>(&self, outcome: Outcome<T>) {
-        self.roster.give_back(&outcome.registered, outcome.offers);
     }
 
     /// Reads `call`, then runs `step` as one atomic step.
@@ -172,7 +168,7 @@ impl NativeRouter {
         tried: &[Arc<str>],
         scratch: &mut Scratch,
         kind: Kind,
-        step: impl Fn(&mut Selector, &mut [Offer], &Request<'_>) -> Result<T> + Sync,
+        step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Outcome<T>> {
         let registered = self.roster.now();
         let mut ready = self.prepare(py, call, tried, &registered, scratch)?;
@@ -234,9 +230,9 @@ impl NativeRouter {
         py: Python<'_>,
         kind: Kind,
         asked: &Asked<'_>,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
-        step: impl Fn(&mut Selector, &mut [Offer], &Request<'_>) -> Result<T> + Sync,
+        step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Result<T>> {
         if !kind.turns().any(|turn| self.customs.are_asked(turn)) {
             return self
@@ -248,7 +244,7 @@ impl NativeRouter {
             for turn in kind.turns() {
                 self.ask(py, turn, asked, offers, request, &mut picks)?;
             }
-            let before = standings(offers);
+            let before = offers.ruled_out();
             let pinned = Request {
                 pinned: picks.pinned,
                 pinned_prefill: picks.pinned_prefill,
@@ -261,7 +257,7 @@ impl NativeRouter {
             if !matches!(found, Err(Error::Moved)) {
                 return Ok(found);
             }
-            restore(offers, &before);
+            offers.restore(&before);
         }
         self.engine
             .locked(py, |selector| step(selector, offers, request))
@@ -273,7 +269,7 @@ impl NativeRouter {
         py: Python<'_>,
         turn: Turn,
         asked: &Asked<'_>,
-        offers: &mut [Offer],
+        offers: &mut Offers,
         request: &Request<'_>,
         picks: &mut Picks,
     ) -> PyResult<()> {
@@ -284,11 +280,11 @@ impl NativeRouter {
             wanted: turn.wanted,
             ..*request
         };
-        let before = standings(offers);
+        let before = offers.ruled_out();
         let survey = self
             .engine
             .locked(py, |selector| selector.show(offers, &request))?;
-        restore(offers, &before);
+        offers.restore(&before);
         // What is wrong shows in the selection that follows.
         let Ok(survey) = survey else { return Ok(()) };
         let view = |seed| RequestView::new(py, asked.call, asked.prompt, asked.terms, seed);
@@ -297,21 +293,11 @@ impl NativeRouter {
     }
 }
 
-fn standings(offers: &[Offer]) -> Vec<Standing> {
-    offers.iter().map(|offer| offer.standing).collect()
-}
-
-fn restore(offers: &mut [Offer], standings: &[Standing]) {
-    for (offer, standing) in offers.iter_mut().zip(standings) {
-        offer.standing = *standing;
-    }
-}
-
 /// A call that was read.
 pub(super) struct Ready {
     pool: PoolId,
     pub prompt: Prompt,
-    pub offers: Vec<Offer>,
+    pub offers: Offers,
     pub number: u64,
     now: Millis,
     block_size: u32,
@@ -453,7 +439,7 @@ impl NativeRouter {
         let key = &outcome.registered.seat_of(pick.offer).key;
         let policy = policy_name(slf, pick.wanted)?;
         let result = explanation(py, &policy, key, outcome.prompt_tokens, pick, seen);
-        this.finish(outcome);
+        this.roster.give_back(outcome.offers);
         result
     }
 }

@@ -1,0 +1,326 @@
+//! Kept rows against rows made from scratch: two selectors live through the same, and only one of them may keep rows.
+
+use proptest::prelude::*;
+
+use super::super::*;
+use crate::ids::{Millis, SequenceHash};
+use crate::load::{BookingId, Report};
+use crate::policy::{CacheAware, Margin, Rule, SpillGate, Threshold};
+use crate::tracker::Origin;
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+#[derive(Debug, Clone)]
+enum Step {
+    Select {
+        prompt: u64,
+        pool: u32,
+        wanted: usize,
+        excluded: Option<usize>,
+        dry_run: bool,
+    },
+    Pair {
+        prompt: u64,
+    },
+    Pass {
+        ms: u64,
+    },
+    Rewind,
+    FirstToken(usize),
+    End(usize, Ending),
+    Ready(usize, bool),
+    Add(usize, Role, u64, Option<u32>),
+    Weigh(usize, f64),
+    Report(usize, u32, u64),
+    Reset(usize),
+    Drain(usize),
+    Remove(usize),
+    /// The list is another: the names from one on.
+    List(usize),
+    /// A copy of the list that no selection has seen.
+    Copy,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let worker = || 0..NAMES.len();
+    let role = prop::sample::select(vec![Role::Both, Role::Prefill, Role::Decode]);
+    let ending = prop::sample::select(vec![
+        Ending::Completed,
+        Ending::Failed,
+        Ending::Backpressure,
+        Ending::Client,
+    ]);
+    let excluded = prop_oneof![3 => Just(None), 1 => worker().prop_map(Some)];
+    let wanted = prop_oneof![4 => Just(0_usize), 1 => 1_usize..3];
+    let pool = prop_oneof![4 => Just(0_u32), 1 => Just(1_u32)];
+    let select = (0_u64..4, pool, wanted, excluded, any::<bool>());
+    let select = select.prop_map(|(prompt, pool, wanted, excluded, dry_run)| Step::Select {
+        prompt,
+        pool,
+        wanted,
+        excluded,
+        dry_run,
+    });
+    let add = (worker(), role, 0_u64..60, prop::option::of(0_u32..2));
+    prop_oneof![
+        12 => select,
+        1 => (0_u64..4).prop_map(|prompt| Step::Pair { prompt }),
+        3 => (0_u64..40).prop_map(|ms| Step::Pass { ms }),
+        1 => Just(Step::Rewind),
+        2 => (0_usize..64).prop_map(Step::FirstToken),
+        4 => (0_usize..64, ending).prop_map(|(at, ending)| Step::End(at, ending)),
+        1 => (worker(), any::<bool>()).prop_map(|(at, ready)| Step::Ready(at, ready)),
+        2 => add.prop_map(|(at, role, ms, pool)| Step::Add(at, role, ms, pool)),
+        1 => (worker(), 0.5..4.0).prop_map(|(at, weight)| Step::Weigh(at, weight)),
+        2 => (worker(), 0_u32..9, 0_u64..30).prop_map(|(at, live, age)| Step::Report(at, live, age)),
+        1 => worker().prop_map(Step::Reset),
+        1 => worker().prop_map(Step::Drain),
+        1 => worker().prop_map(Step::Remove),
+        1 => worker().prop_map(Step::List),
+        1 => Just(Step::Copy),
+    ]
+}
+
+fn cache_aware() -> Box<dyn Rule> {
+    Box::new(CacheAware {
+        cache_threshold: Threshold::new(0.3),
+        min_matched_tokens: None,
+        holder_slack: 0,
+        overlap_decay: 0.0,
+        temperature: 0.0,
+        kv_spread: 1.0,
+        kv_ceiling: 1.0,
+        gate: SpillGate {
+            load_factor: 1.25,
+            margin: Margin::Fixed(1.0),
+        },
+    })
+}
+
+fn selector(veto: Option<f64>) -> Selector {
+    let placements = Placements {
+        max_blocks_per_worker: 12,
+        ttl_ms: Some(70),
+        ..Placements::default()
+    };
+    let settings = Settings {
+        seed: 5,
+        booking_ttl_ms: 200,
+        max_report_age_ms: 20,
+        reconcile_grace_ms: Some(5),
+        registered: true,
+        veto: Veto {
+            kv_usage: None,
+            waiting: veto,
+        },
+        breaker: Some(Breaker {
+            failures: 2,
+            cooldown_ms: 15,
+            backpressure_ms: 5,
+        }),
+        records: 4,
+        ..Settings::default()
+    };
+    let mut selector = Selector::new(settings, PoolSettings::new(cache_aware(), 16, placements));
+    selector.add_pool(PoolSettings::new(cache_aware(), 16, placements));
+    for name in NAMES {
+        selector.add_worker(name, Profile::default(), Millis(0));
+    }
+    selector
+}
+
+/// One of the two, with the list that it is offered.
+struct Side {
+    selector: Selector,
+    offers: Offers,
+    bookings: Vec<BookingId>,
+}
+
+impl Side {
+    fn list(&mut self, from: usize, version: Option<u64>) {
+        let list = NAMES[from..].iter().map(|&name| Offer::new(name)).collect();
+        self.offers = match version {
+            Some(version) => Offers::versioned(list, version),
+            None => Offers::new(list),
+        };
+    }
+
+    /// Everything that the step shows.
+    fn run(&mut self, step: &Step, now: Millis, number: u64) -> String {
+        let (s, offers) = (&mut self.selector, &mut self.offers);
+        let name = |at: usize| NAMES[at];
+        match *step {
+            Step::Select {
+                prompt,
+                pool,
+                wanted,
+                excluded,
+                dry_run,
+            } => {
+                let hashes: Vec<SequenceHash> =
+                    (1..4).map(|i| SequenceHash(prompt * 8 + i)).collect();
+                let request = Request {
+                    pool: PoolId(pool),
+                    wanted: Wanted::ALL[wanted],
+                    blocks: Some((&hashes, Origin::Caller)),
+                    prompt_tokens: 50,
+                    number,
+                    now,
+                    ..Request::default()
+                };
+                offers.reset();
+                if let Some(at) = excluded.filter(|&at| at < offers.len()) {
+                    offers.set_standing(at, Standing::Excluded);
+                }
+                let before = offers.ruled_out();
+                let survey = s.show(offers, &request);
+                let shown =
+                    survey.map(|survey| (survey.offers().to_vec(), survey.cells().to_vec()));
+                offers.restore(&before);
+                let seen = s.preview(offers, &request);
+                offers.restore(&before);
+                let pick = s.select(offers, &request, dry_run);
+                self.bookings
+                    .extend(pick.iter().filter_map(|pick| pick.booking));
+                let standings: Vec<Standing> = offers.iter().map(|offer| offer.standing).collect();
+                format!(
+                    "{shown:?} {seen:?} {pick:?} {standings:?} {:?}",
+                    s.seen_by(number)
+                )
+            }
+            Step::Pair { prompt } => {
+                let hashes = [SequenceHash(prompt * 8 + 1)];
+                let request = Request {
+                    blocks: Some((&hashes, Origin::Caller)),
+                    prompt_tokens: 20,
+                    number,
+                    now,
+                    ..Request::default()
+                };
+                offers.reset();
+                let picks =
+                    s.select_pair(offers, &request, number + 1, PairTerms::default(), false);
+                if let Ok((prefill, decode)) = &picks {
+                    let both = prefill.iter().chain([decode]);
+                    self.bookings.extend(both.filter_map(|pick| pick.booking));
+                }
+                format!("{picks:?}")
+            }
+            Step::FirstToken(at) if !self.bookings.is_empty() => {
+                let booking = self.bookings[at % self.bookings.len()];
+                format!("{:?}", s.first_token(booking, now))
+            }
+            Step::End(at, ending) if !self.bookings.is_empty() => {
+                let booking = self.bookings.swap_remove(at % self.bookings.len());
+                format!("{:?}", s.close(booking, ending, Usage::default(), now))
+            }
+            Step::Ready(at, ready) => {
+                s.set_ready(name(at), ready);
+                String::new()
+            }
+            Step::Add(at, role, slow_start_ms, pool) => {
+                let profile = Profile {
+                    role,
+                    slow_start_ms,
+                    pools: pool.map(|pool| Box::from([PoolId(pool)])),
+                    kv_blocks: None,
+                };
+                format!("{:?}", s.add_worker(name(at), profile, now))
+            }
+            Step::Weigh(at, weight) => format!("{:?}", s.set_weight(name(at), weight)),
+            Step::Report(at, live, age) => {
+                let report = Report {
+                    running: Some(f64::from(live)).into(),
+                    waiting: Some(f64::from(live)).into(),
+                    at: Millis(now.0.saturating_sub(age)),
+                    ..Report::NONE
+                };
+                format!("{:?}", s.set_report(&[name(at).into()], &report, now))
+            }
+            Step::Reset(at) => format!("{:?}", s.reset_cache(name(at), now)),
+            Step::Drain(at) => format!("{:?}", s.drain_worker(name(at))),
+            Step::Remove(at) => format!("{:?}", s.remove_worker(name(at))),
+            _ => String::new(),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn kept_rows_are_those_made_anew(
+        steps in prop::collection::vec(step(), 1..120),
+        veto in prop::option::of(Just(6.0)),
+    ) {
+        let side = || Side {
+            selector: selector(veto),
+            offers: Offers::default(),
+            bookings: Vec::new(),
+        };
+        let (mut keeping, mut anew) = (side(), side());
+        let (mut now, mut list, mut version) = (1_000_u64, 0, 1);
+        keeping.list(list, Some(version));
+        anew.list(list, None);
+        for (number, step) in (0..).step_by(2).zip(&steps) {
+            match *step {
+                Step::Pass { ms } => now += ms,
+                Step::Rewind => now -= 10,
+                Step::List(from) => {
+                    (list, version) = (from, version + 1);
+                    keeping.list(list, Some(version));
+                    anew.list(list, None);
+                }
+                Step::Copy => keeping.list(list, Some(version)),
+                _ => {}
+            }
+            let shown = keeping.run(step, Millis(now), number);
+            prop_assert_eq!(shown, anew.run(step, Millis(now), number), "{:?}", step);
+            keeping.selector.validate().unwrap();
+            anew.selector.validate().unwrap();
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_list_that_comes_again_are_kept() {
+    let mut selector = selector(None);
+    let list = NAMES.map(Offer::new).to_vec();
+    let mut offers = Offers::versioned(list, 1);
+    let request = Request::default();
+    selector.select(&mut offers, &request, false).unwrap();
+    let made = selector.call;
+    selector.select(&mut offers, &request, false).unwrap();
+    assert_eq!(selector.call, made, "no survey");
+    selector.set_ready("a", false);
+    selector.select(&mut offers, &request, false).unwrap();
+    assert_eq!((selector.call, selector.rows.len()), (made + 1, 5));
+    offers.reset();
+    selector.set_weight("b", 3.0).unwrap();
+    selector.select(&mut offers, &request, false).unwrap();
+    assert_eq!((selector.call, selector.rows[0].weight), (made + 1, 3.0));
+}
+
+#[test]
+fn a_clock_that_goes_back_goes_back_in_a_slow_start() {
+    let mut selector = selector(None);
+    let profile = Profile {
+        slow_start_ms: 100,
+        ..Profile::default()
+    };
+    selector.remove_worker("a");
+    selector.add_worker("a", profile, Millis(1_000));
+    let mut offers = Offers::versioned(NAMES.map(Offer::new).to_vec(), 1);
+    let weights = [1_200, 1_200, 1_050].map(|now| {
+        let request = Request {
+            now: Millis(now),
+            ..Request::default()
+        };
+        selector.select(&mut offers, &request, true).unwrap();
+        selector.rows[0].weight * 1000.0
+    });
+    assert_eq!(
+        weights.map(|weight| weight.to_string()),
+        ["1000", "1000", "625"]
+    );
+}

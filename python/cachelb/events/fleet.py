@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from cachelb.events.discovery import Discovery
 from cachelb.events.endpoints import Endpoint, default_endpoint
 from cachelb.events.stats import StreamStats, ZmqSourceStats
 from cachelb.events.stream import Stream, StreamSettings
-from cachelb.sources.http import shown_key
+from cachelb.sources.http import PageError, shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
+    from cachelb.events.discovery import Found
     from cachelb.events.sink import KvSink
     from cachelb.events.sockets import Hub
 
@@ -26,6 +28,9 @@ _log = logging.getLogger("cachelb.events")
 
 _RETRY_S: Final = 1.0
 """Until a stream that could not be opened is tried again: somebody else has the address, perhaps not for long."""
+
+_ASK_AGAIN_S: Final = 2.0
+"""Until a worker that is not connected is asked again where it publishes: it may have come back elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +43,28 @@ class FleetSettings:
         replay_port: Port of the replay socket, None if there is none.
         endpoints: From a worker's key to its endpoint, None for a worker that publishes nothing. A mapping leaves the
             workers that it does not name to the ports.
+        discover: Ask those workers where they publish.
     """
 
     stream: StreamSettings
     port: int
     replay_port: int | None
     endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None]
+    discover: bool
+
+    def asks(self, key: str) -> bool:
+        """Tell whether a worker is asked where it publishes.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            Whether; not if the user said where it does.
+        """
+        return self.discover and not callable(self.endpoints) and key not in self.endpoints
 
     def endpoint(self, key: str) -> Endpoint | None:
-        """Return where a worker publishes.
+        """Return where a worker publishes if nobody asks it.
 
         Args:
             key: Its key.
@@ -84,6 +102,8 @@ class Fleet:
         self._unopened: dict[Where, float] = {}
         self._unusable: dict[Where, StreamStats] = {}
         self._addresses: dict[str, Where] = {}
+        self._discovery = Discovery()
+        self._ask_s: dict[str, float] = {}
         self._past_messages = self._past_malformed = 0
         self._is_lost = False
 
@@ -102,9 +122,20 @@ class Fleet:
             for key, ranks in workers.items():
                 if before.get(key) != ranks:
                     self._add(key, ranks, now_s)
+        self._ask_around(now_s)
         for where, due_s in list(self._unopened.items()):
             if due_s <= now_s:
                 self._open(where, now_s)
+
+    def _ask_around(self, now_s: float) -> None:
+        """Ask workers where their streams are, and hear those that were asked before."""
+        for key, found in self._discovery.answers():
+            if key in self._ask_s:
+                self._on_answer(key, found, now_s)
+        for key, due_s in self._ask_s.items():
+            if due_s <= now_s and not self._is_connected(key):
+                self._ask_s[key] = now_s + _ASK_AGAIN_S
+                self._discovery.ask(key)
 
     def settle(self, now_s: float) -> float | None:
         """Give up what waits for too long.
@@ -125,6 +156,7 @@ class Fleet:
 
     def close(self) -> None:
         """End every stream."""
+        self._discovery.stop()
         for stream in self._streams.values():
             stream.close()
 
@@ -150,15 +182,21 @@ class Fleet:
         return workers
 
     def _add(self, key: str, ranks: int, now_s: float) -> None:
-        """Make the streams of a worker."""
+        """Make the streams of a worker, or ask it where they are."""
+        if self._settings.asks(key):
+            self._ask_s[key] = now_s
+            return
         try:
             endpoint = self._settings.endpoint(key)
         except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are followed all the same
             reason = str(error) if isinstance(error, ValueError | TypeError) else type(error).__name__
             self._refuse((key, None), "no endpoint", reason)
-            return
-        if endpoint is None:
-            return
+        else:
+            if endpoint is not None:
+                self._place(key, ranks, endpoint, now_s)
+
+    def _place(self, key: str, ranks: int, endpoint: Endpoint, now_s: float) -> None:
+        """Make the streams of a worker's ranks at the ports from an endpoint's on."""
         for rank in range(ranks):
             where = (key, None if ranks == 1 else rank)
             try:
@@ -166,10 +204,48 @@ class Fleet:
             except ValueError as error:
                 self._refuse(where, "no endpoint", str(error))
                 continue
-            self._streams[where] = Stream(
-                where, of_rank, self._settings.stream, hub=self._hub, sink=self._sink, shown=_shown(where)
-            )
-            self._open(where, now_s)
+            self._make(where, of_rank, now_s)
+
+    def _make(self, where: Where, endpoint: Endpoint, now_s: float) -> None:
+        """Make one stream."""
+        self._streams[where] = Stream(
+            where, endpoint, self._settings.stream, hub=self._hub, sink=self._sink, shown=_shown(where)
+        )
+        self._open(where, now_s)
+
+    def _is_connected(self, key: str) -> bool:
+        """Tell whether a worker's streams are where the worker said."""
+        own = [stream for (owner, _), stream in self._streams.items() if owner == key]
+        return bool(own) and all(stream.is_connected for stream in own)
+
+    def _on_answer(self, key: str, found: Found, now_s: float) -> None:
+        """Make the streams of a worker where it says they are; an engine that cannot say has them at the ports."""
+        ranks = self._workers[key]
+        if isinstance(found, PageError) and str(found) == "HTTP 404":
+            del self._ask_s[key]
+            self._unusable.pop((key, None), None)
+            settings = self._settings
+            self._place(key, ranks, default_endpoint(key, settings.port, settings.replay_port), now_s)
+            return
+        if isinstance(found, Exception):
+            if not any(owner == key for owner, _ in self._streams):
+                reason = str(found) if isinstance(found, PageError | ValueError) else type(found).__name__
+                self._refuse((key, None), "not told where", f"it does not tell where: {reason}")
+            return
+        self._unusable.pop((key, None), None)
+        for rank in range(ranks):
+            where = (key, None if ranks == 1 else rank)
+            endpoint = found.get(rank)
+            known = self._streams.get(where)
+            if known is not None and known.endpoint == endpoint:
+                continue
+            if known is not None:
+                self._end(where)
+            if endpoint is None:
+                self._refuse(where, "no endpoint", "it names none that it listens at; use endpoints=")
+            else:
+                self._unusable.pop(where, None)
+                self._make(where, endpoint, now_s)
 
     def _open(self, where: Where, now_s: float) -> None:
         """Open a stream, now or later; two workers at one address would be credited with each other's blocks."""
@@ -196,22 +272,28 @@ class Fleet:
         self._unopened[where] = now_s + _RETRY_S
 
     def _refuse(self, where: Where, kind: str, detail: str) -> None:
-        _log.error("no event stream of %s: %s", _shown(where), detail)
+        if where not in self._unusable:
+            _log.error("no event stream of %s: %s", _shown(where), detail)
         self._unusable[where] = StreamStats(state="unusable", last_error=kind)
 
     def _remove(self, key: str) -> None:
         """End the streams of a worker."""
+        self._ask_s.pop(key, None)
         for where in [where for where in self._streams if where[0] == key]:
-            stream = self._streams.pop(where)
-            stream.close()
-            gone = stream.stats()
-            self._past_messages += gone.messages
-            self._past_malformed += gone.malformed
-            self._unopened.pop(where, None)
-            if self._addresses.get(stream.endpoint.address) == where:
-                del self._addresses[stream.endpoint.address]
+            self._end(where)
         for where in [where for where in self._unusable if where[0] == key]:
             del self._unusable[where]
+
+    def _end(self, where: Where) -> None:
+        """End one stream."""
+        stream = self._streams.pop(where)
+        stream.close()
+        gone = stream.stats()
+        self._past_messages += gone.messages
+        self._past_malformed += gone.malformed
+        self._unopened.pop(where, None)
+        if self._addresses.get(stream.endpoint.address) == where:
+            del self._addresses[stream.endpoint.address]
 
 
 def _shown(where: Where) -> str:

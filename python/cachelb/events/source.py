@@ -33,6 +33,8 @@ class ZmqSource:
         replay_port: Port of the replay socket there; None if the engines have none.
         endpoints: Endpoints by worker key, for workers that are elsewhere, such as those with `unix://` keys; or a
             function from a key to an endpoint, or to None for a worker that publishes nothing.
+        discover: Ask workers that `endpoints` does not name where they publish: `GET /kv_event_sources`, which vLLM has
+            at least since 0.32. One that does not know the page is taken to publish at the ports.
         topic_filter: Only topics that begin with this are received; empty is all.
         rcvhwm: Messages kept for one worker while the thread is busy; beyond, the engine keeps or drops them.
         replay_timeout_s: Seconds an engine has to send the next batch of a replay.
@@ -55,6 +57,7 @@ class ZmqSource:
         default_port: int = DEFAULT_PORT,
         replay_port: int | None = None,
         endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None = None,
+        discover: bool = False,
         topic_filter: str = "",
         rcvhwm: int = 10_000,
         replay_timeout_s: float = 5.0,
@@ -69,6 +72,10 @@ class ZmqSource:
         check_port("default_port", default_port)
         if replay_port is not None:
             check_port("replay_port", replay_port)
+        if not isinstance(discover, bool):
+            raise TypeError(f"discover must be True or False, got {type(discover).__name__}")
+        if discover and callable(endpoints):
+            raise ValueError("discover is of no use beside a function that knows every endpoint; give one of them")
         _require("topic_filter", topic_filter, str, "text")
         _require("rcvhwm", rcvhwm, int, "a whole number")
         if not 1 <= rcvhwm < 1 << 31:
@@ -81,6 +88,7 @@ class ZmqSource:
             port=default_port,
             replay_port=replay_port,
             endpoints=_checked(endpoints),
+            discover=discover,
         )
         self._run: Subscriber | None = None
         self._abandoned: list[Subscriber] = []

@@ -126,6 +126,11 @@ class Stream:
         )
 
     @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connected
+
+    @property
     def deadline_s(self) -> float | None:
         """When `on_time` has something to do, None for never."""
         return None if self._replay is None else self._replay.deadline_s

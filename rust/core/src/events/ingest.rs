@@ -194,8 +194,12 @@ impl Ingest {
 
     /// Drops the orphans that have waited too long. [`Self::apply`] does so too.
     pub fn expire(&mut self, now: Millis) {
-        let expired = self.orphans.expire(now);
-        self.stats.drop(DropReason::Orphan, u64::from(expired));
+        while let Some(orphan) = self.orphans.expired(now) {
+            let store = orphan.incoming();
+            self.stats
+                .drop(DropReason::Orphan, store.names.len() as u64);
+            self.doubt(&store);
+        }
     }
 
     /// Forgets everything that was learned of the engine, for one that starts over. Counters and adapters stay.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `batch` | one decoded message |
 //! | `decode` | bytes to messages |
+//! | `doubts` | names that are gone although the engine may have one more copy |
 //! | `follower` | the order of a stream's messages: gaps, replays, restarts |
 //! | `holdings` | what an ingester needs of the index |
 //! | `ingest` | applies messages to a worker's holdings |
@@ -20,6 +21,7 @@
 
 mod batch;
 mod decode;
+mod doubts;
 mod follower;
 mod groups;
 mod holdings;

@@ -4,12 +4,13 @@ use super::batch::Name;
 use super::table::{Table, Value};
 use crate::error::Result;
 
-/// Bits of the number of copies.
-const COPY_BITS: u32 = 12;
-const MAX_COPIES: u32 = (1 << COPY_BITS) - 1;
+/// Bits below the number of the namespace: copies, and whether there may be more than are counted.
+const LOW_BITS: u32 = 12;
+const IN_DOUBT: u32 = 1 << (LOW_BITS - 1);
+const MAX_COPIES: u32 = IN_DOUBT - 1;
 
 /// Namespaces an entry can tell apart.
-pub(super) const MAX_NAMESPACES: usize = 1 << (32 - COPY_BITS);
+pub(super) const MAX_NAMESPACES: usize = 1 << (32 - LOW_BITS);
 
 /// One named block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +26,7 @@ impl Held {
     pub(super) fn first(identity: u64, namespace: u32) -> Self {
         Self {
             identity,
-            namespace_and_copies: namespace << COPY_BITS | 1,
+            namespace_and_copies: namespace << LOW_BITS | 1,
         }
     }
 
@@ -34,17 +35,30 @@ impl Held {
     }
 
     pub(super) fn namespace(self) -> u32 {
-        self.namespace_and_copies >> COPY_BITS
+        self.namespace_and_copies >> LOW_BITS
     }
 
     pub(super) fn copies(self) -> u32 {
         self.namespace_and_copies & MAX_COPIES
     }
 
-    /// One copy more. Beyond 4,095 they are not counted: such a block is given up early, which is the safe side.
+    /// One copy more. Beyond 2,047 they are not counted: such a block is given up early, which is the safe side.
     pub(super) fn more(mut self) -> Self {
-        self.namespace_and_copies += u32::from(self.copies() < MAX_COPIES);
+        if self.copies() == MAX_COPIES {
+            return self.doubted();
+        }
+        self.namespace_and_copies += 1;
         self
+    }
+
+    /// The engine may have a copy more than is counted.
+    pub(super) fn doubted(mut self) -> Self {
+        self.namespace_and_copies |= IN_DOUBT;
+        self
+    }
+
+    pub(super) fn is_in_doubt(self) -> bool {
+        self.namespace_and_copies & IN_DOUBT != 0
     }
 
     /// One copy less; without copies there is no entry.

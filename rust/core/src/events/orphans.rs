@@ -135,24 +135,32 @@ impl Orphans {
         false
     }
 
-    /// Drops what waited too long; returns its blocks.
-    pub(super) fn expire(&mut self, now: Millis) -> u32 {
-        let before = self.blocks;
-        while let Some(Some(orphan)) = self.queue.front()
-            && orphan.deadline <= now
-        {
-            let parent = orphan.parent;
-            let number = self.first;
-            if let Some(numbers) = self.by_parent.get_mut(&parent) {
-                numbers.retain(|other| *other != number);
-                if numbers.is_empty() {
-                    self.by_parent.remove(&parent);
-                }
-            }
-            self.take_out(number);
-            self.trim();
+    /// Whether a block of this name waits in one of those places.
+    pub(super) fn waits(&self, name: Name, matches: impl Fn(Medium, Option<u32>) -> bool) -> bool {
+        let numbers = self.by_name.get(&name).into_iter().flatten();
+        let orphans = numbers.map(|number| self.queue.get((number - self.first) as usize));
+        orphans
+            .flatten()
+            .flatten()
+            .any(|o| matches(o.medium, o.group))
+    }
+
+    /// Takes out the next that waited too long.
+    pub(super) fn expired(&mut self, now: Millis) -> Option<Orphan> {
+        let oldest = self.queue.front()?.as_ref()?;
+        if oldest.deadline > now {
+            return None;
         }
-        before - self.blocks
+        let (parent, number) = (oldest.parent, self.first);
+        if let Some(numbers) = self.by_parent.get_mut(&parent) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.by_parent.remove(&parent);
+            }
+        }
+        let orphan = self.take_out(number);
+        self.trim();
+        orphan
     }
 
     /// Drops everything; returns the blocks.

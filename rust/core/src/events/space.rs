@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::batch::Name;
+use super::doubts::Doubts;
 use super::lane::Lane;
 use super::names::{Held, Names};
 use super::namespaces::Namespaces;
@@ -24,6 +25,15 @@ pub(super) enum Form {
     Wide(Runs),
     /// An own block needs several names.
     Pages(Box<Pages>),
+}
+
+/// What a store tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Copies that were made.
+    Copies,
+    /// What is there anyway.
+    Report,
 }
 
 /// Own blocks of wide names: runs of equal length.
@@ -70,6 +80,7 @@ pub(super) struct Space {
     pub(super) medium: Medium,
     names: Names,
     learned: Option<Learned>,
+    doubts: Doubts,
     /// Whether blocks are ever removed. Some senders never do.
     pub(super) has_removals: bool,
 }
@@ -92,6 +103,7 @@ impl Space {
             medium,
             names: Names::default(),
             learned: None,
+            doubts: Doubts::default(),
             has_removals: false,
         }
     }
@@ -135,6 +147,11 @@ impl Space {
         Ok(())
     }
 
+    /// Takes the next size for the engine's; the space must be empty.
+    pub(super) fn unlearn(&mut self) {
+        self.learned = None;
+    }
+
     /// The form, once learned.
     pub(super) fn form(&mut self) -> Option<&mut Form> {
         self.learned.as_mut().map(|learned| &mut learned.form)
@@ -167,6 +184,20 @@ impl Space {
         self.names.get(name).is_some()
     }
 
+    /// The engine may have a copy of a block that is not counted.
+    pub(super) fn doubt(&mut self, name: Name) {
+        if self.knows(name) {
+            self.names.change(name, Held::doubted);
+        } else {
+            self.doubts.insert(name);
+        }
+    }
+
+    /// Whether a name that is not known may still be held.
+    pub(super) fn doubts(&self, name: Name) -> bool {
+        self.doubts.contains(name)
+    }
+
     /// What ends at a named block.
     pub(super) fn end(&self, name: Name) -> Option<End> {
         let held = self.names.get(name)?;
@@ -197,27 +228,33 @@ impl Space {
         Some(held.namespace())
     }
 
-    /// How many of `names` do not stand for their part of `identities` yet.
-    pub(super) fn unknown(&self, names: &[Name], identities: &[SequenceHash]) -> usize {
-        let Some(learned) = &self.learned else {
-            return names.len();
-        };
+    /// The names that do not stand for their part of `identities` yet, each with whether it stands for something else.
+    pub(super) fn unknown<'a>(
+        &'a self,
+        names: &'a [Name],
+        identities: &'a [SequenceHash],
+    ) -> impl Iterator<Item = (Name, bool)> + 'a {
         let parts = identities.chunks_exact(self.width());
-        let is_new = |(&name, part): (&Name, &[SequenceHash])| {
-            self.names
-                .get(name)
-                .is_none_or(|held| !same(&learned.form, held, part))
-        };
-        names.iter().zip(parts).filter(|pair| is_new(*pair)).count()
+        names.iter().zip(parts).filter_map(|(&name, part)| {
+            let (Some(held), Some(learned)) = (self.names.get(name), &self.learned) else {
+                return Some((name, false));
+            };
+            (!same(&learned.form, held, part)).then_some((name, true))
+        })
     }
 
-    /// One copy more of every name. A name that stood for something else is forgotten as that first; own blocks nobody
+    /// One copy more of every name, or of those without any if this is a report. A name that stood for something else is forgotten as that first; own blocks nobody
     /// refers to any more go to `gone`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "names, what they are, and what counts them"
+    )]
     pub(super) fn add(
         &mut self,
         names: &[Name],
         identities: &[SequenceHash],
         namespace: u32,
+        kind: Kind,
         namespaces: &mut Namespaces,
         lane: &mut Lane,
         gone: &mut Vec<SequenceHash>,
@@ -228,10 +265,14 @@ impl Space {
         };
         for (&name, part) in names.iter().zip(identities.chunks_exact(width)) {
             let mut before = Held::VACANT;
-            let form = &mut learned.form;
+            let (form, doubts) = (&mut learned.form, &mut self.doubts);
             self.names.change(name, |held| {
                 if !held.is_vacant() && same(form, held, part) {
-                    return held.more();
+                    return if kind == Kind::Report {
+                        held.doubted()
+                    } else {
+                        held.more()
+                    };
                 }
                 before = held;
                 namespaces.share(namespace);
@@ -244,7 +285,12 @@ impl Space {
                     Form::Wide(runs) => runs.put(part),
                     Form::Same | Form::Pages(_) => part[0].0,
                 };
-                Held::first(identity, namespace)
+                let first = Held::first(identity, namespace);
+                if doubts.remove(name) {
+                    first.doubted()
+                } else {
+                    first
+                }
             });
             if !before.is_vacant() {
                 forget(form, before, namespaces, lane, gone);
@@ -262,6 +308,7 @@ impl Space {
         tokens: &[u32],
         objects: &[u64],
         namespace: u32,
+        kind: Kind,
         namespaces: &mut Namespaces,
     ) {
         let Some(Form::Pages(pages)) = self.learned.as_mut().map(|learned| &mut learned.form)
@@ -269,14 +316,24 @@ impl Space {
             return;
         };
         let mut other = Held::VACANT;
+        let doubts = &mut self.doubts;
         self.names.change(name, |held| {
             if !held.is_vacant() && held.identity() == page.0 {
-                return held.more();
+                return if kind == Kind::Report {
+                    held.doubted()
+                } else {
+                    held.more()
+                };
             }
             other = held;
             namespaces.share(namespace);
             pages.acquire(page.0, before, tokens, objects, namespaces.get(namespace));
-            Held::first(page.0, namespace)
+            let first = Held::first(page.0, namespace);
+            if doubts.remove(name) {
+                first.doubted()
+            } else {
+                first
+            }
         });
         if !other.is_vacant() {
             namespaces.give_back(other.namespace());
@@ -306,6 +363,9 @@ impl Space {
             return false;
         }
         if after.is_vacant() {
+            if before.is_in_doubt() {
+                self.doubts.insert(name);
+            }
             forget(&mut learned.form, before, namespaces, lane, gone);
         }
         true
@@ -335,11 +395,13 @@ impl Space {
             }
         }
         self.names.clear();
+        self.doubts.clear();
     }
 
     /// Forgets every name and nothing else: what they referred to is gone already.
     pub(super) fn reset(&mut self) {
         self.names.clear();
+        self.doubts.clear();
         match self.form() {
             Some(Form::Wide(runs)) => {
                 runs.blocks = Vec::new();
@@ -369,7 +431,7 @@ impl Space {
             Some(Form::Pages(pages)) => pages.memory_bytes(),
             _ => 0,
         };
-        self.names.memory_bytes() + form
+        self.names.memory_bytes() + self.doubts.memory_bytes() + form
     }
 
     /// Checks the structure, and adds to the uses of each namespace.

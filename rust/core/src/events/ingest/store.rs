@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::super::batch::{Batch, Name, Store};
+use super::super::batch::{Batch, Extra, Name, Store};
 use super::super::holdings::Holdings;
 use super::super::incoming::Incoming;
 use super::super::pages::{Before, Change};
-use super::super::space::{Form, Space};
+use super::super::space::{Form, Kind, Space};
 use super::super::stats::DropReason;
 use super::place::Base;
 use super::{Ingest, Refusal};
@@ -58,10 +58,13 @@ impl Ingest {
         match (self.base(&store), store.parent) {
             (Some(base), _) => {
                 let base = base?;
-                let held = self.hold(&store, base, start_over, to);
+                if start_over && let Some(at) = self.find_space(store.group, store.medium) {
+                    self.empty_space(at, to);
+                    self.spaces[at].unlearn();
+                }
+                let held = self.hold(&store, base, to);
                 self.namespaces.give_back(base.namespace);
-                held?;
-                Ok(1 + self.adopt(store.names, to))
+                Ok(1 + held? + self.adopt(store.names, to))
             }
             (None, Some(parent)) if self.orphans.park(&store, parent, now) => {
                 self.stats.parked += 1;
@@ -70,6 +73,7 @@ impl Ingest {
             (None, _) => {
                 self.stats
                     .drop(DropReason::Orphan, store.names.len() as u64);
+                self.doubt(&store);
                 Ok(0)
             }
         }
@@ -93,6 +97,7 @@ impl Ingest {
                         1
                     };
                     self.stats.drop(reason, n as u64);
+                    self.doubt(&store);
                     continue;
                 }
                 applied += 1;
@@ -115,29 +120,36 @@ impl Ingest {
     ) -> Result<(), DropReason> {
         self.check_size(store)?;
         let base = self.base(store).ok_or(DropReason::Orphan)??;
-        let held = self.hold(store, base, false, to);
+        let held = self.hold(store, base, to);
         self.namespaces.give_back(base.namespace);
-        held
+        held.map(|_| ())
     }
 
-    /// Holds the blocks of a store whose place in a chain is known.
+    /// Copies of a store that is not applied are not counted.
+    pub(super) fn doubt(&mut self, store: &Incoming<'_>) {
+        if let Some(at) = self.find_space(store.group, store.medium) {
+            for &name in store.names {
+                self.spaces[at].doubt(name);
+            }
+        }
+    }
+
+    /// Holds the blocks of a store whose place in a chain is known; returns the events applied beside it.
     fn hold(
         &mut self,
         store: &Incoming<'_>,
         base: Base,
-        start_over: bool,
         to: &mut dyn Holdings,
-    ) -> Result<(), DropReason> {
+    ) -> Result<u32, DropReason> {
         let at = self
             .space_at(store.group, store.medium)
             .ok_or(DropReason::AttentionGroup)?;
-        if start_over {
-            self.empty_space(at, to);
+        if let Err(reason) = self.make_room(at, store, to) {
+            self.doubt(store);
+            return Err(reason);
         }
-        self.make_room(at, store, to)?;
-        self.gone.flush(to);
         let space = &mut self.spaces[at];
-        if start_over || space.block_size().is_none() {
+        if space.block_size().is_none() {
             space
                 .learn(store.size, &self.settings.hasher)
                 .map_err(|_| DropReason::BlockSize)?;
@@ -146,39 +158,112 @@ impl Ingest {
         if store.parent.is_some() || store.names.len() > 1 {
             space.settle();
         }
-        space.prefetch(store.names);
         self.stats.stores += 1;
         self.stats.stored_blocks += store.names.len() as u64;
         self.identify(at, store, base);
+        let (unknown, kind) = self.look(at, store);
+        if kind == Kind::Report && unknown > 0 && !self.orphans.is_empty() {
+            return Ok(self.hold_singly(store, base, to));
+        }
+        self.count(at, store, base, (unknown, kind), to);
+        Ok(0)
+    }
+
+    /// How many names are new, and whether the store adds copies.
+    fn look(&mut self, at: usize, store: &Incoming<'_>) -> (usize, Kind) {
         let space = &self.spaces[at];
         let unknown = space.unknown(store.names, &self.scratch.identities);
-        let repeated = store.parent.is_none() && unknown == 0 && !self.settings.exact_copies;
-        self.stats.reannounced += u64::from(repeated);
-        if let Some(Form::Pages(_)) = self.spaces[at].form() {
-            if !repeated {
-                self.hold_pages(at, store, base, to);
+        if store.parent.is_some() || self.settings.exact_copies {
+            return (unknown.count(), Kind::Copies);
+        }
+        let here = |medium, group| medium == store.medium && group == store.group;
+        let (mut new, mut report) = (0, true);
+        for (name, otherwise_known) in unknown {
+            new += 1;
+            // What is missing may be there after all: then this may be a report like one of held blocks alone.
+            let there = space.doubts(name) || self.orphans.waits(name, here);
+            report &= there && !otherwise_known;
+        }
+        self.stats.reannounced += u64::from(report && new < store.names.len());
+        (new, if report { Kind::Report } else { Kind::Copies })
+    }
+
+    /// Holds the blocks of a report one after the other, and what waits for each before the next: that may be the next,
+    /// with the copies it has. Returns the events applied beside the report.
+    fn hold_singly(&mut self, store: &Incoming<'_>, base: Base, to: &mut dyn Holdings) -> u32 {
+        let size = store.size as usize;
+        let (mut base, mut parent, mut adopted) = (base, None, 0);
+        self.namespaces.share(base.namespace);
+        for (i, name) in store.names.iter().enumerate() {
+            let here = store.extras.iter().filter(|e| e.block as usize == i);
+            let extras: Vec<Extra> = here.map(|e| Extra { block: 0, ..*e }).collect();
+            let single = Incoming {
+                names: std::slice::from_ref(name),
+                parent,
+                tokens: &store.tokens[i * size..(i + 1) * size],
+                extras: &extras,
+                ..*store
+            };
+            if parent.is_some() {
+                self.namespaces.give_back(base.namespace);
+                let Some(Ok(next)) = self.base(&single) else {
+                    // The one before was adopted, and removed since.
+                    store.names[i..].iter().for_each(|name| {
+                        if let Some(at) = self.find_space(store.group, store.medium) {
+                            self.spaces[at].doubt(*name);
+                        }
+                    });
+                    return adopted;
+                };
+                base = next;
             }
+            if let Some(at) = self.find_space(store.group, store.medium) {
+                self.identify(at, &single, base);
+                let space = &self.spaces[at];
+                let unknown = space
+                    .unknown(single.names, &self.scratch.identities)
+                    .count();
+                self.count(at, &single, base, (unknown, Kind::Report), to);
+                adopted += self.adopt(single.names, to);
+            }
+            parent = Some(*name);
+        }
+        self.namespaces.give_back(base.namespace);
+        adopted
+    }
+
+    /// Counts the copies of an identified store and tells the holdings.
+    fn count(
+        &mut self,
+        at: usize,
+        store: &Incoming<'_>,
+        base: Base,
+        (unknown, kind): (usize, Kind),
+        to: &mut dyn Holdings,
+    ) {
+        self.gone.flush(to);
+        if let Some(Form::Pages(_)) = self.spaces[at].form() {
+            self.hold_pages(at, store, base, kind, to);
         } else {
             self.hold_blocks(store, base, unknown, to);
-            if !repeated {
-                let gone = self.gone.of(store.medium, to);
-                self.spaces[at].add(
-                    store.names,
-                    &self.scratch.identities,
-                    base.namespace,
-                    &mut self.namespaces,
-                    &mut self.lanes[store.medium as usize],
-                    gone,
-                );
-            }
+            let gone = self.gone.of(store.medium, to);
+            self.spaces[at].add(
+                store.names,
+                &self.scratch.identities,
+                base.namespace,
+                kind,
+                &mut self.namespaces,
+                &mut self.lanes[store.medium as usize],
+                gone,
+            );
         }
-        Ok(())
     }
 
     /// Hashes the blocks, or pages, of a store.
     fn identify(&mut self, at: usize, store: &Incoming<'_>, base: Base) {
         let scratch = &mut self.scratch;
         store.objects(&mut scratch.objects);
+        self.spaces[at].prefetch(store.names);
         let hasher = match self.spaces[at].form() {
             Some(Form::Pages(pages)) => *pages.page_hasher(),
             _ => self.settings.hasher,
@@ -216,7 +301,14 @@ impl Ingest {
         }
     }
 
-    fn hold_pages(&mut self, at: usize, store: &Incoming<'_>, base: Base, to: &mut dyn Holdings) {
+    fn hold_pages(
+        &mut self,
+        at: usize,
+        store: &Incoming<'_>,
+        base: Base,
+        kind: Kind,
+        to: &mut dyn Holdings,
+    ) {
         let mut before = base.before;
         let size = store.size as usize;
         let mut objects = Vec::new();
@@ -236,6 +328,7 @@ impl Ingest {
                 &store.tokens[i * size..(i + 1) * size],
                 &objects,
                 base.namespace,
+                kind,
                 &mut self.namespaces,
             );
             before = match space.end(name).and_then(|end| end.block) {
@@ -339,6 +432,7 @@ impl Ingest {
             &[name],
             &self.scratch.identities,
             namespace,
+            Kind::Copies,
             &mut self.namespaces,
             &mut self.lanes[store.medium as usize],
             gone,

@@ -100,6 +100,46 @@ fn a_report_that_names_one_block_more_adds_copies() {
 }
 
 #[test]
+fn a_report_of_a_block_that_was_given_up_too_early_adds_no_copy_to_the_others() {
+    let mut b = Bench::new();
+    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2])));
+    // A second copy of block 1 that looks like a report, and the end of one of them.
+    b.hear(
+        Says::default()
+            .stored(None, &[1], &blocks(&[1]))
+            .removed(&[1]),
+    );
+    assert_eq!(b.depth(&blocks(&[1, 2])), 0);
+    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2])));
+    assert_eq!(b.depth(&blocks(&[1, 2])), 2);
+    b.hear(Says::default().removed(&[2]));
+    assert_eq!(
+        (b.depth(&blocks(&[1, 2])), b.ingest.stats().reannounced),
+        (1, 2)
+    );
+}
+
+#[test]
+fn a_report_of_a_parked_block_counts_the_copy_that_was_parked() {
+    let mut b = Bench::new();
+    b.hear(Says::default().stored(None, &[1], &blocks(&[1])));
+    b.hear(
+        Says::default()
+            .stored(None, &[1], &blocks(&[1]))
+            .removed(&[1]),
+    );
+    b.hear(Says::default().stored(Some(1), &[2], &blocks(&[2])));
+    assert_eq!((b.held(), b.ingest.orphans()), (0, 1));
+    assert_eq!(
+        b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2]))),
+        2
+    );
+    assert_eq!((b.held(), b.ingest.orphans()), (2, 0));
+    b.hear(Says::default().removed(&[2]));
+    assert_eq!(b.depth(&blocks(&[1, 2])), 1);
+}
+
+#[test]
 fn a_name_that_is_given_to_other_content_leaves_no_ghost() {
     let mut b = Bench::new();
     b.hear(Says::default().stored(None, &[1, 2], &blocks(&[11, 12])));

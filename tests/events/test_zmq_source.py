@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 from tests.models.kv_sink import RecordingSink
@@ -82,7 +83,7 @@ def test_a_batch_that_is_lost_for_good_is_missing_in_the_replay_too() -> None:
 
 @pytest.mark.parametrize("replay", [True, False], ids=["no answer", "no replay socket"])
 def test_a_stream_that_cannot_be_replayed_goes_on_behind_the_gap(*, replay: bool) -> None:
-    with EventPublisher(replay=replay) as publisher, connected(publisher, replay_timeout_s=0.05) as (sink, source):
+    with EventPublisher(replay=replay) as publisher, connected(publisher, replay_timeout_s=1.0) as (sink, source):
         publisher.mute_replay()
         publish(publisher, 0)
         sink.wait_applied([0], W)
@@ -97,11 +98,35 @@ def test_a_stream_that_cannot_be_replayed_goes_on_behind_the_gap(*, replay: bool
         assert stats.last_error == ("no replay" if replay else None)
 
 
+def test_a_replay_that_was_answered_while_the_router_was_busy_is_no_failure() -> None:
+    class Busy(RecordingSink):
+        def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+            if key == "other":
+                publisher.release_replay()
+                publisher.flush()
+                answered_s = time.monotonic()
+                eventually(lambda: time.monotonic() > answered_s + 2.5)
+            return super()._kv_live(key, dp_rank, seq, payload)
+
+    with EventPublisher() as publisher, EventPublisher(replay=False) as other:
+        publish(publisher, 0, 1)
+        publisher.hold_replay()
+        sink = Busy({"other": 1, W: 1})
+        endpoints = {W: publisher.endpoint, "other": other.endpoint}
+        with receiving(sink, endpoints, replay_timeout_s=2.0) as source:
+            publisher.wait_for(lambda: publisher.replay_requests)
+            other.wait_for(lambda: other.subscribers == 1)
+            publish(other, 0)
+            sink.wait_for(lambda: any(told.startswith("ended") for told in sink.of(W).told))
+            assert (sink.of(W).told, sink.of(W).applied) == (["connected True", "ended True"], [0, 1])
+            assert source.stats().streams[W, None].replays_failed == 0
+
+
 def test_a_silent_replay_is_logged_once_until_it_answers_again(caplog: pytest.LogCaptureFixture) -> None:
     def warnings() -> int:
         return sum("does not replay" in record.message for record in caplog.records)
 
-    with EventPublisher() as publisher, connected(publisher, replay_timeout_s=0.05) as (sink, source):
+    with EventPublisher() as publisher, connected(publisher, replay_timeout_s=1.0) as (sink, source):
         ended = 1
 
         def all_ended() -> bool:

@@ -144,7 +144,8 @@ class Stream:
         self._settle(lambda replay: replay.receive(self._on_replayed, time.monotonic()))
 
     def on_time(self) -> None:
-        """Look whether a replay takes too long."""
+        """Look whether a replay takes too long; what has come meanwhile counts, however late this thread is."""
+        self.on_readable()
         self._settle(lambda replay: replay.check(time.monotonic()))
 
     def _read_monitor(self) -> None:

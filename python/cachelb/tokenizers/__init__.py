@@ -1,0 +1,14 @@
+"""Token ids of prompts, as the engines will have them: what a gateway calls before `select_worker(tokens=...)`.
+
+Example:
+    >>> from cachelb.tokenizers import Tokenizer
+    >>> def route(router, tokenizer: Tokenizer, messages):
+    ...     return router.select_worker(tokens=tokenizer.apply_chat_template(messages))
+"""
+
+from __future__ import annotations
+
+from cachelb.tokenizers.base import Tokenizer
+from cachelb.tokenizers.hf import CacheStats, HfTokenizer
+
+__all__ = ["CacheStats", "HfTokenizer", "Tokenizer"]

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cachelb.sim.mixing import mix, mix_in_place
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from cachelb.sim.traces import Request
 
 _TOKEN_SPACE = 2**32
+_CHUNK = 65_536  # blocks worked on at a time
 
 
 class TokenExpander:
@@ -96,12 +99,79 @@ def block_hashes(request: Request, *, id_tokens: int, block_size: int) -> npt.ND
         >>> len(a), (a == b).tolist()
         (4, [True, True, True, True])
     """
+    blocks_per_id(id_tokens, block_size)
+    hashes, _ = expand_ids(
+        np.array(request.hash_ids, dtype=np.uint64),
+        np.array([len(request.hash_ids)]),
+        np.array([request.prompt_tokens]),
+        id_tokens=id_tokens,
+        block_size=block_size,
+    )
+    return hashes
+
+
+def expand_ids(
+    ids: npt.NDArray[np.uint64],
+    ids_per_row: npt.NDArray[np.int64],
+    prompt_tokens: npt.NDArray[np.int64],
+    *,
+    id_tokens: int,
+    block_size: int,
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Return the hashes of the full blocks of many prompts, as `block_hashes` does for one.
+
+    Blocks may also be larger than what an id stands for; the last id of each then names it, since
+    ids are chained. Works through the ids in pieces that fit into a processor's cache.
+
+    Args:
+        ids: The chained ids of all rows, one row after the other.
+        ids_per_row: How many of them each row has.
+        prompt_tokens: Length of each prompt.
+        id_tokens: Tokens one id stands for.
+        block_size: Tokens per block; divides ``id_tokens`` or is a multiple of it.
+
+    Returns:
+        The hashes, and where each row's begin with one entry more for the end. A block without
+        ids to its end has no hash.
+
+    Raises:
+        ValueError: ``block_size`` does not fit ``id_tokens``.
+
+    Example:
+        >>> ids, each, tokens = np.array([3, 4], dtype=np.uint64), np.array([2]), np.array([70])
+        >>> [len(expand_ids(ids, each, tokens, id_tokens=64, block_size=size)[0]) for size in (16, 64, 128)]
+        [4, 1, 0]
+    """
+    id_ends = np.cumsum(ids_per_row)
+    if block_size > id_tokens and block_size % id_tokens == 0:
+        ids_per_block = block_size // id_tokens
+        blocks = np.minimum(prompt_tokens // block_size, ids_per_row // ids_per_block)
+        offsets = _offsets(blocks)
+        within = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1].astype(np.int64), blocks)
+        last = np.repeat(id_ends - ids_per_row, blocks) + (within + 1) * ids_per_block - 1
+        return mix(mix(ids[last])), offsets
     per_id = blocks_per_id(id_tokens, block_size)
-    ids = np.array(request.hash_ids, dtype=np.uint64)[:, None]
+    blocks = np.minimum(prompt_tokens // block_size, ids_per_row * per_id)
+    offsets = _offsets(blocks)
+    # How many blocks each id makes: the last of a row may stand for fewer tokens.
+    nth = np.arange(len(ids)) - np.repeat(id_ends - ids_per_row, ids_per_row)
+    counts = np.clip(np.repeat(blocks, ids_per_row) - nth * per_id, 0, per_id)
+    hashes = np.empty(int(offsets[-1]), dtype=np.uint64)
     index = np.arange(per_id, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        mixed = _mix(_mix(ids) + index)
-    return mixed.reshape(-1)[: request.prompt_tokens // block_size]
+    at, step = 0, max(1, _CHUNK // per_id)
+    for begin in range(0, len(ids), step):
+        mixed = mix(ids[begin : begin + step])[:, None] + index
+        mix_in_place(mixed)
+        count = counts[begin : begin + step]
+        total = int(count.sum())
+        hashes[at : at + total] = mixed[index < count[:, None].astype(np.uint64)]
+        at += total
+    return hashes, offsets
+
+
+def _offsets(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return where each of some runs begins and the last one ends."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
 
 
 def blocks_per_id(id_tokens: int, block_size: int) -> int:
@@ -125,11 +195,3 @@ def blocks_per_id(id_tokens: int, block_size: int) -> int:
         sizes = ", ".join(str(n) for n in range(1, id_tokens + 1) if id_tokens % n == 0)
         raise ValueError(f"block size {block_size} does not divide the trace's {id_tokens}; use one of {sizes}")
     return id_tokens // block_size
-
-
-def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Apply the SplitMix64 step, which is a bijection of the 64-bit integers."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))

@@ -7,26 +7,19 @@ an equal id means an equal whole prefix, so a row says what is shared without an
 
 from __future__ import annotations
 
-import gzip
-import json
-import lzma
 import math
-import sys
-import zlib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cachelb.errors import TraceError
+from cachelb.sim.textfile import id_list, json_object, number, read_lines, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 MOONCAKE_ID_TOKENS = 512
 """Tokens one hash id of a Mooncake trace stands for."""
-
-_MAX_ID = 2**64 - 1
-_SHOWN_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +41,16 @@ class Request:
     session: str | None = None
 
 
-def read_trace(path: str | Path, *, id_tokens: int = MOONCAKE_ID_TOKENS) -> Iterator[Request]:
+def read_trace(
+    path: str | Path, *, id_tokens: int = MOONCAKE_ID_TOKENS, full_blocks_only: bool = False
+) -> Iterator[Request]:
     """Stream the requests of a trace file, in file order.
 
     Args:
         path: ``.jsonl``, or the same compressed as ``.gz``, ``.xz`` or ``.zst``.
         id_tokens: Tokens one hash id stands for.
+        full_blocks_only: Whether rows have ids for full blocks only; else there is one for a
+            partial block at the end too.
 
     Yields:
         One request per line; blank lines are passed over, unknown keys are ignored.
@@ -67,6 +64,7 @@ def read_trace(path: str | Path, *, id_tokens: int = MOONCAKE_ID_TOKENS) -> Iter
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> row = '{"timestamp": 1500, "input_length": 600, "output_length": 8, "hash_ids": [0, 7]}'
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder, "trace.jsonl")
@@ -76,103 +74,27 @@ def read_trace(path: str | Path, *, id_tokens: int = MOONCAKE_ID_TOKENS) -> Iter
     """
     if id_tokens < 1:
         raise ValueError(f"id_tokens must be at least 1, got {id_tokens}")
-    path = Path(path)
-    stream, damage = _open_text(path)
-    number = 0
-    try:
-        with stream as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.isspace():
-                    yield _parse_row(line, f"{path}:{number}", id_tokens)
-    except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: not UTF-8 text after line {number} ({error.reason}); is it compressed?") from error
-    except damage as error:
-        raise TraceError(
-            f"{path}: damaged, or not compressed as its name says, after line {number}: {error}"
-        ) from error
+    for where, line in read_lines(path):
+        yield _parse_row(line, where, id_tokens, full_blocks_only)
 
 
-def _open_text(path: Path) -> tuple[IO[str], tuple[type[Exception], ...]]:
-    """Open a trace by its suffix; also return what a damaged file of that kind raises."""
-    match path.suffix:
-        case ".xz":
-            return lzma.open(path, "rt", encoding="utf-8"), (EOFError, lzma.LZMAError)
-        case ".gz":
-            damage = (EOFError, gzip.BadGzipFile, zlib.error)
-            return gzip.open(path, "rt", encoding="utf-8"), damage
-        case ".zst":
-            return _open_zstd(path)
-        case _:
-            return path.open(encoding="utf-8"), ()
-
-
-def _open_zstd(path: Path) -> tuple[IO[str], tuple[type[Exception], ...]]:
-    """Open a zstd file with the standard library from Python 3.14 on, else with zstandard."""
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-
-        return zstd.open(path, "rt", encoding="utf-8"), (EOFError, zstd.ZstdError)
-    try:
-        import zstandard
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"reading {path} needs zstandard: pip install 'cachelb[traces]'", name="zstandard"
-        ) from error
-    return zstandard.open(path, "rt", encoding="utf-8"), (zstandard.ZstdError,)
-
-
-def _parse_row(line: str, where: str, id_tokens: int) -> Request:
+def _parse_row(line: str, where: str, id_tokens: int, full_blocks_only: bool) -> Request:  # noqa: FBT001
     """Check one line and turn it into a request."""
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise TraceError(f"{where}: not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise TraceError(f"{where}: expected a JSON object, got {_shown(row)}")
-    prompt_tokens = _count(row, "input_length", where)
-    hash_ids = row.get("hash_ids")
-    if not isinstance(hash_ids, list) or not all(_is_id(value) for value in hash_ids):
-        raise TraceError(f"{where}: hash_ids must be a list of integers from 0 to 2**64-1")
-    expected = math.ceil(prompt_tokens / id_tokens)
+    row = json_object(line, where)
+    prompt_tokens = whole(row, "input_length", where)
+    hash_ids = id_list(row, "hash_ids", where)
+    expected = prompt_tokens // id_tokens if full_blocks_only else math.ceil(prompt_tokens / id_tokens)
     if len(hash_ids) != expected:
+        kind = "full blocks" if full_blocks_only else "blocks"
         raise TraceError(
             f"{where}: {len(hash_ids)} hash_ids, but input_length {prompt_tokens} makes "
-            f"{expected} blocks of {id_tokens} tokens"
+            f"{expected} {kind} of {id_tokens} tokens"
         )
     session = row.get("session_id")
     return Request(
-        arrival_s=_milliseconds(row, where) / 1000,
+        arrival_s=number(row, "timestamp", "milliseconds", where) / 1000,
         prompt_tokens=prompt_tokens,
-        output_tokens=_count(row, "output_length", where),
+        output_tokens=whole(row, "output_length", where),
         hash_ids=tuple(hash_ids),
         session=None if session is None else str(session),
     )
-
-
-def _count(row: dict[str, Any], key: str, where: str) -> int:
-    """Return a token count of a row."""
-    value = row.get(key)
-    if type(value) is not int or value < 0:
-        got = _shown(value) if key in row else "nothing"
-        raise TraceError(f"{where}: {key} must be a whole number >= 0, got {got}")
-    return value
-
-
-def _milliseconds(row: dict[str, Any], where: str) -> float:
-    """Return the timestamp of a row."""
-    value = row.get("timestamp")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        got = _shown(value) if "timestamp" in row else "nothing"
-        raise TraceError(f"{where}: timestamp must be milliseconds >= 0, got {got}")
-    return float(value)
-
-
-def _is_id(value: object) -> bool:
-    """Tell whether a value is a hash id; JSON true and false are not."""
-    return type(value) is int and 0 <= value <= _MAX_ID
-
-
-def _shown(value: object) -> str:
-    """Return a value for a message, cut to a readable length."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."

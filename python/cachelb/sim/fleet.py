@@ -1,0 +1,228 @@
+"""The simulated fleet: which workers there are and how their engines are set."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from cachelb.sim.gpus import GIB, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
+from cachelb.sim.timing import Polynomial, Roofline, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEFAULT_MODEL = "llama-3-8b"
+
+_LARGE_BYTES, _HUGE_BYTES = 70 * GIB, 160 * GIB
+_SMALL_BUDGET, _LARGE_BUDGET, _HUGE_BUDGET = 2_048, 8_192, 16_384
+_SMALL_SEQS, _LARGE_SEQS = 256, 1_024
+_TP4_PASS_SECONDS = 0.004  # inferred: four devices take longer to start a pass
+_TP4 = 4
+_GROUP = re.compile(r"(?:(\d+)\s*[xX*]\s*)?([A-Za-z0-9.\-]+?)(?::tp(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One worker. Settings left at None get the engine's default for the device.
+
+    Attributes:
+        gpu: The device.
+        model: The model.
+        tensor_parallel: Devices that share the model.
+        timing: How long a pass takes.
+        block_size: Tokens per block.
+        kv_tokens: Tokens the cache holds; by default what the memory leaves.
+        max_num_batched_tokens: Tokens of a pass.
+        max_num_seqs: Sequences that may run at once.
+        long_prefill_token_threshold: Most tokens of one prompt per pass; None for no such limit.
+        watermark: Share of the blocks that admission leaves free.
+        scheduler_reserve_full_isl: Whether a request is admitted only when all of it fits.
+        hold_after_preemption: Whether a pass that preempted admits nobody.
+        prefix_caching: Whether prefixes are cached; by default as usual on the device.
+        commit: When computed blocks can be found: as soon as they are scheduled, as engines do,
+            or when the pass has ended.
+        prefill_only: Whether requests end with their first token.
+        slowdown: From which second on passes take how many times as long.
+
+    Raises:
+        ValueError: A setting makes no sense, or the model does not fit.
+
+    Example:
+        >>> worker = WorkerSpec(find_gpu("h100"), find_model("llama-3-8b"))
+        >>> native = worker.native()
+        >>> native["kv_blocks"], native["max_num_batched_tokens"], native["timing"]["kind"]
+        (28614, 8192, 'roofline')
+    """
+
+    gpu: GpuProfile
+    model: ModelProfile
+    tensor_parallel: int = 1
+    timing: Roofline | Polynomial | Table = field(default_factory=Roofline)
+    block_size: int = 16
+    kv_tokens: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    long_prefill_token_threshold: int | None = None
+    watermark: float = 0.0
+    scheduler_reserve_full_isl: bool = True
+    hold_after_preemption: bool = True
+    prefix_caching: bool | None = None
+    commit: Literal["schedule", "step_end"] = "schedule"
+    prefill_only: bool = False
+    slowdown: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        counts = ("tensor_parallel", "block_size", "max_num_batched_tokens", "max_num_seqs")
+        for key in (*counts, "long_prefill_token_threshold"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ValueError(f"{key} must be at least 1, got {value}")
+        if not 0 <= self.watermark < 1:
+            raise ValueError(f"watermark must be from 0 to below 1, got {self.watermark}")
+        if self.commit not in ("schedule", "step_end"):
+            raise ValueError(f"commit must be 'schedule' or 'step_end', got {self.commit!r}")
+        times = [second for second, _ in self.slowdown]
+        if times != sorted(set(times)) or any(s < 0 or factor <= 0 for s, factor in self.slowdown):
+            raise ValueError(f"slowdown needs ascending seconds and positive factors, got {self.slowdown}")
+        if self.kv_blocks < 1:
+            raise ValueError(f"kv_tokens {self.kv_tokens} holds no block of {self.block_size} tokens; raise it")
+
+    @property
+    def cache_tokens(self) -> int:
+        """Return the tokens its cache holds, in full blocks."""
+        return self.kv_blocks * self.block_size
+
+    @property
+    def kv_blocks(self) -> int:
+        """Return the blocks its cache holds."""
+        tokens = self.kv_tokens
+        if tokens is None:
+            tokens = kv_tokens(self.gpu, self.model, tensor_parallel=self.tensor_parallel)
+        return tokens // self.block_size
+
+    def native(self) -> dict[str, Any]:
+        """Return the form the engine model takes.
+
+        Returns:
+            All settings by name, without a None where the engine has a default.
+        """
+        budget, seqs = _engine_defaults(self.gpu)
+        timing = self.timing
+        if isinstance(timing, Roofline) and timing.pass_seconds is None and self.tensor_parallel >= _TP4:
+            timing = replace(timing, pass_seconds=_TP4_PASS_SECONDS)
+        caching = self.gpu.prefix_caching if self.prefix_caching is None else self.prefix_caching
+        return {
+            "block_size": self.block_size,
+            "kv_blocks": self.kv_blocks,
+            "max_num_batched_tokens": self.max_num_batched_tokens or budget,
+            "max_num_seqs": self.max_num_seqs or seqs,
+            "long_prefill_token_threshold": self.long_prefill_token_threshold,
+            "watermark": self.watermark,
+            "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
+            "hold_after_preemption": self.hold_after_preemption,
+            "prefix_caching": caching,
+            "commit": self.commit,
+            "prefill_only": self.prefill_only,
+            "slowdown": list(self.slowdown),
+            "timing": timing.native(self.gpu, self.model, self.tensor_parallel, self.cache_tokens),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSpec:
+    """Workers of one or more kinds.
+
+    Attributes:
+        workers: Each of them.
+
+    Raises:
+        ValueError: There is none.
+    """
+
+    workers: tuple[WorkerSpec, ...]
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise ValueError("a fleet needs at least one worker")
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def __iter__(self) -> Iterator[WorkerSpec]:
+        return iter(self.workers)
+
+    @classmethod
+    def parse(cls, text: str, *, model: str = DEFAULT_MODEL, mfu: float = 1.0, **settings: Any) -> FleetSpec:  # noqa: ANN401 - WorkerSpec's
+        """Make a fleet from a short description.
+
+        Args:
+            text: Groups of ``COUNTxGPU``, joined by ``+``; ``:tpN`` behind a device lets N of them
+                share the model.
+            model: Name of the model.
+            mfu: Factor on every device's share of its peak; not together with ``timing``.
+            settings: Further settings of every `WorkerSpec`.
+
+        Returns:
+            The fleet.
+
+        Raises:
+            ValueError: The description cannot be read, or names something unknown.
+            TypeError: There is no such setting.
+
+        Example:
+            >>> fleet = FleetSpec.parse("8xa30+8xv100", block_size=64)
+            >>> len(fleet), fleet.describe(), fleet.workers[8].native()["prefix_caching"]
+            (16, '8 x a30 + 8 x v100-32', False)
+            >>> FleetSpec.parse("4xh100:tp4", model="llama-3.1-70b").describe()
+            '4 x h100-80:tp4'
+        """
+        settings.setdefault("timing", Roofline(mfu=mfu))
+        workers: list[WorkerSpec] = []
+        for group in text.split("+"):
+            found = _GROUP.fullmatch(group.strip())
+            if not found or found[1] == "0" or found[3] == "0":
+                raise ValueError(f"fleet {text!r}: cannot read {group.strip()!r}; write groups like 8xa30+8xv100")
+            worker = WorkerSpec(find_gpu(found[2]), find_model(model), tensor_parallel=int(found[3] or 1), **settings)
+            workers += [worker] * int(found[1] or 1)
+        return cls(tuple(workers))
+
+    @property
+    def names(self) -> list[str]:
+        """Return a name for each worker."""
+        return [f"worker-{number}" for number in range(len(self.workers))]
+
+    @property
+    def cache_tokens(self) -> int:
+        """Return the tokens that all caches together hold."""
+        return sum(worker.cache_tokens for worker in self.workers)
+
+    def native(self) -> list[dict[str, Any]]:
+        """Return the form the engine model takes.
+
+        Returns:
+            One dict per worker.
+        """
+        return [worker.native() for worker in self.workers]
+
+    def describe(self) -> str:
+        """Return what the fleet consists of.
+
+        Returns:
+            Counts and devices, in order of first mention.
+        """
+        kinds = Counter(
+            worker.gpu.name + (f":tp{worker.tensor_parallel}" if worker.tensor_parallel > 1 else "")
+            for worker in self.workers
+        )
+        return " + ".join(f"{count} x {kind}" for kind, count in kinds.items())
+
+
+def _engine_defaults(gpu: GpuProfile) -> tuple[int, int]:
+    """Return the tokens and the sequences of a pass that vLLM 0.32 gives a device."""
+    if gpu.memory_bytes >= _HUGE_BYTES:
+        return _HUGE_BUDGET, _LARGE_SEQS
+    if gpu.memory_bytes >= _LARGE_BYTES and not gpu.name.startswith("a100"):
+        return _LARGE_BUDGET, _LARGE_SEQS
+    return _SMALL_BUDGET, _SMALL_SEQS

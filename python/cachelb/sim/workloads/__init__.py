@@ -1,0 +1,48 @@
+"""Workloads: what arrives when, from trace files or seeded generators."""
+
+from __future__ import annotations
+
+from cachelb.sim.workloads.arrivals import (
+    ArrivalProcess,
+    Bursts,
+    Constant,
+    Gamma,
+    Given,
+    Poisson,
+    Ramp,
+    Steps,
+    parse_arrivals,
+)
+from cachelb.sim.workloads.conversations import MIXED_ID_TOKENS, mixed_workload
+from cachelb.sim.workloads.draft import Draft, Piece, Plan
+from cachelb.sim.workloads.reading import FORMATS, read_workload
+from cachelb.sim.workloads.registry import WORKLOADS, Generator, build
+from cachelb.sim.workloads.traces import from_requests, read_azure, read_mooncake, read_sessions
+from cachelb.sim.workloads.workload import Workload
+
+__all__ = [
+    "FORMATS",
+    "MIXED_ID_TOKENS",
+    "WORKLOADS",
+    "ArrivalProcess",
+    "Bursts",
+    "Constant",
+    "Draft",
+    "Gamma",
+    "Generator",
+    "Given",
+    "Piece",
+    "Plan",
+    "Poisson",
+    "Ramp",
+    "Steps",
+    "Workload",
+    "build",
+    "from_requests",
+    "mixed_workload",
+    "parse_arrivals",
+    "read_azure",
+    "read_mooncake",
+    "read_sessions",
+    "read_workload",
+]

@@ -1,0 +1,298 @@
+"""When requests arrive. All of a process's randomness comes from the generator it is given.
+
+Random processes draw gaps of unit mean and stretch them, so another rate meets the same draws.
+Times are rounded to microseconds: platforms may differ in the last bit of a logarithm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Seconds = npt.NDArray[np.float64]
+
+
+class ArrivalProcess(Protocol):
+    """Anything that says when requests arrive."""
+
+    def times(self, count: int, rng: np.random.Generator) -> Seconds:
+        """Return when requests arrive.
+
+        Args:
+            count: How many.
+            rng: Where chance comes from.
+
+        Returns:
+            Seconds from the start, ascending.
+        """
+        ...
+
+
+def microseconds(seconds: Seconds) -> Seconds:
+    """Round to microseconds.
+
+    Args:
+        seconds: Times.
+
+    Returns:
+        The nearest multiples of 1e-6.
+
+    Example:
+        >>> microseconds(np.array([0.12345649])).tolist()
+        [0.123456]
+    """
+    rounded: Seconds = np.rint(seconds * 1e6) / 1e6
+    return rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Independent arrivals.
+
+    Attributes:
+        rate: Arrivals per second.
+
+    Raises:
+        ValueError: The rate is not positive.
+
+    Example:
+        >>> Poisson(4).times(3, np.random.default_rng(0)).round(3).tolist()
+        [0.17, 0.425, 0.43]
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _positive("rate", self.rate)
+
+    def times(self, count: int, rng: np.random.Generator) -> Seconds:
+        """Return when requests arrive; see `ArrivalProcess`."""
+        return microseconds(np.cumsum(rng.standard_exponential(count)) / self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Arrivals at equal distances, the first at once.
+
+    Attributes:
+        rate: Arrivals per second.
+
+    Raises:
+        ValueError: The rate is not positive.
+
+    Example:
+        >>> Constant(4).times(3, np.random.default_rng(0)).tolist()
+        [0.0, 0.25, 0.5]
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _positive("rate", self.rate)
+
+    def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
+        """Return when requests arrive; see `ArrivalProcess`."""
+        return microseconds(np.arange(count) / self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """Arrivals more or less bursty than independent ones.
+
+    Attributes:
+        rate: Arrivals per second.
+        cv: Coefficient of variation of the gaps; 1 is Poisson, above is bursty.
+
+    Raises:
+        ValueError: One is not positive.
+
+    Example:
+        >>> Gamma(4, cv=2).times(3, np.random.default_rng(0)).round(3).tolist()
+        [0.165, 0.165, 0.623]
+    """
+
+    rate: float
+    cv: float
+
+    def __post_init__(self) -> None:
+        _positive("rate", self.rate)
+        _positive("cv", self.cv)
+
+    def times(self, count: int, rng: np.random.Generator) -> Seconds:
+        """Return when requests arrive; see `ArrivalProcess`."""
+        square = self.cv * self.cv
+        return microseconds(np.cumsum(rng.standard_gamma(1 / square, count)) * square / self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Independent arrivals at a rate that changes after so many requests.
+
+    Attributes:
+        stages: Rates in arrivals per second, each with how many requests arrive at it; the last
+            rate also holds for all after that.
+
+    Raises:
+        ValueError: There is no stage, or one is not positive.
+
+    Example:
+        >>> times = Steps(((10, 1000), (22, 1000))).times(2000, np.random.default_rng(0))
+        >>> [round(float(t)) for t in (times[999], times[-1])]
+        [102, 148]
+    """
+
+    stages: tuple[tuple[float, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise ValueError("stages must name at least one rate")
+        for rate, count in self.stages:
+            _positive("rate", rate)
+            _positive("requests of a stage", count)
+
+    def times(self, count: int, rng: np.random.Generator) -> Seconds:
+        """Return when requests arrive; see `ArrivalProcess`."""
+        rates = np.repeat([rate for rate, _ in self.stages], [requests for _, requests in self.stages])[:count]
+        rates = np.concatenate([rates, np.full(count - len(rates), self.stages[-1][0])])
+        return microseconds(np.cumsum(rng.standard_exponential(count) / rates))
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """Independent arrivals at a rate that changes evenly with the number of requests.
+
+    Attributes:
+        first: Arrivals per second at the first request.
+        last: Arrivals per second at the last one.
+
+    Raises:
+        ValueError: A rate is not positive.
+
+    Example:
+        >>> times = Ramp(5, 20).times(1000, np.random.default_rng(0))
+        >>> float(times[499]) > 0.5 * float(times[-1])
+        True
+    """
+
+    first: float
+    last: float
+
+    def __post_init__(self) -> None:
+        _positive("first", self.first)
+        _positive("last", self.last)
+
+    def times(self, count: int, rng: np.random.Generator) -> Seconds:
+        """Return when requests arrive; see `ArrivalProcess`."""
+        share = np.arange(count) / max(1, count - 1)
+        rates = self.first + (self.last - self.first) * share
+        return microseconds(np.cumsum(rng.standard_exponential(count) / rates))
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """Requests that come together.
+
+    Attributes:
+        size: How many at one instant.
+        period_s: Seconds between two bursts.
+
+    Raises:
+        ValueError: One is not positive.
+
+    Example:
+        >>> Bursts(2, 3.0).times(5, np.random.default_rng(0)).tolist()
+        [0.0, 0.0, 3.0, 3.0, 6.0]
+    """
+
+    size: int
+    period_s: float
+
+    def __post_init__(self) -> None:
+        _positive("size", self.size)
+        _positive("period_s", self.period_s)
+
+    def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
+        """Return when requests arrive; see `ArrivalProcess`."""
+        burst = (np.arange(count) // self.size).astype(np.float64)
+        return microseconds(burst * self.period_s)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """The arrivals of a trace, from the start again when it ends.
+
+    Attributes:
+        seconds: Ascending times.
+
+    Raises:
+        ValueError: They are not.
+
+    Example:
+        >>> Given(np.array([0.0, 1.0])).times(3, np.random.default_rng(0)).tolist()
+        [0.0, 1.0, 1.0]
+    """
+
+    seconds: Seconds
+
+    def __post_init__(self) -> None:
+        if not len(self.seconds) or self.seconds[0] < 0 or (np.diff(self.seconds) < 0).any():
+            raise ValueError("seconds must be ascending times of 0 or more")
+
+    def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
+        """Return when requests arrive; see `ArrivalProcess`."""
+        lap, place = np.divmod(np.arange(count), len(self.seconds))
+        times: Seconds = self.seconds[place] + lap * float(self.seconds[-1])
+        return microseconds(times)
+
+
+def parse_arrivals(text: str, rate: float) -> ArrivalProcess:
+    """Make an arrival process from its short name.
+
+    Args:
+        text: ``poisson``, ``constant``, ``gamma:CV``, ``ramp:TO`` (from the rate to another one),
+            ``step:TO@N`` (another rate from the N-th request on) or ``bursts:N`` (N at a time).
+        rate: Arrivals per second.
+
+    Returns:
+        The process.
+
+    Raises:
+        ValueError: There is no such process, or a number is not positive.
+
+    Example:
+        >>> parse_arrivals("step:22@10000", rate=10)
+        Steps(stages=((10, 10000), (22.0, 1)))
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        match kind:
+            case "poisson" if not rest:
+                return Poisson(rate)
+            case "constant" if not rest:
+                return Constant(rate)
+            case "gamma":
+                return Gamma(rate, float(rest))
+            case "ramp":
+                return Ramp(rate, float(rest))
+            case "step":
+                to, _, count = rest.partition("@")
+                return Steps(((rate, int(count)), (float(to), 1)))
+            case "bursts":
+                return Bursts(int(rest), int(rest) / rate)
+            case _:
+                pass
+    except ValueError as error:
+        raise ValueError(f"arrivals {text!r}: {error}") from error
+    raise ValueError(f"arrivals {text!r}: use poisson, constant, gamma:CV, ramp:RATE, step:RATE@REQUESTS or bursts:N")
+
+
+def _positive(name: str, value: float) -> None:
+    """Raise for a value that makes no sense."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive, got {value}")

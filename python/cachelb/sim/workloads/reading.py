@@ -1,0 +1,93 @@
+"""Any workload file, whatever its format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachelb.errors import TraceError
+from cachelb.sim.textfile import json_object, read_lines
+from cachelb.sim.workloads.generic import read_generic
+from cachelb.sim.workloads.traces import BLOCK_SIZE, read_azure, read_mooncake, read_sessions
+
+if TYPE_CHECKING:
+    from cachelb.sim.workloads.workload import Workload
+
+FORMATS = ("mooncake", "sharegpt", "sessions", "azure", "generic")
+"""What `read_workload` can read."""
+
+
+def read_workload(
+    path: str | Path, *, kind: str | None = None, block_size: int | None = None, limit: int | None = None
+) -> Workload:
+    """Read a workload or trace file.
+
+    Args:
+        path: ``.jsonl`` or ``.csv``, also compressed as ``.gz``, ``.xz`` or ``.zst``.
+        kind: One of `FORMATS`; by default what the first row looks like.
+        block_size: Tokens per block of the workload; 16 by default, or what a generic file says.
+        limit: Read so many rows.
+
+    Returns:
+        The workload.
+
+    Raises:
+        TraceError: The file is malformed; the message names file and line.
+        ValueError: There is no such format, or ``block_size`` does not fit the file.
+        OSError: The file cannot be opened.
+
+    Example:
+        >>> import tempfile
+        >>> from cachelb.sim.workloads import build
+        >>> workload = build("rag", seed=3, count=5)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     workload.save(Path(folder, "rag.jsonl.xz"))
+        ...     read_workload(Path(folder, "rag.jsonl.xz")) == workload
+        True
+    """
+    if kind is not None and kind not in FORMATS:
+        raise ValueError(f"no format {kind!r}; use one of {', '.join(FORMATS)}")
+    size = BLOCK_SIZE if block_size is None else block_size
+    match kind or guess_format(path):
+        case "mooncake":
+            return read_mooncake(path, block_size=size, limit=limit)
+        case "sharegpt":
+            return read_mooncake(path, block_size=size, id_tokens=16, full_blocks_only=True, limit=limit)
+        case "sessions":
+            workload = read_sessions(path, block_size=size)
+            return workload if limit is None else workload.slice(0, limit)
+        case "azure":
+            return read_azure(path, block_size=size, limit=limit)
+        case _:
+            return read_generic(path, block_size=block_size, limit=limit)
+
+
+def guess_format(path: str | Path) -> str:
+    """Tell the format of a file by its first row.
+
+    Args:
+        path: The file.
+
+    Returns:
+        One of `FORMATS`.
+
+    Raises:
+        TraceError: The first row fits none.
+        OSError: The file cannot be opened.
+    """
+    path = Path(path)
+    where, line = next(read_lines(path), (f"{path}:1", ""))
+    if "TIMESTAMP" in line.partition(",")[0]:
+        return "azure"
+    if not line:
+        raise TraceError(f"{path}: no rows")
+    row = json_object(line, where)
+    if "timestamp" in row:
+        ids, tokens = row.get("hash_ids"), row.get("input_length")
+        full = isinstance(ids, list) and isinstance(tokens, int) and len(ids) == tokens // BLOCK_SIZE
+        return "sharegpt" if full and len(ids or ()) > 1 else "mooncake"
+    if "offset_ms" in row:
+        return "sessions"
+    if "arrival_s" in row or "parent" in row:
+        return "generic"
+    raise TraceError(f"{where}: neither timestamp, offset_ms nor arrival_s; the formats are {', '.join(FORMATS)}")

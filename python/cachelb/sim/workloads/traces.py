@@ -1,0 +1,292 @@
+"""Workloads from published traces: Mooncake, ShareGPT lengths, agent sessions, Azure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cachelb.errors import TraceError
+from cachelb.sim.expand import expand_ids
+from cachelb.sim.mixing import mix
+from cachelb.sim.textfile import id_list, json_object, number, read_lines, shown, whole
+from cachelb.sim.traces import MOONCAKE_ID_TOKENS, read_trace
+from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson
+from cachelb.sim.workloads.workload import Workload, make
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from cachelb.sim.traces import Request
+
+BLOCK_SIZE = 16
+"""Tokens per block, as engines have by default."""
+
+_AZURE_KEYS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_SECOND_CHARS = len("2023-11-16 18:17:03")
+
+
+def from_requests(name: str, requests: Sequence[Request], *, id_tokens: int, block_size: int = BLOCK_SIZE) -> Workload:
+    """Make a workload of the rows of a trace.
+
+    Args:
+        name: What reports call it.
+        requests: The rows.
+        id_tokens: Tokens one hash id stands for.
+        block_size: Tokens per block; divides ``id_tokens`` or is a multiple of it.
+
+    Returns:
+        The workload, in order of arrival.
+
+    Raises:
+        ValueError: ``block_size`` does not fit, or a prompt or answer has no token.
+
+    Example:
+        >>> from cachelb.sim.traces import Request
+        >>> rows = [Request(0.0, 40, 1, (7, 8)), Request(1.0, 40, 1, (7, 9))]
+        >>> from_requests("two", rows, id_tokens=32).infinite_hits()
+        0.4
+    """
+    each = np.array([len(request.hash_ids) for request in requests], dtype=np.int64)
+    ids = np.fromiter(chain.from_iterable(request.hash_ids for request in requests), np.uint64, int(each.sum()))
+    prompt_tokens = np.array([request.prompt_tokens for request in requests], dtype=np.int64)
+    hashes, offsets = expand_ids(ids, each, prompt_tokens, id_tokens=id_tokens, block_size=block_size)
+    named = any(request.session is not None for request in requests)
+    return make(
+        name,
+        block_size=block_size,
+        arrival_s=[request.arrival_s for request in requests],
+        prompt_tokens=prompt_tokens,
+        output_tokens=[request.output_tokens for request in requests],
+        hashes=hashes,
+        offsets=offsets,
+        session=[request.session or "" for request in requests] if named else None,
+    ).in_order()
+
+
+def read_mooncake(
+    path: str | Path,
+    *,
+    block_size: int = BLOCK_SIZE,
+    id_tokens: int = MOONCAKE_ID_TOKENS,
+    full_blocks_only: bool = False,
+    limit: int | None = None,
+) -> Workload:
+    """Read a Mooncake trace.
+
+    Args:
+        path: JSON Lines, plain or compressed.
+        block_size: Tokens per block of the workload.
+        id_tokens: Tokens one hash id stands for; 16 for ShareGPT lengths.
+        full_blocks_only: Whether rows have ids for full blocks only, as ShareGPT lengths do.
+        limit: Read so many rows.
+
+    Returns:
+        The workload.
+
+    Raises:
+        TraceError: A row is malformed, or there is none.
+        ValueError: ``block_size`` does not fit ``id_tokens``.
+        OSError: The file cannot be opened.
+    """
+    rows = read_trace(path, id_tokens=id_tokens, full_blocks_only=full_blocks_only)
+    requests = list(islice(rows, limit))
+    if not requests:
+        raise TraceError(f"{path}: no rows; a trace has one JSON object per line")
+    for place, request in enumerate(requests, start=1):
+        if not (request.prompt_tokens and request.output_tokens):
+            raise TraceError(f"{path}: request {place}: input_length and output_length must be at least 1 to be run")
+    return from_requests(_name(path), requests, id_tokens=id_tokens, block_size=block_size)
+
+
+def read_sessions(
+    path: str | Path,
+    *,
+    block_size: int = BLOCK_SIZE,
+    id_tokens: int = BLOCK_SIZE,
+    arrivals: ArrivalProcess | None = None,
+    seed: int = 0,
+) -> Workload:
+    """Read recorded sessions, to be replayed turn after turn.
+
+    A turn arrives when the turn before has finished and the recorded distance of the two has
+    passed. When sessions begin is not in such files.
+
+    Args:
+        path: JSON Lines with ``session_id``, ``turn``, ``offset_ms``, ``input_length``,
+            ``output_length`` and ``hash_ids`` of full blocks; turns of a session in order.
+        block_size: Tokens per block of the workload.
+        id_tokens: Tokens one hash id stands for.
+        arrivals: When sessions begin; one per second, independent of each other, by default.
+        seed: Seed of their arrivals.
+
+    Returns:
+        The workload.
+
+    Raises:
+        TraceError: A row is malformed, or there is none.
+        ValueError: ``block_size`` does not fit ``id_tokens``.
+        OSError: The file cannot be opened.
+    """
+    ids: list[int] = []
+    columns: dict[str, list[int]] = {key: [] for key in ("each", "prompt", "output", "parent", "offset_ms")}
+    last: dict[str, int] = {}
+    session: list[str] = []
+    for where, line in read_lines(path):
+        row = json_object(line, where)
+        name = str(row.get("session_id"))
+        parent = last.get(name, -1)
+        offset_ms = number(row, "offset_ms", "milliseconds", where)
+        if parent >= 0 and offset_ms < columns["offset_ms"][parent]:
+            raise TraceError(f"{where}: offset_ms {shown(row['offset_ms'])} is before the turn that it follows")
+        hash_ids = id_list(row, "hash_ids", where)
+        prompt_tokens, output_tokens = (at_least_one(row, key, where) for key in ("input_length", "output_length"))
+        if len(hash_ids) != prompt_tokens // id_tokens:
+            raise TraceError(
+                f"{where}: {len(hash_ids)} hash_ids, but input_length {prompt_tokens} makes "
+                f"{prompt_tokens // id_tokens} full blocks of {id_tokens} tokens"
+            )
+        last[name] = len(session)
+        session.append(name)
+        ids += hash_ids
+        values = (len(hash_ids), prompt_tokens, output_tokens, parent, offset_ms)
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)  # type: ignore[arg-type] # milliseconds may have a fraction
+    if not session:
+        raise TraceError(f"{path}: no rows; a trace has one JSON object per line")
+    prompt = np.array(columns["prompt"], dtype=np.int64)
+    each = np.array(columns["each"], dtype=np.int64)
+    hashes, offsets = expand_ids(
+        np.array(ids, dtype=np.uint64), each, prompt, id_tokens=id_tokens, block_size=block_size
+    )
+    parents = np.array(columns["parent"])
+    offset_s = np.array(columns["offset_ms"], dtype=np.float64) / 1000
+    roots = parents < 0
+    arrival_s = np.full(len(session), np.nan)
+    process = arrivals or Poisson(1.0)
+    arrival_s[roots] = process.times(int(roots.sum()), np.random.default_rng(seed))
+    return make(
+        _name(path),
+        block_size=block_size,
+        arrival_s=arrival_s,
+        parent=parents,
+        think_s=np.where(roots, 0.0, offset_s - offset_s[parents]),
+        prompt_tokens=prompt,
+        output_tokens=columns["output"],
+        hashes=hashes,
+        offsets=offsets,
+        session=session,
+        seed=seed,
+    ).in_order()
+
+
+def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | None = None) -> Workload:
+    """Read an Azure trace: arrivals and lengths. It does not say what prompts share: nothing.
+
+    Args:
+        path: CSV with ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens``, plain or compressed.
+        block_size: Tokens per block of the workload.
+        limit: Read so many rows.
+
+    Returns:
+        The workload, from its first arrival at 0. `Given` lets a generator use its arrivals.
+
+    Raises:
+        TraceError: The header or a row is malformed, or there is no row.
+        OSError: The file cannot be opened.
+    """
+    lines = read_lines(path)
+    where, header = next(lines, (f"{path}:1", ""))
+    names = header.strip().lstrip("\ufeff").split(",")
+    if any(key not in names for key in _AZURE_KEYS):
+        raise TraceError(f"{where}: expected a header with {', '.join(_AZURE_KEYS)}, got {shown(header.strip())}")
+    places = [names.index(key) for key in _AZURE_KEYS]
+    at_us: list[int] = []
+    tokens: list[list[int]] = [[], []]
+    for where, line in islice(lines, limit):
+        values = line.strip().split(",")
+        if len(values) != len(names):
+            raise TraceError(f"{where}: expected {len(names)} values, got {len(values)}")
+        at_us.append(_timestamp_us(values[places[0]], where))
+        for column, place, key in zip(tokens, places[1:], _AZURE_KEYS[1:], strict=True):
+            if not values[place].isdecimal() or not int(values[place]):
+                raise TraceError(f"{where}: {key} must be a whole number >= 1, got {shown(values[place])}")
+            column.append(int(values[place]))
+    if not at_us:
+        raise TraceError(f"{path}: no rows below the header")
+    prompt_tokens = np.array(tokens[0], dtype=np.int64)
+    hashes, offsets = unshared(prompt_tokens, block_size, salt=0)
+    return make(
+        _name(path),
+        block_size=block_size,
+        arrival_s=(np.array(at_us) - min(at_us)) / 1e6,
+        prompt_tokens=prompt_tokens,
+        output_tokens=tokens[1],
+        hashes=hashes,
+        offsets=offsets,
+    ).in_order()
+
+
+def unshared(
+    prompt_tokens: npt.NDArray[np.int64], block_size: int, *, salt: int
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Return hashes for prompts that share nothing.
+
+    Args:
+        prompt_tokens: Lengths of the prompts.
+        block_size: Tokens per block.
+        salt: Another one gives other hashes.
+
+    Returns:
+        Hashes and offsets.
+
+    Example:
+        >>> hashes, offsets = unshared(np.array([40, 15]), 16, salt=0)
+        >>> len(set(hashes.tolist())), offsets.tolist()
+        (2, [0, 2, 2])
+    """
+    offsets = np.concatenate([[0], np.cumsum(prompt_tokens // block_size)])
+    start = mix(np.array([salt], dtype=np.uint64))
+    return mix(np.arange(int(offsets[-1]), dtype=np.uint64) + start), offsets.astype(np.uint64)
+
+
+def at_least_one(row: dict[str, object], key: str, where: str) -> int:
+    """Return a length that a run can use.
+
+    Args:
+        row: The row.
+        key: Which field.
+        where: What messages call the row.
+
+    Returns:
+        A whole number, 1 or more.
+
+    Raises:
+        TraceError: It is something else, or absent.
+    """
+    value = whole(row, key, where)
+    if not value:
+        raise TraceError(f"{where}: {key} must be at least 1, got 0")
+    return value
+
+
+def _timestamp_us(text: str, where: str) -> int:
+    """Return a local date and time with any number of decimals as microseconds."""
+    try:
+        second = datetime.fromisoformat(text[:_SECOND_CHARS]).replace(tzinfo=UTC)
+        decimals = text[_SECOND_CHARS:]
+        if decimals and not (decimals.startswith(".") and decimals[1:].isdecimal()):
+            raise ValueError(decimals)  # noqa: TRY301 - one message for all that can be wrong
+    except ValueError:
+        raise TraceError(f"{where}: TIMESTAMP must be like 2023-11-16 18:17:03.9799600, got {shown(text)}") from None
+    return int(second.timestamp()) * 1_000_000 + int((decimals[1:] + "000000")[:6])
+
+
+def _name(path: str | Path) -> str:
+    """Return what a workload from a file is called."""
+    return Path(path).name

@@ -1,0 +1,540 @@
+"""What arrives when, as columns: the form in which a run takes its requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cachelb.sim.mixing import mix
+from cachelb.sim.workloads.arrivals import Poisson, microseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+_COLUMNS = {
+    "arrival_s": np.float64,
+    "parent": np.int64,
+    "think_s": np.float64,
+    "prompt_tokens": np.uint32,
+    "output_tokens": np.uint32,
+    "hashes": np.uint64,
+    "offsets": np.uint64,
+    "output_hashes": np.uint64,
+    "output_offsets": np.uint64,
+}
+_PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Requests of one run, in order of arrival as far as it is known.
+
+    A request either arrives at a time of its own, or follows a parent: it arrives when that one
+    has finished and a pause has passed. Blocks have chained 64-bit hashes: an equal hash means an
+    equal whole prefix.
+
+    Attributes:
+        name: What reports call it.
+        block_size: Tokens per block.
+        seed: Seed it was made from; 0 for a trace.
+        arrival_s: Seconds from the start; NaN for a request with a parent.
+        parent: Row of the request each one follows, an earlier one; -1 for none.
+        think_s: Seconds between the end of the parent and the arrival.
+        prompt_tokens: Lengths of the prompts, at least 1.
+        output_tokens: Lengths of the answers, at least 1.
+        hashes: Of the full blocks of the prompts, row after row.
+        offsets: Where each row's hashes begin, and where the last one's end.
+        output_hashes: Of the blocks that the answers fill, from the one that the prompt left
+            partial on; none where nobody can know them.
+        output_offsets: As ``offsets``.
+        session: What keeps a session's turns together, or None where nothing is known.
+
+    Example:
+        >>> from cachelb.sim.workloads import build
+        >>> chats = build("chat", seed=1, count=200)
+        >>> len(chats), chats.infinite_hits() > 0.9
+        (200, True)
+    """
+
+    name: str
+    block_size: int
+    seed: int
+    arrival_s: npt.NDArray[np.float64]
+    parent: npt.NDArray[np.int64]
+    think_s: npt.NDArray[np.float64]
+    prompt_tokens: npt.NDArray[np.uint32]
+    output_tokens: npt.NDArray[np.uint32]
+    hashes: npt.NDArray[np.uint64]
+    offsets: npt.NDArray[np.uint64]
+    output_hashes: npt.NDArray[np.uint64]
+    output_offsets: npt.NDArray[np.uint64]
+    session: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Workload):
+            return NotImplemented
+        plain = ("name", "block_size", "seed", "session")
+        return all(getattr(self, key) == getattr(other, key) for key in plain) and all(
+            np.array_equal(getattr(self, key), getattr(other, key), equal_nan=kind is np.float64)
+            for key, kind in _COLUMNS.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment] # columns can be changed in place
+
+    def __repr__(self) -> str:
+        return f"Workload({self.name!r}, {len(self)} requests, block_size={self.block_size}, seed={self.seed})"
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays by name.
+
+        Returns:
+            All columns but ``session``, contiguous.
+        """
+        return {key: np.ascontiguousarray(getattr(self, key)) for key in _COLUMNS}
+
+    def prompt(self, row: int) -> npt.NDArray[np.uint64]:
+        """Return the hashes of a prompt's full blocks.
+
+        Args:
+            row: Which request.
+
+        Returns:
+            A view.
+        """
+        return self.hashes[int(self.offsets[row]) : int(self.offsets[row + 1])]
+
+    def answer(self, row: int) -> npt.NDArray[np.uint64]:
+        """Return the hashes of the blocks that an answer fills, as far as they are known.
+
+        Args:
+            row: Which request.
+
+        Returns:
+            A view.
+        """
+        return self.output_hashes[int(self.output_offsets[row]) : int(self.output_offsets[row + 1])]
+
+    def validate(self) -> Workload:
+        """Check that the columns agree.
+
+        Returns:
+            The workload itself.
+
+        Raises:
+            ValueError: They do not; the message names the first row that is wrong.
+        """
+        for key, kind in _COLUMNS.items():
+            if getattr(self, key).dtype != kind or getattr(self, key).ndim != 1:
+                raise ValueError(f"{key} must be one column of {np.dtype(kind)}, got {getattr(self, key).dtype}")
+        count = len(self)
+        lengths = {key: len(getattr(self, key)) for key in ("parent", "think_s", "prompt_tokens", "output_tokens")}
+        if self.session is not None:
+            lengths["session"] = len(self.session)
+        for key, length in lengths.items():
+            if length != count:
+                raise ValueError(f"{key} has {length} rows, arrival_s has {count}")
+        if self.block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {self.block_size}")
+        _check_rows(self.prompt_tokens >= 1, "prompt_tokens must be at least 1", self.prompt_tokens)
+        _check_rows(self.output_tokens >= 1, "output_tokens must be at least 1", self.output_tokens)
+        root = self.parent < 0
+        _check_rows(self.parent >= -1, "parent must be -1 or an earlier row", self.parent)
+        _check_rows(self.parent < np.arange(count), "parent must be an earlier row", self.parent)
+        timed = np.isfinite(self.arrival_s) & (np.nan_to_num(self.arrival_s) >= 0)
+        _check_rows(timed | ~root, "arrival_s must be 0 or more", self.arrival_s)
+        _check_rows(root | np.isnan(self.arrival_s), "arrival_s must be NaN with a parent", self.arrival_s)
+        thinks = np.isfinite(self.think_s) & (np.nan_to_num(self.think_s) >= 0)
+        _check_rows(thinks, "think_s must be 0 or more", self.think_s)
+        full = self.prompt_tokens // np.uint32(self.block_size)
+        _check_rows(_runs(self.offsets, self.hashes, count) == full, "a hash per full block is needed of", full)
+        total = self.prompt_tokens.astype(np.int64) + self.output_tokens
+        filled = total // self.block_size - full
+        given = _runs(self.output_offsets, self.output_hashes, count)
+        _check_rows(given <= filled, "more output_hashes than blocks an answer fills,", filled)
+        return self
+
+    # === other workloads from this one ===
+
+    def slice(self, start: int = 0, stop: int | None = None) -> Workload:
+        """Return some rows in a row. One whose parent is left out is left out too.
+
+        Args:
+            start: The first row.
+            stop: The row behind the last; None for all.
+
+        Returns:
+            A workload; arrivals are as they were.
+        """
+        begin, end, _ = slice(start, stop).indices(len(self))
+        keep = np.zeros(len(self), dtype=bool)
+        keep[begin:end] = True
+        for row in np.flatnonzero(keep & (self.parent >= 0)):
+            keep[row] = keep[self.parent[row]]
+        return self.take(np.flatnonzero(keep))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Workload:
+        """Return some rows, in the order given.
+
+        Args:
+            rows: Which; parents before their children.
+
+        Returns:
+            A workload.
+
+        Raises:
+            ValueError: A row comes before its parent, or without it.
+        """
+        place = np.full(len(self) + 1, -2, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
+        place[-1] = -1  # no parent is row -1
+        parent = place[self.parent[rows]]
+        _check_rows(parent < np.arange(len(rows)), "a parent must come before its child; it is at", parent)
+        _check_rows(parent >= -1, "a parent is left out of", rows)
+        hashes, offsets = _gather(self.hashes, self.offsets, rows)
+        output_hashes, output_offsets = _gather(self.output_hashes, self.output_offsets, rows)
+        return replace(
+            self,
+            arrival_s=self.arrival_s[rows],
+            parent=parent,
+            think_s=self.think_s[rows],
+            prompt_tokens=self.prompt_tokens[rows],
+            output_tokens=self.output_tokens[rows],
+            hashes=hashes,
+            offsets=offsets,
+            output_hashes=output_hashes,
+            output_offsets=output_offsets,
+            session=None if self.session is None else [self.session[row] for row in rows],
+        )
+
+    def in_order(self) -> Workload:
+        """Sort by arrival.
+
+        Returns:
+            The rows by arrival, those with a parent by the earliest time at which they can arrive.
+        """
+        arrival = self.arrival_s.copy()
+        waits = np.flatnonzero(np.isnan(arrival))
+        while len(waits):
+            parents = self.parent[waits]
+            arrival[waits] = arrival[parents] + self.think_s[waits]
+            waits = waits[np.isnan(arrival[waits])]
+        order = np.argsort(arrival, kind="stable")
+        return self if np.array_equal(order, np.arange(len(self))) else self.take(order)
+
+    @staticmethod
+    def concat(parts: Sequence[Workload], *, name: str | None = None, one_after_the_other: bool = False) -> Workload:
+        """Lay workloads over each other, or one behind the other.
+
+        Args:
+            parts: At least one; all of one block size.
+            name: What the result is called; the parts' names with a plus by default.
+            one_after_the_other: Let each begin at the last arrival of the one before, not at 0.
+
+        Returns:
+            The requests of all, by arrival. A session keeps its name, so parts must not share any.
+
+        Raises:
+            ValueError: There is no part, or block sizes differ.
+        """
+        if not parts:
+            raise ValueError("concat needs at least one workload")
+        if len({part.block_size for part in parts}) > 1:
+            raise ValueError(f"block sizes differ: {sorted({part.block_size for part in parts})}; expand to one")
+        shifted, rows, start_s = [], 0, 0.0
+        for part in parts:
+            moved = part.parent + np.where(part.parent < 0, 0, rows)
+            shifted.append(replace(part, parent=moved, arrival_s=part.arrival_s + start_s))
+            rows += len(part)
+            if one_after_the_other and len(part):
+                start_s = float(np.nanmax(shifted[-1].arrival_s))
+        joined: dict[str, Any] = {
+            key: np.concatenate([getattr(part, key) for part in shifted]).astype(kind)
+            for key, kind in _COLUMNS.items()
+            if not key.endswith("offsets")
+        }
+        session = None
+        if any(part.session is not None for part in parts):
+            session = ["" if part.session is None else part.session[row] for part in parts for row in range(len(part))]
+        whole = replace(
+            parts[0],
+            **joined,
+            name=name or "+".join(part.name for part in parts),
+            offsets=_joined([part.offsets for part in parts]),
+            output_offsets=_joined([part.output_offsets for part in parts]),
+            session=session,
+        )
+        return whole.in_order()
+
+    def speed_up(self, factor: float) -> Workload:
+        """Let requests arrive faster; pauses between the turns of a session stay.
+
+        Args:
+            factor: By what arrival times are divided.
+
+        Returns:
+            A workload.
+
+        Raises:
+            ValueError: ``factor`` is not positive.
+        """
+        if not 0 < factor < float("inf"):
+            raise ValueError(f"factor must be positive, got {factor}")
+        return replace(self, arrival_s=self.arrival_s / factor)
+
+    def jitter(self, seconds: float, seed: int = 0) -> Workload:
+        """Delay each arrival by a random time, for traces whose timestamps come in batches.
+
+        Args:
+            seconds: Most of the delay; uniform from 0.
+            seed: Seed of the delays.
+
+        Returns:
+            A workload, in order of its new arrivals.
+
+        Raises:
+            ValueError: ``seconds`` is negative.
+        """
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"seconds must be 0 or more, got {seconds}")
+        delay = microseconds(np.random.default_rng(seed).random(len(self)) * seconds)
+        return replace(self, arrival_s=microseconds(self.arrival_s + delay)).in_order()
+
+    def rescale(
+        self,
+        *,
+        rate: float,
+        seed: int = 0,
+        prompt: tuple[int, int] = (50, 512),
+        max_prompt_tokens: int = 10_000,
+        output: tuple[int, int] = (1, 2),
+    ) -> Workload:
+        """Shrink prompts and answers and let requests arrive at a rate, as Lodestar does with traces.
+
+        Prompts share the same fraction as before, to within one block. Answers lose their hashes.
+
+        Args:
+            rate: Arrivals per second, a Poisson process; of sessions, where requests follow others.
+            seed: Seed of the arrivals.
+            prompt: New tokens for so many old ones; the default makes 50 of a Mooncake id.
+            max_prompt_tokens: Where longer prompts are cut.
+            output: The same for answers; half by default.
+
+        Returns:
+            A workload.
+
+        Raises:
+            ValueError: A fraction is not between 0 and 1, or the rate not positive.
+        """
+        for key, (new, old) in {"prompt": prompt, "output": output}.items():
+            if not 0 < new <= old:
+                raise ValueError(f"{key} must be a fraction of at most 1, got {new}/{old}")
+        new, old = prompt
+        tokens = self.prompt_tokens.astype(np.int64) * new // old
+        tokens = np.clip(tokens, 1, max(1, max_prompt_tokens))
+        blocks = tokens // self.block_size
+        offsets = np.concatenate([[0], np.cumsum(blocks)])
+        nth = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], blocks) + 1
+        # The old blocks that lie wholly before the end of a new one say what it follows.
+        before = nth * self.block_size * old // new // self.block_size
+        named = self.hashes[np.repeat(self.offsets[:-1].astype(np.int64), blocks) + before - 1]
+        root = self.parent < 0
+        arrival_s = np.full(len(self), np.nan)
+        arrival_s[root] = Poisson(rate).times(int(root.sum()), np.random.default_rng(seed))
+        outputs = np.maximum(1, self.output_tokens.astype(np.int64) * output[0] // output[1])
+        return replace(
+            self,
+            seed=seed,
+            arrival_s=arrival_s,
+            prompt_tokens=tokens.astype(np.uint32),
+            output_tokens=outputs.astype(np.uint32),
+            hashes=mix(named + nth.astype(np.uint64)),
+            offsets=offsets.astype(np.uint64),
+            output_hashes=np.empty(0, dtype=np.uint64),
+            output_offsets=np.zeros(len(self) + 1, dtype=np.uint64),
+        ).in_order()
+
+    # === facts ===
+
+    def infinite_hits(self, *, last_token: bool = False) -> float:
+        """Return which part of the prompt tokens one cache without limit would have.
+
+        Args:
+            last_token: Whether the last token of a prompt is always computed, as engines do: of
+                a prompt that is held to its end, the last block does not count then.
+
+        Returns:
+            Tokens in full blocks seen before, of earlier prompts or answers, by all prompt tokens.
+        """
+        tokens = int(self.prompt_tokens.sum(dtype=np.int64))
+        if not tokens:
+            return 0.0
+        # Hashes are chained, so a block is new exactly once, unless an answer has brought it.
+        distinct = np.sort(self.hashes)
+        distinct = distinct[np.concatenate([[True], distinct[1:] != distinct[:-1]])] if len(distinct) else distinct
+        new = len(distinct)
+        if len(self.output_hashes):
+            new -= int(np.isin(distinct, self.output_hashes).sum())
+        hits = len(self.hashes) - new
+        if last_token:
+            hits -= self._held_to_the_end()
+        return hits * self.block_size / tokens
+
+    def _held_to_the_end(self) -> int:
+        """Count the prompts that end with a block which is known before them."""
+        ends = np.flatnonzero((self.prompt_tokens % self.block_size == 0) & (self.offsets[1:] > self.offsets[:-1]))
+        last = self.offsets[ends + 1].astype(np.int64) - 1
+        places = np.flatnonzero(np.isin(self.hashes, self.hashes[last]))
+        _, first = np.unique(self.hashes[places], return_index=True)
+        known = ~np.isin(last, places[first])
+        return int((known | np.isin(self.hashes[last], self.output_hashes)).sum())
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the workload is like, as JSON values.
+
+        Returns:
+            Counts, lengths, the rate of arrivals, and the hit fraction of an infinite cache.
+        """
+        arrival_s = self.arrival_s[self.parent < 0]
+        duration_s = float(arrival_s.max() - arrival_s.min()) if len(arrival_s) else 0.0
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "block_size": self.block_size,
+            "requests": len(self),
+            "follow_up_requests": int((self.parent >= 0).sum()),
+            "sessions": None if self.session is None else len(set(self.session)),
+            "duration_s": duration_s,
+            "arrivals_per_s": (len(arrival_s) - 1) / duration_s if duration_s else None,
+            "prompt_tokens": _lengths(self.prompt_tokens),
+            "output_tokens": _lengths(self.output_tokens),
+            "infinite_cache_hits": self.infinite_hits(),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the workload as generic JSON Lines, which `read_workload` reads back equal.
+
+        Args:
+            path: Where to; ``.gz`` and ``.xz`` compress. Equal workloads give equal bytes.
+
+        Raises:
+            ValueError: There is no request.
+            OSError: The file cannot be written.
+        """
+        from cachelb.sim.workloads.generic import write_workload
+
+        write_workload(self, path)
+
+
+def make(  # the one place that fills columns in
+    name: str,
+    *,
+    block_size: int,
+    prompt_tokens: npt.ArrayLike,
+    output_tokens: npt.ArrayLike,
+    hashes: npt.NDArray[np.uint64],
+    offsets: npt.ArrayLike,
+    arrival_s: npt.ArrayLike,
+    parent: npt.ArrayLike | None = None,
+    think_s: npt.ArrayLike | None = None,
+    output_hashes: npt.NDArray[np.uint64] | None = None,
+    output_offsets: npt.ArrayLike | None = None,
+    session: list[str] | None = None,
+    seed: int = 0,
+) -> Workload:
+    """Make a workload from what is known; the rest gets its neutral value.
+
+    Args:
+        name: What reports call it.
+        block_size: Tokens per block.
+        prompt_tokens: As the column.
+        output_tokens: As the column.
+        hashes: As the column.
+        offsets: As the column.
+        arrival_s: As the column.
+        parent: As the column; nobody follows anybody by default.
+        think_s: As the column; 0 by default.
+        output_hashes: As the column; unknown by default.
+        output_offsets: As the column.
+        session: As the column.
+        seed: Seed it was made from.
+
+    Returns:
+        A valid workload, in the order given.
+
+    Raises:
+        ValueError: Columns do not agree.
+    """
+    count = len(np.asarray(arrival_s))
+    return Workload(
+        name=name,
+        block_size=block_size,
+        seed=seed,
+        arrival_s=np.asarray(arrival_s, dtype=np.float64),
+        parent=np.full(count, -1, dtype=np.int64) if parent is None else np.asarray(parent, dtype=np.int64),
+        think_s=np.zeros(count) if think_s is None else np.asarray(think_s, dtype=np.float64),
+        prompt_tokens=np.asarray(prompt_tokens, dtype=np.uint32),
+        output_tokens=np.asarray(output_tokens, dtype=np.uint32),
+        hashes=hashes,
+        offsets=np.asarray(offsets, dtype=np.uint64),
+        output_hashes=np.empty(0, dtype=np.uint64) if output_hashes is None else output_hashes,
+        output_offsets=np.zeros(count + 1, dtype=np.uint64)
+        if output_offsets is None
+        else np.asarray(output_offsets, dtype=np.uint64),
+        session=session,
+    ).validate()
+
+
+def _check_rows(good: npt.NDArray[np.bool_], rule: str, values: npt.NDArray[Any]) -> None:
+    """Raise for the first row that breaks a rule."""
+    bad = np.flatnonzero(~good)
+    if len(bad):
+        raise ValueError(f"row {bad[0]}: {rule}, got {values[bad[0]]}")
+
+
+def _runs(offsets: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.int64]:
+    """Return how many values each row has; raises where offsets are not ascending from 0 to their number."""
+    ends = offsets.astype(np.int64)
+    if len(ends) != count + 1 or ends[0] != 0 or ends[-1] != len(values) or (np.diff(ends) < 0).any():
+        raise ValueError(f"offsets must be {count + 1} ascending numbers from 0 to {len(values)}")
+    return np.diff(ends)
+
+
+def _gather(
+    values: npt.NDArray[np.uint64], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Return the values of some rows, and their offsets."""
+    begins, ends = offsets[:-1][rows].astype(np.int64), offsets[1:][rows].astype(np.int64)
+    counts = ends - begins
+    new = np.concatenate([[0], np.cumsum(counts)])
+    if not len(values):
+        return values, new.astype(np.uint64)
+    out = np.empty(int(new[-1]), dtype=np.uint64)
+    for at, begin, end, count in zip(new.tolist(), begins.tolist(), ends.tolist(), counts.tolist(), strict=False):
+        out[at : at + count] = values[begin:end]
+    return out, new.astype(np.uint64)
+
+
+def _joined(offsets: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+    """Return the offsets of columns that stand one behind the other."""
+    counts = np.concatenate([np.diff(each.astype(np.int64)) for each in offsets])
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+
+
+def _lengths(tokens: npt.NDArray[np.uint32]) -> dict[str, float]:
+    """Summarise a column of lengths."""
+    if not len(tokens):
+        return {}
+    marks = np.percentile(tokens, _PERCENTILES)
+    return {
+        "mean": float(tokens.mean()),
+        **{f"p{mark}": float(value) for mark, value in zip(_PERCENTILES, marks, strict=True)},
+        "max": int(tokens.max()),
+    }

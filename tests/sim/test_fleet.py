@@ -1,0 +1,196 @@
+"""Fleets: what a description makes, the engine's defaults by device, and what reaches the engine model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cachelb import TraceError
+from cachelb.sim.fleet import FleetSpec, WorkerSpec
+from cachelb.sim.gpus import GPUS, MODELS, find_gpu, find_model, kv_tokens
+from cachelb.sim.timing import Polynomial, Roofline, Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LLAMA = MODELS["llama-3-8b"]
+
+NATIVE_KEYS = [
+    "block_size",
+    "kv_blocks",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "long_prefill_token_threshold",
+    "watermark",
+    "scheduler_reserve_full_isl",
+    "hold_after_preemption",
+    "prefix_caching",
+    "commit",
+    "prefill_only",
+    "slowdown",
+    "timing",
+]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens"),
+    [
+        ("a30", 45_000),
+        ("l20", 222_000),
+        ("a100-80", 458_000),
+        ("h100-80", 458_000),
+        ("l40s", 200_000),
+        ("v100-32", 104_000),
+        ("rtx-pro-6000", 530_000),
+    ],
+)
+def test_cache_holds_what_memory_leaves(gpu: str, tokens: int) -> None:
+    assert kv_tokens(GPUS[gpu], LLAMA) == pytest.approx(tokens, rel=0.006)
+
+
+def test_cache_of_the_logged_run_is_the_real_one() -> None:
+    assert kv_tokens(GPUS["rtx4090"], LLAMA) == 41_408
+    memory = GPUS["rtx4090"].memory_bytes
+    assert (0.9 * memory - LLAMA.weight_bytes - 1.24e9) / LLAMA.kv_bytes == pytest.approx(41_394, abs=30)
+
+
+def test_weights_are_those_of_the_models() -> None:
+    sizes = {name: round(model.weight_bytes / 1e9, 1) for name, model in MODELS.items()}
+    assert sizes == {"llama-3-8b": 16.1, "qwen3-32b": 65.5, "llama-3.1-70b": 141.2}
+
+
+def test_model_that_does_not_fit_names_what_would() -> None:
+    with pytest.raises(ValueError, match=r"llama-3\.1-70b .* does not fit on 1 x h100-80; use :tp2 or more"):
+        FleetSpec.parse("1xh100", model="llama-3.1-70b")
+    assert FleetSpec.parse("1xh100:tp4", model="llama-3.1-70b").cache_tokens > 450_000
+
+
+@pytest.mark.parametrize(
+    ("gpu", "budget", "seqs"),
+    [("a30", 2_048, 256), ("a100-80", 2_048, 256), ("h100-80", 8_192, 1_024), ("rtx-pro-6000", 8_192, 1_024)],
+)
+def test_engine_defaults_go_by_memory(gpu: str, budget: int, seqs: int) -> None:
+    native = WorkerSpec(GPUS[gpu], LLAMA).native()
+    assert (native["max_num_batched_tokens"], native["max_num_seqs"]) == (budget, seqs)
+
+
+def test_native_form_has_every_setting() -> None:
+    (native,) = FleetSpec.parse("a100-80", block_size=64).native()
+    assert list(native) == NATIVE_KEYS
+    assert native["kv_blocks"] == 457_825 // 64
+    assert native["timing"] == {
+        "kind": "roofline",
+        "body_parameters": 6.98e9,
+        "head_parameters": 128_256 * 4_096,
+        "attention_flops": 4 * 32 * 128 * 32,
+        "kv_bytes": 131_072,
+        "flops": 312e12 * 0.55,
+        "bandwidth": 2_039e9 * 0.75,
+        "attention_share": 0.6,
+        "prefill_reads_context": True,
+        "pass_seconds": 0.002,
+        "sequence_seconds": 8e-6,
+    }
+
+
+def test_settings_reach_every_worker() -> None:
+    fleet = FleetSpec.parse("2xa30+v100", kv_tokens=6400, commit="step_end", watermark=0.01, timing=Polynomial())
+    for native in fleet.native():
+        assert native["timing"] == {"kind": "polynomial", "kv_tokens": 6400}
+        assert (native["kv_blocks"], native["commit"], native["watermark"]) == (400, "step_end", 0.01)
+    assert [native["prefix_caching"] for native in fleet.native()] == [True, True, False]
+    assert fleet.cache_tokens == 3 * 6400
+    assert fleet.names == ["worker-0", "worker-1", "worker-2"]
+
+
+def test_mfu_scales_arithmetic_and_nothing_else() -> None:
+    (plain,), (fast,) = (FleetSpec.parse("l20", mfu=mfu).native() for mfu in (1.0, 1.25))
+    assert fast["timing"].pop("flops") == pytest.approx(1.25 * plain["timing"].pop("flops"))
+    assert fast == plain
+
+
+def test_devices_that_share_a_model_add_up() -> None:
+    (one,), (four,) = (FleetSpec.parse(text).native() for text in ("h100", "h100:tp4"))
+    assert four["timing"]["flops"] == 4 * one["timing"]["flops"]
+    assert four["timing"]["bandwidth"] == 4 * one["timing"]["bandwidth"]
+    assert (one["timing"]["pass_seconds"], four["timing"]["pass_seconds"]) == (0.002, 0.004)
+    (own,) = FleetSpec.parse("h100:tp4", timing=Roofline(pass_seconds=0.003)).native()
+    assert own["timing"]["pass_seconds"] == 0.003
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("8xa31", "no GPU 'a31'; did you mean 'a30'"),
+        ("8x", "no GPU '8x'"),
+        ("0xa30", "cannot read '0xa30'"),
+        ("a30+", "cannot read ''"),
+        ("-3xa30", "no GPU '-3xa30'"),
+        ("a30:tp0", "cannot read 'a30:tp0'"),
+        ("a30:tp", "cannot read 'a30:tp'"),
+    ],
+)
+def test_fleet_that_cannot_be_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FleetSpec.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs must be at least 1, got 0"),
+        ({"block_size": 0}, "block_size must be at least 1"),
+        ({"watermark": 1.0}, "watermark must be from 0 to below 1"),
+        ({"kv_tokens": 15}, "kv_tokens 15 holds no block of 16 tokens"),
+        ({"commit": "later"}, "commit must be 'schedule' or 'step_end'"),
+        ({"slowdown": ((5.0, 2.0), (1.0, 1.0))}, "slowdown needs ascending seconds"),
+        ({"mfu": 0}, "mfu is a factor .* must be positive, got 0"),
+        ({"model": "llama"}, "no model 'llama'"),
+    ],
+)
+def test_setting_of_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FleetSpec.parse("a30", **settings)
+
+
+def test_names_are_found_in_any_case() -> None:
+    assert find_gpu(" A100 ").name == "a100-80"
+    assert find_model("LLAMA-3.1-8B") is LLAMA
+
+
+def test_every_profile_says_what_it_rests_on() -> None:
+    assert all(gpu.evidence and gpu.mfu_range[0] <= gpu.mfu <= gpu.mfu_range[1] for gpu in GPUS.values())
+    assert not GPUS["h100-80"].measured_here
+    assert "not measured here" in GPUS["h100-80"].evidence
+
+
+# === tables of measured times ===
+
+
+def test_table_is_read_in_any_order(tmp_path: Path) -> None:
+    file = tmp_path / "times.csv"
+    file.write_text("part,tokens,seconds\nprefill,512,0.04\ndecode,0,0.01\n\nprefill,1,0.02\ndecode,8000,0.02\n")
+    (native,) = FleetSpec.parse("a30", timing=Table.read(file)).native()
+    assert native["timing"] == {
+        "kind": "table",
+        "prefill": [(1.0, 0.02), (512.0, 0.04)],
+        "decode": [(0.0, 0.01), (8000.0, 0.02)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tokens,seconds\n", r"times\.csv:1: expected the header part,tokens,seconds"),
+        ("part,tokens,seconds\nprefil,1,1\n", r"times\.csv:2: expected prefill or decode"),
+        ("part,tokens,seconds\nprefill,1\n", r"times\.csv:2: expected prefill or decode"),
+        ("part,tokens,seconds\nprefill,1,1\n", "decode needs rows"),
+        ("part,tokens,seconds\nprefill,1,0\ndecode,1,1\n", "prefill needs rows of .* positive seconds"),
+    ],
+)
+def test_bad_table_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "times.csv"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=message):
+        Table.read(file)

@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
-CORE_BENCHES = ("decode", "hashing", "index", "memory")
+CORE_BENCHES = ("decode", "hashing", "index", "fed", "memory")
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
@@ -29,6 +29,9 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"decode/store-1/", 250.0),
     (r"decode/store-64/", 25.0),
     (r"hash/32768tok/B16/warm", 9.0),
+    (r"fed/match/.*/128/cold", 1.6),
+    (r"fed/match/.*/2048/cold", 2.0),
+    (r"fed/announce/.*/64new", 60.0),
     (r"match/64w/.*/128/cold", 1.2),
     (r"match/64w/.*/2048/cold", 1.5),
     (r"match/64w/.*/8192/cold", 2.0),

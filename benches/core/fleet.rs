@@ -5,10 +5,21 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use cachelb_core::ids::{SequenceHash, WorkerId};
+use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher, Overlaps};
 
 use crate::random::Random;
+
+/// Where what workers hold comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feed {
+    /// Recorded by the router.
+    Placements,
+    /// Announced by engines; every worker also expects a chain that nobody asks for.
+    Announced,
+    /// The first half of every path is announced, the rest speculative.
+    HalfSpeculative,
+}
 
 /// Size and state of a fleet.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +34,8 @@ pub struct Setup {
     pub resident: u32,
     /// Workers are full, so that every store evicts, and one in ten holds holes.
     pub churned: bool,
+    /// Where blocks come from; only a fleet with room has fed workers.
+    pub feed: Feed,
 }
 
 /// A chain that at least one worker holds.
@@ -85,6 +98,7 @@ impl Fleet {
             holders,
             resident,
             churned,
+            feed,
         } = setup;
         // Half of the partial holders' blocks are missing on average.
         let pairs = u64::from(resident) * (1 + u64::from(holders)) / 2;
@@ -118,6 +132,15 @@ impl Fleet {
         let turns = if churned { 2 } else { 1 };
         for _ in 0..turns * resident / chain {
             fleet.spread_new_chain();
+        }
+        if feed == Feed::Announced {
+            for slot in 0..workers {
+                let chain = fleet.new_chain(chain);
+                let hashes = &fleet.chains[&chain].hashes;
+                let id = fleet.workers[slot as usize].id;
+                let held = fleet.index.expect(id, hashes, 0, None, None);
+                assert_eq!(held.ok(), Some(hashes.len() as u32), "nobody knows it yet");
+            }
         }
         if churned {
             (0..workers)
@@ -210,9 +233,17 @@ impl Fleet {
     /// Records the first `depth` blocks of `chain` on the worker in `slot`.
     pub fn record(&mut self, slot: u32, chain: u32, depth: u32) {
         let hashes = &self.chains[&chain].hashes[..depth as usize];
-        let stored = self
-            .index
-            .record(self.workers[slot as usize].id, hashes, None, None);
+        let (index, id) = (&mut self.index, self.workers[slot as usize].id);
+        let stored = match self.setup.feed {
+            Feed::Placements => index.record(id, hashes, None, None),
+            Feed::Announced => index.announce(id, None, hashes, Medium::Gpu),
+            Feed::HalfSpeculative => {
+                let half = depth.div_ceil(2);
+                let announced = index.announce(id, None, &hashes[..half as usize], Medium::Gpu);
+                let expected = index.expect(id, hashes, half, None, None);
+                announced.and_then(|announced| Ok(announced + expected?))
+            }
+        };
         self.recorded(slot, chain, depth, stored.ok());
     }
 

@@ -1,5 +1,7 @@
 //! Unit tests of single mechanisms; the model tests live in `rust/core/tests`.
 
+mod fed;
+
 use super::{BlockIndex, Matcher, Overlaps};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 

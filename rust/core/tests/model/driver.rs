@@ -2,7 +2,7 @@
 
 use cachelb_core::Error;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::index::{BlockIndex, IndexStats, Matcher, Overlaps};
+use cachelb_core::index::{BlockIndex, IndexStats, Matcher, Overlaps, Reach};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -130,6 +130,38 @@ impl Driver {
                 self.store(*worker, parent, &hashes[*from..], *medium, *ttl)?;
                 probe.clone_from(tokens);
             }
+            Op::Expect {
+                worker,
+                tokens,
+                from,
+                hinted,
+                ttl,
+            } => {
+                let (id, hashes) = (self.id(*worker), self.hasher.chain(tokens));
+                let wrapped = wrap(&hashes);
+                self.search(&wrapped);
+                let hint = hinted.then_some(&self.out);
+                let expires = ttl.map(|t| self.now + t);
+                let due = expires.map(Millis);
+                let got = plain(self.index.expect(id, &wrapped, *from, hint, due))?;
+                let expected = self.naive.expect(id, &hashes, *from as usize, expires);
+                prop_assert_eq!(got, expected);
+                probe.clone_from(tokens);
+            }
+            Op::Announce {
+                worker,
+                tokens,
+                from,
+                to,
+                medium,
+            } => {
+                let (id, hashes) = (self.id(*worker), self.hasher.chain(tokens));
+                let parent = from.checked_sub(1).map(|at| hashes[at]);
+                let (some, behind) = (&hashes[*from..*to], parent.map(SequenceHash));
+                let got = plain(self.index.announce(id, behind, &wrap(some), *medium))?;
+                prop_assert_eq!(got, self.naive.announce(id, parent, some, *medium));
+                probe.clone_from(tokens);
+            }
             Op::StoreTorn {
                 worker,
                 tokens,
@@ -203,6 +235,12 @@ impl Driver {
             plain(self.index.store(id, None, &hashes, Medium::Cpu, None))?,
             None
         );
+        let announced = self.index.announce(id, None, &hashes, Medium::Gpu);
+        prop_assert_eq!(plain(announced)?, None);
+        let expected = self.index.expect(id, &hashes, 0, None, Some(Millis(1)));
+        prop_assert_eq!(plain(expected)?, None);
+        let held = |hash: &SequenceHash| self.index.holds(id, *hash, Medium::Gpu);
+        prop_assert!(!hashes.iter().any(held));
         prop_assert_eq!(plain(self.index.remove(id, &hashes, None))?, None);
         prop_assert_eq!(plain(self.index.clear(id))?, None);
         prop_assert_eq!(plain(self.index.evict_worker(id, 0))?, None);
@@ -271,10 +309,12 @@ impl Driver {
 
     fn compare_overlaps(&mut self, hashes: &[u64]) -> Outcome {
         self.search(&wrap(hashes));
+        let hashes = &hashes[..self.naive.in_place(hashes)];
         let mut expected = Vec::new();
         for slot in 0..self.shape.workers {
-            let depth = self.naive.overlap(self.id(slot), hashes);
+            let depth = self.naive.covered(self.id(slot), hashes, &Medium::ALL, 0);
             prop_assert_eq!(self.out.depth(slot), depth, "overlap of slot {}", slot);
+            self.compare_media(slot, hashes)?;
             if depth > 0 {
                 expected.push((slot, depth));
             }
@@ -284,6 +324,35 @@ impl Driver {
             expected.iter().map(|e| e.1).max().unwrap_or(0)
         );
         prop_assert_eq!(self.out.iter().collect::<Vec<_>>(), expected);
+        Ok(())
+    }
+
+    /// The latest answer by medium; `hashes` are what is known of what was asked for.
+    fn compare_media(&self, slot: u32, hashes: &[u64]) -> Outcome {
+        let id = self.id(slot);
+        let covered = |media: &[Medium], from| self.naive.covered(id, hashes, media, from);
+        let reach = |device: &[Medium]| {
+            let gpu = covered(device, 0);
+            Reach {
+                gpu,
+                cpu: (gpu, covered(&[Medium::Cpu], gpu)),
+                disk: (gpu, covered(&[Medium::Disk], gpu)),
+            }
+        };
+        let confirmed = reach(&[Medium::Gpu]);
+        prop_assert_eq!(self.out.confirmed(slot), confirmed.gpu, "of slot {}", slot);
+        let got = self.index.confirmed_media(&self.out, slot);
+        prop_assert_eq!(got, confirmed, "confirmed of slot {}", slot);
+        let believed = reach(&[Medium::Gpu, Medium::Speculative]);
+        prop_assert_eq!(self.index.media(&self.out, slot), believed, "slot {}", slot);
+        if self.now % u64::from(self.shape.workers) == u64::from(slot) {
+            for medium in Medium::ALL {
+                for &hash in hashes.iter().rev().step_by(1 + hashes.len() / 3) {
+                    let holds = self.index.holds(id, SequenceHash(hash), medium);
+                    prop_assert_eq!(holds, self.naive.holds(id, hash, medium));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -329,8 +398,12 @@ impl Driver {
     pub fn compare_held_sets(&self) -> Outcome {
         let mut copy = self.copy()?;
         for id in self.naive.ids() {
-            for medium in Medium::ALL {
+            // Speculative blocks before those in device memory, with which they would go uncounted.
+            for medium in Medium::ALL.into_iter().rev() {
                 let held = self.naive.held_in(id, medium);
+                let counts = plain(copy.blocks_by_medium(id))?;
+                let count = counts.map(|counts| counts[medium as usize]);
+                prop_assert_eq!(count, Some(held.len() as u64), "{:?} in {:?}", id, medium);
                 for hash in self.naive.known() {
                     let got = plain(copy.remove(id, &[SequenceHash(hash)], Some(medium)))?;
                     let expected = Some(u32::from(held.contains(&hash)));

@@ -68,11 +68,73 @@ impl Naive {
         self.store(id, None, kept, Medium::Gpu, deadline)
     }
 
+    pub fn expect(
+        &mut self,
+        id: WorkerId,
+        hashes: &[u64],
+        from: usize,
+        deadline: Option<u64>,
+    ) -> Option<u32> {
+        let capacity = self.workers.get(&id)?.capacity;
+        let kept = &hashes[..hashes.len().min(capacity)];
+        let from = from.min(self.in_place(kept));
+        if from == kept.len() {
+            return Some(0);
+        }
+        self.hold(id, None, kept, from, Medium::Speculative, deadline)
+    }
+
+    pub fn announce(
+        &mut self,
+        id: WorkerId,
+        parent: Option<u64>,
+        hashes: &[u64],
+        medium: Medium,
+    ) -> Option<u32> {
+        let mut arrived = BTreeSet::new();
+        if medium != Medium::Speculative {
+            // What is behind another parent is another block: the chain ends there.
+            let known = parent.is_none_or(|p| self.parents.contains_key(&p));
+            let capacity = self.workers.get(&id)?.capacity;
+            let mut above = parent;
+            for &hash in hashes.iter().take(capacity) {
+                if !known || self.parents.get(&hash).is_some_and(|&p| p != above) {
+                    break;
+                }
+                arrived.insert(hash);
+                above = Some(hash);
+            }
+        }
+        let held = self.store(id, parent, hashes, medium, None);
+        let worker = self.workers.get_mut(&id)?;
+        let speculative = &mut worker.media[place(Medium::Speculative)];
+        for hash in arrived {
+            if let Some(pair) = speculative.get_mut(&hash) {
+                pair.held = false;
+            }
+        }
+        self.forget_unneeded(id);
+        held
+    }
+
     pub fn store(
         &mut self,
         id: WorkerId,
         parent: Option<u64>,
         hashes: &[u64],
+        medium: Medium,
+        deadline: Option<u64>,
+    ) -> Option<u32> {
+        self.hold(id, parent, hashes, 0, medium, deadline)
+    }
+
+    /// Holds `hashes[from..]` behind `hashes[..from]` behind the parent.
+    fn hold(
+        &mut self,
+        id: WorkerId,
+        parent: Option<u64>,
+        hashes: &[u64],
+        from: usize,
         medium: Medium,
         deadline: Option<u64>,
     ) -> Option<u32> {
@@ -116,28 +178,32 @@ impl Naive {
             pair.last = self.uses;
             pair.deadline = pair.deadline.max(deadline.unwrap_or(u64::MAX));
         }
-        for hash in &chain {
+        let chain = &chain[from..];
+        for hash in chain {
             pairs.get_mut(hash).expect("it lies on its own path").held = true;
         }
+        self.forget_unneeded(id);
         self.evict(id, medium, capacity);
         Some(chain.iter().filter(|hash| !before.contains(hash)).count() as u32)
     }
 
     pub fn remove(&mut self, id: WorkerId, hashes: &[u64], medium: Option<Medium>) -> Option<u32> {
         let worker = self.workers.get_mut(&id)?;
-        let media = Medium::ALL
-            .into_iter()
-            .filter(|m| medium.is_none_or(|only| only == *m));
         let mut removed = 0;
         for hash in hashes {
-            let before = removed;
-            for m in media.clone() {
-                if let Some(pair) = worker.media[place(m)].get_mut(hash) {
-                    removed += u32::from(pair.held);
+            let mut known = false;
+            for m in Medium::ALL {
+                // What leaves device memory is no longer on its way there either, which is not counted.
+                let asked = medium.is_none_or(|only| only == m);
+                let follows = medium == Some(Medium::Gpu) && m == Medium::Speculative;
+                let pair = worker.media[place(m)].get_mut(hash);
+                if let Some(pair) = pair.filter(|p| p.held && (asked || follows)) {
                     pair.held = false;
+                    known = true;
+                    removed += u32::from(m != Medium::Speculative || medium == Some(m));
                 }
             }
-            self.stats.unknown_removals += u64::from(removed == before);
+            self.stats.unknown_removals += u64::from(!known);
         }
         self.forget_unneeded(id);
         Some(removed)
@@ -194,26 +260,25 @@ impl Naive {
             .min()
     }
 
-    /// Leading blocks of `hashes` the worker holds in any medium: the definition. A block that is known behind another
-    /// parent is another block.
-    pub fn overlap(&self, id: WorkerId, hashes: &[u64]) -> u32 {
+    /// The depth up to which the worker holds the known path `hashes` in any of `media` from the depth `from` on: the
+    /// definition.
+    pub fn covered(&self, id: WorkerId, hashes: &[u64], media: &[Medium], from: u32) -> u32 {
         let Some(worker) = self.workers.get(&id) else {
-            return 0;
+            return from;
         };
-        let holds = |hash: &u64| {
-            worker
-                .media
-                .iter()
-                .any(|pairs| pairs.get(hash).is_some_and(|p| p.held))
+        let holds = |hash: &&u64| {
+            let mut pairs = media.iter().map(|m| worker.media[place(*m)].get(hash));
+            pairs.any(|pair| pair.is_some_and(|p| p.held))
         };
+        let behind = hashes.iter().skip(from as usize);
+        from + behind.take_while(holds).count() as u32
+    }
+
+    /// How many leading blocks are known as one path. A block that is known behind another parent is another block.
+    pub fn in_place(&self, hashes: &[u64]) -> usize {
         let mut above = None;
-        let in_place = |hash: &u64| self.parents.get(hash) == Some(&above.replace(*hash));
-        hashes
-            .iter()
-            .take_while(|hash| holds(hash))
-            .copied()
-            .take_while(in_place)
-            .count() as u32
+        let known = |hash: &&u64| self.parents.get(hash) == Some(&above.replace(**hash));
+        hashes.iter().take_while(known).count()
     }
 
     pub fn ids(&self) -> impl Iterator<Item = WorkerId> + '_ {
@@ -227,6 +292,12 @@ impl Naive {
             .flat_map(|m| self.held_in(id, m))
             .collect();
         Some(held.len() as u64)
+    }
+
+    pub fn holds(&self, id: WorkerId, hash: u64, medium: Medium) -> bool {
+        let worker = self.workers.get(&id);
+        let pair = worker.and_then(|w| w.media[place(medium)].get(&hash));
+        pair.is_some_and(|p| p.held)
     }
 
     pub fn held_in(&self, id: WorkerId, medium: Medium) -> BTreeSet<u64> {

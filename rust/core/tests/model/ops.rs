@@ -34,6 +34,22 @@ pub enum Op {
         medium: Medium,
         ttl: Option<u64>,
     },
+    /// Expects the path from depth `from` on. `hinted`: pass the answer of a search for the same hashes.
+    Expect {
+        worker: u32,
+        tokens: Tokens,
+        from: u32,
+        hinted: bool,
+        ttl: Option<u64>,
+    },
+    /// Announces `tokens[from..to]` behind `tokens[..from]`.
+    Announce {
+        worker: u32,
+        tokens: Tokens,
+        from: usize,
+        to: usize,
+        medium: Medium,
+    },
     /// Stores blocks of two unrelated paths as one chain.
     StoreTorn {
         worker: u32,
@@ -130,6 +146,29 @@ impl Op {
         let worker = draw.below(shape.workers as usize) as u32;
         let mut path = Draw(second);
         match kind {
+            6..=9 if !shape.prefix_closed => {
+                let tokens = tokens(&mut path, shape);
+                Self::Expect {
+                    worker,
+                    from: draw.below(tokens.len() + 2) as u32,
+                    hinted: draw.below(2) == 1,
+                    ttl: ttl(&mut draw),
+                    tokens,
+                }
+            }
+            10..=13 if !shape.prefix_closed => {
+                let tokens = tokens(&mut path, shape);
+                let from = draw.below(tokens.len() + 1);
+                let to = from + draw.below(tokens.len() - from + 1);
+                let medium = [Medium::Gpu, Medium::Gpu, Medium::Gpu, Medium::Cpu][draw.below(4)];
+                Self::Announce {
+                    worker,
+                    from: if draw.below(2) == 0 { 0 } else { from },
+                    to,
+                    medium,
+                    tokens,
+                }
+            }
             14..=18 if !shape.prefix_closed => {
                 let tokens = tokens(&mut path, shape);
                 let from = draw.below(tokens.len() + 1);
@@ -157,9 +196,10 @@ impl Op {
                 let medium = [
                     None,
                     Some(Medium::Gpu),
+                    Some(Medium::Speculative),
                     Some(Medium::Cpu),
                     Some(Medium::Disk),
-                ][draw.below(4)];
+                ][draw.below(5)];
                 Self::Remove {
                     worker,
                     tokens,

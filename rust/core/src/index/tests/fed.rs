@@ -1,0 +1,259 @@
+//! Workers whose engines say what they hold.
+
+use super::{Dice, depth, path, worker};
+use crate::ids::{Medium, Millis, SequenceHash};
+use crate::index::{BlockIndex, Matcher, Overlaps, Reach};
+
+fn index(capacity: u32) -> BlockIndex {
+    let mut index = BlockIndex::new(Matcher::Kary);
+    index.add_worker(worker(0), capacity);
+    index
+}
+
+fn chain(len: u64) -> Vec<SequenceHash> {
+    path(&(0..len).collect::<Vec<u64>>())
+}
+
+fn counts(index: &BlockIndex) -> [u64; 4] {
+    index.blocks_by_medium(worker(0)).unwrap()
+}
+
+#[test]
+fn confirmations_bit_by_bit_leave_one_run_and_count_each_block_once() {
+    let mut index = index(1000);
+    let blocks = chain(128);
+    let expected = index.expect(worker(0), &blocks, 0, None, Some(Millis(100)));
+    assert_eq!(expected, Ok(128));
+    for at in (0..128_usize).step_by(32) {
+        let parent = at.checked_sub(1).map(|last| blocks[last]);
+        let some = &blocks[at..at + 32];
+        let held = index.announce(worker(0), parent, some, Medium::Gpu);
+        assert_eq!(held, Ok(32));
+        index.validate().unwrap();
+        let confirmed = at as u64 + 32;
+        assert_eq!(counts(&index), [confirmed, 128 - confirmed, 0, 0]);
+        assert_eq!(index.block_count(worker(0)), Ok(128));
+        assert!(index.runs.iter().count() <= 2, "after {confirmed}");
+        let mut out = Overlaps::default();
+        index.overlaps(&blocks, &mut out);
+        assert_eq!((out.depth(0), out.confirmed(0)), (128, confirmed as u32));
+    }
+    assert_eq!(index.runs.iter().count(), 1);
+    assert_eq!(index.expire(Millis(1000)), 0);
+    assert_eq!(depth(&index, &blocks, 0), 128);
+}
+
+#[test]
+fn what_is_not_confirmed_in_time_goes_and_what_is_stays() {
+    let mut index = index(1000);
+    let blocks = chain(20);
+    index
+        .expect(worker(0), &blocks, 0, None, Some(Millis(100)))
+        .unwrap();
+    index
+        .announce(worker(0), None, &blocks[..8], Medium::Gpu)
+        .unwrap();
+    assert_eq!(index.expire(Millis(100)), 12);
+    index.validate().unwrap();
+    assert_eq!(counts(&index), [8, 0, 0, 0]);
+    assert_eq!(depth(&index, &blocks, 0), 8);
+}
+
+#[test]
+fn shared_speculative_blocks_stay_until_the_later_deadline() {
+    let mut index = index(1000);
+    let (long, short) = (chain(20), chain(12));
+    for (blocks, deadline) in [(&long, 100), (&short, 300), (&short, 200)] {
+        index
+            .expect(worker(0), blocks, 4, None, Some(Millis(deadline)))
+            .unwrap();
+    }
+    index.validate().unwrap();
+    assert_eq!(index.expire(Millis(100)), 8);
+    assert_eq!(counts(&index), [0, 12, 0, 0]);
+    assert_eq!(index.expire(Millis(299)), 0);
+    assert_eq!(index.expire(Millis(300)), 12);
+    assert!(index.is_empty());
+}
+
+#[test]
+fn expected_blocks_are_held_from_their_depth_on_and_within_the_capacity() {
+    let mut index = index(30);
+    let blocks = chain(50);
+    index
+        .announce(worker(0), None, &blocks[..10], Medium::Gpu)
+        .unwrap();
+    let held = index.expect(worker(0), &blocks, 10, None, None);
+    assert_eq!(held, Ok(20));
+    assert_eq!(counts(&index), [10, 20, 0, 0]);
+    assert_eq!(depth(&index, &blocks, 0), 30);
+    // Nothing beyond what is confirmed: no trace of it.
+    let before = index.memory_bytes();
+    assert_eq!(index.expect(worker(0), &blocks[..8], 8, None, None), Ok(0));
+    assert_eq!(index.memory_bytes(), before);
+    index.validate().unwrap();
+}
+
+#[test]
+fn an_announcement_behind_an_evicted_parent_is_an_orphan() {
+    let mut index = index(1000);
+    let blocks = chain(20);
+    index
+        .announce(worker(0), None, &blocks[..10], Medium::Gpu)
+        .unwrap();
+    index.evict_worker(worker(0), 5).unwrap();
+    let held = index.announce(worker(0), Some(blocks[9]), &blocks[10..], Medium::Gpu);
+    assert_eq!(held, Ok(0));
+    assert_eq!(index.stats().orphans, 1);
+    assert_eq!((index.len(), counts(&index)), (5, [5, 0, 0, 0]));
+    assert!(!index.holds(worker(0), blocks[10], Medium::Gpu));
+    assert!(index.holds(worker(0), blocks[4], Medium::Gpu));
+}
+
+#[test]
+fn announced_chains_leave_the_index_without_claims() {
+    let mut index = index(1000);
+    index
+        .announce(worker(0), None, &chain(20), Medium::Gpu)
+        .unwrap();
+    assert!(!index.claims);
+}
+
+#[test]
+fn a_removal_from_device_memory_takes_what_was_on_its_way_there() {
+    let mut index = index(1000);
+    let blocks = chain(10);
+    index.expect(worker(0), &blocks, 0, None, None).unwrap();
+    index
+        .announce(worker(0), None, &blocks[..6], Medium::Gpu)
+        .unwrap();
+    let removed = index.remove(worker(0), &blocks[4..8], Some(Medium::Gpu));
+    assert_eq!(removed, Ok(2));
+    assert_eq!(counts(&index), [4, 2, 0, 0]);
+    assert_eq!(index.stats().unknown_removals, 0);
+    index.validate().unwrap();
+    // The hole in the middle is one run, between what is held and what is expected.
+    assert!(index.runs.iter().count() <= 3);
+}
+
+#[test]
+fn segments_continue_the_device_run_without_a_gap() {
+    let mut index = index(1000);
+    let blocks = chain(20);
+    let mut put = |medium, from: usize, to: usize| {
+        let parent = from.checked_sub(1).map(|at| blocks[at]);
+        let stored = index.announce(worker(0), parent, &blocks[from..to], medium);
+        assert_eq!(stored, Ok((to - from) as u32));
+    };
+    put(Medium::Gpu, 0, 4);
+    put(Medium::Cpu, 4, 10);
+    put(Medium::Disk, 6, 12);
+    index
+        .expect(worker(0), &blocks[..7], 4, None, None)
+        .unwrap();
+    let mut out = Overlaps::default();
+    index.overlaps(&blocks, &mut out);
+    assert_eq!((out.depth(0), out.confirmed(0)), (12, 4));
+    let confirmed = Reach {
+        gpu: 4,
+        cpu: (4, 10),
+        disk: (4, 4),
+    };
+    assert_eq!(index.confirmed_media(&out, 0), confirmed);
+    let believed = Reach {
+        gpu: 7,
+        cpu: (7, 10),
+        disk: (7, 12),
+    };
+    assert_eq!(index.media(&out, 0), believed);
+    // After a change the answer no longer fits the runs.
+    index.clear(worker(0)).unwrap();
+    index
+        .announce(worker(0), None, &blocks[..1], Medium::Disk)
+        .unwrap();
+    assert_eq!(index.media(&out, 0), Reach::on_device(4));
+}
+
+#[test]
+fn a_snapshot_of_the_version_before_is_refused() {
+    let mut bytes = Vec::new();
+    index(10).snapshot(Millis(0), &mut bytes);
+    bytes[..4].copy_from_slice(&1_u32.to_le_bytes());
+    let refused = BlockIndex::restore(&bytes, Millis(0)).unwrap_err();
+    assert!(refused.to_string().contains("version is 1, this is 2"));
+}
+
+#[test]
+fn a_limit_outlives_the_last_worker() {
+    let mut index = index(1000);
+    index.set_limit(1 << 20, 1);
+    index.record(worker(0), &chain(9), None, None).unwrap();
+    index.remove_worker(worker(0)).unwrap();
+    assert_eq!(index.oldest(), None);
+    index.add_worker(worker(0), 5);
+    index.expect(worker(0), &chain(9), 0, None, None).unwrap();
+    assert_eq!(index.evict_oldest(2, u64::MAX), 2);
+    index.validate().unwrap();
+}
+
+/// Announcements, expectations and removals of a few workers under a limit: it holds after every call that stores, and a
+/// removal goes beyond it by no more than its splits.
+#[test]
+fn a_limit_holds_with_speculative_blocks() {
+    const LIMIT: usize = 96 << 10;
+    for round in 0..12 {
+        let mut dice = Dice(round);
+        let mut index = BlockIndex::new(Matcher::Kary);
+        for slot in 0..40 {
+            index.add_worker(worker(slot), 4000);
+        }
+        let mut cuts = 0;
+        for step in 0..1200_u64 {
+            index.set_limit(LIMIT, step);
+            let family = dice.roll(40);
+            let length = 1 + dice.roll(120);
+            let blocks = path(
+                &(0..length)
+                    .map(|at| {
+                        if at < 20 {
+                            family
+                        } else {
+                            family << 8 | dice.roll(3)
+                        }
+                    })
+                    .collect::<Vec<_>>(),
+            );
+            let w = worker(dice.roll(40) as u32);
+            let from = dice.roll(length) as usize;
+            match dice.roll(5) {
+                0 | 1 => drop(index.expect(w, &blocks, from as u32, None, Some(Millis(step + 50)))),
+                2 => drop(index.announce(w, None, &blocks, Medium::Gpu)),
+                3 => {
+                    let parent = from.checked_sub(1).map(|at| blocks[at]);
+                    drop(index.announce(w, parent, &blocks[from..], Medium::Cpu));
+                }
+                _ => {
+                    let end = (from + 3).min(blocks.len());
+                    drop(index.remove(w, &blocks[from..end], Some(Medium::Gpu)));
+                    while index.memory_bytes() > LIMIT {
+                        assert!(index.evict_oldest(u32::MAX, u64::MAX) > 0);
+                    }
+                }
+            }
+            assert!(
+                index.memory_bytes() <= LIMIT,
+                "{} in round {round} at {step}",
+                index.memory_bytes()
+            );
+            if index.cut().is_some() {
+                cuts += 1;
+                while !index.fits() && index.evict_oldest(64, u64::MAX) > 0 {}
+            }
+            index.expire(Millis(step));
+            if step % 16 == 0 {
+                index.validate().unwrap();
+            }
+        }
+        assert!(cuts > 20, "the limit never mattered: {cuts}");
+    }
+}

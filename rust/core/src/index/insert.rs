@@ -243,8 +243,7 @@ impl BlockIndex {
             && added == 0
         {
             self.touch_record(end.record, expires);
-            let nothing = self.entry(run, lane).is_some_and(|e| e.count == 0);
-            if nothing && self.records[end.record].kids == 0 {
+            if end.count == 0 && self.records[end.record].kids == 0 {
                 // Only ancestors were known, and what should follow them cannot be stored.
                 self.reap(end.record);
             }

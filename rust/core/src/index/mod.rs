@@ -252,6 +252,7 @@ impl BlockIndex {
     }
 
     /// Makes the lanes of a lane's medium on its first use.
+    #[inline]
     fn open(&mut self, lane: u32) {
         let medium = Medium::ALL[lanes::medium_of(lane)];
         if !self.lanes.is_open(medium) {

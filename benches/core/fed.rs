@@ -11,10 +11,9 @@ mod timing;
 use std::hint::black_box;
 use std::io::Result;
 
-use cachelb_core::ids::{Medium, SequenceHash};
+use cachelb_core::ids::Medium;
 use cachelb_core::index::Overlaps;
-use fleet::{Feed, Fleet, Query, Setup};
-use random::Random;
+use fleet::{Fleet, Query, Setup};
 use rows::Row;
 use timing::{Samples, clock_cost};
 
@@ -24,24 +23,27 @@ const RESIDENT: u32 = 1_000_000;
 const FLEETS: u64 = 4;
 const LOOKUPS: usize = 8_000;
 const ANNOUNCEMENTS: usize = 4_000;
+/// Chains that grow at the same time, and their full length.
+const GROWING: usize = 64;
+const LONG: usize = 2_048;
 const CHECK_EVERY: usize = 64;
 
 fn main() -> Result<()> {
     for chain in [128, 2_048] {
-        for feed in [Feed::Placements, Feed::Announced, Feed::HalfSpeculative] {
+        for speculative in [None, Some(0), Some(50)] {
             let setup = Setup {
                 workers: WORKERS,
                 chain,
                 holders: HOLDERS,
                 resident: RESIDENT,
                 churned: false,
-                feed,
+                speculative,
             };
             let mut fleets: Vec<Fleet> = (0..FLEETS).map(|seed| Fleet::new(setup, seed)).collect();
             measure_match(setup, &mut fleets)?;
-            if feed == Feed::Announced && chain == 128 {
-                for (seed, blocks, expected) in [(90, 1, false), (91, 64, false), (92, 64, true)] {
-                    measure_announce(&mut fleets, Random(seed), blocks, expected)?;
+            if speculative == Some(0) && chain == 128 {
+                for (blocks, expected) in [(1, false), (64, false), (64, true)] {
+                    measure_announce(&mut fleets, blocks, expected)?;
                 }
             }
             for fleet in &fleets {
@@ -67,46 +69,40 @@ fn measure_match(setup: Setup, fleets: &mut [Fleet]) -> Result<()> {
             fleet.check(&query, &answer);
         }
     }
-    let fed = match setup.feed {
-        Feed::Placements => "placed",
-        Feed::Announced => "announced",
-        Feed::HalfSpeculative => "half-speculative",
+    let fed = match setup.speculative {
+        None => "placed".to_owned(),
+        Some(0) => "announced".to_owned(),
+        Some(per_cent) => format!("{per_cent}%speculative"),
     };
     let id = format!("fed/match/{WORKERS}w/h{HOLDERS}/{}/cold/{fed}", setup.chain);
     emit(id, "us", samples, 1e3)
 }
 
-/// Announces `blocks` new blocks at a time behind a chain that grows with it; `expected` ones were speculative before.
-fn measure_announce(
-    fleets: &mut [Fleet],
-    mut random: Random,
-    blocks: usize,
-    expected: bool,
-) -> Result<()> {
+/// Announces `blocks` new blocks at a time behind chains that grow with it; `expected` ones were speculative before.
+fn measure_announce(fleets: &mut [Fleet], blocks: usize, expected: bool) -> Result<()> {
     let mut samples = Samples::default();
-    let mut chains: Vec<(u32, Vec<SequenceHash>)> = (0..64).map(|_| (0, Vec::new())).collect();
+    // Worker, chain and blocks of it that were announced; each grows for some time in one fleet.
+    let mut growing = vec![(0, 0, LONG); GROWING];
     for nth in 0..ANNOUNCEMENTS {
         let turn = nth % fleets.len();
         let fleet = &mut fleets[turn];
-        // A chain belongs to one fleet and one worker for some time.
-        let at = nth % chains.len();
-        let (slot, chain) = &mut chains[at];
-        if chain.len() >= 2_048 || chain.is_empty() {
-            *slot = fleet.any_worker();
-            chain.clear();
+        let (slot, chain, held) = &mut growing[nth % GROWING];
+        if *held + blocks > LONG {
+            (*slot, *chain, *held) = (fleet.any_worker(), fleet.new_chain(LONG as u32), 0);
         }
-        let held = chain.len();
-        chain.extend((0..blocks).map(|_| SequenceHash(random.bits())));
         let worker = fleet.id(*slot);
+        let hashes = fleet.hashes(*chain)[..*held + blocks].to_vec();
         if expected {
-            let stored = fleet.index.expect(worker, chain, held as u32, None, None);
+            let from = *held as u32;
+            let stored = fleet.index.expect(worker, &hashes, from, None, None);
             assert_eq!(stored.ok(), Some(blocks as u32), "the blocks are new");
         }
-        let parent = held.checked_sub(1).map(|last| chain[last]);
-        let new = black_box(&chain[held..]);
+        let parent = held.checked_sub(1).map(|last| hashes[last]);
+        let new = black_box(&hashes[*held..]);
         let announce = || fleet.index.announce(worker, parent, new, Medium::Gpu);
         let stored = samples.time(announce);
-        assert_eq!(stored.ok(), Some(blocks as u32), "the blocks are new there");
+        assert_eq!(stored.ok(), Some(blocks as u32), "they are new there");
+        *held += blocks;
     }
     let what = if expected { "confirm" } else { "announce" };
     let id = format!("fed/{what}/{WORKERS}w/{blocks}new");

@@ -10,17 +10,6 @@ use cachelb_core::index::{BlockIndex, Matcher, Overlaps};
 
 use crate::random::Random;
 
-/// Where what workers hold comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Feed {
-    /// Recorded by the router.
-    Placements,
-    /// Announced by engines; every worker also expects a chain that nobody asks for.
-    Announced,
-    /// The first half of every path is announced, the rest speculative.
-    HalfSpeculative,
-}
-
 /// Size and state of a fleet.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
@@ -34,8 +23,9 @@ pub struct Setup {
     pub resident: u32,
     /// Workers are full, so that every store evicts, and one in ten holds holes.
     pub churned: bool,
-    /// Where blocks come from; only a fleet with room has fed workers.
-    pub feed: Feed,
+    /// Per cent of every path that engines have not confirmed yet, in a fleet with room whose engines announce the rest
+    /// and whose workers each expect a chain that nobody asks for. `None`: recorded by the router.
+    pub speculative: Option<u32>,
 }
 
 /// A chain that at least one worker holds.
@@ -98,7 +88,7 @@ impl Fleet {
             holders,
             resident,
             churned,
-            feed,
+            speculative,
         } = setup;
         // Half of the partial holders' blocks are missing on average.
         let pairs = u64::from(resident) * (1 + u64::from(holders)) / 2;
@@ -133,7 +123,7 @@ impl Fleet {
         for _ in 0..turns * resident / chain {
             fleet.spread_new_chain();
         }
-        if feed == Feed::Announced {
+        if speculative.is_some() {
             for slot in 0..workers {
                 let chain = fleet.new_chain(chain);
                 let hashes = &fleet.chains[&chain].hashes;
@@ -234,13 +224,13 @@ impl Fleet {
     pub fn record(&mut self, slot: u32, chain: u32, depth: u32) {
         let hashes = &self.chains[&chain].hashes[..depth as usize];
         let (index, id) = (&mut self.index, self.workers[slot as usize].id);
-        let stored = match self.setup.feed {
-            Feed::Placements => index.record(id, hashes, None, None),
-            Feed::Announced => index.announce(id, None, hashes, Medium::Gpu),
-            Feed::HalfSpeculative => {
-                let half = depth.div_ceil(2);
-                let announced = index.announce(id, None, &hashes[..half as usize], Medium::Gpu);
-                let expected = index.expect(id, hashes, half, None, None);
+        let stored = match self.setup.speculative {
+            None => index.record(id, hashes, None, None),
+            Some(per_cent) => {
+                let confirmed = depth - depth * per_cent / 100;
+                let (some, medium) = (&hashes[..confirmed as usize], Medium::Gpu);
+                let announced = index.announce(id, None, some, medium);
+                let expected = index.expect(id, hashes, confirmed, None, None);
                 announced.and_then(|announced| Ok(announced + expected?))
             }
         };

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::io::Result;
 
 use cachelb_core::index::Overlaps;
-use fleet::{Feed, Fleet, Query, Setup};
+use fleet::{Fleet, Query, Setup};
 use rows::Row;
 use timing::{Samples, clock_cost};
 
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
                 holders,
                 resident: RESIDENT,
                 churned,
-                feed: Feed::Placements,
+                speculative: None,
             };
             let mut fleets: Vec<Fleet> = (0..FLEETS).map(|seed| Fleet::new(setup, seed)).collect();
             measure_match(setup, &mut fleets, false)?;

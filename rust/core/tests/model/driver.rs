@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::naive::Naive;
-use super::ops::{HashKind, Hasher, Op, Shape, Tokens};
+use super::ops::{Fed, HashKind, Hasher, Op, Shape, Tokens};
 
 /// Both sides, the same history.
 pub struct Driver {
@@ -130,36 +130,13 @@ impl Driver {
                 self.store(*worker, parent, &hashes[*from..], *medium, *ttl)?;
                 probe.clone_from(tokens);
             }
-            Op::Expect {
+            Op::Fed {
                 worker,
                 tokens,
-                from,
-                hinted,
-                ttl,
+                what,
             } => {
-                let (id, hashes) = (self.id(*worker), self.hasher.chain(tokens));
-                let wrapped = wrap(&hashes);
-                self.search(&wrapped);
-                let hint = hinted.then_some(&self.out);
-                let expires = ttl.map(|t| self.now + t);
-                let due = expires.map(Millis);
-                let got = plain(self.index.expect(id, &wrapped, *from, hint, due))?;
-                let expected = self.naive.expect(id, &hashes, *from as usize, expires);
-                prop_assert_eq!(got, expected);
-                probe.clone_from(tokens);
-            }
-            Op::Announce {
-                worker,
-                tokens,
-                from,
-                to,
-                medium,
-            } => {
-                let (id, hashes) = (self.id(*worker), self.hasher.chain(tokens));
-                let parent = from.checked_sub(1).map(|at| hashes[at]);
-                let (some, behind) = (&hashes[*from..*to], parent.map(SequenceHash));
-                let got = plain(self.index.announce(id, behind, &wrap(some), *medium))?;
-                prop_assert_eq!(got, self.naive.announce(id, parent, some, *medium));
+                let hashes = self.hasher.chain(tokens);
+                self.feed(self.id(*worker), &hashes, *what)?;
                 probe.clone_from(tokens);
             }
             Op::StoreTorn {
@@ -205,6 +182,34 @@ impl Driver {
             }
         }
         Ok(probe)
+    }
+
+    fn feed(&mut self, id: WorkerId, hashes: &[u64], what: Fed) -> Outcome {
+        let wrapped = wrap(hashes);
+        match what {
+            Fed::Expect { from, hinted, ttl } => {
+                self.search(&wrapped);
+                let hint = hinted.then_some(&self.out);
+                let expires = ttl.map(|t| self.now + t);
+                let due = expires.map(Millis);
+                let got = plain(self.index.expect(id, &wrapped, from, hint, due))?;
+                let expected = self.naive.expect(id, hashes, from as usize, expires);
+                prop_assert_eq!(got, expected);
+            }
+            Fed::Announce { from, to, medium } => {
+                let parent = from.checked_sub(1).map(|at| hashes[at]);
+                let behind = parent.map(SequenceHash);
+                let some = &wrapped[from..to];
+                let got = plain(self.index.announce(id, behind, some, medium))?;
+                let expected = self.naive.announce(id, parent, &hashes[from..to], medium);
+                prop_assert_eq!(got, expected);
+            }
+            Fed::Spread { at, medium } => {
+                let got = plain(self.index.spread(id, wrapped[at], medium))?;
+                prop_assert_eq!(got, self.naive.spread(id, hashes[at], medium));
+            }
+        }
+        Ok(())
     }
 
     fn advance(&mut self, millis: u64) -> Outcome {

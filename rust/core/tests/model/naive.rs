@@ -117,6 +117,18 @@ impl Naive {
         held
     }
 
+    pub fn spread(&mut self, id: WorkerId, hash: u64, medium: Medium) -> Option<bool> {
+        self.workers.get(&id)?;
+        if !Medium::ANNOUNCED
+            .into_iter()
+            .any(|m| self.holds(id, hash, m))
+        {
+            return Some(false);
+        }
+        let parent = self.parents[&hash];
+        Some(self.announce(id, parent, &[hash], medium)? > 0)
+    }
+
     pub fn store(
         &mut self,
         id: WorkerId,

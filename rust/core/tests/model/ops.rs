@@ -34,21 +34,11 @@ pub enum Op {
         medium: Medium,
         ttl: Option<u64>,
     },
-    /// Expects the path from depth `from` on. `hinted`: pass the answer of a search for the same hashes.
-    Expect {
+    /// What a worker with events is told about the path.
+    Fed {
         worker: u32,
         tokens: Tokens,
-        from: u32,
-        hinted: bool,
-        ttl: Option<u64>,
-    },
-    /// Announces `tokens[from..to]` behind `tokens[..from]`.
-    Announce {
-        worker: u32,
-        tokens: Tokens,
-        from: usize,
-        to: usize,
-        medium: Medium,
+        what: Fed,
     },
     /// Stores blocks of two unrelated paths as one chain.
     StoreTorn {
@@ -80,6 +70,49 @@ pub enum Op {
         worker: u32,
         tokens: Tokens,
     },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fed {
+    /// It is expected from depth `from` on. `hinted`: pass the answer of a search for the same hashes.
+    Expect {
+        from: u32,
+        hinted: bool,
+        ttl: Option<u64>,
+    },
+    /// `tokens[from..to]` is announced behind `tokens[..from]`.
+    Announce {
+        from: usize,
+        to: usize,
+        medium: Medium,
+    },
+    /// One block is held in one more medium.
+    Spread { at: usize, medium: Medium },
+}
+
+impl Fed {
+    fn decode(draw: &mut Draw, length: usize) -> Self {
+        let from = draw.below(length + 1);
+        let medium = [Medium::Gpu, Medium::Gpu, Medium::Gpu, Medium::Cpu][draw.below(4)];
+        match draw.below(16) {
+            0..=7 => Self::Expect {
+                from: from as u32 + draw.below(2) as u32,
+                hinted: draw.below(2) == 1,
+                ttl: ttl(draw),
+            },
+            8 if from < length => Self::Spread { at: from, medium },
+            8..=11 => Self::Announce {
+                from: 0,
+                to: from,
+                medium,
+            },
+            _ => Self::Announce {
+                from,
+                to: from + draw.below(length - from + 1),
+                medium,
+            },
+        }
+    }
 }
 
 /// What the operations of a run look like.
@@ -146,26 +179,11 @@ impl Op {
         let worker = draw.below(shape.workers as usize) as u32;
         let mut path = Draw(second);
         match kind {
-            6..=9 if !shape.prefix_closed => {
+            6..=13 if !shape.prefix_closed => {
                 let tokens = tokens(&mut path, shape);
-                Self::Expect {
+                Self::Fed {
                     worker,
-                    from: draw.below(tokens.len() + 2) as u32,
-                    hinted: draw.below(2) == 1,
-                    ttl: ttl(&mut draw),
-                    tokens,
-                }
-            }
-            10..=13 if !shape.prefix_closed => {
-                let tokens = tokens(&mut path, shape);
-                let from = draw.below(tokens.len() + 1);
-                let to = from + draw.below(tokens.len() - from + 1);
-                let medium = [Medium::Gpu, Medium::Gpu, Medium::Gpu, Medium::Cpu][draw.below(4)];
-                Self::Announce {
-                    worker,
-                    from: if draw.below(2) == 0 { 0 } else { from },
-                    to,
-                    medium,
+                    what: Fed::decode(&mut draw, tokens.len()),
                     tokens,
                 }
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
@@ -88,6 +88,54 @@ class RequestArguments(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class KvEventStats:
+    """What KV events say of a worker, or of one data-parallel rank of it. Counters only rise.
+
+    Attributes:
+        state: "starting" until the first replay is over; "live"; "suspect" while messages are missing and asked for,
+            when only confirmed blocks count; "degraded" where what was announced before a loss is not known; "refused"
+            if nothing of the engine can be used.
+        fed: Whether the index holds what events said; if not, what decisions brought.
+        refused: Why nothing can be used.
+        engine_block_size: Tokens per block of the engine, None until it is known.
+        lag_s: Seconds between the making of the latest message and its arrival, by the clocks of both machines.
+        messages: Messages applied.
+        duplicates: Messages that had been applied already.
+        events: Events by kind ("store", "remove", "clear") and medium ("gpu", "cpu", "disk", "any", "shared",
+            "unknown").
+        stored_blocks: Blocks announced by stores that were applied.
+        removed_blocks: Blocks named by removals that were applied.
+        unknown_removals: Removed blocks that were not known.
+        reannounced: Stores that repeated what was held.
+        parked: Stores that waited for their parent.
+        gaps: Gaps in the numbers of messages.
+        resyncs: Gaps that no replay closed: what was known was dropped.
+        restarts: Restarts of the engine.
+        dropped: What could not be applied, by reason.
+        memory_bytes: Native memory of the names of its blocks.
+    """
+
+    state: str
+    fed: bool
+    refused: str | None
+    engine_block_size: int | None
+    lag_s: float | None
+    messages: int
+    duplicates: int
+    events: dict[tuple[str, str], int]
+    stored_blocks: int
+    removed_blocks: int
+    unknown_removals: int
+    reannounced: int
+    parked: int
+    gaps: int
+    resyncs: int
+    restarts: int
+    dropped: dict[str, int]
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStats:
     """What a router knows of a worker, or of one data-parallel rank of it. A report's value is None if unknown.
 
@@ -100,7 +148,8 @@ class WorkerStats:
         inflight: Requests booked and not finished.
         pending_prefill_tokens: Uncached prompt tokens of those without a first token.
         decode_blocks: Blocks of those past their first token.
-        index_blocks: Blocks it is believed to hold, by medium ("gpu", "cpu", "disk"); none where it holds nothing.
+        index_blocks: Blocks it is believed to hold, by medium ("gpu", "cpu", "disk"); none where it holds nothing. Of a
+            worker with KV events these are confirmed; "speculative" are those on their way to "gpu".
         weight: Relative capacity.
         report_age_s: Age of its latest report in seconds, None if it never reported.
         running: Requests it computes, by its report.
@@ -109,6 +158,7 @@ class WorkerStats:
         kv_usage: Part of its KV cache in use, by its report.
         prefill_tps: Prompt tokens per second, by its report.
         gen_tps: Output tokens per second, by its report.
+        kv_events: What KV events say of it, None if there was none.
     """
 
     key: str
@@ -127,6 +177,7 @@ class WorkerStats:
     kv_usage: float | None
     prefill_tps: float | None
     gen_tps: float | None
+    kv_events: KvEventStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +262,9 @@ class RouterStats:
             with their worker, "cleared" by a cache reset, "failed" with the request that was to bring them.
         dropped: What the indexes were told and could not take: an "orphan" chain without its parent, a "conflict" of
             parents, an "unknown-removal"; "no-room" counts prompts that did not fit into `max_memory_mb`, or not
-            to their end.
+            to their end. And what KV events said that could not be applied: "undecodable" messages, "unknown-rank",
+            "unknown-event", "malformed-event", "unknown-medium", "shared-pool", "attention-group", "token-count",
+            "block-size", "placeholder", "orphan", "full".
         shadows: How the shadow policies compare, in their order.
         index_blocks: Distinct blocks known.
         index_bytes: Bytes of the block indexes.
@@ -219,6 +272,10 @@ class RouterStats:
         no_worker: Selections that found nobody.
         policy: Name of the policy.
         models: Models with an index of their own.
+        kv_gaps: Gaps in the numbers of KV event messages.
+        kv_replays: Replays by how they ended: "complete", "short" of what was asked for, "failed".
+        kv_resyncs: Gaps that no replay closed.
+        kv_restarts: Restarts of engines that KV events showed.
     """
 
     workers: list[WorkerStats]
@@ -236,6 +293,10 @@ class RouterStats:
     no_worker: int
     policy: str
     models: list[str]
+    kv_gaps: int = 0
+    kv_replays: dict[str, int] = field(default_factory=dict)
+    kv_resyncs: int = 0
+    kv_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

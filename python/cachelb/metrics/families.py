@@ -17,6 +17,11 @@
 | `index_blocks` | worker, `medium`, `state` | blocks a worker is believed to hold |
 | `index_bytes`, `memory_bytes` | | native memory |
 | `evictions` | `cause` | blocks that left the indexes |
+| `kv_events` | worker, `kind`, `medium` | events of its engine |
+| `kv_event_lag_seconds` | worker | from the making of its latest message to its arrival |
+| `kv_stream_state` | worker, `state` | 1 for how far its events can be believed |
+| `kv_gaps`, `kv_resyncs`, `kv_restarts` | | lost messages, those no replay brought back, and restarts of engines |
+| `kv_replays` | `result` | replays: `complete`, `short`, `failed` |
 | `kv_dropped` | `reason` | what the indexes were told and could not take |
 | `shadow_decisions`, `shadow_agreed` | `policy` | decisions a shadow policy took too, and those it agreed with |
 | `shadow_matched_tokens`, `shadow_first_matched_tokens` | `policy` | tokens its picks held, and the router's |
@@ -119,6 +124,7 @@ def families(stats: RouterStats) -> Iterator[Family]:
     yield from _of_requests(stats)
     yield from _of_workers(stats.workers)
     yield from _of_indexes(stats)
+    yield from _of_events(stats)
     yield from _of_shadows(_named_apart(stats.shadows))
 
 
@@ -181,12 +187,17 @@ def _of_workers(workers: Sequence[WorkerStats]) -> Iterator[Family]:
         "Blocks a worker is believed to hold. Without events of its engine, all of them are speculative.",
         "{block}",
         (*_WORKER, "medium", "state"),
-        [
-            ((*labels, medium, "speculative"), blocks)
-            for labels, worker in known
-            for medium, blocks in worker.index_blocks.items()
-        ],
+        [row for labels, worker in known for row in _blocks(labels, worker)],
     )
+
+
+def _blocks(labels: tuple[str, str], worker: WorkerStats) -> Iterator[Row]:
+    fed = worker.kv_events is not None and worker.kv_events.fed
+    for medium, blocks in worker.index_blocks.items():
+        if medium == "speculative":
+            yield (*labels, "gpu", "speculative"), blocks
+        else:
+            yield (*labels, medium, "confirmed" if fed else "speculative"), blocks
 
 
 def _of_indexes(stats: RouterStats) -> Iterator[Family]:
@@ -202,6 +213,39 @@ def _of_indexes(stats: RouterStats) -> Iterator[Family]:
         ("reason",),
         _rows(stats.dropped),
     )
+
+
+def _of_events(stats: RouterStats) -> Iterator[Family]:
+    streams = [
+        ((worker.key, "" if worker.dp_rank is None else str(worker.dp_rank)), worker.kv_events)
+        for worker in stats.workers
+        if worker.kv_events is not None
+    ]
+    yield _counter(
+        "kv_events",
+        "KV events of a worker's engine.",
+        "{event}",
+        (*_WORKER, "kind", "medium"),
+        [((*labels, *what), count) for labels, stream in streams for what, count in stream.events.items()],
+    )
+    yield _gauge(
+        "kv_event_lag_seconds",
+        "Time from the making of the latest message to its arrival.",
+        "s",
+        _WORKER,
+        [(labels, stream.lag_s) for labels, stream in streams if stream.lag_s is not None],
+    )
+    yield _gauge(
+        "kv_stream_state",
+        "1 for how far the events of a worker can be believed.",
+        "1",
+        (*_WORKER, "state"),
+        [((*labels, stream.state), 1) for labels, stream in streams],
+    )
+    yield _counter("kv_gaps", "Gaps in the numbers of messages.", "{gap}", (), [((), stats.kv_gaps)])
+    yield _counter("kv_replays", "Replays by how they ended.", "{replay}", ("result",), _rows(stats.kv_replays))
+    yield _counter("kv_resyncs", "Gaps that no replay closed.", "{resync}", (), [((), stats.kv_resyncs)])
+    yield _counter("kv_restarts", "Restarts of engines.", "{restart}", (), [((), stats.kv_restarts)])
 
 
 def _of_shadows(shadows: Mapping[str, ShadowStats]) -> Iterator[Family]:

@@ -406,6 +406,47 @@ class Router(NativeRouter[W]):
         """
         return self._explain(**request)
 
+    # --- events ---
+
+    def apply_kv_events(
+        self,
+        worker: W | str,
+        payload: bytes | bytearray | memoryview,
+        *,
+        seq: int | None = None,
+        dp_rank: int | None = None,
+    ) -> int:
+        r"""Apply a KV event message of a worker's engine that you received yourself.
+
+        Messages of a worker, or of each rank of it, are to come in order. With their numbers, messages that come twice
+        are known again, a restarted engine is seen, and a lost message is too: what was known of the worker is dropped
+        then, and the stream is "degraded" (`WorkerStats.kv_events`). A message that cannot be read is a lost one.
+        Nothing about the content of a message is an error: what cannot be applied is counted.
+
+        Args:
+            worker: The worker or its key.
+            payload: The last frame of the message: a batch of events in msgpack.
+            seq: Its number, None if the engine gives none.
+            dp_rank: Rank whose endpoint it came from; the rank a message names itself comes first.
+
+        Returns:
+            How many events were applied.
+
+        Raises:
+            UnknownWorkerError: The worker is not registered.
+            TypeError: An argument has the wrong type.
+            ValueError: A number is out of range, or the worker has no such rank.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(["gpu0"], policy="kv-aware")
+            >>> router.apply_kv_events("gpu0", b"\x92\x01\x91\x91\xb0AllBlocksCleared", seq=0)
+            1
+            >>> router.stats().workers[0].kv_events.state
+            'live'
+        """
+        return self._apply_kv_events(worker, payload, seq=seq, dp_rank=dp_rank)
+
     # --- observation ---
 
     @property

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cachelb.types import DecisionRecord, Funnel, Histogram, RouterStats, ShadowPick, ShadowStats, WorkerStats
+from cachelb.types import (
+    DecisionRecord,
+    Funnel,
+    Histogram,
+    KvEventStats,
+    RouterStats,
+    ShadowPick,
+    ShadowStats,
+    WorkerStats,
+)
 
 if TYPE_CHECKING:
     from cachelb.router.router import Router
@@ -21,15 +31,21 @@ def stats(router: Router[Any]) -> RouterStats:
         Its counters.
     """
     counters = router._counters()
+    streams = {(key, rank): KvEventStats(**row) for key, rank, row in router._kv_rows()}
+    events = router._kv_totals()
+    dropped = Counter(counters["dropped"])
+    dropped.update(events["dropped"])
     return RouterStats(
-        workers=[WorkerStats(**row) for row in router._worker_rows()],
+        workers=[
+            WorkerStats(**row, kv_events=streams.get((row["key"], row["dp_rank"]))) for row in router._worker_rows()
+        ],
         decisions=_decisions(router, counters["decisions"]),
         endings=counters["endings"],
         open_requests=counters["open_requests"],
         funnel=Funnel(*counters["funnel"]),
         select_seconds=Histogram(*counters["select_seconds"]),
         evictions=counters["evictions"],
-        dropped=counters["dropped"],
+        dropped=dict(dropped),
         shadows=_shadows(router, counters["shadows"]),
         index_blocks=counters["index_blocks"],
         index_bytes=counters["index_bytes"],
@@ -37,6 +53,10 @@ def stats(router: Router[Any]) -> RouterStats:
         no_worker=counters["no_worker"],
         policy=router.policy,
         models=router._models(),
+        kv_gaps=events["gaps"],
+        kv_replays=events["replays"],
+        kv_resyncs=events["resyncs"],
+        kv_restarts=events["restarts"],
     )
 
 

@@ -39,6 +39,18 @@ pub struct Call {
     pub exclude: Option<Py<PyAny>>,
 }
 
+/// What the name of a model says about the identity of its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Model<'a> {
+    /// Nothing: it has an index of its own, or is what all engines of the index serve.
+    #[default]
+    Own,
+    /// It shares the index with others.
+    Mixed(&'a str),
+    /// It is an adapter.
+    Adapter(&'a str),
+}
+
 fn copied(py: Python<'_>, value: Option<&Py<PyString>>) -> PyResult<Option<String>> {
     value
         .map(|text| Ok(text.bind(py).to_str()?.to_owned()))
@@ -83,13 +95,12 @@ impl Call {
         objects.into_iter().try_for_each(|value| visit.call(value))
     }
 
-    /// Reads the prompt as far as `reader` needs it; its hashes go to `scratch`. `model` is the name of a model that has
-    /// no index of its own.
+    /// Reads the prompt as far as `reader` needs it; its hashes go to `scratch`.
     pub fn prompt(
         &self,
         py: Python<'_>,
         reader: &Reader,
-        model: Option<&str>,
+        model: Model<'_>,
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
         let namespace = self.namespace(py, model)?;
@@ -133,14 +144,19 @@ impl Call {
         Ok(prompt)
     }
 
-    fn namespace(&self, py: Python<'_>, model: Option<&str>) -> PyResult<Namespace> {
+    fn namespace(&self, py: Python<'_>, model: Model<'_>) -> PyResult<Namespace> {
+        let (shared, adapter) = match model {
+            Model::Own => ("", None),
+            Model::Mixed(name) => (name, None),
+            Model::Adapter(name) => ("", Some(name)),
+        };
         if self.lora.is_none() && self.cache_salt.is_none() {
-            return Ok(Namespace::default().with_model(model.unwrap_or("")));
+            return Ok(Namespace::new(adapter, None).with_model(shared));
         }
-        let lora = copied(py, self.lora.as_ref())?;
+        let lora = copied(py, self.lora.as_ref())?.filter(|name| !name.is_empty());
         let salt = copied(py, self.cache_salt.as_ref())?;
-        let namespace = Namespace::new(lora.as_deref(), salt.as_deref());
-        Ok(namespace.with_model(model.unwrap_or("")))
+        let namespace = Namespace::new(lora.as_deref().or(adapter), salt.as_deref());
+        Ok(namespace.with_model(shared))
     }
 }
 

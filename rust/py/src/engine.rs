@@ -99,6 +99,12 @@ impl Engine {
         })
     }
 
+    /// Runs `work` on the selector, for threads that do not have the GIL.
+    pub fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
+        let selector = self.shared.current();
+        work(&mut selector.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Closes a booking. Returns whether it was open.
     pub fn end(
         &self,

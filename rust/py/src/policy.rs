@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use crate::args::type_name;
-use crate::call::{self, Call, Tried};
+use crate::call::{self, Call, Model, Tried};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected};
 use crate::engine::Engine;
@@ -64,7 +64,7 @@ impl NativePolicy {
         scratch: &mut crate::prompt::Scratch,
     ) -> PyResult<Selected> {
         let now = self.engine.now(py)?;
-        let prompt = call.prompt(py, &self.reader, None, scratch)?;
+        let prompt = call.prompt(py, &self.reader, Model::Own, scratch)?;
         let Some(workers) = &call.workers else {
             return Err(PyTypeError::new_err("a policy needs workers"));
         };

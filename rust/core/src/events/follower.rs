@@ -267,7 +267,9 @@ impl Follower {
         self.replay.fruitless = 0;
         if replayable {
             self.cut_off = false;
-            self.begin_replay();
+            self.phase = Phase::Replaying;
+            // With all that are remembered: what came since the reconnect may be of another life already.
+            self.request(self.marks.first().map_or(0, |mark| mark.seq));
         } else if self.phase == Phase::Replaying {
             self.phase = Phase::Settling;
         }
@@ -284,8 +286,12 @@ impl Follower {
             Relation::Known => self.duplicate(),
             Relation::Stray => self.restarted_live(mark),
             _ if self.phase != Phase::Following => self.wait(mark),
-            // After a lost connection the next number proves nothing where a replay can.
-            Relation::Next if mark.ts.is_some() && !(self.cut_off && self.replayable) => {
+            _ if self.cut_off && self.replayable => {
+                // The connection is gone, or another one that nobody told yet: its replay will show.
+                self.phase = Phase::Replaying;
+                self.wait(mark)
+            }
+            Relation::Next if mark.ts.is_some() => {
                 self.cut_off = false;
                 self.started = true;
                 self.apply(mark, None)
@@ -385,6 +391,10 @@ impl Follower {
             (true, true) => &mut tally.replays_short,
             (true, false) => &mut tally.replays_complete,
         } += 1;
+        if !complete && self.cut_off {
+            // The next connection brings another.
+            return None;
+        }
         self.phase = Phase::Settling;
         self.replay.fruitless = match (complete, self.replay.progress) {
             (false, _) => u32::MAX,

@@ -5,6 +5,8 @@
 //! | `batch` | one decoded message |
 //! | `decode` | bytes to messages |
 //! | `doubts` | names that are gone although the engine may have one more copy |
+//! | `feed` | one stream: read, brought in order, applied |
+//! | `streams` | the streams of one worker, by rank |
 //! | `follower` | the order of a stream's messages: gaps, replays, restarts |
 //! | `holdings` | what an ingester needs of the index |
 //! | `ingest` | applies messages to a worker's holdings |
@@ -22,6 +24,7 @@
 mod batch;
 mod decode;
 mod doubts;
+mod feed;
 mod follower;
 mod groups;
 mod holdings;
@@ -34,11 +37,14 @@ mod orphans;
 mod pages;
 mod space;
 mod stats;
+mod streams;
 mod table;
 
 pub use batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
 pub use decode::{MAX_PAYLOAD, Undecodable, decode};
+pub use feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, Received, Worth};
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use holdings::Holdings;
 pub use ingest::{Ingest, IngestSettings, Refusal};
 pub use stats::{DropReason, EventStats};
+pub use streams::{Delivery, Streams, Totals};

@@ -71,8 +71,6 @@ impl DropReason {
 pub struct EventStats {
     /// Messages applied.
     pub messages: u64,
-    /// Messages that had been applied already.
-    pub duplicates: u64,
     /// Stores applied.
     pub stores: u64,
     /// Removals applied.
@@ -89,14 +87,6 @@ pub struct EventStats {
     pub reannounced: u64,
     /// Stores that waited for their parent.
     pub parked: u64,
-    /// Gaps in the numbers of messages.
-    pub gaps: u64,
-    /// Replays that closed a gap.
-    pub replays: u64,
-    /// Gaps that no replay closed: the stream started over from nothing.
-    pub resyncs: u64,
-    /// Restarts of the engine.
-    pub restarts: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 

@@ -94,11 +94,31 @@ impl Budget {
             let Some(index) = &mut pool.index else {
                 return Ok(true);
             };
-            new += index.store(worker, parent, hashes, medium)?;
+            new += index.announce(worker, parent, hashes, medium)?;
             Ok(index.cut().is_none())
         });
         // A worker that is not in the index holds nothing there.
         grown.map_or(0, |()| new)
+    }
+
+    /// The worker holds a block in one more medium, likewise. Returns whether that is new.
+    pub fn spread(
+        &mut self,
+        pools: &mut [Pool],
+        at: usize,
+        worker: WorkerId,
+        hash: SequenceHash,
+        medium: Medium,
+    ) -> bool {
+        let mut new = false;
+        let grown = self.grow(pools, at, 1, |pool| {
+            let Some(index) = &mut pool.index else {
+                return Ok(true);
+            };
+            new |= index.spread(worker, hash, medium)?;
+            Ok(index.cut().is_none())
+        });
+        grown.is_ok() && new
     }
 
     /// Writes to pool `at` until `write` says that it was complete, after what must go for that.

@@ -3,10 +3,10 @@
 //! A worker is fed once a message of its engine was applied; from then on its *home* pool holds what events said of it
 //! and nothing else. The home pool is that of the first model the worker declared, or the first pool.
 
-use crate::events::FeedState;
+use crate::events::{FeedState, Worth};
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
-use super::fleet::Member;
+use super::fleet::{Member, Profile};
 use super::request::PoolId;
 use super::selector::Selector;
 
@@ -22,10 +22,16 @@ pub struct Fed {
 impl Member {
     /// The pool its events speak of.
     pub fn home(&self) -> PoolId {
-        let declared = self.profile.pools.as_ref();
-        declared
-            .and_then(|pools| pools.first().copied())
-            .unwrap_or_default()
+        self.profile.home()
+    }
+}
+
+impl Profile {
+    /// The pool its events speak of.
+    #[must_use]
+    pub fn home(&self) -> PoolId {
+        let first = self.pools.as_ref().and_then(|pools| pools.first());
+        first.copied().unwrap_or_default()
     }
 }
 
@@ -42,27 +48,31 @@ impl Selector {
         Some(self.fleet.member(worker)?.home())
     }
 
-    /// Says what the events of a worker are worth. With the first, what was believed of it in its home pool is dropped.
-    pub fn set_fed(&mut self, worker: WorkerId, fed: Fed) {
-        let known = self.fed(worker);
-        if known.is_none() {
+    /// Says what the events of a worker are worth. With the first of any worth, what was believed of it in its home pool is
+    /// dropped; once they are worth nothing, what they said is.
+    pub fn set_worth(&mut self, worker: WorkerId, worth: Worth) {
+        let fed = match worth {
+            Worth::Refused => None,
+            Worth::Believed {
+                state,
+                engine_block_size,
+            } => Some(Fed {
+                state,
+                engine_block_size,
+            }),
+        };
+        if self.fed(worker).is_some() != fed.is_some() {
             self.withdraw_all(worker);
         }
-        if known != Some(fed)
-            && let Some(member) = self.fleet.member_mut(worker)
-        {
-            member.fed = Some(fed);
+        if let Some(member) = self.fleet.member_mut(worker) {
+            member.fed = fed;
         }
     }
 
-    /// The worker has no events any more, and what they said is dropped.
-    pub fn unfeed(&mut self, worker: WorkerId) {
-        if self.fed(worker).is_none() {
-            return;
-        }
-        self.withdraw_all(worker);
-        if let Some(member) = self.fleet.member_mut(worker) {
-            member.fed = None;
+    /// Nobody has events any more, and what they said is dropped.
+    pub fn unfeed_all(&mut self) {
+        for (_, worker) in self.fleet.ids() {
+            self.set_worth(worker, Worth::Refused);
         }
     }
 
@@ -82,15 +92,21 @@ impl Selector {
             .announce(pools, at, worker, parent, hashes, medium)
     }
 
-    /// The worker no longer holds `hashes` in `medium`. Returns how many it held there.
+    /// The worker no longer holds `hashes` in `medium`, nor is anything of them on its way if that is device memory. Returns
+    /// how many it held there.
     pub fn withdraw(&mut self, worker: WorkerId, hashes: &[SequenceHash], medium: Medium) -> u32 {
         let Some(home) = self.home(worker) else {
             return 0;
         };
         let pool = &mut self.pools[home.0 as usize];
         let removed = self.budget.change(pool, |pool| {
-            let index = pool.index.as_mut();
-            index.and_then(|index| index.remove(worker, hashes, Some(medium)).ok())
+            let index = pool.index.as_mut()?;
+            if medium == Medium::Gpu {
+                index
+                    .remove(worker, hashes, Some(Medium::Speculative))
+                    .ok()?;
+            }
+            index.remove(worker, hashes, Some(medium)).ok()
         });
         self.budget.fit(&mut self.pools);
         removed.unwrap_or(0)
@@ -106,5 +122,23 @@ impl Selector {
         self.ledger.lost.cleared += removed;
         self.budget.fit(&mut self.pools);
         removed
+    }
+
+    /// The worker holds `hash`, a block it holds in another medium, in `medium` too. Returns whether that is new.
+    pub fn spread(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
+        let Some(home) = self.home(worker) else {
+            return false;
+        };
+        let (pools, at) = (&mut self.pools, home.0 as usize);
+        self.budget.spread(pools, at, worker, hash, medium)
+    }
+
+    /// Whether the worker holds a block in a medium of its home pool.
+    #[must_use]
+    pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
+        let index = self
+            .home(worker)
+            .and_then(|home| self.pools[home.0 as usize].index.as_ref());
+        index.is_some_and(|index| index.holds(worker, hash, medium))
     }
 }

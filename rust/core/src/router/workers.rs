@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::events::Worth;
 use crate::ids::{Millis, WorkerId};
 use crate::load::{LoadBook, Report};
 use crate::policy::Rng;
@@ -26,6 +27,9 @@ impl Selector {
     /// Registers a worker, or changes what is known of one; its cache, load and readiness stay.
     pub fn add_worker(&mut self, name: &str, profile: Profile, now: Millis) -> WorkerId {
         if let Some(id) = self.fleet.find(name) {
+            if self.home(id) != Some(profile.home()) {
+                self.set_worth(id, Worth::Refused);
+            }
             if let Some(member) = self.fleet.member_mut(id) {
                 member.profile = profile;
                 if std::mem::take(&mut member.draining) {

@@ -256,7 +256,6 @@ impl Depths {
     }
 }
 
-#[allow(dead_code, reason = "nothing feeds events to the router yet")]
 impl Store {
     /// What an engine announced, as a chain computed here.
     pub(crate) fn announce(
@@ -272,7 +271,21 @@ impl Store {
         }
     }
 
+    /// A block that the worker holds elsewhere, in one more medium.
+    pub(crate) fn spread(
+        &mut self,
+        worker: WorkerId,
+        hash: SequenceHash,
+        medium: Medium,
+    ) -> Result<bool> {
+        match self {
+            Self::Exact(index) => index.spread(worker, hash, medium),
+            Self::Positional(_) => Err(Error::Unsupported("KV events")),
+        }
+    }
+
     /// What is on its way into device memory, from depth `from` on.
+    #[allow(dead_code, reason = "placements are recorded, whoever they are with")]
     pub(crate) fn expect(
         &mut self,
         worker: WorkerId,

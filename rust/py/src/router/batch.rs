@@ -53,7 +53,7 @@ impl NativeRouter {
         let mut ready: Vec<Ready> = calls
             .iter()
             .zip(&mut scratches)
-            .map(|(call, scratch)| this.prepare(py, call, &[], &registered, scratch))
+            .map(|(call, scratch)| this.prepare(py, call, &[], &registered, scratch, false))
             .collect::<PyResult<_>>()?;
         let offers: Vec<_> = ready
             .iter_mut()

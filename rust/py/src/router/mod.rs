@@ -1,6 +1,8 @@
 //! The native base class of the router: registered workers, several models, roles and ranks.
 
 mod batch;
+mod feed_views;
+mod feeds;
 mod pools;
 mod roster;
 mod select;
@@ -32,6 +34,7 @@ use crate::workers::{key_of, name_of};
 pub use self::roster::Registered;
 pub use self::select::policy_name;
 
+use self::feeds::Feeds;
 use self::roster::{Roster, Seat};
 
 /// A worker may have that many data-parallel ranks.
@@ -47,6 +50,7 @@ pub struct NativeRouter {
     readers: Mutex<Arc<[Reader]>>,
     key: Option<Py<PyAny>>,
     customs: Customs,
+    feeds: Feeds,
     terms: PairTerms,
     /// Requests that wait for a worker and that a release may help.
     waiters: AtomicIsize,
@@ -172,6 +176,7 @@ impl NativeRouter {
             template: Mutex::new(selector.fresh()),
             engine: Arc::new(Engine::new(selector, Clock::new(clock)?)),
             roster,
+            feeds: Feeds::default(),
             waiters: AtomicIsize::new(0),
             changing: AtomicBool::new(false),
             readers: Mutex::new(readers.into()),
@@ -348,6 +353,7 @@ impl NativeRouter {
         })?;
         self.roster
             .change(py, |seats| seats.retain(|seat| *seat.key != *key));
+        self.feeds.forget(&key);
         drop(changing);
         Ok(true)
     }
@@ -436,7 +442,9 @@ impl NativeRouter {
 
     /// Drops what a worker holds.
     fn reset_cache(&self, worker: &Bound<'_, PyAny>) -> PyResult<()> {
-        let now = self.engine.now(worker.py())?;
+        let py = worker.py();
+        let now = self.engine.now(py)?;
+        self.reset_streams(py, &self.key_name(worker)?)?;
         self.with_candidates(worker, |selector, name| selector.reset_cache(name, now))?;
         Ok(())
     }
@@ -528,7 +536,10 @@ impl NativeRouter {
             .unwrap_or_else(PoisonError::into_inner)
             .fresh();
         let forgotten = self.engine.after_fork(anew, || template);
-        if forgotten.is_none() {
+        self.feeds.clear();
+        if forgotten.is_some() {
+            self.engine.locked(py, Selector::unfeed_all)?;
+        } else {
             let now = self.engine.now(py)?;
             let registered = self.roster.now();
             let seats: Vec<_> = registered

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyString};
 
 use super::roster::Registered;
 use super::{NativeRouter, text};
-use crate::call::{self, Call, Tried};
+use crate::call::{self, Call, Model, Tried};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
 use crate::explain::explanation;
@@ -171,7 +171,8 @@ impl NativeRouter {
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Outcome<T>> {
         let registered = self.roster.now();
-        let mut ready = self.prepare(py, call, tried, &registered, scratch)?;
+        let dry_run = kind.dry_run;
+        let mut ready = self.prepare(py, call, tried, &registered, scratch, dry_run)?;
         let mut offers = std::mem::take(&mut ready.offers);
         let request = ready.request(call, tried, scratch);
         let asked = ready.asked(call, &request, &registered, kind.dry_run);
@@ -196,17 +197,19 @@ impl NativeRouter {
         tried: &[Arc<str>],
         registered: &Registered,
         scratch: &mut Scratch,
+        dry_run: bool,
     ) -> PyResult<Ready> {
         let now = self.engine.now(py)?;
         let name = call.model.as_ref().map(|model| model.bind(py).to_str());
         let name = name.transpose()?.filter(|name| !name.is_empty());
         let pool = name.and_then(|name| registered.models.get(name).copied());
-        // A model without an index of its own shares the first one, in a namespace of its own.
-        let shared = if pool.is_none() { name } else { None };
+        // A model without an index of its own shares the first one.
+        let undeclared = name.filter(|_| pool.is_none());
+        let model = undeclared.map_or(Model::Own, |name| self.feeds.meaning(name, dry_run));
         let pool = pool.unwrap_or(PoolId(0));
         let readers = self.readers();
         let reader = &readers[pool.0 as usize];
-        let prompt = call.prompt(py, reader, shared, scratch)?;
+        let prompt = call.prompt(py, reader, model, scratch)?;
         let limits = Limits::read(py, call, tried, self.key.as_ref().map(|key| key.bind(py)))?;
         let mut offers = self.roster.offers(registered);
         if let Some(limits) = limits {

@@ -43,6 +43,10 @@ impl Marks {
         self.recent.back().copied()
     }
 
+    pub fn first(&self) -> Option<Mark> {
+        self.recent.front().copied()
+    }
+
     pub fn push(&mut self, mark: Mark) {
         if self.recent.len() == REMEMBERED {
             self.recent.pop_front();

@@ -224,7 +224,7 @@ fn a_reconnect_to_the_same_life_keeps_the_state() {
     follower.disconnected();
     assert_eq!(follower.state(), FeedState::Suspect);
     follower.connected(true);
-    assert_eq!(follower.ask(), Some(42));
+    assert_eq!(follower.ask(), Some(0), "all that it remembers");
     assert_eq!(follower.replayed(at(42)), DUPLICATE);
     assert_eq!(follower.replayed(at(43)), APPLY);
     assert_eq!(follower.replay_ended(true), None);
@@ -238,7 +238,7 @@ fn a_reconnect_to_an_engine_without_the_last_message_is_a_restart() {
     let mut follower = following(42, true);
     follower.disconnected();
     follower.connected(true);
-    assert_eq!(follower.ask(), Some(42));
+    assert_eq!(follower.ask(), Some(0), "all that it remembers");
     assert_eq!(follower.replay_ended(true), Some(Cause::Restart));
     assert_eq!(follower.ask(), Some(0));
     assert_eq!(follower.replayed(later(0)), APPLY);
@@ -248,12 +248,46 @@ fn a_reconnect_to_an_engine_without_the_last_message_is_a_restart() {
 }
 
 #[test]
-fn a_message_before_the_reconnect_is_told_is_checked_too() {
+fn a_message_before_the_reconnect_is_told_waits_for_its_replay() {
     let mut follower = following(42, true);
     follower.disconnected();
     wait(&mut follower, later(43));
-    assert_eq!(follower.ask(), Some(42));
-    assert_eq!(follower.replayed(later(42)).clear, Some(Cause::Restart));
+    assert_eq!(follower.ask(), None);
+    follower.connected(true);
+    assert_eq!(follower.ask(), Some(0));
+    assert_eq!(follower.replayed(later(0)).clear, Some(Cause::Restart));
+}
+
+#[test]
+fn a_replay_that_fails_with_the_connection_is_made_again_with_the_next() {
+    let mut follower = following(4, true);
+    wait(&mut follower, at(9));
+    assert_eq!(follower.ask(), Some(4));
+    follower.disconnected();
+    assert_eq!(follower.replay_ended(false), None);
+    assert_eq!(due(&mut follower), []);
+    assert_eq!(follower.state(), FeedState::Suspect);
+    wait(&mut follower, at(10));
+    follower.connected(true);
+    assert_eq!(follower.ask(), Some(0));
+    for seq in 5..=10 {
+        assert_eq!(follower.replayed(at(seq)), APPLY);
+    }
+    assert_eq!(follower.replay_ended(true), None);
+    assert_eq!(due(&mut follower), []);
+    assert_eq!(follower.state(), FeedState::Live);
+    assert_eq!(follower.tally().resyncs, 0);
+}
+
+#[test]
+fn a_message_that_happens_to_follow_does_not_hide_a_restart() {
+    let mut follower = following(42, true);
+    assert_eq!(follower.live(later(43)), APPLY, "nobody knows better yet");
+    follower.disconnected();
+    follower.connected(true);
+    assert_eq!(follower.ask(), Some(0));
+    let verdict = follower.replayed(later(0));
+    assert_eq!(verdict.clear, Some(Cause::Restart));
 }
 
 #[test]

@@ -1,0 +1,424 @@
+//! KV events of the registered workers, from whoever receives them.
+//!
+//! What decodes, orders and applies them runs without the GIL; the selector is locked for a few blocks at a time. Streams
+//! go with their worker: a worker that comes back under its name has new ones, and what an old one still writes is
+//! written for a worker that is gone.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cachelb_core::events::{
+    Delivery, FeedSettings, FollowerSettings, Holdings, Host, IngestSettings, Moment, Streams,
+    Totals, Worth,
+};
+use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
+use cachelb_core::router::PoolId;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
+
+use super::{NativeRouter, unknown_worker};
+use crate::args::{ranged, type_name};
+use crate::call::Model;
+use crate::engine::Engine;
+use crate::error::enter;
+
+/// Blocks for which the selector is locked at once.
+const SLICE: usize = 64;
+
+/// The streams of one worker.
+#[derive(Debug)]
+pub(super) struct WorkerStreams {
+    /// By rank.
+    ids: Vec<WorkerId>,
+    /// What they speak of.
+    home: PoolId,
+    /// The same as long as the worker is registered.
+    life: Arc<AtomicBool>,
+    pub streams: Streams,
+}
+
+/// Names of models that no pool was declared for, and what they mean where engines tell of their caches.
+#[derive(Debug, Default)]
+struct Undeclared {
+    /// Events came for the first pool.
+    fed: AtomicBool,
+    /// What the engines call their model; nothing in events says so.
+    own: OnceLock<Box<str>>,
+    /// Adapters that events named.
+    adapters: Mutex<HashSet<Box<str>>>,
+}
+
+/// The streams of all workers.
+#[derive(Debug, Default)]
+pub(super) struct Feeds {
+    /// Locked with the GIL held only, so that a fork finds it free.
+    workers: Mutex<HashMap<Arc<str>, Arc<WorkerStreams>>>,
+    /// What streams counted that are gone.
+    retired: Mutex<Totals>,
+    undeclared: Undeclared,
+    /// Messages for workers that were not registered.
+    unknown: AtomicU64,
+}
+
+impl Feeds {
+    /// Every worker's streams.
+    pub fn all(&self) -> Vec<(Arc<str>, Arc<WorkerStreams>)> {
+        let workers = lock(&self.workers);
+        let rows = workers.iter();
+        rows.map(|(key, streams)| (Arc::clone(key), Arc::clone(streams)))
+            .collect()
+    }
+
+    /// The streams of a worker, if any message came.
+    pub fn get(&self, key: &str) -> Option<Arc<WorkerStreams>> {
+        lock(&self.workers).get(key).map(Arc::clone)
+    }
+
+    /// Forgets the streams of a worker; what they counted stays counted.
+    pub fn forget(&self, key: &str) {
+        let gone = lock(&self.workers).remove(key);
+        if let Some(gone) = gone {
+            self.retire(&gone);
+        }
+    }
+
+    fn retire(&self, gone: &WorkerStreams) {
+        gone.streams.add_to(&mut lock(&self.retired));
+    }
+
+    /// What streams counted that are gone.
+    pub fn retired(&self) -> Totals {
+        *lock(&self.retired)
+    }
+
+    /// Forgets all streams, as the child of a fork must: nobody there knows what its parent reads.
+    pub fn clear(&self) {
+        lock(&self.workers).clear();
+        *lock(&self.retired) = Totals::default();
+    }
+
+    /// What an undeclared name means. The first one that is no adapter is what engines call their model, of which events
+    /// say nothing, so it is not mixed into hashes; a dry run only asks.
+    pub fn meaning<'a>(&self, name: &'a str, dry_run: bool) -> Model<'a> {
+        let undeclared = &self.undeclared;
+        if !undeclared.fed.load(Ordering::Relaxed) {
+            return Model::Mixed(name);
+        }
+        if lock(&undeclared.adapters).contains(name) {
+            return Model::Adapter(name);
+        }
+        let own = if dry_run {
+            undeclared.own.get()
+        } else {
+            Some(undeclared.own.get_or_init(|| name.into()))
+        };
+        match own {
+            Some(own) if **own != *name => Model::Mixed(name),
+            _ => Model::Own,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The ranks of a worker, by their number.
+type Ranks<'a> = &'a dyn Fn(usize) -> Rank<'a>;
+
+/// One rank's holdings in its home pool, a slice at a time.
+struct Rank<'a> {
+    engine: &'a Engine,
+    feeds: &'a Feeds,
+    worker: WorkerId,
+    home: PoolId,
+}
+
+impl Holdings for Rank<'_> {
+    fn store(
+        &mut self,
+        mut parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> u32 {
+        let mut new = 0;
+        for slice in hashes.chunks(SLICE) {
+            new += self
+                .engine
+                .held(|selector| selector.announce(self.worker, parent, slice, medium));
+            parent = slice.last().copied();
+        }
+        new
+    }
+
+    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        self.engine
+            .held(|selector| selector.spread(self.worker, hash, medium))
+    }
+
+    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
+        let slices = hashes.chunks(SLICE);
+        slices
+            .map(|slice| {
+                self.engine
+                    .held(|selector| selector.withdraw(self.worker, slice, medium))
+            })
+            .sum()
+    }
+
+    fn clear(&mut self) -> u64 {
+        self.engine
+            .held(|selector| selector.withdraw_all(self.worker))
+    }
+
+    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
+        self.engine
+            .held(|selector| selector.holds(self.worker, hash, medium))
+    }
+}
+
+impl Host for Rank<'_> {
+    fn worth(&mut self, worth: Worth) {
+        self.engine
+            .held(|selector| selector.set_worth(self.worker, worth));
+        if self.home == PoolId::default() && worth != Worth::Refused {
+            self.feeds.undeclared.fed.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Wall-clock seconds; a clock before the epoch reads as the epoch.
+fn wall_s() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// A payload as bytes: itself, or a copy of what may change.
+fn payload<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Ok(bytes.clone());
+    }
+    if value.is_instance_of::<PyByteArray>() || value.is_instance_of::<PyMemoryView>() {
+        let copied = value.py().get_type::<PyBytes>().call1((value,))?;
+        return Ok(copied.cast_into()?);
+    }
+    Err(PyTypeError::new_err(format!(
+        "payload must be bytes, bytearray or memoryview, got {}",
+        type_name(value)
+    )))
+}
+
+impl NativeRouter {
+    /// The streams of a registered worker.
+    fn streams(&self, py: Python<'_>, key: &str) -> PyResult<Arc<WorkerStreams>> {
+        let registered = self.roster.now();
+        let Some(seat) = registered.seat(key) else {
+            self.feeds.unknown.fetch_add(1, Ordering::Relaxed);
+            return Err(unknown_worker(py, key));
+        };
+        let home = seat.profile.home();
+        if let Some(known) = self.feeds.get(key) {
+            let same = Arc::ptr_eq(&known.life, &seat.ready)
+                && known.ids.len() == seat.dp_size as usize
+                && known.home == home;
+            if same {
+                return Ok(known);
+            }
+        }
+        let names = seat.names();
+        let ids: Option<Vec<WorkerId>> = self.engine.locked(py, |selector| {
+            names.iter().map(|name| selector.find(name)).collect()
+        })?;
+        let ids = ids.ok_or_else(|| unknown_worker(py, key))?;
+        let hasher = self.readers()[home.0 as usize].hasher;
+        let streams = Streams::new(FeedSettings {
+            ingest: IngestSettings::new(hasher),
+            follower: FollowerSettings::default(),
+            ranks: seat.dp_size,
+        });
+        let new = Arc::new(WorkerStreams {
+            ids,
+            home,
+            life: Arc::clone(&seat.ready),
+            streams,
+        });
+        let old = lock(&self.feeds.workers).insert(Arc::clone(&seat.key), Arc::clone(&new));
+        if let Some(old) = old {
+            let stale = &old.ids;
+            self.engine.locked(py, |selector| {
+                for id in stale {
+                    selector.set_worth(*id, Worth::Refused);
+                }
+            })?;
+            self.feeds.retire(&old);
+        }
+        Ok(new)
+    }
+
+    /// Runs `work` on a worker's streams without the GIL.
+    fn on_streams<R: Send>(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        work: impl FnOnce(&WorkerStreams, Ranks<'_>, Moment) -> R + Send,
+    ) -> PyResult<R> {
+        let streams = self.streams(py, key)?;
+        let at = Moment {
+            now: self.engine.now(py)?,
+            wall_s: wall_s(),
+        };
+        let (engine, feeds) = (&*self.engine, &self.feeds);
+        py.detach(|| {
+            enter(|| {
+                let host = |rank: usize| Rank {
+                    engine,
+                    feeds,
+                    worker: streams.ids[rank],
+                    home: streams.home,
+                };
+                Ok(work(&streams, &host, at))
+            })
+        })
+    }
+
+    fn kv_message(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        delivery: Delivery,
+        (rank, seq): (Option<u32>, Option<u64>),
+        payload: &Bound<'_, PyBytes>,
+    ) -> PyResult<(u32, Option<u64>)> {
+        let payload = payload.as_bytes();
+        let adapters = &self.feeds.undeclared.adapters;
+        let progress = self.on_streams(py, key, |worker, host, at| {
+            let learn = |name: &str| {
+                if worker.home == PoolId::default() {
+                    lock(adapters).insert(name.into());
+                }
+            };
+            let streams = &worker.streams;
+            streams.message(delivery, (rank, seq), payload, at, host, learn)
+        })?;
+        Ok((progress.applied, progress.replay))
+    }
+
+    /// A worker's cache was dropped: names go too, and nothing is asked for.
+    pub(super) fn reset_streams(&self, py: Python<'_>, key: &str) -> PyResult<()> {
+        if self.feeds.get(key).is_none() {
+            return Ok(());
+        }
+        self.on_streams(py, key, |worker, host, _| worker.streams.reset(host))
+    }
+}
+
+#[pymethods]
+impl NativeRouter {
+    /// Applies a message of a worker's engine. Returns the events applied.
+    #[pyo3(signature = (worker, payload, *, seq=None, dp_rank=None))]
+    fn _apply_kv_events(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        payload: &Bound<'_, PyAny>,
+        seq: Option<&Bound<'_, PyAny>>,
+        dp_rank: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u32> {
+        let py = worker.py();
+        let key = self.key_name(worker)?;
+        let ranks = match self.roster.now().seat(&key) {
+            Some(seat) => seat.dp_size,
+            None => return Err(unknown_worker(py, &key)),
+        };
+        let seq = seq
+            .map(|seq| ranged(seq, "seq", 0, u64::MAX - 1))
+            .transpose()?;
+        let rank = dp_rank
+            .map(|rank| ranged(rank, "dp_rank", 0, u64::from(u32::MAX)))
+            .transpose()?
+            .map(|rank| rank as u32);
+        if let Some(rank) = rank.filter(|rank| *rank >= ranks) {
+            return Err(PyValueError::new_err(format!(
+                "dp_rank is {rank}, but worker {key:?} has dp_size={ranks}"
+            )));
+        }
+        let payload = self::payload(payload)?;
+        let (applied, _) = self.kv_message(py, &key, Delivery::Handed, (rank, seq), &payload)?;
+        Ok(applied)
+    }
+
+    /// Keys of the workers that are registered now, and how many ranks each has.
+    fn _kv_workers(&self) -> Vec<(String, u32)> {
+        let now = self.roster.now();
+        let seats = now.seats.iter();
+        seats
+            .map(|seat| (seat.key.to_string(), seat.dp_size))
+            .collect()
+    }
+
+    /// A source is subscribed. Returns the number to replay from, None for no replay.
+    fn _kv_connected(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dp_rank: Option<u32>,
+        replayable: bool,
+    ) -> PyResult<Option<u64>> {
+        self.on_streams(py, key, |worker, host, at| {
+            worker.streams.connected(dp_rank, replayable, at, host)
+        })
+    }
+
+    /// Takes a live message. Returns the events applied, and the number to replay from, None for no replay.
+    #[pyo3(signature = (key, dp_rank, seq, payload))]
+    fn _kv_live(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dp_rank: Option<u32>,
+        seq: Option<u64>,
+        payload: &Bound<'_, PyBytes>,
+    ) -> PyResult<(u32, Option<u64>)> {
+        self.kv_message(py, key, Delivery::Live, (dp_rank, seq), payload)
+    }
+
+    /// Takes a message of a replay. Returns the events applied.
+    #[pyo3(signature = (key, dp_rank, seq, payload))]
+    fn _kv_replayed(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dp_rank: Option<u32>,
+        seq: u64,
+        payload: &Bound<'_, PyBytes>,
+    ) -> PyResult<u32> {
+        let where_ = (dp_rank, Some(seq));
+        let (applied, _) = self.kv_message(py, key, Delivery::Replayed, where_, payload)?;
+        Ok(applied)
+    }
+
+    /// The replay asked for has ended, or there is none. Returns the number to replay from next, None for no replay.
+    #[pyo3(signature = (key, dp_rank, complete))]
+    fn _kv_replay_ended(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dp_rank: Option<u32>,
+        complete: bool,
+    ) -> PyResult<Option<u64>> {
+        let progress = self.on_streams(py, key, |worker, host, at| {
+            worker.streams.replay_ended(dp_rank, complete, at, host)
+        })?;
+        Ok(progress.replay)
+    }
+
+    /// A stream is interrupted.
+    #[pyo3(signature = (key, dp_rank))]
+    fn _kv_disconnected(&self, py: Python<'_>, key: &str, dp_rank: Option<u32>) -> PyResult<()> {
+        self.on_streams(py, key, |worker, host, _| {
+            worker.streams.disconnected(dp_rank, host);
+        })
+    }
+}

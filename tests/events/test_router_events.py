@@ -1,0 +1,354 @@
+"""KV events applied by hand: what a router believes of its workers then, and what it tells of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cachelb
+from cachelb.metrics.families import families
+from cachelb.testing.events import cleared, encode_batch, removed, stored
+
+if TYPE_CHECKING:
+    from cachelb.types import KvEventStats
+
+PROMPT = list(range(100))
+"""Six full blocks of 16 tokens."""
+
+
+def router(*workers: str, **options: Any) -> cachelb.Router[str]:
+    return cachelb.Router(workers or ("a", "b"), policy="kv-aware", seed=1, **options)
+
+
+def blocks(count: int, **fields: Any) -> dict[str, Any]:
+    return stored(range(1, count + 1), PROMPT[: 16 * count], **fields)
+
+
+def batch(*events: dict[str, Any], ts: float = 1.0, dp_rank: int | None = None) -> bytes:
+    return encode_batch(events, ts=ts, dp_rank=dp_rank)
+
+
+def matched(routed: cachelb.Router[str], **request: Any) -> dict[str, int]:
+    """Tell the matched tokens of every worker."""
+    seen = routed.explain(tokens=PROMPT, **request)
+    return {worker.key: int(worker.matched_tokens) for worker in seen.candidates}
+
+
+def events_of(routed: cachelb.Router[str], worker: int = 0) -> KvEventStats:
+    told = routed.stats().workers[worker].kv_events
+    assert told is not None
+    return told
+
+
+def test_stored_blocks_are_matched_and_removed_ones_are_not() -> None:
+    routed = router()
+    assert routed.apply_kv_events("a", batch(blocks(4)), seq=0) == 1
+    assert matched(routed) == {"a": 64, "b": 0}
+    assert routed.apply_kv_events("a", batch(removed([3]), removed([99])), seq=1) == 2
+    assert matched(routed) == {"a": 32, "b": 0}
+    routed.apply_kv_events("a", batch(cleared()), seq=2)
+    assert matched(routed) == {"a": 0, "b": 0}
+    told = events_of(routed)
+    assert told.events == {("store", "gpu"): 1, ("remove", "gpu"): 2, ("clear", "any"): 1}
+    assert (told.unknown_removals, told.engine_block_size, told.state) == (1, 16, "live")
+    routed.validate()
+
+
+def test_the_first_message_replaces_what_decisions_brought() -> None:
+    routed = router("a")
+    routed.select_worker(tokens=PROMPT).on_complete()
+    assert matched(routed) == {"a": 96}
+    routed.apply_kv_events("a", batch(stored([7], range(500, 516))), seq=0)
+    assert matched(routed) == {"a": 0}
+    assert routed.stats().workers[0].index_blocks == {"gpu": 1}
+
+
+def test_a_worker_without_events_is_approximated_beside_one_with_events() -> None:
+    routed = router()
+    routed.select_worker(tokens=PROMPT, among=["b"]).on_complete()
+    routed.apply_kv_events("a", batch(blocks(2)), seq=0)
+    assert matched(routed) == {"a": 32, "b": 96}
+
+
+def test_a_lost_message_leaves_nothing_of_what_was_before() -> None:
+    routed = router()
+    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
+    assert routed.apply_kv_events("a", batch(stored([7], PROMPT[:16]), ts=3.0), seq=2) == 1
+    assert matched(routed) == {"a": 16, "b": 0}
+    told = events_of(routed)
+    assert (told.gaps, told.resyncs, told.state) == (1, 1, "degraded")
+    routed.apply_kv_events("a", batch(cleared(), ts=4.0), seq=3)
+    assert events_of(routed).state == "live"
+
+
+def test_the_same_message_twice_counts_once() -> None:
+    routed = router()
+    payload = batch(blocks(2))
+    assert [routed.apply_kv_events("a", payload, seq=0) for _ in range(2)] == [1, 0]
+    assert events_of(routed).duplicates == 1
+    assert routed.apply_kv_events("a", batch(removed([2]), ts=2.0), seq=1) == 1
+    assert matched(routed)["a"] == 16, "the second store was no copy"
+
+
+def test_numbers_that_start_over_are_a_restart() -> None:
+    routed = router()
+    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
+    routed.apply_kv_events("b", batch(blocks(4)), seq=0)
+    routed.apply_kv_events("a", batch(blocks(1), ts=50.0), seq=0)
+    assert matched(routed) == {"a": 16, "b": 64}
+    assert routed.stats().kv_restarts == 1
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x92\x01", bytes(100)], ids=["empty", "no type", "cut", "zeros"])
+def test_what_cannot_be_read_is_a_lost_message_and_no_error(payload: bytes) -> None:
+    routed = router()
+    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
+    assert routed.apply_kv_events("a", payload, seq=1) == 0
+    assert matched(routed) == {"a": 0, "b": 0}
+    assert routed.stats().dropped["undecodable"] == 1
+    assert routed.apply_kv_events("a", batch(blocks(2), ts=2.0), seq=2) == 1
+    assert matched(routed) == {"a": 32, "b": 0}
+
+
+def test_messages_without_numbers_are_applied_in_order() -> None:
+    routed = router()
+    for _ in range(2):
+        routed.apply_kv_events("a", batch(blocks(2)))
+        routed.apply_kv_events("a", batch(removed([2])))
+    assert matched(routed)["a"] == 16
+    assert events_of(routed).gaps == 0
+
+
+def test_ranks_have_caches_of_their_own() -> None:
+    routed: cachelb.Router[str] = router("only")
+    routed.add_worker("only", dp_size=2)
+    routed.apply_kv_events("only", batch(blocks(2)), seq=0, dp_rank=0)
+    routed.apply_kv_events("only", batch(blocks(4), dp_rank=1), seq=0, dp_rank=0)
+    assert matched(routed) == {"only#0": 32, "only#1": 64}, "the rank that a message names comes first"
+    assert routed.apply_kv_events("only", batch(blocks(1), dp_rank=2), seq=1, dp_rank=0) == 0
+    assert routed.apply_kv_events("only", batch(blocks(1)), seq=1) == 0
+    assert routed.stats().dropped["unknown-rank"] == 2
+    assert routed.apply_kv_events("only", batch(removed([2]), ts=2.0), seq=2, dp_rank=0) == 1, "the stream goes on"
+    with pytest.raises(ValueError, match='dp_rank is 2, but worker "only" has dp_size=2'):
+        routed.apply_kv_events("only", b"", dp_rank=2)
+
+
+def test_bad_arguments_are_named() -> None:
+    routed = router()
+    with pytest.raises(cachelb.UnknownWorkerError, match='"x" is not registered'):
+        routed.apply_kv_events("x", b"")
+    with pytest.raises(TypeError, match="payload must be bytes, bytearray or memoryview, got str"):
+        routed.apply_kv_events("a", "text")  # type: ignore[arg-type]
+    for seq in (-1, 2**64 - 1, 2**70):
+        with pytest.raises(ValueError, match="seq"):
+            routed.apply_kv_events("a", b"", seq=seq)
+    payload = batch(blocks(1))
+    assert routed.apply_kv_events("a", bytearray(payload), seq=0) == 1
+    assert routed.apply_kv_events("a", memoryview(batch(blocks(1), ts=2.0)), seq=1) == 1
+
+
+def test_a_removed_worker_takes_its_events_with_it() -> None:
+    routed = router()
+    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
+    routed.apply_kv_events("a", batch(blocks(1), ts=3.0), seq=5)
+    routed.remove_worker("a")
+    assert routed.block_count() == 0
+    with pytest.raises(cachelb.UnknownWorkerError):
+        routed.apply_kv_events("a", batch(blocks(4)), seq=6)
+    series = {family.name: family.rows for family in families(routed.stats())}
+    assert series["kv_events"] == []
+    assert series["kv_gaps"] == [((), 1)], "what happened stays counted"
+    routed.add_worker("a")
+    assert routed.stats().workers[-1].kv_events is None
+    assert matched(routed)["a"] == 0
+
+
+def test_a_cache_reset_forgets_names_and_keeps_the_order() -> None:
+    routed = router()
+    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
+    routed.reset_cache("a")
+    assert matched(routed)["a"] == 0
+    assert routed.apply_kv_events("a", batch(stored([5], range(64, 80), parent=4), ts=2.0), seq=1) == 0
+    assert events_of(routed).parked == 1, "its parent went with the rest"
+    assert events_of(routed).gaps == 0
+    routed.apply_kv_events("a", batch(cleared(), blocks(2), ts=3.0), seq=2)
+    assert matched(routed)["a"] == 32
+    routed.validate()
+
+
+def test_block_sizes_that_do_not_fit_leave_the_worker_as_it_was_without_events() -> None:
+    routed = router("a")
+    routed.apply_kv_events("a", batch(stored([1], range(24), block_size=24)), seq=0)
+    told = events_of(routed)
+    assert told.state == "refused"
+    assert told.refused is not None
+    assert "24" in told.refused
+    assert "16" in told.refused
+    routed.select_worker(tokens=PROMPT).on_complete()
+    assert matched(routed) == {"a": 96}
+
+
+def test_events_speak_of_the_first_model_of_a_worker() -> None:
+    routed = router("b", models={"m": 16, "n": 16})
+    routed.add_worker("a", models=["m", "n"])
+    routed.apply_kv_events("a", batch(blocks(2)), seq=0)
+    assert matched(routed, model="m") == {"a": 32, "b": 0}
+    assert matched(routed, model="n") == {"a": 0, "b": 0}
+    routed.add_worker("a", models=["n", "m"])
+    assert matched(routed, model="m") == {"a": 0, "b": 0}
+    routed.apply_kv_events("a", batch(blocks(3)), seq=0)
+    assert matched(routed, model="n") == {"a": 48, "b": 0}
+
+
+def test_identity_separates_what_events_say() -> None:
+    routed = router("a")
+    salted = stored([11, 12], PROMPT[:32], extra_keys=[["salt"], None])
+    adapted = stored([21], PROMPT[:16], lora_name="la", extra_keys=[["la"]])
+    routed.apply_kv_events("a", batch(salted, adapted), seq=0)
+    assert matched(routed) == {"a": 0}
+    assert matched(routed, cache_salt="salt") == {"a": 32}
+    assert matched(routed, lora="la") == {"a": 16}
+
+
+def test_undeclared_models_of_engines_with_events() -> None:
+    routed = router("a")
+    adapted = stored([21], PROMPT[:16], lora_name="la", extra_keys=[["la"]])
+    routed.apply_kv_events("a", batch(blocks(3), adapted), seq=0)
+    assert matched(routed, model="la") == {"a": 16}, "an adapter"
+    assert matched(routed, model="other") == {"a": 48}, "asking binds nothing"
+    routed.select_worker(tokens=[], model="theirs").cancel()
+    assert matched(routed, model="theirs") == {"a": 48}
+    assert matched(routed, model="other") == {"a": 0}
+    assert matched(routed) == {"a": 48}
+
+
+def test_undeclared_models_without_events_are_kept_apart() -> None:
+    routed = router("a")
+    routed.select_worker(tokens=PROMPT, model="one").on_complete()
+    assert [matched(routed, model=model)["a"] for model in ("one", "two")] == [96, 0]
+
+
+def test_metrics_tell_what_events_say() -> None:
+    routed = router()
+    routed.apply_kv_events("a", batch(blocks(4), stored([1], PROMPT[:16], medium="CPU"), ts=time.time()), seq=0)
+    routed.select_worker(tokens=PROMPT, among=["b"]).on_complete()
+    series = {family.name: family.rows for family in families(routed.stats())}
+    assert sorted(series["index_blocks"]) == [
+        (("a", "", "cpu", "confirmed"), 1),
+        (("a", "", "gpu", "confirmed"), 4),
+        (("b", "", "gpu", "speculative"), 6),
+    ]
+    assert sorted(series["kv_events"]) == [(("a", "", "store", "cpu"), 1), (("a", "", "store", "gpu"), 1)]
+    ((labels, lag),) = series["kv_event_lag_seconds"]
+    assert labels == ("a", "")
+    assert 0 <= lag < 30
+    assert series["kv_stream_state"] == [(("a", "", "live"), 1)]
+    assert dict(series["kv_replays"]) == {("complete",): 0, ("short",): 0, ("failed",): 0}
+
+
+class TestAsASource:
+    """The half that transports call."""
+
+    def test_a_start_is_replayed_before_live_messages(self) -> None:
+        routed = router()
+        assert routed._kv_workers() == [("a", 1), ("b", 1)]
+        assert routed._kv_connected("a", None, True) == 0
+        assert routed._kv_live("a", None, 1, batch(removed([4]), ts=2.0)) == (0, None)
+        assert routed._kv_replayed("a", None, 0, batch(blocks(4))) == 1
+        assert routed._kv_replay_ended("a", None, True) is None
+        assert matched(routed) == {"a": 48, "b": 0}
+        assert events_of(routed).state == "live"
+        assert routed.stats().kv_replays == {"complete": 1, "short": 0, "failed": 0}
+
+    def test_a_gap_is_asked_for_and_suspect_until_it_is_closed(self) -> None:
+        routed = router()
+        assert routed._kv_live("a", None, 0, batch(blocks(2))) == (0, 0), "unannounced: what was before?"
+        routed._kv_replayed("a", None, 0, batch(blocks(2)))
+        assert routed._kv_replay_ended("a", None, True) is None
+        assert routed._kv_live("a", None, 2, batch(removed([1]), ts=3.0)) == (0, 0)
+        assert events_of(routed).state == "suspect"
+        routed._kv_replayed("a", None, 0, batch(blocks(2)))
+        routed._kv_replayed("a", None, 1, batch(blocks(3), ts=2.0))
+        assert routed._kv_replay_ended("a", None, True) is None
+        told = events_of(routed)
+        assert (told.state, told.gaps) == ("live", 1)
+        routed.validate()
+
+    def test_another_engine_behind_the_endpoint_is_seen_in_the_replay(self) -> None:
+        routed = router()
+        routed._kv_connected("a", None, False)
+        routed._kv_live("a", None, 0, batch(blocks(4)))
+        routed._kv_disconnected("a", None)
+        assert events_of(routed).state == "suspect"
+        assert routed._kv_connected("a", None, True) == 0
+        assert routed._kv_replayed("a", None, 0, batch(stored([9], range(900, 916)), ts=70.0)) == 0
+        assert matched(routed) == {"a": 0, "b": 0}
+        assert routed._kv_replay_ended("a", None, True) == 0
+        assert routed._kv_replayed("a", None, 0, batch(blocks(1), ts=70.0)) == 1
+        routed._kv_replay_ended("a", None, True)
+        assert matched(routed) == {"a": 16, "b": 0}
+
+    def test_the_ranks_of_one_endpoint_are_told_together(self) -> None:
+        routed: cachelb.Router[str] = router("only")
+        routed.add_worker("only", dp_size=2)
+        assert routed._kv_connected("only", 0, True) == 0
+        assert routed._kv_live("only", 0, 0, batch(blocks(1), dp_rank=0)) == (0, None)
+        assert routed._kv_live("only", 0, 0, batch(blocks(2), dp_rank=1)) == (0, 0)
+        assert routed._kv_replay_ended("only", 0, True) is None
+        assert matched(routed) == {"only#0": 16, "only#1": 32}
+
+
+def test_events_from_several_threads_while_workers_come_and_go() -> None:
+    routed = router("a", "b", "c")
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def feed(worker: str) -> None:
+        ts = 0.0
+        try:
+            while not stop.is_set():
+                for event in (blocks(6), removed([6, 5]), cleared()):
+                    ts += 1
+                    try:
+                        routed.apply_kv_events(worker, batch(event, ts=ts))
+                    except cachelb.UnknownWorkerError:
+                        continue
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=feed, args=(worker,)) for worker in ("a", "b", "c")]
+    for thread in threads:
+        thread.start()
+    for _ in range(100):
+        routed.remove_worker("c")
+        routed.select_worker(tokens=PROMPT).on_complete()
+        routed.add_worker("c")
+        routed.reset_cache("b")
+        routed.stats()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    routed.validate()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_child_of_a_fork_starts_its_feeds_anew() -> None:
+    routed = router()
+    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            fresh = routed.stats().workers[0].kv_events is None and matched(routed) == {"a": 0, "b": 0}
+            applied = routed.apply_kv_events("a", batch(blocks(1)), seq=0)
+            status = 0 if fresh and applied == 1 and matched(routed)["a"] == 16 else 2
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert matched(routed) == {"a": 64, "b": 0}

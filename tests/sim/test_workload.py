@@ -157,6 +157,13 @@ def test_rescale_cuts_long_prompts() -> None:
         small.rescale(rate=1.0, prompt=(2, 1))
 
 
+def test_rescale_keeps_a_token_of_the_shortest_prompt() -> None:
+    rows = [Request(float(n), 5, 1, (n, n + 10, n + 20, n + 30, n + 40)) for n in range(2)]
+    small = from_requests("short", rows, id_tokens=1, block_size=1).rescale(rate=1.0).validate()
+    assert small.prompt_tokens.tolist() == [1, 1]
+    assert small.infinite_hits() == 0
+
+
 def test_infinite_cache_has_what_answers_brought() -> None:
     # The second prompt is the first one, its answer, and one block more.
     one = two_rows(hashes=np.array([1, 2, 1, 2, 3, 4], dtype=np.uint64), output_hashes=np.array([3], dtype=np.uint64))

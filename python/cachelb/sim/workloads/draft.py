@@ -282,7 +282,7 @@ class Zipf:
     def __init__(self, count: int, exponent: float = 1.0) -> None:
         if count < 1 or exponent < 0:
             raise ValueError(f"need at least one thing to draw and an exponent of 0 or more, got {count}, {exponent}")
-        # Products of exact halves and roots would differ between platforms less than this rounding.
+        # Platforms may differ in the last bit of a power; rounding hides that.
         weights = np.array([round((1.0 / (place + 1)) ** exponent, 12) for place in range(count)])
         self._ends = np.cumsum(weights / weights.sum())
 

@@ -344,6 +344,8 @@ class Workload:
         nth = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], blocks) + 1
         # The old blocks that lie wholly before the end of a new one say what it follows.
         before = nth * self.block_size * old // new // self.block_size
+        # A prompt that would shrink to nothing keeps one token, which may be a block.
+        before = np.minimum(before, np.repeat(self.prompt_tokens.astype(np.int64) // self.block_size, blocks))
         named = self.hashes[np.repeat(self.offsets[:-1].astype(np.int64), blocks) + before - 1]
         root = self.parent < 0
         arrival_s = np.full(len(self), np.nan)

@@ -6,8 +6,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.models.metrics_server import eventually
 
 from cachelb import ConfigError, Router, config
+from cachelb.config.build import event_source
+from cachelb.events import ZmqSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,3 +118,40 @@ def test_every_build_is_a_router_of_its_own() -> None:
 def test_what_the_router_refuses_is_refused_on_loading() -> None:
     with pytest.raises(ConfigError, match=r"mapping: router.veto_kv_usage: veto_kv_usage must be"):
         config.load({"router": {"veto_kv_usage": 7}}, environ={})
+
+
+def test_seeds_configuration_subscribes_to_the_events_of_every_worker() -> None:
+    paired = {
+        "mode": {
+            "type": "vllm_prefill_decode",
+            "prefill_urls": [["http://127.0.0.1:1", None]],
+            "decode_urls": ["http://127.0.0.2:1"],
+            "decode_policy": {"type": "kv_aware", "block_size": 16},
+            "kv_events": {"topic_filter": "", "default_port": 5557},
+        }
+    }
+    before = pollers()
+    with build(paired) as router:
+        (source,) = router._sources
+        assert isinstance(source, ZmqSource)
+        eventually(lambda: len(source.stats().streams) == 2)
+        addresses = {stream.address for stream in source.stats().streams.values()}
+        assert addresses == {"tcp://127.0.0.1:5557", "tcp://127.0.0.2:5557"}
+    assert pollers() == before
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"router": {"policy": "kv-aware"}}, (5557, None, b"")),
+        ({"router": {"prefill_policy": "kv-aware"}}, (5557, None, b"")),
+        ({"kv_events": {"default_port": 1, "replay_port": 2, "topic_filter": "kv@"}}, (1, 2, b"kv@")),
+        ({"router": {"policy": "kv-aware"}, "kv_events": {"enabled": False}}, None),
+        ({"router": {"policy": "cache-aware"}}, None),
+    ],
+    ids=["kv-aware", "kv-aware for prefill", "a table", "turned off", "neither"],
+)
+def test_events_are_received_if_asked_for_or_needed(data: dict[str, Any], expected: object) -> None:
+    source = event_source(config.load(data, environ={}))
+    settings = None if source is None else source._settings
+    assert (settings and (settings.port, settings.replay_port, settings.stream.topic_filter)) == expected

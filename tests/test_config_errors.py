@@ -110,6 +110,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"kv_events": {"topic": ""}}, "kv_events.topic: unknown key; did you mean 'topic_filter'?"),
     ({"kv_events": {"default_port": 70_000}}, "kv_events.default_port: default_port must be from 1 to 65535, got 70"),
+    ({"kv_events": {"replay_port": 0}}, "kv_events.replay_port: replay_port must be from 1 to 65535, got 0"),
+    ({"kv_events": {"enabled": 1}}, "kv_events.enabled: enabled must be bool, got int"),
     ({"kv_events": {"topic_filter": 7}}, "kv_events.topic_filter: topic_filter must be str, got int"),
     ({"load": {"headers": "x"}}, "load.headers: headers must be a mapping of names to values"),
     ({"load": {"interval_s": "fast"}}, "load.interval_s: interval_s must be a number of seconds, got str"),

@@ -13,8 +13,9 @@ A file in the natural form:
     url = "http://gpu0:8000"
     weight = 2.0
 
-    [kv_events]                     # where engines publish KV cache events
+    [kv_events]                     # receive the engines' KV cache events
     default_port = 5557
+    replay_port = 5657
 
     [load]                          # poll the engines for their load
     interval_s = 0.1

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from cachelb import policies
 from cachelb.config import schema
+from cachelb.config.model import KvEventsConfig
+from cachelb.events import ZmqSource
+from cachelb.policies import KvAware
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
 
@@ -24,13 +27,34 @@ def build(config: RouterConfig) -> Router[str]:
     Returns:
         The router.
     """
+    source = event_source(config)
     router: Router[str] = Router(**router_arguments(config))
     router.config = config
     for worker in config.workers:
         router.add_worker(worker.key, **worker_arguments(worker))
     if config.load is not None:
         router.attach(MetricsSource(**config.load))
+    if source is not None:
+        router.attach(source)
     return router
+
+
+def event_source(config: RouterConfig) -> ZmqSource | None:
+    """Make the source of KV events that a configuration asks for, by `[kv_events]` or by a policy that needs it.
+
+    Args:
+        config: What was loaded.
+
+    Returns:
+        The source, None if there are to be no events.
+    """
+    events = config.kv_events
+    chosen = (config.policy, config.prefill_policy, config.decode_policy)
+    if events is None and any(policy is not None and policy.name == KvAware.name for policy in chosen):
+        events = KvEventsConfig()
+    if events is None or not events.enabled:
+        return None
+    return ZmqSource(default_port=events.default_port, replay_port=events.replay_port, topic_filter=events.topic_filter)
 
 
 def router_arguments(config: RouterConfig) -> dict[str, Any]:

@@ -69,15 +69,17 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEventsConfig:
-    """Where the engines publish KV cache events; kept for the event source.
+    """Where the engines publish KV cache events.
 
     Attributes:
         topic_filter: Only topics that begin with this are subscribed to; empty is all.
         default_port: Port of a worker's event stream.
+        replay_port: Port where it is asked for what was missed; None if the engines have none.
+        enabled: Whether the router that is built subscribes to them.
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: `default_port` is no port.
+        ValueError: A port is none.
 
     Example:
         >>> KvEventsConfig().default_port
@@ -86,11 +88,17 @@ class KvEventsConfig:
 
     topic_filter: str = ""
     default_port: int = 5557
+    replay_port: int | None = None
+    enabled: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic_filter, str):
             raise TypeError(f"topic_filter must be str, got {type(self.topic_filter).__name__}")
         _check_port("default_port", self.default_port)
+        if self.replay_port is not None:
+            _check_port("replay_port", self.replay_port)
+        if not isinstance(self.enabled, bool):
+            raise TypeError(f"enabled must be bool, got {type(self.enabled).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +140,16 @@ class RouterConfig:
     unused: Mapping[str, str]
 
     def build(self) -> Router[str]:
-        """Build the router with its workers, and start to poll their load if `load` is there.
+        """Build the router with its workers.
+
+        It polls their load if `load` is there. It receives their KV events if `kv_events` is there or a policy is
+        kv-aware, unless `kv_events.enabled` is false.
 
         Returns:
             The router; its workers are their keys, and its `config` is this.
+
+        Raises:
+            ModuleNotFoundError: Events are to be received and pyzmq is not installed: `pip install 'cachelb[events]'`.
 
         Example:
             >>> from cachelb import config

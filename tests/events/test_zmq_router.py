@@ -1,0 +1,148 @@
+"""Engines, sockets and a router: what the router believes is what the engines hold."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.http_client import complete
+from tests.models.kv_streams import nothing_left
+from tests.models.metrics_server import eventually
+
+from cachelb import Router
+from cachelb.events import ZmqSource
+from cachelb.testing import FakeFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cachelb.testing import FakeWorker
+
+BLOCK = 4
+
+
+@contextlib.contextmanager
+def routed(workers: int = 2, **options: Any) -> Iterator[tuple[FakeFleet, Router[str]]]:
+    """A fleet with small caches, and a router that hears of them."""
+    with FakeFleet(workers, kv_events=True, block_size=BLOCK, **options) as fleet:
+        router = Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1)
+        with router:
+            router.attach(ZmqSource(endpoints=fleet.kv_endpoint, replay_timeout_s=10.0))
+            yield fleet, router
+
+
+def held(worker: FakeWorker, prompt: list[int]) -> int:
+    """Tell how many leading tokens of a prompt an engine holds."""
+    tokens = np.array(prompt, dtype=np.uint32)
+    cache = worker._replica.engine._cache
+    return BLOCK * worker._thread.call(lambda: cache.overlap(tokens, None))
+
+
+def believed(router: Router[str], prompt: list[int]) -> dict[str, int]:
+    """Tell how many leading tokens of a prompt the router believes every worker holds; nothing is ever routed here."""
+    return {candidate.key: BLOCK * candidate.overlap_blocks for candidate in router.explain(tokens=prompt).candidates}
+
+
+def wait_true(fleet: FakeFleet, router: Router[str], prompts: list[list[int]]) -> None:
+    """Wait until the router is right about every prompt and worker."""
+    for prompt in prompts:
+        eventually(lambda prompt=prompt: believed(router, prompt) == {w.url: held(w, prompt) for w in fleet.workers})  # type: ignore[misc]
+    router.validate()
+
+
+def prompts(count: int, seed: int = 0) -> list[list[int]]:
+    """Prompts that share beginnings of all lengths."""
+    rng = random.Random(seed)
+    made = [[rng.randrange(1000) for _ in range(40)]]
+    while len(made) < count:
+        start = rng.choice(made)[: BLOCK * rng.randrange(10)]
+        made.append(start + [rng.randrange(1000) for _ in range(40 - len(start))])
+    return made
+
+
+def test_router_knows_what_engines_hold_through_evictions() -> None:
+    with nothing_left(), routed(kv_blocks=60, default_max_tokens=1) as (fleet, router):
+        sent = prompts(120)
+        for number, prompt in enumerate(sent):
+            complete(fleet.urls[number % 2], prompt)
+        wait_true(fleet, router, sent)
+        assert any(held(worker, prompt) for worker in fleet.workers for prompt in sent)
+
+
+def test_router_joins_late_and_learns_the_history() -> None:
+    with FakeFleet(1, kv_events=True, block_size=BLOCK) as fleet:
+        (url,) = fleet.urls
+        complete(url, prompts(1)[0])
+        router = Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1)
+        with router:
+            router.attach(ZmqSource(endpoints=fleet.kv_endpoint))
+            wait_true(fleet, router, prompts(1))
+
+
+def test_lost_messages_are_made_good() -> None:
+    with routed(1, kv_blocks=60, default_max_tokens=1) as (fleet, router):
+        (worker,) = fleet.workers
+        assert worker.events is not None
+        sent = prompts(40)
+        for number, prompt in enumerate(sent):
+            if number % 10 == 5:
+                worker.events.drop(3)
+            complete(worker.url, prompt)
+        wait_true(fleet, router, sent)
+
+
+def test_an_engine_that_restarts_is_known_to_be_empty_and_then_what_it_holds_anew() -> None:
+    with routed(2, kv_blocks=60, default_max_tokens=1) as (fleet, router):
+        restarted, other = fleet.workers
+        sent = prompts(20)
+        for prompt in sent:
+            complete(restarted.url, prompt)
+            complete(other.url, prompt)
+        wait_true(fleet, router, sent)
+        restarted.stop()
+        restarted.start(restart=True)
+        wait_true(fleet, router, sent)
+        assert held(restarted, sent[-1]) == 0
+        for prompt in sent[:5]:
+            complete(restarted.url, prompt)
+        wait_true(fleet, router, sent)
+
+
+def test_what_an_engine_did_while_nobody_heard_it_is_made_good() -> None:
+    with routed(1, kv_blocks=60, default_max_tokens=1) as (fleet, router):
+        (worker,) = fleet.workers
+        assert worker.events is not None
+        sent = prompts(60)
+        for number, prompt in enumerate(sent):
+            if number == 20:
+                worker.events.stop()
+            if number == 40:
+                worker.events.start()
+            complete(worker.url, prompt)
+        wait_true(fleet, router, sent)
+
+
+def test_workers_added_to_the_router_are_heard_and_removed_ones_are_not() -> None:
+    with routed(1) as (fleet, router):
+        added = fleet.add_worker()
+        complete(added.url, prompts(1)[0])
+        router.add_worker(added.url)
+        wait_true(fleet, router, prompts(1))
+        router.remove_worker(added.url)
+        assert added.events is not None
+        added.events.wait_for(lambda: added.events is not None and added.events.subscribers == 0)
+
+
+def test_closing_the_router_ends_the_source() -> None:
+    with nothing_left(), FakeFleet(1, kv_events=True) as fleet:
+        source = ZmqSource(endpoints=fleet.kv_endpoint)
+        router = Router(fleet.urls, policy="kv-aware")
+        router.attach(source)
+        worker = fleet.workers[0]
+        assert worker.events is not None
+        worker.events.wait_for(lambda: worker.events is not None and worker.events.subscribers == 1)
+        router.close()
+        worker.events.wait_for(lambda: worker.events is not None and worker.events.subscribers == 0)
+        assert source.stats().streams == {}

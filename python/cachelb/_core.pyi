@@ -620,8 +620,8 @@ def decode_kv_events(payload: Buffer, /) -> tuple[float, int | None, list[dict[s
       their type or because a value makes no sense.
 
     A hash is an int from 0 to 2^64 - 1 (a signed one by its bits), or the hex digits of the XXH3-128 of one given as
-    bytes. A medium is "gpu", "cpu", "disk", "shared" for a pool that workers share, or "unknown". What an event does not
-    say is None.
+    bytes. A medium is "gpu", "cpu", "disk", "shared" for a pool that workers share, or "unknown". What an event does
+    not say is None.
 
     Args:
         payload: The last frame of a message: a msgpack array of time, events and perhaps rank.

@@ -80,6 +80,13 @@ impl BlockIndex {
         reached
     }
 
+    /// How many blocks come before a known one on its path, `None` for one that nobody knows.
+    #[must_use]
+    pub fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
+        let block = self.table.find(hash, &self.blocks)?;
+        Some(self.depth(block))
+    }
+
     /// Whether the worker holds a block in a medium.
     #[must_use]
     pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {

@@ -69,6 +69,27 @@ pub struct Media {
     pub disk: (u32, u32),
 }
 
+impl Media {
+    /// All in device memory.
+    #[must_use]
+    pub fn on_device(blocks: u32) -> Self {
+        let nowhere = (blocks, blocks);
+        Self {
+            gpu: blocks,
+            cpu: nowhere,
+            external: nowhere,
+            disk: nowhere,
+        }
+    }
+
+    /// Leading blocks held, wherever they lie.
+    #[must_use]
+    pub fn reached(&self) -> u32 {
+        let ends = [self.cpu.1, self.external.1, self.disk.1];
+        ends.into_iter().fold(self.gpu, u32::max)
+    }
+}
+
 /// Everything a rule may look at. Rules are pure: the same view and generator give the same choice.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {

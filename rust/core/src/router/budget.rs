@@ -79,6 +79,22 @@ impl Budget {
         })
     }
 
+    /// Records that the worker is expected to hold the path from its depth `from` on until `until`, after what must go for
+    /// it.
+    pub fn expect(
+        &mut self,
+        pools: &mut [Pool],
+        at: usize,
+        worker: WorkerId,
+        path: &[SequenceHash],
+        from: usize,
+        until: Millis,
+    ) -> Result<()> {
+        self.grow(pools, at, path.len() - from, |pool| {
+            pool.expect(worker, path, from, until)
+        })
+    }
+
     /// The worker holds what its engine announced, after what must go for it. Returns the blocks it did not hold before.
     pub fn announce(
         &mut self,

@@ -4,7 +4,7 @@
 //! and nothing else. The home pool is that of the first model the worker declared, or the first pool.
 
 use crate::events::{FeedState, Worth};
-use crate::ids::{Medium, SequenceHash, WorkerId};
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 use super::fleet::{Member, Profile};
 use super::request::PoolId;
@@ -64,7 +64,10 @@ impl Selector {
         if self.fed(worker).is_some() != fed.is_some() {
             self.withdraw_all(worker);
         }
-        if let Some(member) = self.fleet.member_mut(worker) {
+        // Every change to a member costs the rows that are kept.
+        if self.fed(worker) != fed
+            && let Some(member) = self.fleet.member_mut(worker)
+        {
             member.fed = fed;
         }
     }
@@ -76,20 +79,31 @@ impl Selector {
         }
     }
 
-    /// The worker holds `hashes`, a chain behind `parent`, in `medium`. Returns how many it did not hold there before.
+    /// The worker holds `hashes`, a chain behind `parent`, in `medium`; what was on its way has arrived. Returns how many it
+    /// did not hold there before.
     pub fn announce(
         &mut self,
         worker: WorkerId,
         parent: Option<SequenceHash>,
         hashes: &[SequenceHash],
         medium: Medium,
+        now: Millis,
     ) -> u32 {
         let Some(home) = self.home(worker) else {
             return 0;
         };
         let (pools, at) = (&mut self.pools, home.0 as usize);
-        self.budget
-            .announce(pools, at, worker, parent, hashes, medium)
+        let new = self
+            .budget
+            .announce(pools, at, worker, parent, hashes, medium);
+        let pool = &mut self.pools[at];
+        if let Some(&last) = hashes.last()
+            && !pool.leases.is_empty()
+        {
+            self.budget
+                .change(pool, |pool| pool.confirmed(worker, last, now));
+        }
+        new
     }
 
     /// The worker no longer holds `hashes` in `medium`, nor is anything of them on its way if that is device memory. Returns
@@ -100,12 +114,10 @@ impl Selector {
         };
         let pool = &mut self.pools[home.0 as usize];
         let removed = self.budget.change(pool, |pool| {
-            let index = pool.index.as_mut()?;
             if medium == Medium::Gpu {
-                index
-                    .remove(worker, hashes, Some(Medium::Speculative))
-                    .ok()?;
+                pool.given_up(worker, hashes);
             }
+            let index = pool.index.as_mut()?;
             index.remove(worker, hashes, Some(medium)).ok()
         });
         self.budget.fit(&mut self.pools);

@@ -9,7 +9,7 @@ use super::fleet::{Profile, Standing};
 use super::offers::{Offer, Offers};
 use super::pool::Pool;
 use super::request::Request;
-use super::rows::Basis;
+use super::rows::{Basis, Rows};
 use super::selector::Selector;
 use super::settings::Settings;
 
@@ -24,7 +24,7 @@ impl Names for OfferNames<'_> {
 
 /// What the rule of a pool sees of `rows`.
 pub(super) fn view<'a>(
-    rows: &'a [Candidate],
+    rows: &'a Rows,
     book: &'a LoadBook,
     pool: &Pool,
     settings: &Settings,
@@ -34,7 +34,7 @@ pub(super) fn view<'a>(
     View {
         rows,
         loads: book.loads(),
-        media: &[],
+        media: rows.media(),
         names,
         blocks: request.blocks.map(|(hashes, _)| hashes),
         block_size: pool.block_size,
@@ -87,7 +87,11 @@ impl Selector {
                 self.introduce(offers, new, request, dry_run)?;
             }
         }
+        let elsewhere = self.refine(request);
         self.pass_over(offers, request);
+        if !elsewhere.is_empty() {
+            self.rows.spread(&elsewhere);
+        }
         Ok(())
     }
 

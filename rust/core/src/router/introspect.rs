@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::ids::{Medium, WorkerId};
 use crate::index::IndexStats;
-use crate::load::{BookingId, LoadBook};
+use crate::load::LoadBook;
 use crate::tracker::store::Store;
 
 use super::ledger::{Ledger, Lost};
@@ -159,30 +159,5 @@ impl Selector {
         self.rows
             .validate(&self.fleet, &self.book, self.settings.max_report_age_ms)?;
         self.budget.validate(&self.pools)
-    }
-
-    /// Records that the worker will hold the request's blocks.
-    pub(super) fn place(
-        &mut self,
-        worker: WorkerId,
-        booking: BookingId,
-        request: &Request<'_>,
-    ) -> Result<()> {
-        let at = request.pool.0 as usize;
-        let Some((hashes, _)) = request.blocks.filter(|(hashes, _)| !hashes.is_empty()) else {
-            return Ok(());
-        };
-        let Some(index) = &self.pools[at].index else {
-            return Ok(());
-        };
-        let chained = matches!(index, Store::Exact(_));
-        let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
-        self.budget
-            .record(&mut self.pools, at, worker, hashes, request.now)?;
-        if chained {
-            let unproven = &mut self.pools[at].unproven;
-            unproven.placed(worker.slot, booking, hashes, held);
-        }
-        Ok(())
     }
 }

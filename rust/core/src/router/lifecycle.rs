@@ -31,7 +31,13 @@ impl Selector {
         if let Some(record) = &mut open.record {
             record.first_token = Some(now);
         }
-        self.pools[open.pool.0 as usize].proven(worker, id);
+        let pool = &mut self.pools[open.pool.0 as usize];
+        if pool.leases.is_empty() {
+            pool.proven(worker, id, now);
+        } else {
+            self.budget
+                .change(pool, |pool| pool.proven(worker, id, now));
+        }
         if let Some(health) = self.fleet.health_mut(worker) {
             health.answered();
         }

@@ -10,6 +10,9 @@
 //! | `health` | which workers failed lately |
 //! | `budget` | the bytes that all block indexes may take together |
 //! | `pool` | what belongs to one model: block index, rules, unproven placements |
+//! | `placement` | what a routed request leaves in the index |
+//! | `reach` | what candidates whose engines publish events hold |
+//! | `leases` | placements on workers whose events will tell |
 //! | `gather` | request and fleet -> the rows a rule sees |
 //! | `rows` | those rows, kept from one request to the next |
 //! | `selector` | the step itself |
@@ -31,11 +34,14 @@ mod fleet;
 mod gather;
 mod health;
 mod introspect;
+mod leases;
 mod ledger;
 mod lifecycle;
 mod offers;
 mod pair;
+mod placement;
 mod pool;
+mod reach;
 mod request;
 mod rows;
 mod selector;

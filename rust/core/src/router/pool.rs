@@ -2,13 +2,14 @@
 
 use crate::error::Result;
 use crate::hashing::Scheme;
-use crate::ids::{Millis, SequenceHash, WorkerId};
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::index::BlockIndex;
 use crate::load::BookingId;
 use crate::policy::{Ended, Rng, Rule};
 use crate::positional::PositionalIndex;
 use crate::tracker::store::{Depths, Store};
 
+use super::leases::Leases;
 use super::request::Wanted;
 use super::settings::{Placements, PoolSettings};
 use super::unproven::Unproven;
@@ -33,6 +34,8 @@ pub(super) struct Pool {
     /// The answer to the latest lookup.
     pub overlaps: Depths,
     pub unproven: Unproven,
+    /// Placements on workers whose events will tell.
+    pub leases: Leases,
 }
 
 fn store_of(placements: &Placements) -> Store {
@@ -71,6 +74,7 @@ impl Pool {
             index: None,
             overlaps: Depths::default(),
             unproven: Unproven::new(placements.max_blocks_per_worker as usize),
+            leases: Leases::default(),
         };
         if pool.rules().any(Rule::records_placement) {
             pool.index = Some(store_of(&placements));
@@ -145,6 +149,7 @@ impl Pool {
     /// The worker serves this model no longer. Returns the blocks it held.
     pub fn withdraw(&mut self, worker: WorkerId) -> u64 {
         self.unproven.forget(worker.slot);
+        self.leases.forget(worker.slot);
         // A worker that does not serve this pool is not in its index.
         let index = self.index.as_mut();
         index.map_or(0, |index| index.remove_worker(worker).unwrap_or(0))
@@ -153,6 +158,7 @@ impl Pool {
     /// Drops what a worker holds. Returns the blocks.
     pub fn clear(&mut self, worker: WorkerId) -> u64 {
         self.unproven.forget(worker.slot);
+        self.leases.forget(worker.slot);
         let index = self.index.as_mut();
         index.map_or(0, |index| index.clear(worker).unwrap_or(0))
     }
@@ -160,16 +166,50 @@ impl Pool {
     /// Drops what was believed long enough.
     pub fn expire(&mut self, now: Millis) {
         if let Some(index) = &mut self.index {
+            self.leases.lapse(now, &mut renewing(index));
             index.expire(now);
+        }
+    }
+
+    /// An event of the worker announced a chain that ends with `last`.
+    pub fn confirmed(&mut self, worker: WorkerId, last: SequenceHash, now: Millis) {
+        if self.leases.is_empty() {
+            return;
+        }
+        if let Some(index) = &mut self.index
+            && let Some(depth) = index.depth_of(last)
+        {
+            let renew = &mut renewing(index);
+            self.leases
+                .confirmed(worker, depth as usize, last, now, renew);
+        }
+    }
+
+    /// An event of the worker gave up `hashes`: nobody expects them any more, nor what comes behind them.
+    pub fn given_up(&mut self, worker: WorkerId, hashes: &[SequenceHash]) {
+        let Some(index) = &mut self.index else {
+            return;
+        };
+        let held = index.blocks_by_medium(worker).unwrap_or_default();
+        let mut media = Medium::ALL.into_iter().zip(held);
+        if !media.any(|(medium, count)| medium == Medium::Speculative && count > 0) {
+            return;
+        }
+        for &hash in hashes {
+            if let Some(depth) = index.depth_of(hash) {
+                self.leases.given_up(worker, depth as usize, hash);
+            }
+            if index.holds(worker, hash, Medium::Speculative) {
+                // A worker that holds something is known.
+                let _ = index.remove(worker, &[hash], Some(Medium::Speculative));
+            }
         }
     }
 
     /// Whether [`Self::expire`] has something to do.
     pub fn is_due(&self, now: Millis) -> bool {
-        let index = self
-            .index
-            .as_ref()
-            .filter(|_| self.placements.ttl_ms.is_some());
+        let expires = self.placements.ttl_ms.is_some() || self.leases.used();
+        let index = self.index.as_ref().filter(|_| expires);
         index.is_some_and(|index| index.next_expiry().is_some_and(|due| due <= now))
     }
 
@@ -189,14 +229,35 @@ impl Pool {
         Ok(index.cut().is_none())
     }
 
+    /// Records that the worker is expected to hold the path from its depth `from` on until `until`, as far as there is
+    /// room; returns whether there was.
+    pub fn expect(
+        &mut self,
+        worker: WorkerId,
+        path: &[SequenceHash],
+        from: usize,
+        until: Millis,
+    ) -> Result<bool> {
+        let Some(index) = &mut self.index else {
+            return Ok(true);
+        };
+        let hint = Some(&self.overlaps);
+        index.expect(worker, path, from as u32, hint, Some(until))?;
+        Ok(index.cut().is_none())
+    }
+
     /// Bytes of the block index.
     pub fn index_bytes(&self) -> usize {
         self.index.as_ref().map_or(0, Store::memory_bytes)
     }
 
     /// The worker of a booking answered.
-    pub fn proven(&mut self, worker: WorkerId, booking: BookingId) {
+    pub fn proven(&mut self, worker: WorkerId, booking: BookingId, now: Millis) {
         self.unproven.take(worker.slot, booking);
+        if let Some(index) = &mut self.index {
+            let renew = &mut renewing(index);
+            self.leases.answered(worker, booking, now, renew);
+        }
         self.each_rule(|rule| rule.proven(booking));
     }
 
@@ -212,15 +273,18 @@ impl Pool {
         if !unproven {
             return 0;
         }
-        let blocks = self.unproven.take(worker.slot, booking);
-        let index = self
-            .index
-            .as_mut()
-            .filter(|_| ended == Ended::Failed && !blocks.is_empty());
+        let recorded = self.unproven.take(worker.slot, booking);
+        let expected = self.leases.take(worker, booking);
+        let index = self.index.as_mut().filter(|_| ended == Ended::Failed);
         let Some(index) = index else { return 0 };
-        let removed = index.remove(worker, &blocks, None);
-        debug_assert!(removed.is_ok(), "{removed:?}");
-        removed.map_or(0, u64::from)
+        let both = [(recorded, None), (expected, Some(Medium::Speculative))];
+        let mut removed = 0;
+        for (blocks, medium) in both.iter().filter(|(blocks, _)| !blocks.is_empty()) {
+            let outcome = index.remove(worker, blocks, *medium);
+            debug_assert!(outcome.is_ok(), "{outcome:?}");
+            removed += outcome.map_or(0, u64::from);
+        }
+        removed
     }
 
     /// A pool of the same settings that knows nothing.
@@ -240,6 +304,14 @@ impl Pool {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.unproven.memory_bytes() + self.index_bytes()
+        self.unproven.memory_bytes() + self.leases.memory_bytes() + self.index_bytes()
+    }
+}
+
+/// Moves deadlines in the index. What there is no room for keeps its own.
+fn renewing(index: &mut Store) -> impl FnMut(WorkerId, &[SequenceHash], usize, Millis) {
+    |worker, path, from, until| {
+        // A worker that is not in the index is expected to hold nothing there.
+        let _ = index.expect(worker, path, from as u32, None, Some(until));
     }
 }

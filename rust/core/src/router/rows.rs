@@ -12,7 +12,7 @@ use std::ops::Deref;
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
 use crate::load::{Load, LoadBook};
-use crate::policy::Candidate;
+use crate::policy::{Candidate, Media};
 
 use super::fleet::{Fleet, Member, Standing};
 use super::request::{PoolId, Wanted};
@@ -38,6 +38,8 @@ pub(super) struct Rows {
     /// Positions of the rows that hold blocks of the request.
     holders: Vec<u32>,
     best_overlap: u32,
+    /// Where the rows' blocks lie; empty if all lie in device memory.
+    media: Vec<Media>,
     /// `None`: not to be kept.
     basis: Option<Basis>,
     /// The time of the latest request.
@@ -71,6 +73,7 @@ impl Rows {
     pub fn clear(&mut self) {
         self.list.clear();
         self.holders.clear();
+        self.media.clear();
         self.best_overlap = 0;
         self.basis = None;
     }
@@ -138,6 +141,7 @@ impl Rows {
             return false;
         }
         self.now = now;
+        self.media.clear();
         for at in self.holders.drain(..) {
             let row = &mut self.list[at as usize];
             (row.overlap, row.matched_tokens) = (0, 0.0);
@@ -165,6 +169,36 @@ impl Rows {
         }
     }
 
+    /// Changes rows that hold blocks of the request, none to hold more.
+    pub fn revise(&mut self, mut change: impl FnMut(&mut Candidate)) {
+        self.best_overlap = 0;
+        let (list, best) = (&mut self.list, &mut self.best_overlap);
+        self.holders.retain(|at| {
+            let row = &mut list[*at as usize];
+            change(row);
+            *best = (*best).max(row.overlap);
+            row.overlap > 0
+        });
+    }
+
+    /// The rows that hold blocks of the request.
+    pub fn holders(&self) -> impl Iterator<Item = &Candidate> {
+        self.holders.iter().map(|at| &self.list[*at as usize])
+    }
+
+    /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
+    pub fn media(&self) -> &[Media] {
+        &self.media
+    }
+
+    /// The blocks of those slots lie in other media too.
+    pub fn spread(&mut self, elsewhere: &[(u32, Media)]) {
+        self.media.extend(self.list.iter().map(|row| {
+            let known = elsewhere.iter().find(|(slot, _)| *slot == row.slot);
+            known.map_or_else(|| Media::on_device(row.overlap), |(_, media)| *media)
+        }));
+    }
+
     /// Offers that take no part by themselves, of kept rows.
     pub fn absent(&self) -> &[(u32, Standing)] {
         &self.absent
@@ -189,6 +223,7 @@ impl Rows {
 
     pub fn memory_bytes(&self) -> usize {
         self.list.capacity() * size_of::<Candidate>()
+            + self.media.capacity() * size_of::<Media>()
             + (self.holders.capacity() + self.by_slot.capacity()) * size_of::<u32>()
             + self.absent.capacity() * size_of::<(u32, Standing)>()
     }

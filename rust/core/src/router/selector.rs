@@ -247,7 +247,7 @@ impl Selector {
         booking: BookingId,
     ) -> Box<[ShadowPick]> {
         let names = OfferNames(offers);
-        let (rows, book, settings) = (&*self.rows, &self.book, &self.settings);
+        let (rows, book, settings) = (&self.rows, &self.book, &self.settings);
         let pool = &mut self.pools[request.pool.0 as usize];
         let view = view(rows, book, pool, settings, &names, request);
         pool.rule_mut(request.wanted)

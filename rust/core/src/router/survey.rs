@@ -196,7 +196,7 @@ impl Selector {
         }
         let pool = &self.pools[request.pool.0 as usize];
         let names = OfferNames(offers);
-        let (rows, book, settings) = (&*self.rows, &self.book, &self.settings);
+        let (rows, book, settings) = (&self.rows, &self.book, &self.settings);
         let view = view(rows, book, pool, settings, &names, request);
         let mut cells = Vec::with_capacity(Column::ALL.len() * rows.len());
         for column in Column::ALL {

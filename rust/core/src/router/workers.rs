@@ -205,6 +205,7 @@ impl Selector {
         self.ledger = Ledger::new(self.settings.records);
         for pool in &mut self.pools {
             pool.unproven.clear();
+            pool.leases.clear();
             pool.each_rule(|rule| rule.ended_all());
         }
         open

@@ -229,7 +229,6 @@ impl Store {
 
 // === workers whose engines say what they hold ===
 
-#[allow(dead_code, reason = "nothing feeds events to the router yet")]
 impl Depths {
     /// Leading blocks in device memory.
     pub(crate) fn confirmed(&self, store: &Store, slot: u32) -> u32 {
@@ -285,7 +284,6 @@ impl Store {
     }
 
     /// What is on its way into device memory, from depth `from` on.
-    #[allow(dead_code, reason = "placements are recorded, whoever they are with")]
     pub(crate) fn expect(
         &mut self,
         worker: WorkerId,
@@ -299,6 +297,14 @@ impl Store {
                 index.expect(worker, hashes, from, hint.map(|hint| &hint.exact), expires)
             }
             Self::Positional(_) => Err(Error::Unsupported("KV events")),
+        }
+    }
+
+    /// How many blocks come before a known one on its path.
+    pub(crate) fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
+        match self {
+            Self::Exact(index) => index.depth_of(hash),
+            Self::Positional(_) => None,
         }
     }
 

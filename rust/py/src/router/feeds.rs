@@ -13,7 +13,7 @@ use cachelb_core::events::{
     Delivery, FeedSettings, FollowerSettings, Holdings, Host, IngestSettings, Moment, Streams,
     Totals, Worth,
 };
-use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::router::PoolId;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -135,6 +135,7 @@ struct Rank<'a> {
     feeds: &'a Feeds,
     worker: WorkerId,
     home: PoolId,
+    now: Millis,
 }
 
 impl Holdings for Rank<'_> {
@@ -148,7 +149,7 @@ impl Holdings for Rank<'_> {
         for slice in hashes.chunks(SLICE) {
             new += self
                 .engine
-                .held(|selector| selector.announce(self.worker, parent, slice, medium));
+                .held(|selector| selector.announce(self.worker, parent, slice, medium, self.now));
             parent = slice.last().copied();
         }
         new
@@ -278,6 +279,7 @@ impl NativeRouter {
                     feeds,
                     worker: streams.ids[rank],
                     home: streams.home,
+                    now: at.now,
                 };
                 Ok(work(&streams, &host, at))
             })

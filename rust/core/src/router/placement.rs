@@ -1,0 +1,100 @@
+//! What a routed request leaves in the index.
+//!
+//! On a worker without events its blocks are recorded as held. On one whose events will tell they are expected: they
+//! count from now on, apart from what is confirmed, and with a deadline that follows the request (`leases`).
+
+use crate::error::Result;
+use crate::ids::{Millis, WorkerId};
+use crate::load::BookingId;
+use crate::tracker::store::Store;
+
+use super::leases::Terms;
+use super::request::Request;
+use super::selector::Selector;
+
+/// How long a placement is believed without any sign of it, unless the rule says otherwise.
+const TTL_MS: u64 = 2_000;
+/// An owner that does not answer is waited for as long as its prefill may take, times this.
+const PATIENCE: f64 = 4.0;
+/// Prompt tokens per second of an engine that does not say.
+const PREFILL_TPS: f64 = 1_000.0;
+
+impl Selector {
+    /// Records that the worker will hold the request's blocks.
+    pub(super) fn place(
+        &mut self,
+        worker: WorkerId,
+        booking: BookingId,
+        request: &Request<'_>,
+    ) -> Result<()> {
+        let at = request.pool.0 as usize;
+        let Some((hashes, _)) = request.blocks.filter(|(hashes, _)| !hashes.is_empty()) else {
+            return Ok(());
+        };
+        let Some(index) = &self.pools[at].index else {
+            return Ok(());
+        };
+        if self.is_fed(worker, request.pool) {
+            return self.expect(worker, booking, request);
+        }
+        let chained = matches!(index, Store::Exact(_));
+        let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
+        self.budget
+            .record(&mut self.pools, at, worker, hashes, request.now)?;
+        if chained {
+            let unproven = &mut self.pools[at].unproven;
+            unproven.placed(worker.slot, booking, hashes, held);
+        }
+        Ok(())
+    }
+
+    /// Whether events tell what the worker holds in a pool.
+    pub(super) fn is_fed(&self, worker: WorkerId, pool: super::PoolId) -> bool {
+        let member = self.fleet.member(worker);
+        member.is_some_and(|member| member.fed.is_some() && member.profile.home() == pool)
+    }
+
+    fn expect(
+        &mut self,
+        worker: WorkerId,
+        booking: BookingId,
+        request: &Request<'_>,
+    ) -> Result<()> {
+        let at = request.pool.0 as usize;
+        let rule = self.pools[at].rule(request.wanted);
+        let ttl_ms = rule.placement_ttl_ms().unwrap_or(TTL_MS);
+        let (Some((path, _)), Some(index)) = (request.blocks, &self.pools[at].index) else {
+            return Ok(());
+        };
+        let confirmed = self.pools[at].overlaps.confirmed(index, worker.slot) as usize;
+        if ttl_ms == 0 || confirmed >= path.len() {
+            return Ok(());
+        }
+        let now = request.now;
+        let until = Millis(now.0.saturating_add(ttl_ms));
+        let patience_ms = self.patience_ms(worker).max(ttl_ms);
+        self.budget
+            .expect(&mut self.pools, at, worker, path, confirmed, until)?;
+        let terms = Terms {
+            ttl_ms,
+            patience_ms,
+        };
+        let leases = &mut self.pools[at].leases;
+        leases.placed(worker, booking, path, confirmed, now, terms);
+        Ok(())
+    }
+
+    /// How long what waits on a worker may take to be computed, generously.
+    fn patience_ms(&self, worker: WorkerId) -> u64 {
+        let Some(load) = self.book.load(worker) else {
+            return 0;
+        };
+        let tps = load.report.prefill_tps.get().unwrap_or(PREFILL_TPS);
+        #[expect(clippy::cast_sign_loss, reason = "tokens and their rate are positive")]
+        let ms = (PATIENCE * 1e3 * load.pending_prefill_tokens as f64 / tps) as u64;
+        ms
+    }
+}
+
+#[cfg(test)]
+mod tests;

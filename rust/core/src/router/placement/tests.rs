@@ -1,0 +1,262 @@
+//! Workers whose events tell: what is expected, what is confirmed, and what a request is worth there.
+
+use crate::events::{FeedState, Worth};
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+use crate::load::BookingId;
+use crate::policy::{Credits, KvAware, Margin, Reason, Scoring, SpillGate};
+use crate::router::{
+    Ending, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector, Settings,
+    Usage,
+};
+use crate::tracker::Origin;
+
+const RULE: KvAware = KvAware {
+    scoring: Scoring::Prefix,
+    credits: Credits::DEFAULT,
+    gate: SpillGate {
+        load_factor: 1.25,
+        margin: Margin::Auto,
+    },
+    router_temperature: 0.0,
+    speculative_ttl_ms: Some(2_000),
+};
+
+struct Fleet {
+    selector: Selector,
+    ids: Vec<WorkerId>,
+}
+
+fn prompt(from: u64, blocks: u64) -> Vec<SequenceHash> {
+    (from..from + blocks)
+        .map(|i| SequenceHash(i * 7 + 1))
+        .collect()
+}
+
+fn believed(state: FeedState, engine_block_size: u32) -> Worth {
+    Worth::Believed {
+        state,
+        engine_block_size: Some(engine_block_size),
+    }
+}
+
+impl Fleet {
+    fn new(rule: KvAware) -> Self {
+        let settings = Settings {
+            registered: true,
+            max_memory_bytes: Some(1 << 20),
+            ..Settings::default()
+        };
+        let placements = Placements {
+            max_blocks_per_worker: 10_000,
+            ..Placements::default()
+        };
+        let pool = PoolSettings::new(Box::new(rule), 16, placements);
+        let mut selector = Selector::new(settings, pool);
+        let ids =
+            ["a", "b", "c"].map(|name| selector.add_worker(name, Profile::default(), Millis(0)));
+        for id in ids {
+            selector.set_worth(id, believed(FeedState::Live, 16));
+        }
+        Self {
+            selector,
+            ids: ids.into(),
+        }
+    }
+
+    fn select(&mut self, blocks: &[SequenceHash], now: u64) -> Pick {
+        self.choose(blocks, now, false)
+    }
+
+    fn look(&mut self, blocks: &[SequenceHash], now: u64) -> Pick {
+        self.choose(blocks, now, true)
+    }
+
+    fn choose(&mut self, blocks: &[SequenceHash], now: u64, dry_run: bool) -> Pick {
+        let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
+        let request = Request {
+            blocks: Some((blocks, Origin::Tokens)),
+            prompt_tokens: blocks.len() as u64 * 16 + 1,
+            now: Millis(now),
+            ..Request::default()
+        };
+        let pick = self
+            .selector
+            .select(&mut offers, &request, dry_run)
+            .unwrap();
+        self.selector.validate().unwrap();
+        pick
+    }
+
+    fn announce(
+        &mut self,
+        worker: usize,
+        path: &[SequenceHash],
+        from: usize,
+        medium: Medium,
+        now: u64,
+    ) {
+        let parent = from.checked_sub(1).map(|at| path[at]);
+        let worker = self.ids[worker];
+        self.selector
+            .announce(worker, parent, &path[from..], medium, Millis(now));
+        self.selector.validate().unwrap();
+    }
+
+    fn close(&mut self, booking: BookingId, ending: Ending, now: u64) {
+        self.selector
+            .close(booking, ending, Usage::default(), Millis(now));
+        self.selector.validate().unwrap();
+    }
+
+    fn matched(&mut self, blocks: &[SequenceHash], now: u64) -> u64 {
+        self.look(blocks, now).best_matched_tokens / 16
+    }
+}
+
+#[test]
+fn a_block_that_is_missing_ends_the_credit() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 6);
+    fleet.announce(1, &path[..4], 0, Medium::Gpu, 0);
+    fleet
+        .selector
+        .withdraw(fleet.ids[1], &path[2..3], Medium::Gpu);
+    let pick = fleet.look(&path, 1);
+    assert_eq!((pick.offer, pick.matched_tokens), (1, 32));
+}
+
+#[test]
+fn an_equal_prompt_follows_before_any_event() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 10);
+    let first = fleet.select(&path, 0);
+    let second = fleet.select(&path, 10);
+    assert_eq!(first.reason, Reason::Cold);
+    assert_eq!((second.reason, second.offer), (Reason::Prefix, first.offer));
+    assert_eq!(second.matched_tokens, 160);
+}
+
+#[test]
+fn without_an_event_it_is_cold_a_time_to_live_after_the_first_token() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 10);
+    let booking = fleet.select(&path, 0).booking.unwrap();
+    fleet.selector.first_token(booking, Millis(1_500));
+    assert_eq!(fleet.matched(&path, 3_499), 10);
+    assert_eq!(fleet.matched(&path, 3_501), 0);
+}
+
+#[test]
+fn what_an_event_confirmed_stays() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 10);
+    let pick = fleet.select(&path, 0);
+    fleet.announce(pick.offer, &path, 0, Medium::Gpu, 500);
+    fleet.close(pick.booking.unwrap(), Ending::Completed, 600);
+    assert_eq!(fleet.matched(&path, 10_000), 10);
+}
+
+#[test]
+fn a_failure_before_the_first_token_takes_back_what_nobody_confirmed() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 10);
+    let pick = fleet.select(&path, 0);
+    fleet.announce(pick.offer, &path[..3], 0, Medium::Gpu, 50);
+    fleet.close(pick.booking.unwrap(), Ending::Failed, 100);
+    assert_eq!(fleet.matched(&path, 101), 3);
+}
+
+#[test]
+fn a_long_prompt_is_not_forgotten_before_its_last_chunk() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 1_024);
+    let pick = fleet.select(&path, 0);
+    // 16k tokens in eight chunks over 3.7 s, as an engine sent them; nobody answers before the end.
+    for (chunk, at) in [109, 400, 800, 1_300, 1_800, 2_400, 3_000, 3_729]
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(fleet.matched(&path, at), 1_024, "at {at} ms");
+        let end = (chunk + 1) * 128;
+        fleet.announce(pick.offer, &path[..end], chunk * 128, Medium::Gpu, at);
+    }
+    fleet.close(pick.booking.unwrap(), Ending::Completed, 3_800);
+    assert_eq!(fleet.matched(&path, 60_000), 1_024);
+}
+
+#[test]
+fn a_queued_request_is_waited_for_as_long_as_its_prefill_may_take() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 1_024);
+    fleet.select(&path, 0);
+    // 16,385 tokens at an assumed thousand a second, four times.
+    for at in (1_000..65_000).step_by(1_000) {
+        assert_eq!(fleet.matched(&path, at), 1_024, "at {at} ms");
+    }
+    assert_eq!(fleet.matched(&path, 70_000), 0);
+}
+
+#[test]
+fn only_what_is_confirmed_counts_while_a_stream_is_suspect() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 10);
+    let at = fleet.select(&path, 0).offer;
+    fleet.announce(at, &path[..4], 0, Medium::Gpu, 1);
+    assert_eq!(fleet.matched(&path, 2), 10);
+    fleet
+        .selector
+        .set_worth(fleet.ids[at], believed(FeedState::Suspect, 16));
+    assert_eq!(fleet.matched(&path, 3), 4);
+    fleet
+        .selector
+        .set_worth(fleet.ids[at], believed(FeedState::Live, 16));
+    assert_eq!(fleet.matched(&path, 4), 10);
+}
+
+#[test]
+fn only_whole_engine_blocks_count() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 8);
+    fleet
+        .selector
+        .set_worth(fleet.ids[0], believed(FeedState::Live, 64));
+    fleet.announce(0, &path[..4], 0, Medium::Gpu, 0);
+    let mut other = path[..3].to_vec();
+    other.extend(prompt(500, 5));
+    assert_eq!(fleet.matched(&path, 1), 4);
+    assert_eq!(fleet.matched(&other, 1), 0, "48 of 64 tokens");
+}
+
+#[test]
+fn blocks_in_other_media_count_by_their_credit() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 12);
+    fleet.announce(2, &path[..4], 0, Medium::Gpu, 0);
+    fleet.announce(2, &path[..10], 4, Medium::Cpu, 0);
+    fleet.announce(2, &path[..12], 6, Medium::Disk, 0);
+    let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
+    let request = Request {
+        blocks: Some((&path, Origin::Tokens)),
+        prompt_tokens: 192,
+        now: Millis(1),
+        ..Request::default()
+    };
+    let (pick, seen) = fleet.selector.preview(&mut offers, &request).unwrap();
+    assert_eq!(pick.offer, 2);
+    assert!(
+        (seen[2].matched_tokens - 140.8).abs() < 1e-9,
+        "{}",
+        seen[2].matched_tokens
+    );
+}
+
+#[test]
+fn nothing_is_expected_where_speculation_is_off() {
+    let mut fleet = Fleet::new(KvAware {
+        speculative_ttl_ms: None,
+        ..RULE
+    });
+    let path = prompt(0, 10);
+    fleet.select(&path, 0);
+    assert_eq!(fleet.matched(&path, 1), 0);
+}

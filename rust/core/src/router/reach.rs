@@ -1,0 +1,67 @@
+//! What candidates whose engines publish events hold: by medium, in whole engine blocks, by how far they can be believed.
+
+use crate::events::FeedState;
+use crate::policy::{Candidate, Media};
+use crate::tracker::store::Store;
+
+use super::fed::Fed;
+use super::pool::Pool;
+use super::request::Request;
+use super::selector::Selector;
+
+impl Selector {
+    /// Rewrites the rows of fed candidates. Returns those whose blocks do not all lie in device memory, by slot.
+    pub(super) fn refine(&mut self, request: &Request<'_>) -> Vec<(u32, Media)> {
+        let pool = &self.pools[request.pool.0 as usize];
+        let (Some(index), Some((hashes, _))) = (&pool.index, request.blocks) else {
+            return Vec::new();
+        };
+        let fleet = &self.fleet;
+        let fed = |row: &Candidate| {
+            let member = fleet.at(row.slot)?;
+            member.fed.filter(|_| member.profile.home() == request.pool)
+        };
+        if !self.rows.holders().any(|row| fed(row).is_some()) {
+            return Vec::new();
+        }
+        let credits = pool.rule(request.wanted).credits();
+        let mut elsewhere = Vec::new();
+        self.rows.revise(|row| {
+            let Some(fed) = fed(row) else { return };
+            let media = media_of(index, pool, row.slot, fed);
+            let (blocks, size) = (hashes.len() as u32, pool.block_size);
+            row.overlap = media.reached();
+            row.matched_tokens = credits.matched(&media, blocks, size, request.prompt_tokens);
+            if media.reached() > media.gpu {
+                elsewhere.push((row.slot, media));
+            }
+        });
+        elsewhere
+    }
+}
+
+fn media_of(index: &Store, pool: &Pool, slot: u32, fed: Fed) -> Media {
+    let reach = match fed.state {
+        FeedState::Suspect => pool.overlaps.confirmed_media(index, slot),
+        _ => pool.overlaps.media(index, slot),
+    };
+    // Only whole blocks of the engine can be used again.
+    let per_block = fed
+        .engine_block_size
+        .map_or(1, |size| size / pool.block_size);
+    let whole = |blocks: u32| blocks - blocks % per_block.max(1);
+    let gpu = whole(reach.gpu);
+    let segment = |(start, end): (u32, u32)| {
+        if start <= gpu && whole(end) > gpu {
+            (gpu, whole(end))
+        } else {
+            (gpu, gpu)
+        }
+    };
+    Media {
+        gpu,
+        cpu: segment(reach.cpu),
+        disk: segment(reach.disk),
+        external: (gpu, gpu),
+    }
+}

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use cachelb_core::hashing::Scheme;
-use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::{PrefixCache, Threshold};
 use cachelb_core::router::{
@@ -379,4 +379,38 @@ fn a_prompt_over_the_budget_is_held_as_far_as_there_is_room() {
     let next = path(4, 4, 0, 500);
     let worker = fleet.place(0, &next);
     assert_eq!(fleet.overlaps(0, &next)[&worker], 500);
+}
+
+#[test]
+fn what_engines_announce_stays_within_the_budget_too() {
+    let budget = 1 << 20;
+    let mut selector = selector(budget, pool(Scheme::Chained, None));
+    let workers = ["a", "b"].map(|name| selector.add_worker(name, Profile::default(), Millis(1)));
+    let mut newest = Vec::new();
+    for chain in 0..4_000 {
+        newest = path(chain, 0, 8, 16);
+        let worker = workers[chain as usize % 2];
+        let (head, tail) = newest.split_at(8);
+        assert_eq!(selector.announce(worker, None, head, Medium::Gpu), 8);
+        assert_eq!(
+            selector.announce(worker, head.last().copied(), tail, Medium::Cpu),
+            8
+        );
+        assert!(selector.index_bytes() <= budget);
+    }
+    let last = *newest.last().unwrap();
+    assert!(selector.holds(workers[1], last, Medium::Cpu));
+    assert!(selector.spread(workers[1], last, Medium::Gpu));
+    assert_eq!(selector.withdraw(workers[1], &[last], Medium::Gpu), 1);
+    assert!(selector.lost().memory > 10_000, "{:?}", selector.lost());
+    selector.validate().unwrap();
+    selector.remove_worker("b");
+    assert_eq!(selector.announce(workers[1], None, &newest, Medium::Gpu), 0);
+    selector.add_worker("b", Profile::default(), Millis(2));
+    assert_eq!(
+        selector.announce(workers[1], None, &newest, Medium::Gpu),
+        0,
+        "the earlier life"
+    );
+    selector.validate().unwrap();
 }

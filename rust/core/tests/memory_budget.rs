@@ -383,7 +383,7 @@ fn a_prompt_over_the_budget_is_held_as_far_as_there_is_room() {
 
 #[test]
 fn what_engines_announce_stays_within_the_budget_too() {
-    let budget = 1 << 20;
+    let (budget, now) = (1 << 20, Millis(1));
     let mut selector = selector(budget, pool(Scheme::Chained, None));
     let workers = ["a", "b"].map(|name| selector.add_worker(name, Profile::default(), Millis(1)));
     let mut newest = Vec::new();
@@ -391,9 +391,9 @@ fn what_engines_announce_stays_within_the_budget_too() {
         newest = path(chain, 0, 8, 16);
         let worker = workers[chain as usize % 2];
         let (head, tail) = newest.split_at(8);
-        assert_eq!(selector.announce(worker, None, head, Medium::Gpu), 8);
+        assert_eq!(selector.announce(worker, None, head, Medium::Gpu, now), 8);
         assert_eq!(
-            selector.announce(worker, head.last().copied(), tail, Medium::Cpu),
+            selector.announce(worker, head.last().copied(), tail, Medium::Cpu, now),
             8
         );
         assert!(selector.index_bytes() <= budget);
@@ -405,10 +405,13 @@ fn what_engines_announce_stays_within_the_budget_too() {
     assert!(selector.lost().memory > 10_000, "{:?}", selector.lost());
     selector.validate().unwrap();
     selector.remove_worker("b");
-    assert_eq!(selector.announce(workers[1], None, &newest, Medium::Gpu), 0);
+    assert_eq!(
+        selector.announce(workers[1], None, &newest, Medium::Gpu, now),
+        0
+    );
     selector.add_worker("b", Profile::default(), Millis(2));
     assert_eq!(
-        selector.announce(workers[1], None, &newest, Medium::Gpu),
+        selector.announce(workers[1], None, &newest, Medium::Gpu, now),
         0,
         "the earlier life"
     );

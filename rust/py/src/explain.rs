@@ -1,7 +1,7 @@
 //! What a selection saw, as the value types of `cachelb.explanation`.
 
 use cachelb_core::ids::Medium;
-use cachelb_core::router::{Pick, Seen};
+use cachelb_core::router::{Held, Pick, Seen};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -30,11 +30,19 @@ pub fn explanation<'py>(
         fields.set_item("decode_blocks", row.decode_blocks)?;
         fields.set_item("weight", row.weight)?;
         fields.set_item("score", row.score.get())?;
-        if row.overlap_blocks > 0 {
-            // All there is are placements of the router's own, which are made on the device.
+        if row.held.speculative > 0 {
             let speculative = PyDict::new(py);
-            speculative.set_item(Medium::Gpu.name(), row.overlap_blocks)?;
+            speculative.set_item(Medium::Gpu.name(), row.held.speculative)?;
             fields.set_item("speculative_blocks", speculative)?;
+        }
+        let confirmed = Held::MEDIA.into_iter().zip(row.held.confirmed);
+        let mut confirmed = confirmed.filter(|(_, blocks)| *blocks > 0).peekable();
+        if confirmed.peek().is_some() {
+            let blocks = PyDict::new(py);
+            for (medium, count) in confirmed {
+                blocks.set_item(medium.name(), count)?;
+            }
+            fields.set_item("confirmed_blocks", blocks)?;
         }
         views.push(view.call((), Some(&fields))?);
     }

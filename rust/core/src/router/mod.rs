@@ -65,7 +65,7 @@ pub use selector::Selector;
 pub use settings::{Placements, PoolSettings, Settings, Veto};
 pub use survey::{Column, Survey};
 pub use timing::Timing;
-pub use trail::Seen;
+pub use trail::{Held, Seen};
 
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,9 @@ use crate::tracker::store::Store;
 
 use super::fed::Fed;
 use super::pool::Pool;
-use super::request::Request;
+use super::request::{PoolId, Request};
 use super::selector::Selector;
+use super::trail::Held;
 
 impl Selector {
     /// Rewrites the rows of fed candidates. Returns those whose blocks do not all lie in device memory, by slot.
@@ -37,6 +38,31 @@ impl Selector {
             }
         });
         elsewhere
+    }
+
+    /// How the blocks of a row are known, and where they lie.
+    pub(super) fn held(
+        &self,
+        pool: &Pool,
+        id: PoolId,
+        row: &Candidate,
+        media: Option<&Media>,
+    ) -> Held {
+        let mut held = Held::default();
+        if row.overlap == 0 {
+            return held;
+        }
+        let on_device = Media::on_device(row.overlap);
+        let media = media.unwrap_or(&on_device);
+        let member = self.fleet.at(row.slot);
+        let fed = member.is_some_and(|m| m.fed.is_some() && m.profile.home() == id);
+        if fed && let Some(index) = &pool.index {
+            let gpu = pool.overlaps.confirmed(index, row.slot).min(media.gpu);
+            let length = |(start, end): (u32, u32)| end - start;
+            held.confirmed = [gpu, length(media.cpu), length(media.disk)];
+        }
+        held.speculative = media.gpu - held.confirmed[0];
+        held
     }
 }
 

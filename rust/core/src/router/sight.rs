@@ -49,6 +49,7 @@ impl Selector {
                     standing: Standing::Candidate,
                     picked,
                     overlap_blocks: row.overlap,
+                    held: self.held(pool, request.pool, row, view.media.get(at)),
                     matched_tokens: row.matched_tokens,
                     inflight: row.inflight,
                     pending_prefill_tokens: row.pending_prefill_tokens,

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::ids::Medium;
 use crate::load::Known;
 
 use super::fleet::Standing;
@@ -13,6 +14,20 @@ use super::fleet::Standing;
 const KEPT: usize = 256;
 /// Candidates kept of one decision.
 pub(super) const KEPT_ROWS: usize = 64;
+
+/// How leading blocks are known, and where they lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Blocks that events of the engine confirmed in device memory, and from there on in host memory and on disk.
+    pub confirmed: [u32; 3],
+    /// Blocks that it was sent and nobody confirmed.
+    pub speculative: u32,
+}
+
+impl Held {
+    /// Media of [`Self::confirmed`].
+    pub const MEDIA: [Medium; 3] = Medium::ANNOUNCED;
+}
 
 /// What a selection saw of one offered worker, before it booked anything. Zeros for one that was no candidate.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +40,8 @@ pub struct Seen {
     pub picked: bool,
     /// Leading blocks it held.
     pub overlap_blocks: u32,
+    /// How those are known, and where they lie.
+    pub held: Held,
     /// Prompt tokens it need not compute, by the credits of where they lie.
     pub matched_tokens: f64,
     /// Requests in flight before this one.
@@ -47,6 +64,7 @@ impl Seen {
             standing,
             picked: false,
             overlap_blocks: 0,
+            held: Held::default(),
             matched_tokens: 0.0,
             inflight: 0,
             pending_prefill_tokens: 0,

@@ -108,6 +108,19 @@ impl Fleet {
         self.selector.validate().unwrap();
     }
 
+    fn held(&mut self, worker: usize, blocks: &[SequenceHash], now: u64) -> ([u32; 3], u32) {
+        let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
+        let request = Request {
+            blocks: Some((blocks, Origin::Tokens)),
+            prompt_tokens: blocks.len() as u64 * 16 + 1,
+            now: Millis(now),
+            ..Request::default()
+        };
+        let (_, seen) = self.selector.preview(&mut offers, &request).unwrap();
+        let held = seen[worker].held;
+        (held.confirmed, held.speculative)
+    }
+
     fn matched(&mut self, blocks: &[SequenceHash], now: u64) -> u64 {
         self.look(blocks, now).best_matched_tokens / 16
     }
@@ -207,10 +220,12 @@ fn only_what_is_confirmed_counts_while_a_stream_is_suspect() {
         .selector
         .set_worth(fleet.ids[at], believed(FeedState::Suspect, 16));
     assert_eq!(fleet.matched(&path, 3), 4);
+    assert_eq!(fleet.held(at, &path, 3), ([4, 0, 0], 0));
     fleet
         .selector
         .set_worth(fleet.ids[at], believed(FeedState::Live, 16));
     assert_eq!(fleet.matched(&path, 4), 10);
+    assert_eq!(fleet.held(at, &path, 4), ([4, 0, 0], 6));
 }
 
 #[test]
@@ -243,6 +258,8 @@ fn blocks_in_other_media_count_by_their_credit() {
     };
     let (pick, seen) = fleet.selector.preview(&mut offers, &request).unwrap();
     assert_eq!(pick.offer, 2);
+    let held = seen[2].held;
+    assert_eq!((held.confirmed, held.speculative), ([4, 6, 0], 0));
     assert!(
         (seen[2].matched_tokens - 140.8).abs() < 1e-9,
         "{}",

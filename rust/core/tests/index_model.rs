@@ -43,7 +43,7 @@ const fn shape(workers: u32, alphabet: u8, max_len: usize, max_capacity: u32) ->
 const FEW: Run = Run {
     name: "few workers",
     shape: shape(6, 2, 12, 24),
-    cases: 4000,
+    cases: 3400,
     writes: 100,
     validate_every: 1,
 };

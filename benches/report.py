@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
-CORE_BENCHES = ("decode", "hashing", "index", "fed", "memory")
+CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "memory")
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
@@ -28,6 +28,9 @@ IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print(
 TARGETS: tuple[tuple[str, float], ...] = (
     (r"decode/store-1/", 250.0),
     (r"decode/store-64/", 25.0),
+    (r"events/apply-64/", 50.0),
+    (r"events/drain-1/", 1000.0),
+    (r"events/drain-64/", 125.0),
     (r"hash/32768tok/B16/warm", 9.0),
     (r"fed/match/.*/128/cold", 1.6),
     (r"fed/match/.*/2048/cold", 2.0),
@@ -39,6 +42,7 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"touch/", 0.2),
     (r"store/.*/evicting", 60.0),
     (r"store/", 25.0),
+    (r"bytes/events/int", 64.0),
     (r"bytes/one-holder", 32.0),
     (r"bytes/further-holder", 2.0),
     (r"python/record_request/32768/buffer/known", 12.0),

@@ -1,5 +1,6 @@
 //! Decoding messages of KV events as vLLM batches them: ids of tokens mix widths, messages take turns.
 
+mod messages;
 mod random;
 mod rows;
 mod timing;
@@ -8,6 +9,7 @@ use std::hint::black_box;
 use std::io::Result;
 
 use cachelb_core::events::{Batch, decode};
+use messages::Writer;
 use random::Random;
 use rows::Row;
 use timing::{Samples, clock_cost};
@@ -18,59 +20,6 @@ const VOCABULARY: u32 = 128_000;
 /// Messages that take turns, so that no branch is foreseen because its message was read before.
 const MESSAGES: usize = 2_000;
 const ROUNDS: usize = 10;
-
-/// A msgpack writer of what events need.
-#[derive(Default)]
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn list(&mut self, items: usize) {
-        self.0.push(0xdc);
-        self.0.extend((items as u16).to_be_bytes());
-    }
-
-    fn text(&mut self, text: &str) {
-        self.0.push(0xa0 | text.len() as u8);
-        self.0.extend(text.as_bytes());
-    }
-
-    fn key(&mut self, as_map: bool, text: &str) {
-        if as_map {
-            self.text(text);
-        }
-    }
-
-    fn number(&mut self, value: u32) {
-        match value {
-            0..=0x7f => self.0.push(value as u8),
-            0x80..=0xff => self.0.extend([0xcc, value as u8]),
-            0x100..=0xffff => {
-                self.0.push(0xcd);
-                self.0.extend((value as u16).to_be_bytes());
-            }
-            _ => {
-                self.0.push(0xce);
-                self.0.extend(value.to_be_bytes());
-            }
-        }
-    }
-
-    fn name(&mut self, random: &mut Random, wide: bool) {
-        if wide {
-            self.0.extend([0xc4, 32]);
-            for _ in 0..4 {
-                self.0.extend(random.bits().to_be_bytes());
-            }
-        } else {
-            self.0.push(0xcf);
-            self.0.extend(random.bits().to_be_bytes());
-        }
-    }
-
-    fn nil(&mut self) {
-        self.0.push(0xc0);
-    }
-}
 
 /// What a message holds.
 #[derive(Clone, Copy)]
@@ -99,6 +48,14 @@ fn message(shape: Shape, random: &mut Random) -> Vec<u8> {
     out.0
 }
 
+fn name(random: &mut Random, wide: bool, out: &mut Writer) {
+    if wide {
+        out.bytes([(); 4].map(|()| random.bits()));
+    } else {
+        out.name(random.bits());
+    }
+}
+
 fn removal(shape: Shape, random: &mut Random, out: &mut Writer) {
     let as_map = shape.as_map;
     out.0.push(if as_map { 0x84 } else { 0x94 });
@@ -107,7 +64,7 @@ fn removal(shape: Shape, random: &mut Random, out: &mut Writer) {
     out.key(as_map, "block_hashes");
     out.list(shape.blocks);
     for _ in 0..shape.blocks {
-        out.name(random, shape.wide);
+        name(random, shape.wide, out);
     }
     out.key(as_map, "medium");
     out.text("GPU");
@@ -123,10 +80,10 @@ fn store(shape: Shape, random: &mut Random, out: &mut Writer) {
     out.key(as_map, "block_hashes");
     out.list(shape.blocks);
     for _ in 0..shape.blocks {
-        out.name(random, shape.wide);
+        name(random, shape.wide, out);
     }
     out.key(as_map, "parent_block_hash");
-    out.name(random, shape.wide);
+    name(random, shape.wide, out);
     out.key(as_map, "token_ids");
     out.list(shape.blocks * BLOCK);
     for _ in 0..shape.blocks * BLOCK {

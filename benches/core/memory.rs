@@ -1,16 +1,20 @@
 //! Bytes per block: one holder, a further holder, after a fill and after tenfold churn, and what is left at the end.
 
 mod counting;
+mod indexed;
 mod random;
 mod rows;
 
 use std::io::Result;
 
-use cachelb_core::ids::{SequenceHash, WorkerId};
+use cachelb_core::events::{Batch, Event, Ingest, IngestSettings, Name, Span, Store};
+use cachelb_core::hashing::{Hasher, Scheme};
+use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
 use dashmap::DashMap;
 
 use counting::{Counting, live_bytes};
+use indexed::Indexed;
 use random::Random;
 use rows::Row;
 
@@ -26,6 +30,8 @@ fn main() -> Result<()> {
         measure_fill(chain)?;
         measure_churn(chain)?;
     }
+    measure_events(false)?;
+    measure_events(true)?;
     measure_map_of_maps()
 }
 
@@ -93,6 +99,64 @@ fn measure_churn(chain: usize) -> Result<()> {
     index.validate().expect("the index is sound after churn");
     let bytes = live_bytes() - empty;
     emit("one-holder/churn-10x", chain, bytes, &index, index.len())
+}
+
+/// What following an engine's events costs: the index, and the names the engine gives its blocks.
+fn measure_events(wide: bool) -> Result<()> {
+    const BLOCK: usize = 16;
+    const STORE: usize = 64;
+    let hasher = Hasher::new(Scheme::Chained, BLOCK, 7).expect("the block size is in range");
+    let mut random = Random(10);
+    let mut batch = Batch::default();
+    let empty = live_bytes();
+    let mut to = Indexed(fleet(u32::MAX));
+    let mut ingest = Ingest::new(IngestSettings::new(hasher));
+    let mut parent = None;
+    for store in 0..BLOCKS / STORE {
+        batch.clear();
+        for _ in 0..STORE {
+            let name = random.bits();
+            batch.names.push(if wide {
+                Name::Wide(u128::from(name) << 64 | u128::from(random.bits()))
+            } else {
+                Name::Int(name)
+            });
+        }
+        batch
+            .tokens
+            .extend((0..STORE * BLOCK).map(|_| random.below(128_000)));
+        let whole = |len: usize| Span {
+            start: 0,
+            len: len as u32,
+        };
+        batch.events.push(Event::Store(Store {
+            names: whole(STORE),
+            parent: parent.filter(|_| store % 8 > 0),
+            tokens: whole(STORE * BLOCK),
+            block_size: BLOCK as u32,
+            ..Store::default()
+        }));
+        ingest.apply(&batch, Millis(0), &mut to);
+        parent = batch.names.last().copied();
+    }
+    drop(batch);
+    let bytes = live_bytes() - empty;
+    let what = if wide { "events/bytes" } else { "events/int" };
+    let blocks = to.0.len();
+    let per_block = bytes as f64 / blocks as f64;
+    Row {
+        id: format!("bytes/{what}/{}", STORE * 8),
+        unit: "bytes/block",
+        p50: per_block,
+        p99: per_block,
+        n: blocks as usize,
+        note: format!(
+            "counting allocator, index and names; memory_bytes() says {} and {}",
+            to.0.memory_bytes(),
+            ingest.memory_bytes()
+        ),
+    }
+    .emit()
 }
 
 /// What a concurrent map per block costs instead: block -> (worker -> last use), one holder each.

@@ -51,6 +51,12 @@ impl Lane {
         last
     }
 
+    /// Whether anything refers to a block; unknown, hence false, without counting.
+    pub(super) fn refers_to(&self, block: u64) -> bool {
+        let references = self.references.as_ref();
+        references.is_some_and(|references| references.get(block).is_some())
+    }
+
     /// Nothing is referred to any more.
     pub(super) fn clear(&mut self) {
         if let Some(references) = &mut self.references {

@@ -244,7 +244,7 @@ impl Space {
     }
 
     /// One copy more of every name, or of those without any if this is a report. A name that stood for something else is forgotten as that first; own blocks nobody
-    /// refers to any more go to `gone`.
+    /// refers to any more go to `gone`. Returns the own blocks that names did not refer to before.
     #[expect(
         clippy::too_many_arguments,
         reason = "names, what they are, and what counts them"
@@ -258,11 +258,12 @@ impl Space {
         namespaces: &mut Namespaces,
         lane: &mut Lane,
         gone: &mut Vec<SequenceHash>,
-    ) {
+    ) -> usize {
         let width = self.width();
         let Some(learned) = &mut self.learned else {
-            return;
+            return 0;
         };
+        let mut new = 0;
         for (&name, part) in names.iter().zip(identities.chunks_exact(width)) {
             let mut before = Held::VACANT;
             let (form, doubts) = (&mut learned.form, &mut self.doubts);
@@ -275,6 +276,7 @@ impl Space {
                     };
                 }
                 before = held;
+                new += part.len();
                 namespaces.share(namespace);
                 if let Form::Same | Form::Wide(_) = form {
                     for block in part {
@@ -296,6 +298,7 @@ impl Space {
                 forget(form, before, namespaces, lane, gone);
             }
         }
+        new
     }
 
     /// One page name more, in a space of pages.

@@ -161,31 +161,32 @@ impl Ingest {
         self.stats.stores += 1;
         self.stats.stored_blocks += store.names.len() as u64;
         self.identify(at, store, base);
-        let (unknown, kind) = self.look(at, store);
-        if kind == Kind::Report && unknown > 0 && !self.orphans.is_empty() {
+        let kind = self.kind(at, store);
+        if kind == Kind::Report && !self.orphans.is_empty() {
             return Ok(self.hold_singly(store, base, to));
         }
-        self.count(at, store, base, (unknown, kind), to);
+        self.count(at, store, base, kind, to);
         Ok(0)
     }
 
-    /// How many names are new, and whether the store adds copies.
-    fn look(&mut self, at: usize, store: &Incoming<'_>) -> (usize, Kind) {
-        let space = &self.spaces[at];
-        let unknown = space.unknown(store.names, &self.scratch.identities);
+    /// Whether the store adds copies.
+    fn kind(&mut self, at: usize, store: &Incoming<'_>) -> Kind {
         if store.parent.is_some() || self.settings.exact_copies {
-            return (unknown.count(), Kind::Copies);
+            return Kind::Copies;
         }
+        let space = &self.spaces[at];
         let here = |medium, group| medium == store.medium && group == store.group;
-        let (mut new, mut report) = (0, true);
-        for (name, otherwise_known) in unknown {
-            new += 1;
+        let mut new = 0;
+        for (name, otherwise_known) in space.unknown(store.names, &self.scratch.identities) {
             // What is missing may be there after all: then this may be a report like one of held blocks alone.
             let there = space.doubts(name) || self.orphans.waits(name, here);
-            report &= there && !otherwise_known;
+            if otherwise_known || !there {
+                return Kind::Copies;
+            }
+            new += 1;
         }
-        self.stats.reannounced += u64::from(report && new < store.names.len());
-        (new, if report { Kind::Report } else { Kind::Copies })
+        self.stats.reannounced += u64::from(new < store.names.len());
+        Kind::Report
     }
 
     /// Holds the blocks of a report one after the other, and what waits for each before the next: that may be the next,
@@ -219,11 +220,7 @@ impl Ingest {
             }
             if let Some(at) = self.find_space(store.group, store.medium) {
                 self.identify(at, &single, base);
-                let space = &self.spaces[at];
-                let unknown = space
-                    .unknown(single.names, &self.scratch.identities)
-                    .count();
-                self.count(at, &single, base, (unknown, Kind::Report), to);
+                self.count(at, &single, base, Kind::Report, to);
                 adopted += self.adopt(single.names, to);
             }
             parent = Some(*name);
@@ -238,24 +235,14 @@ impl Ingest {
         at: usize,
         store: &Incoming<'_>,
         base: Base,
-        (unknown, kind): (usize, Kind),
+        kind: Kind,
         to: &mut dyn Holdings,
     ) {
         self.gone.flush(to);
         if let Some(Form::Pages(_)) = self.spaces[at].form() {
             self.hold_pages(at, store, base, kind, to);
         } else {
-            self.hold_blocks(store, base, unknown, to);
-            let gone = self.gone.of(store.medium, to);
-            self.spaces[at].add(
-                store.names,
-                &self.scratch.identities,
-                base.namespace,
-                kind,
-                &mut self.namespaces,
-                &mut self.lanes[store.medium as usize],
-                gone,
-            );
+            self.hold_blocks(at, store, base, kind, to);
         }
     }
 
@@ -277,27 +264,38 @@ impl Ingest {
         );
     }
 
-    /// Tells the holdings of whole blocks, and finds out whether other names refer to some of them.
+    /// Counts names of whole blocks, tells the holdings, and finds out whether other names refer to some of them.
     fn hold_blocks(
         &mut self,
+        at: usize,
         store: &Incoming<'_>,
         base: Base,
-        unknown: usize,
+        kind: Kind,
         to: &mut dyn Holdings,
     ) {
         let medium = store.medium;
+        let new = self.spaces[at].add(
+            store.names,
+            &self.scratch.identities,
+            base.namespace,
+            kind,
+            &mut self.namespaces,
+            &mut self.lanes[medium as usize],
+            self.gone.of(medium, to),
+        );
         let blocks = &self.scratch.identities;
         let held = to.store(base.chain, blocks, medium) as usize;
-        let new = unknown * (blocks.len() / store.names.len().max(1));
         if held < new && !self.lanes[medium as usize].is_counting() {
             // Blocks the holdings did not take are missing too, and no sign of other names.
-            let refused = blocks
-                .iter()
-                .filter(|block| !to.holds(**block, medium))
-                .count();
-            if held + refused < new {
+            let refused = blocks.iter().filter(|block| !to.holds(**block, medium));
+            if held + refused.count() < new {
                 self.count_references(medium);
             }
+        }
+        if !self.gone.blocks.is_empty() {
+            // What one name let go, another of this store may stand for.
+            let lane = &self.lanes[medium as usize];
+            self.gone.blocks.retain(|block| !lane.refers_to(block.0));
         }
     }
 

@@ -1,0 +1,210 @@
+//! From the bytes of an engine's messages to the block index: decode and apply, to drain.
+//!
+//! The whole stream is applied once per round, from nothing, so that every block is new and every table grows; the
+//! clock stops when the last message is visible to a look-up. In the churned rows every block stored removes an old one.
+
+mod indexed;
+mod messages;
+mod random;
+mod rows;
+
+use std::hint::black_box;
+use std::io::Result;
+use std::time::{Duration, Instant};
+
+use cachelb_core::events::{Batch, Holdings, Ingest, IngestSettings, decode};
+use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Scheme};
+use cachelb_core::ids::{Medium, Millis, SequenceHash};
+use cachelb_core::index::{BlockIndex, Matcher};
+use indexed::{Indexed, WORKER};
+use messages::Writer;
+use random::Random;
+use rows::Row;
+
+const BLOCK: usize = 16;
+const VOCABULARY: u32 = 128_000;
+const CHAIN: usize = 512;
+const CHAINS: usize = 512;
+/// Blocks an engine stores per step.
+const STEP: usize = 64;
+const ROUNDS: usize = 5;
+
+fn main() -> Result<()> {
+    for blocks in [64, 1] {
+        for churned in [false, true] {
+            let stream = stream(blocks, churned);
+            let how = if churned { "churn" } else { "fill" };
+            let applied = median(|| apply_alone(&stream));
+            emit(
+                format!("events/apply-{blocks}/{how}"),
+                applied,
+                "no index behind it, decoding not timed",
+            )?;
+            let drained = median(|| drain(&stream));
+            emit(
+                format!("events/drain-{blocks}/{how}"),
+                drained,
+                "decode and apply to the block index",
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Messages of one step each, events of `blocks` blocks.
+fn stream(blocks: usize, churned: bool) -> Vec<Vec<u8>> {
+    let mut random = Random(5);
+    let mut names: Vec<u64> = Vec::new();
+    let mut messages = Vec::new();
+    // Churned: the second half of the chains takes the place of the first.
+    for _ in 0..CHAINS {
+        let first = names.len();
+        names.extend((0..CHAIN).map(|_| random.bits()));
+        for step in (0..CHAIN).step_by(STEP) {
+            let old = (first + step)
+                .checked_sub(CHAINS / 2 * CHAIN)
+                .filter(|_| churned);
+            let removals = old.map_or(0, |_| STEP);
+            let mut out = Writer(vec![0x93, 0xcb]);
+            out.0.extend(1.5e9_f64.to_be_bytes());
+            out.list(STEP / blocks + removals);
+            for name in old.map_or(&[][..], |old| &names[old..old + STEP]) {
+                out.0.push(0x83);
+                for key in ["type", "BlockRemoved", "block_hashes"] {
+                    out.text(key);
+                }
+                out.list(1);
+                out.name(*name);
+                out.text("medium");
+                out.text("GPU");
+            }
+            for at in (step..step + STEP).step_by(blocks) {
+                let parent = at.checked_sub(1).map(|at| names[first + at]);
+                store(
+                    &mut out,
+                    &names[first + at..first + at + blocks],
+                    parent,
+                    &mut random,
+                );
+            }
+            out.number(0);
+            messages.push(out.0);
+        }
+    }
+    messages
+}
+
+fn store(out: &mut Writer, names: &[u64], parent: Option<u64>, random: &mut Random) {
+    out.0.push(0x86);
+    for key in ["type", "BlockStored", "block_hashes"] {
+        out.text(key);
+    }
+    out.list(names.len());
+    for name in names {
+        out.name(*name);
+    }
+    out.text("parent_block_hash");
+    match parent {
+        Some(parent) => out.name(parent),
+        None => out.nil(),
+    }
+    out.text("token_ids");
+    out.list(names.len() * BLOCK);
+    for _ in 0..names.len() * BLOCK {
+        out.number(random.below(VOCABULARY));
+    }
+    out.text("block_size");
+    out.number(BLOCK as u32);
+    out.text("medium");
+    out.text("GPU");
+}
+
+fn ingest() -> Ingest {
+    let hasher =
+        Hasher::new(Scheme::Chained, BLOCK, DEFAULT_SEED).expect("the block size is in range");
+    Ingest::new(IngestSettings::new(hasher))
+}
+
+/// The time applying takes, decoding aside.
+fn apply_alone(stream: &[Vec<u8>]) -> Duration {
+    let (mut ingest, mut batch, mut spent) = (ingest(), Batch::default(), Duration::ZERO);
+    for payload in stream {
+        decode(payload, &mut batch).expect("the message is well-formed");
+        let start = Instant::now();
+        ingest.apply(black_box(&batch), Millis(0), &mut Nothing);
+        spent += start.elapsed();
+    }
+    check(&ingest);
+    spent
+}
+
+fn drain(stream: &[Vec<u8>]) -> Duration {
+    let mut to = Indexed(BlockIndex::new(Matcher::Kary));
+    to.0.add_worker(WORKER, u32::MAX);
+    let (mut ingest, mut batch) = (ingest(), Batch::default());
+    let start = Instant::now();
+    for payload in stream {
+        decode(black_box(payload), &mut batch).expect("the message is well-formed");
+        ingest.apply(&batch, Millis(0), &mut to);
+    }
+    let spent = start.elapsed();
+    check(&ingest);
+    let stats = ingest.stats();
+    assert_eq!(to.0.len(), stats.stored_blocks - stats.removed_blocks);
+    ingest.validate(&to).expect("the ingester is sound");
+    spent
+}
+
+fn check(ingest: &Ingest) {
+    let stats = ingest.stats();
+    assert_eq!(stats.stored_blocks, (CHAINS * CHAIN) as u64);
+    assert_eq!(
+        (stats.unknown_removals, stats.parked, stats.reannounced),
+        (0, 0, 0)
+    );
+}
+
+fn median(mut run: impl FnMut() -> Duration) -> f64 {
+    let mut times: Vec<Duration> = (0..ROUNDS).map(|_| run()).collect();
+    times.sort_unstable();
+    times[ROUNDS / 2].as_nanos() as f64 / (CHAINS * CHAIN) as f64
+}
+
+fn emit(id: String, per_block: f64, note: &str) -> Result<()> {
+    Row {
+        id,
+        unit: "ns/block",
+        p50: per_block,
+        p99: per_block,
+        n: CHAINS * CHAIN,
+        note: format!(
+            "per block stored, median of {ROUNDS} drains, {STEP} blocks a message; {note}"
+        ),
+    }
+    .emit()
+}
+
+/// Holdings that only count.
+struct Nothing;
+
+impl Holdings for Nothing {
+    fn store(&mut self, _: Option<SequenceHash>, hashes: &[SequenceHash], _: Medium) -> u32 {
+        hashes.len() as u32
+    }
+
+    fn spread(&mut self, _: SequenceHash, _: Medium) -> bool {
+        true
+    }
+
+    fn remove(&mut self, hashes: &[SequenceHash], _: Medium) -> u32 {
+        hashes.len() as u32
+    }
+
+    fn clear(&mut self) -> u64 {
+        0
+    }
+
+    fn holds(&self, _: SequenceHash, _: Medium) -> bool {
+        true
+    }
+}

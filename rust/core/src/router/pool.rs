@@ -185,23 +185,14 @@ impl Pool {
         }
     }
 
-    /// An event of the worker gave up `hashes`: nobody expects them any more, nor what comes behind them.
+    /// An event of the worker gave up `hashes`: nobody waits for them any more.
     pub fn given_up(&mut self, worker: WorkerId, hashes: &[SequenceHash]) {
-        let Some(index) = &mut self.index else {
+        let Some(index) = self.index.as_ref().filter(|_| !self.leases.is_empty()) else {
             return;
         };
-        let held = index.blocks_by_medium(worker).unwrap_or_default();
-        let mut media = Medium::ALL.into_iter().zip(held);
-        if !media.any(|(medium, count)| medium == Medium::Speculative && count > 0) {
-            return;
-        }
         for &hash in hashes {
             if let Some(depth) = index.depth_of(hash) {
                 self.leases.given_up(worker, depth as usize, hash);
-            }
-            if index.holds(worker, hash, Medium::Speculative) {
-                // A worker that holds something is known.
-                let _ = index.remove(worker, &[hash], Some(Medium::Speculative));
             }
         }
     }

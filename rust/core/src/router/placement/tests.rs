@@ -180,6 +180,19 @@ fn a_failure_before_the_first_token_takes_back_what_nobody_confirmed() {
 }
 
 #[test]
+fn what_an_event_gives_up_is_not_expected_again() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 1_024);
+    let at = fleet.select(&path, 0).offer;
+    fleet
+        .selector
+        .withdraw(fleet.ids[at], &path[600..601], Medium::Gpu);
+    assert_eq!(fleet.matched(&path, 1), 600);
+    // The owner still waits, so what is left is renewed.
+    assert_eq!(fleet.matched(&path, 3_000), 600);
+}
+
+#[test]
 fn a_long_prompt_is_not_forgotten_before_its_last_chunk() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 1_024);

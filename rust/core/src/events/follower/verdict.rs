@@ -1,0 +1,108 @@
+//! What a follower says of messages, of its stream, and what it counted.
+
+/// Bounds of the buffer of live messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FollowerSettings {
+    /// Messages held back.
+    pub max_messages: usize,
+    /// Bytes of their payloads.
+    pub max_bytes: usize,
+}
+
+impl Default for FollowerSettings {
+    fn default() -> Self {
+        Self {
+            max_messages: 8_192,
+            max_bytes: 16 << 20,
+        }
+    }
+}
+
+/// Why the stream starts over from nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The engine did.
+    Restart,
+    /// Messages are lost.
+    Loss,
+}
+
+/// What becomes of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is applied now.
+    Apply,
+    /// It waits: give it to [`super::Follower::hold`].
+    Hold,
+    /// It was applied before, or belongs to a replay nobody waits for.
+    Duplicate,
+    /// It cannot be read.
+    Drop,
+}
+
+/// What to do about a message, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// Drop everything the stream announced.
+    pub clear: Option<Cause>,
+    /// What becomes of the message.
+    pub fate: Fate,
+}
+
+/// What is due once a replay is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Due {
+    /// Drop everything the stream announced.
+    Clear(Cause),
+    /// Apply a message that waited.
+    Apply(Box<[u8]>),
+}
+
+/// How far a stream can be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FeedState {
+    /// The first replay is not over.
+    #[default]
+    Starting,
+    /// Everything the engine announced is known.
+    Live,
+    /// Messages are missing and asked for; what was announced may be gone.
+    Suspect,
+    /// What was announced since it started over is known, what was before is not.
+    Degraded,
+}
+
+impl FeedState {
+    /// Every state.
+    pub const ALL: [Self; 4] = [Self::Starting, Self::Live, Self::Suspect, Self::Degraded];
+
+    /// Name used in the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Live => "live",
+            Self::Suspect => "suspect",
+            Self::Degraded => "degraded",
+        }
+    }
+}
+
+/// Counters of a follower; they only rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Messages that had been applied already.
+    pub duplicates: u64,
+    /// Gaps in the numbers of messages.
+    pub gaps: u64,
+    /// Replays that gave what was asked for.
+    pub replays_complete: u64,
+    /// Replays that began too late or had holes.
+    pub replays_short: u64,
+    /// Replays that did not come to their end.
+    pub replays_failed: u64,
+    /// Gaps that no replay closed.
+    pub resyncs: u64,
+    /// Restarts of the engine.
+    pub restarts: u64,
+}

@@ -169,6 +169,23 @@ def test_tokenize_tells_tokens_and_the_longest_context(worker: FakeWorker) -> No
     assert decode(page["tokens"]) == "grüße"
 
 
+def test_tokenize_leaves_the_opening_of_the_answer_out_if_asked(worker: FakeWorker) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    tokens = [
+        send(worker.url, "/tokenize", body | more).json["tokens"] for more in ({}, {"add_generation_prompt": False})
+    ]
+    assert [decode(ids) for ids in tokens] == ["<|user|>hi<|end|><|assistant|>", "<|user|>hi<|end|>"]
+
+
+def test_version_is_that_of_the_engine_it_stands_for(worker: FakeWorker) -> None:
+    assert send(worker.url, "/version").json == {"version": "0.32.0"}
+
+
+def test_cached_tokens_are_kept_back_where_engines_do() -> None:
+    with FakeFleet(1, report_cached_tokens=False) as fleet:
+        assert complete(fleet.urls[0], "word" * 32).json["usage"]["prompt_tokens_details"] is None
+
+
 def test_models_are_listed_the_base_first() -> None:
     with FakeFleet(1, models=["base", "adapter"]) as fleet:
         models = send(fleet.urls[0], "/v1/models").json["data"]

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class FakeFleet:
     """Engine replicas that speak HTTP on loopback as vLLM and SGLang do, to test gateways with.
 
-    Each worker serves ``/v1/completions``, ``/v1/chat/completions``, ``/tokenize``, ``/v1/models``, ``/health`` and
-    ``/metrics``, has a prefix cache of its own, and fails on demand. A token is four bytes of UTF-8. The cache keeps
-    the prompts' full blocks, least recently used first out; the last token of a prompt is always computed, as engines
-    do. The answer is made up from the prompt and always ``max_tokens`` long. A request for prefill
+    Each worker serves ``/v1/completions``, ``/v1/chat/completions``, ``/tokenize``, ``/v1/models``, ``/version``,
+    ``/health`` and ``/metrics``, has a prefix cache of its own, and fails on demand. A token is four bytes of UTF-8.
+    The cache keeps the prompts' full blocks, least recently used first out; the last token of a prompt is always
+    computed, as engines do. The answer is made up from the prompt and always ``max_tokens`` long. A request for prefill
     (``kv_transfer_params.do_remote_decode``) and the decode request made from its answer work as with vLLM's
     NixlConnector; a decode request that brings ``prompt_token_ids`` along is not tokenized again.
 
@@ -57,6 +57,8 @@ class FakeFleet:
         remember: Requests a worker remembers for `FakeWorker.requests`.
         kv_events: Publish the changes of the prefix caches as vLLM does: `kv_endpoint` tells where, `FakeWorker.events`
             is the publisher. Needs pyzmq and msgpack.
+        kv_replay: Replay what was published, over a socket of its own.
+        report_cached_tokens: Tell in the usage how many tokens were cached, as `--enable-prompt-tokens-details` does.
 
     Raises:
         TypeError: ``models`` is one string.
@@ -96,6 +98,8 @@ class FakeFleet:
         stream_interval: int = 1,
         remember: int = 64,
         kv_events: bool = False,
+        kv_replay: bool = True,
+        report_cached_tokens: bool = True,
     ) -> None:
         if workers < 0:
             raise ValueError(f"workers is {workers}, it must be at least 0")
@@ -115,6 +119,8 @@ class FakeFleet:
             stream_interval=stream_interval,
             remember=remember,
             kv_events=kv_events,
+            kv_replay=kv_replay,
+            report_cached_tokens=report_cached_tokens,
         )
         self._shared = Shared()
         self._workers: list[FakeWorker] = []

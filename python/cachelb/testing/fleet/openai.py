@@ -51,6 +51,7 @@ class Call:
         include_usage: Whether the stream ends with the usage.
         return_token_ids: Whether the answer carries token ids.
         kv_params: The ``kv_transfer_params``, empty if there are none.
+        tells_cached: Whether the usage says how many tokens were cached.
     """
 
     job: Job
@@ -61,6 +62,7 @@ class Call:
     include_usage: bool
     return_token_ids: bool
     kv_params: dict[str, Any]
+    tells_cached: bool
 
 
 def error_body(status: int, message: str) -> bytes:
@@ -143,6 +145,7 @@ def parse_call(body: dict[str, Any], options: WorkerOptions, *, chat: bool) -> C
         bool(stream_options.get("include_usage")),
         bool(body.get("return_token_ids")),
         kv_params,
+        options.report_cached_tokens,
     )
 
 
@@ -189,7 +192,7 @@ def _prompt(body: dict[str, Any], kv_params: dict[str, Any], *, chat: bool) -> t
 
 
 def encode_messages(body: dict[str, Any]) -> npt.NDArray[np.uint32]:
-    """Tokenize the conversation in a body.
+    """Tokenize the conversation in a body, with the opening of an answer unless ``add_generation_prompt`` says no.
 
     Args:
         body: The body.
@@ -204,7 +207,8 @@ def encode_messages(body: dict[str, Any]) -> npt.NDArray[np.uint32]:
     if not isinstance(messages, list) or not messages:
         raise RejectedError("messages must be a list with at least one message")
     try:
-        return encode(render_chat(messages, body.get("tools")))
+        opening = bool(body.get("add_generation_prompt", True))
+        return encode(render_chat(messages, body.get("tools"), add_generation_prompt=opening))
     except ValueError as error:
         raise RejectedError(str(error)) from None
 
@@ -218,21 +222,22 @@ def _token_ids(value: object, field: str) -> npt.NDArray[np.uint32]:
     return np.array(value, dtype=np.uint32)
 
 
-def usage_of(job: Job) -> dict[str, Any]:
+def usage_of(call: Call) -> dict[str, Any]:
     """Return the usage of a finished request.
 
     Args:
-        job: What the engine computed.
+        call: What was asked.
 
     Returns:
         The ``usage`` object.
     """
+    job = call.job
     prompt = len(job.tokens)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": job.max_tokens,
         "total_tokens": prompt + job.max_tokens,
-        "prompt_tokens_details": {"cached_tokens": job.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": job.cached_tokens} if call.tells_cached else None,
     }
 
 
@@ -258,7 +263,7 @@ def full_answer(call: Call, request_id: str, kv_params: dict[str, Any] | None) -
         "created": int(time.time()),
         "model": call.model,
         "choices": [choice],
-        "usage": usage_of(call.job),
+        "usage": usage_of(call),
         "kv_transfer_params": kv_params,
     }
     if call.chat:
@@ -317,7 +322,7 @@ def closing_events(call: Call, request_id: str) -> bytes:
     """
     if not call.include_usage:
         return b"data: [DONE]\n\n"
-    usage = json.dumps(usage_of(call.job))
+    usage = json.dumps(usage_of(call))
     return f'{_event_head(call, request_id)}"choices":[],"usage":{usage}}}\n\ndata: [DONE]\n\n'.encode()
 
 

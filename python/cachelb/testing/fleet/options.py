@@ -32,6 +32,8 @@ class WorkerOptions:
     stream_interval: int
     remember: int
     kv_events: bool
+    kv_replay: bool
+    report_cached_tokens: bool
 
     def __post_init__(self) -> None:
         """Check every field."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cachelb.testing.fleet.openai import DEFAULT_MODEL
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from cachelb.testing.events import EventPublisher
     from cachelb.testing.fleet.engine import Engine
     from cachelb.testing.fleet.options import WorkerOptions
+
+
+VERSION_PAGE: Final = b'{"version": "0.32.0"}'
+"""The version of vLLM whose pages these are."""
 
 
 def metrics_page(engine: Engine) -> str:
@@ -32,7 +36,7 @@ def _vllm_metrics(engine: Engine) -> str:
     options = engine.options
     labels = f'engine="0",model_name="{_label(_first_model(options))}"'
     config = f'block_size="{options.block_size}",engine="0",num_gpu_blocks="{options.kv_blocks}"'
-    config += ',enable_prefix_caching="True"'
+    config += ',enable_prefix_caching="True",prefix_caching_hash_algo="sha256"'
     return _text(
         [
             ("vllm:num_requests_running", "gauge", labels, engine.running),
@@ -119,6 +123,7 @@ def event_sources_page(events: EventPublisher | None) -> bytes:
         address and address.replace("127.0.0.1", "*") for address in (events.endpoint.address, events.endpoint.replay)
     ]
     source = {"endpoint": any_host[0], "replay_endpoint": any_host[1], "topic": "", "buffer_steps": 10_000}
+    source |= {"enable_kv_cache_events": True, "publisher": "zmq"}
     return json.dumps({"0": source}).encode()
 
 

@@ -16,7 +16,7 @@ from cachelb.testing.fleet.engine import Engine
 from cachelb.testing.fleet.exchange import Exchange, cut, json_error
 from cachelb.testing.fleet.faults import Fault, FaultPlan, FaultRates
 from cachelb.testing.fleet.openai import RejectedError, encode_messages, parse_body
-from cachelb.testing.fleet.pages import event_sources_page, metrics_page, models_page
+from cachelb.testing.fleet.pages import VERSION_PAGE, event_sources_page, metrics_page, models_page
 from cachelb.testing.fleet.sockets import Listener
 from cachelb.testing.fleet.tokens import encode
 
@@ -83,13 +83,14 @@ class Replica:
         self._busy: set[asyncio.Transport] = set()
         self._released = asyncio.Event()
         self._engines = self._requests = 0
-        self.events = _publisher() if options.kv_events else None
+        self.events = _publisher(replay=options.kv_replay) if options.kv_events else None
         self.engine = self._new_engine()
         self._routes: dict[tuple[str, str], Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
             ("POST", "/v1/completions"): self._complete,
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/tokenize"): self._tokenize,
             ("GET", "/v1/models"): self._models,
+            ("GET", "/version"): self._version,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
         }
@@ -273,6 +274,9 @@ class Replica:
     async def _models(self, _request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=models_page(self.options), content_type=_JSON)
 
+    async def _version(self, _request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=VERSION_PAGE, content_type=_JSON)
+
     async def _health(self, _request: web.BaseRequest) -> web.StreamResponse:
         return web.Response()
 
@@ -284,10 +288,10 @@ class Replica:
         return web.Response(body=event_sources_page(self.events), content_type=_JSON)
 
 
-def _publisher() -> EventPublisher:
+def _publisher(*, replay: bool) -> EventPublisher:
     from cachelb.testing.events import EventPublisher
 
-    publisher = EventPublisher()
+    publisher = EventPublisher(replay=replay)
     publisher.open()
     publisher.stop()
     return publisher

@@ -61,15 +61,16 @@ def decode(tokens: Iterable[int] | npt.NDArray[np.uint32]) -> str:
     return ids.astype("<u4").tobytes().rstrip(b"\0").decode(errors="replace")
 
 
-def render_chat(messages: Sequence[object], tools: object = None) -> str:
+def render_chat(messages: Sequence[object], tools: object = None, *, add_generation_prompt: bool = True) -> str:
     """Render a conversation as a chat template does, so that a longer one begins with the shorter one.
 
     Args:
         messages: Messages in the form of the OpenAI API.
         tools: The request's tools, rendered first if there are any.
+        add_generation_prompt: End with the opening of the assistant's turn.
 
     Returns:
-        The prompt, which ends with the opening of the assistant's turn.
+        The prompt.
 
     Raises:
         ValueError: A message is no object, or has no role.
@@ -83,7 +84,7 @@ def render_chat(messages: Sequence[object], tools: object = None) -> str:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ValueError("every message must be an object with a role")  # noqa: TRY004 - becomes a 400
         parts += (f"<|{message['role']}|>", _content(message), "<|end|>")
-    return "".join((*parts, "<|assistant|>"))
+    return "".join((*parts, "<|assistant|>" if add_generation_prompt else ""))
 
 
 def _content(message: dict[str, Any]) -> str:

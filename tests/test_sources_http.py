@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 
@@ -19,6 +20,7 @@ from cachelb.sources.http import (
     default_metrics_url,
     metrics_address,
 )
+from cachelb.testing import FakeFleet
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
@@ -180,3 +182,19 @@ def test_answer_that_comes_after_its_fetch_was_given_up_is_not_taken_for_the_nex
     with FakeEngine(b"first") as engine:
         assert asyncio.run(fetch(engine)) == b"second"
         assert len(engine.connections) == 2
+
+
+def test_json_is_posted_to_another_page_and_an_error_has_its_body() -> None:
+    async def ask(url: str, body: bytes) -> tuple[int, bytes]:
+        client = PageClient(metrics_address(f"{url}/metrics", {}, page="/v1/completions", body=body), None)
+        try:
+            return await client.ask()
+        finally:
+            client.close()
+
+    with FakeFleet(1) as fleet:
+        status, answer = asyncio.run(ask(fleet.urls[0], b'{"prompt": "hello", "max_tokens": 1}'))
+        assert (status, json.loads(answer)["usage"]["prompt_tokens"]) == (200, 2)
+        assert fleet.workers[0].requests[0].headers["Content-Type"] == "application/json"
+        status, answer = asyncio.run(ask(fleet.urls[0], b"[]"))
+        assert (status, json.loads(answer)["error"]["message"]) == (400, "the body must be a JSON object")

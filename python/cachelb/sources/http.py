@@ -1,7 +1,7 @@
 """A keep-alive HTTP/1.1 client for small pages, on an asyncio event loop.
 
 It exists because the standard library has none that is asynchronous, and polling must not need a third-party package.
-It does GET and nothing else: no redirects, no compression, no cookies.
+It does GET, and POST of JSON, and nothing else: no redirects, no compression, no cookies.
 """
 
 from __future__ import annotations
@@ -74,13 +74,17 @@ def default_metrics_url(key: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/metrics"
 
 
-def metrics_address(url: str, headers: Mapping[str, str]) -> Address:
-    """Work out where to connect and what to send for a metrics URL.
+def metrics_address(
+    url: str, headers: Mapping[str, str], *, page: str | None = None, body: bytes | None = None
+) -> Address:
+    """Work out where to connect and what to send for a metrics URL, or for another page of the same server.
 
     Args:
         url: `http://host:port/path`, `https://...`, or `unix:///path/of.sock`, of which the page is `/metrics`. A user
             and password in it become an `Authorization` header.
         headers: Headers to send along.
+        page: Path of the page, instead of the one in the URL.
+        body: JSON to send, which makes it a POST.
 
     Returns:
         The address.
@@ -113,15 +117,24 @@ def metrics_address(url: str, headers: Mapping[str, str]) -> Address:
                 lines["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
         case _:
             raise ValueError("a metrics URL begins with http://, https:// or unix:///")
+    target = target if page is None else page
+    if body is not None:
+        lines |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    _add_headers(lines, headers)
+    if not target.isascii() or any(sign.isspace() for sign in target):
+        raise ValueError("a metrics URL must be plain ASCII without spaces; percent-encode the rest")
+    method = "GET" if body is None else "POST"
+    head = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
+    return Address(host, port, socket_path, parts.scheme == "https", head.encode("latin-1", "replace") + (body or b""))
+
+
+def _add_headers(lines: dict[str, str], headers: Mapping[str, str]) -> None:
+    """Add headers to others, instead of those with the same name."""
     for name, value in headers.items():
         if "\r" in name + value or "\n" in name + value:
             raise ValueError(f"header {name!r} has a line break in it")
         lines.pop(next((known for known in lines if known.lower() == name.lower()), ""), None)
         lines[name] = value
-    if not target.isascii() or any(sign.isspace() for sign in target):
-        raise ValueError("a metrics URL must be plain ASCII without spaces; percent-encode the rest")
-    head = f"GET {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
-    return Address(host, port, socket_path, parts.scheme == "https", head.encode("latin-1", "replace"))
 
 
 def _split(url: str) -> tuple[SplitResult, int | None]:
@@ -368,6 +381,21 @@ class PageClient:
             PageError: The answer is not 200, not HTTP, too large or cut short.
             OSError: There is no connection.
         """
+        status, body = await self.ask()
+        if status != _OK:
+            raise PageError(f"HTTP {status}")
+        return body
+
+    async def ask(self) -> tuple[int, bytes]:
+        """Send the request.
+
+        Returns:
+            Status and body of the answer, whatever the status.
+
+        Raises:
+            PageError: The answer is not HTTP, too large or cut short.
+            OSError: There is no connection.
+        """
         is_reused = self._stream is not None and self._stream.is_open
         try:
             answer = await self._exchange()
@@ -375,9 +403,7 @@ class PageClient:
             if not is_reused:
                 raise
             answer = await self._exchange()  # the server had closed an idle connection: no sign of bad health
-        if answer.status != _OK:
-            raise PageError(f"HTTP {answer.status}")
-        return answer.body
+        return answer.status, answer.body
 
     def close(self) -> None:
         """Drop the connection at once."""

@@ -6,6 +6,7 @@ import click
 
 from cachelb.cli.config import config
 from cachelb.cli.demo import demo
+from cachelb.cli.doctor import doctor
 from cachelb.cli.explain import explain
 from cachelb.cli.replay import replay
 from cachelb.cli.watch import watch
@@ -14,6 +15,7 @@ _EXAMPLES = """\b
 Examples:
   cachelb demo
   cachelb config gateway.toml --show
+  cachelb doctor http://gpu0:8000 http://gpu1:8000
   cachelb explain decisions.jsonl
   cachelb watch http://127.0.0.1:8080/metrics
   cachelb replay conversation_trace.jsonl.xz --policy cache-aware,random
@@ -28,6 +30,7 @@ def app() -> None:
 
 app.add_command(config)
 app.add_command(demo)
+app.add_command(doctor)
 app.add_command(explain)
 app.add_command(replay)
 app.add_command(watch)

@@ -1,0 +1,149 @@
+"""`cachelb doctor`: checks of live engines, with what to do about what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cachelb.cli.table import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cachelb.doctor import Check, Diagnosis, Settings, Verdict
+    from cachelb.tokenizers import Tokenizer
+
+_PIPE_WIDTH: Final = 160
+_PORT: Final = click.IntRange(1, 65_535)
+_STYLES: Final[dict[Verdict, str]] = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+_EXAMPLES = """\b
+Examples:
+  cachelb doctor http://gpu0:8000 http://gpu1:8000
+  cachelb doctor http://gpu0:8000 --block-size 16 --tokenizer /models/llama-3.1-8b-instruct
+  cachelb doctor http://gpu0:8000 --events-port 5557 --replay-port 5657 --json
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.option("--api-key", envvar="VLLM_API_KEY", help="Key of the engines' API; or the variable VLLM_API_KEY.")
+@click.option("--model", metavar="NAME", help="Model or adapter to probe; the first base model by default.")
+@click.option(
+    "--block-size", type=click.IntRange(min=1), help="Block size of the router, to compare with the engines'."
+)
+@click.option("--events-port", type=_PORT, help="Port of the event socket, for engines that do not tell it.")
+@click.option("--replay-port", type=_PORT, help="Port of the replay socket, with --events-port.")
+@click.option(
+    "--tokenizer",
+    "tokenizer_path",
+    metavar="PATH",
+    type=click.Path(exists=True, path_type=Path),
+    help="Model directory or tokenizer.json of the gateway, to compare token ids with the engines'.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds an answer, or the events of a prompt, may take.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the tables.")
+def doctor(
+    *,
+    urls: tuple[str, ...],
+    api_key: str | None,
+    model: str | None,
+    block_size: int | None,
+    events_port: int | None,
+    replay_port: int | None,
+    tokenizer_path: Path | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Check the engines at each URL: what they serve, their KV caches and events, and whether predictions come true.
+
+    Each engine gets a few short completions of random tokens, with one token of output each. A check is ok, warn (it
+    works, but less well than it could), fail, or skip (not checked). The exit code is 1 if a check failed, else 0.
+    """
+    if replay_port is not None and events_port is None:
+        raise click.UsageError("--replay-port needs --events-port")
+    from cachelb.doctor import Settings
+
+    # What the event source would log is in the verdicts.
+    logging.getLogger("cachelb").addHandler(logging.NullHandler())
+    settings = Settings(
+        api_key=api_key,
+        model=model,
+        block_size=block_size,
+        events_port=events_port,
+        replay_port=replay_port,
+        tokenizer=None if tokenizer_path is None else _load(tokenizer_path),
+        timeout_s=timeout_s,
+    )
+    diagnosis = _examined(urls, settings)
+    if as_json:
+        click.echo(json.dumps(diagnosis.as_dict(), indent=2))
+    else:
+        _print(diagnosis)
+    if not diagnosis.is_healthy:
+        raise click.exceptions.Exit(1)
+
+
+def _examined(urls: Sequence[str], settings: Settings) -> Diagnosis:
+    from cachelb.doctor import examine
+
+    try:
+        return asyncio.run(examine(urls, settings))
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"events need {error.name}: pip install 'cachelb[events]'") from error
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="URL") from error
+
+
+def _load(path: Path) -> Tokenizer:
+    """Load the gateway's tokenizer; a tokenizer.json with the chat template beside it."""
+    from cachelb.tokenizers import HfTokenizer
+
+    try:
+        if path.is_file() and path.name != "tokenizer.json":
+            return HfTokenizer.from_file(path)
+        return HfTokenizer.from_directory(path if path.is_dir() else path.parent)
+    except ModuleNotFoundError as error:
+        raise click.ClickException(str(error)) from error
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(str(error), param_hint="--tokenizer") from error
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    """Print a table per worker, and one for the fleet."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+    for report in diagnosis.workers:
+        console.print(_table(report.worker, report.checks))
+    if diagnosis.fleet:
+        console.print(_table("the fleet", diagnosis.fleet))
+    failed = [report.worker for report in diagnosis.workers if report.verdict == "fail"]
+    if failed:
+        console.print(Text(f"{len(failed)} of {len(diagnosis.workers)} workers fail: {printable(', '.join(failed))}"))
+
+
+def _table(title: str, checks: Sequence[Check]) -> Table:
+    table = Table(title=Text(printable(title)), title_justify="left")
+    table.add_column("check", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("seen", overflow="fold")
+    table.add_column("what to do", overflow="fold")
+    for check in checks:
+        verdict = Text(check.verdict, style=_STYLES[check.verdict])
+        table.add_row(check.name, verdict, Text(printable(check.seen)), Text(printable(check.fix)))
+    return table

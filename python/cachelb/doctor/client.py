@@ -1,0 +1,124 @@
+"""Asking one worker over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from cachelb.sources.http import PageClient, PageError, metrics_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OK: Final = 200
+NOT_FOUND: Final = 404
+_DENIED: Final = (401, 403)
+
+
+class AskError(Exception):
+    """A worker did not answer as it should; the text says how, without anything that was sent.
+
+    Args:
+        seen: What happened.
+        status: Status of the answer, 0 if there was none.
+    """
+
+    def __init__(self, seen: str, status: int = 0) -> None:
+        super().__init__(seen)
+        self.status = status
+
+
+class WorkerClient:
+    """Sends requests to a worker, each over a connection of its own.
+
+    Args:
+        url: URL of the worker, with or without the path of the API.
+        api_key: Key to send along.
+        timeout_s: Seconds an answer may take.
+
+    Raises:
+        ValueError: The URL is none.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
+        self._url = url if "://" in url else f"http://{url}"
+        self._headers = {"Accept": "*/*"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+        self._timeout_s = timeout_s
+        metrics_address(self._url, self._headers, page="/health")
+
+    async def text(self, page: str) -> str:
+        """Fetch a page.
+
+        Args:
+            page: Its path.
+
+        Returns:
+            The body.
+
+        Raises:
+            AskError: There is no such page, or no answer.
+        """
+        return (await self._ask(page, None, {})).decode(errors="replace")
+
+    async def json(self, page: str) -> Any:  # noqa: ANN401 - what a worker answers is looked at with care
+        """Fetch a page of JSON.
+
+        Args:
+            page: Its path.
+
+        Returns:
+            What it holds.
+
+        Raises:
+            AskError: There is no such page, it is no JSON, or there is no answer.
+        """
+        return _parsed(await self._ask(page, None, {}))
+
+    async def post(self, page: str, body: Mapping[str, object], headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as above
+        """Send JSON.
+
+        Args:
+            page: Path of the page.
+            body: What to send.
+            headers: Headers to send along.
+
+        Returns:
+            The JSON it answers.
+
+        Raises:
+            AskError: The answer is an error or no JSON, or there is none.
+        """
+        return _parsed(await self._ask(page, json.dumps(body).encode(), headers or {}))
+
+    async def _ask(self, page: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
+        client = PageClient(metrics_address(self._url, {**self._headers, **headers}, page=page, body=body), None)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                status, answer = await client.ask()
+        except TimeoutError:
+            raise AskError(f"{page} gives no answer within {self._timeout_s:g} s") from None
+        except PageError as error:
+            raise AskError(f"{page}: {error}") from None
+        except (OSError, UnicodeError) as error:
+            raise AskError(f"no connection: {_told(error)}") from None
+        finally:
+            client.close()
+        if status in _DENIED:
+            raise AskError(f"{page} answers {status}: the key is missing or wrong", status)
+        if status != OK:
+            raise AskError(f"{page} answers {status}", status)
+        return answer
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+
+
+def _parsed(body: bytes) -> Any:  # noqa: ANN401 - as above
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise AskError("the answer is no JSON", OK) from None

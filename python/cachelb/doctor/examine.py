@@ -1,0 +1,86 @@
+"""Examining a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from cachelb.doctor.client import WorkerClient
+from cachelb.doctor.fleet import check_fleet
+from cachelb.doctor.pages import Facts, check_cache, check_events, check_model, check_reachable
+from cachelb.doctor.parity import check_template, read_chats
+from cachelb.doctor.probe import Prober
+from cachelb.doctor.settings import Settings
+from cachelb.doctor.stream import Stream, not_checked
+from cachelb.doctor.verdicts import Check, Diagnosis, WorkerReport
+from cachelb.sources.http import shown_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_AT_ONCE: Final = 8
+
+
+async def examine(urls: Sequence[str], settings: Settings | None = None) -> Diagnosis:
+    """Check live engines: what they serve, their caches, their events, and whether predictions come true.
+
+    Each worker gets four short completions of random token ids, with one token of output. Nothing else is changed.
+
+    Args:
+        urls: URLs of the workers.
+        settings: How; None for the defaults.
+
+    Returns:
+        The verdicts. A worker that does not answer is one, not an exception.
+
+    Raises:
+        ModuleNotFoundError: pyzmq is not installed.
+        ValueError: A URL is none, or comes twice.
+
+    Example:
+        >>> import asyncio
+        >>> from cachelb.doctor import Settings, examine
+        >>> diagnosis = asyncio.run(examine(["http://127.0.0.1:9"], Settings(timeout_s=1)))
+        >>> diagnosis.is_healthy, diagnosis.workers[0].checks[0].fix
+        (False, 'start the engine, or correct the URL')
+    """
+    settings = settings or Settings()
+    if len(set(urls)) < len(urls):
+        raise ValueError("a worker is named twice")
+    clients = [WorkerClient(url, api_key=settings.api_key, timeout_s=settings.timeout_s) for url in urls]
+    slots = asyncio.Semaphore(_AT_ONCE)
+    fleet = {url: Facts() for url in urls}
+
+    async def examined(url: str, client: WorkerClient) -> WorkerReport:
+        async with slots:
+            return WorkerReport(shown_key(url), await _examine_one(url, client, fleet[url], settings))
+
+    reports = await asyncio.gather(*(examined(url, client) for url, client in zip(urls, clients, strict=True)))
+    return Diagnosis(reports, check_fleet({shown_key(url): facts for url, facts in fleet.items() if facts.models}))
+
+
+async def _examine_one(url: str, client: WorkerClient, facts: Facts, settings: Settings) -> list[Check]:
+    """Make the checks of one worker; a check that others build on ends them if it fails."""
+    reachable = await check_reachable(client)
+    if reachable.verdict == "fail":
+        return [reachable]
+    model = await check_model(client, facts, settings)
+    if model.verdict == "fail":
+        return [reachable, model]
+    checks = [reachable, model]
+    checks += await check_cache(client, facts, settings)
+    checks.append(await check_events(client, facts, settings, url))
+    checks += await _probe(url, client, facts, settings)
+    await read_chats(client, facts)
+    return [*checks, await check_template(client, facts, settings.tokenizer)]
+
+
+async def _probe(url: str, client: WorkerClient, facts: Facts, settings: Settings) -> list[Check]:
+    """Send the probes, with the worker's events if it has them."""
+    if not facts.endpoints:
+        return [*not_checked(), *await Prober(client, facts, settings, None).run()]
+    with Stream(url, facts, settings) as stream:
+        if not await stream.ready():
+            return [*stream.unreachable(), *await Prober(client, facts, settings, None).run()]
+        probed = await Prober(client, facts, settings, stream).run()
+        return [*stream.checks(), *probed]

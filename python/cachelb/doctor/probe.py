@@ -1,0 +1,153 @@
+"""Prompts sent twice: what the router predicts, and what the engine says it had cached."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cachelb.doctor.client import AskError
+from cachelb.doctor.verdicts import Check
+
+if TYPE_CHECKING:
+    from cachelb.doctor.client import WorkerClient
+    from cachelb.doctor.pages import Facts
+    from cachelb.doctor.settings import Settings
+    from cachelb.doctor.stream import Stream
+
+_DEFAULT_BLOCK: Final = 16
+_BLOCKS: Final = 4
+_LEAST_BLOCKS: Final = 2
+_TOKENS: Final = range(100, 1000)  # every vocabulary is as large
+_TRIES: Final = 2
+_DETAILS_FIX: Final = "start the engine with --enable-prompt-tokens-details"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request of the probe.
+
+    Attributes:
+        predicted: Tokens that the router said the engine will have cached, None without events.
+        cached: What the engine said, None if it said nothing.
+        reusable: The most it can have: the last token is always computed, and with it the rest of its block.
+        again: Whether the same prompt was sent before.
+    """
+
+    predicted: int | None
+    cached: int | None
+    reusable: int
+    again: bool
+
+
+class Prober:
+    """Sends probes to one worker.
+
+    Args:
+        client: The worker.
+        facts: What is known of it.
+        settings: How to examine.
+        stream: Its events, None if it has none.
+    """
+
+    def __init__(self, client: WorkerClient, facts: Facts, settings: Settings, stream: Stream | None) -> None:
+        self._client = client
+        self._facts = facts
+        self._timeout_s = settings.timeout_s
+        self._stream = stream
+        self._rng = random.SystemRandom() if settings.seed is None else random.Random(settings.seed)
+        self._size = facts.block_size or settings.block_size or _DEFAULT_BLOCK
+
+    async def run(self) -> list[Check]:
+        """Send the probes and compare.
+
+        Returns:
+            The checks "cached-tokens" and "prediction".
+        """
+        blocks = self._blocks()
+        if blocks < _LEAST_BLOCKS:
+            seen = f"the model takes {self._facts.max_model_len} tokens, too few for two blocks"
+            return [Check("cached-tokens", "skip", seen), Check("prediction", "skip", seen)]
+        try:
+            sent = await self._round(blocks)
+            for _ in range(_TRIES - 1):
+                # Other traffic may have evicted a block between prediction and request: wrong twice is no accident.
+                if all(each.predicted in (None, each.cached) for each in sent):
+                    break
+                sent = await self._round(blocks)
+        except AskError as error:
+            fix = "the engine must complete prompts of token ids at /v1/completions"
+            refused = Check("cached-tokens", "fail", f"the probe was refused: {error}", fix)
+            return [refused, Check("prediction", "skip", "the probe was refused")]
+        return [_cached(sent), self._prediction(sent)]
+
+    def _blocks(self) -> int:
+        """Return how many full blocks a probe may have."""
+        longest = self._facts.max_model_len
+        return _BLOCKS if longest is None else min(_BLOCKS, (longest - 1 - self._size // 2) // self._size)
+
+    async def _round(self, blocks: int) -> list[Sent]:
+        """Send two prompts twice: one ends within a block, the other shares its beginning and ends with a block."""
+        first = self._random(blocks * self._size + self._size // 2)
+        shared = blocks // 2 * self._size
+        second = [*first[:shared], *self._random(blocks * self._size - shared)]
+        return [sent for prompt in (first, second) for sent in await self._twice(prompt)]
+
+    async def _twice(self, prompt: list[int]) -> list[Sent]:
+        stream = self._stream
+        probe = None if stream is None else stream.tap.watch(prompt)
+        sent = [await self._send(prompt, again=False)]
+        if stream is not None and probe is not None:
+            full = len(prompt) // self._size * self._size
+            await asyncio.to_thread(stream.tap.wait_for, lambda: stream.tap.covered(probe) >= full, self._timeout_s)
+            if stream.tap.covered(probe) < full:
+                self._stream = None  # nothing can be predicted from events that do not come
+        return [*sent, await self._send(prompt, again=True)]
+
+    async def _send(self, prompt: list[int], *, again: bool) -> Sent:
+        size = self._size
+        reusable = (len(prompt) - 1) // size * size
+        predicted = None if self._stream is None else min(self._stream.predict(prompt) // size * size, reusable)
+        headers = {"X-data-parallel-rank": "0"} if len(self._facts.endpoints) > 1 else {}
+        body = {"model": self._facts.model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+        answer = await self._client.post("/v1/completions", body, headers)
+        return Sent(predicted, _cached_tokens(answer), reusable, again)
+
+    def _random(self, length: int) -> list[int]:
+        return self._rng.choices(_TOKENS, k=length)
+
+    def _prediction(self, sent: list[Sent]) -> Check:
+        told = ", ".join(f"{each.predicted}/{each.cached}" for each in sent)
+        if any(each.predicted is None for each in sent):
+            return Check("prediction", "skip", "without its events nothing can be predicted")
+        if any(each.cached is None for each in sent):
+            return Check("prediction", "skip", "the engine does not say what it had cached", _DETAILS_FIX)
+        if all(each.predicted == each.cached for each in sent):
+            return Check("prediction", "ok", f"predicted/cached tokens of {len(sent)} requests: {told}")
+        fix = "make sure that the event address is this very engine's, and that the router has its block size"
+        return Check("prediction", "fail", f"predicted/cached tokens differ: {told}", fix)
+
+
+def _cached(sent: list[Sent]) -> Check:
+    """Judge what the engine says of itself."""
+    if any(each.cached is None for each in sent):
+        fix = f"{_DETAILS_FIX}: without it nobody can tell whether routing works"
+        return Check("cached-tokens", "warn", "the engine does not say how many tokens it had cached", fix)
+    again = [each for each in sent if each.again]
+    told = ", ".join(f"{each.cached} of {each.reusable}" for each in again)
+    if all(each.cached == each.reusable for each in again):
+        return Check("cached-tokens", "ok", f"prompts sent again: {told} reusable tokens cached")
+    fix = "check --enable-prefix-caching and the block size, and that requests reach this one engine"
+    if all(each.cached for each in again):
+        return Check("cached-tokens", "warn", f"prompts sent again: only {told} reusable tokens cached", fix)
+    return Check("cached-tokens", "fail", f"prompts sent again: {told} reusable tokens cached", fix)
+
+
+def _cached_tokens(answer: Any) -> int | None:  # noqa: ANN401 - any JSON
+    """Read the usage of an answer."""
+    try:
+        cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    except (KeyError, TypeError):
+        return None
+    return cached if isinstance(cached, int) else None

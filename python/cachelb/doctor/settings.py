@@ -1,0 +1,34 @@
+"""What the doctor is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cachelb.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to examine a fleet.
+
+    Attributes:
+        api_key: Key of the engines' API, never shown.
+        model: Model to probe; None takes the first that is no adapter.
+        block_size: Block size of the router; None takes the engines'.
+        events_port: Port of the event socket, for engines that do not tell it.
+        replay_port: Port of the replay socket, likewise.
+        tokenizer: Tokenizer of the gateway, to compare with the engines'.
+        timeout_s: Seconds an answer, and the events of a prompt, may take.
+        seed: Seed of the probes; None takes another one each time, so that no cache has them.
+    """
+
+    api_key: str | None = field(default=None, repr=False)
+    model: str | None = None
+    block_size: int | None = None
+    events_port: int | None = None
+    replay_port: int | None = None
+    tokenizer: Tokenizer | None = None
+    timeout_s: float = 10.0
+    seed: int | None = None

@@ -1,0 +1,210 @@
+"""The event stream of one worker: a router and a source of its own, and what the stream turned out to be worth."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+from cachelb.doctor.tap import Tap
+from cachelb.doctor.verdicts import Check
+from cachelb.events import ZmqSource
+from cachelb.router import Router
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from cachelb.doctor.pages import Facts
+    from cachelb.doctor.settings import Settings
+    from cachelb.doctor.tap import Announced, StreamNotes
+
+_DEFAULT_BLOCK: Final = 16
+_NAMES: Final = ("stream", "shape", "sequence", "replay", "tokens")
+_REPLAY_FIX: Final = 'add "replay_endpoint": "tcp://*:5657" to --kv-events-config'
+
+
+class Stream:
+    """Subscribes to one worker as a gateway would, with a router that knows only this worker.
+
+    Use it as a context manager.
+
+    Args:
+        key: URL of the worker.
+        facts: What is known of it.
+        settings: How to examine.
+    """
+
+    def __init__(self, key: str, facts: Facts, settings: Settings) -> None:
+        self._facts = facts
+        self._settings = settings
+        block_size = settings.block_size or facts.block_size or _DEFAULT_BLOCK
+        self._router = Router[str](policy="kv-aware", block_size=block_size)
+        self._router.add_worker(key, dp_size=len(facts.endpoints))
+        self.tap = Tap(self._router)
+        self._source = ZmqSource(endpoints={key: facts.endpoints[0]}, replay_timeout_s=settings.timeout_s)
+
+    def __enter__(self) -> Self:
+        self._source.start(self.tap)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._source.stop()
+        self._router.close()
+
+    async def ready(self) -> bool:
+        """Wait until every rank is connected and has replayed.
+
+        Returns:
+            Whether all of them are connected.
+        """
+        streams = self.tap.streams
+        ranks = len(self._facts.endpoints)
+
+        def is_connected() -> bool:
+            return len(streams) == ranks and all(notes.connected for notes in streams.values())
+
+        def is_caught_up() -> bool:
+            return all(notes.replay_from is None or notes.replay_complete is not None for notes in streams.values())
+
+        if not await asyncio.to_thread(self.tap.wait_for, is_connected, self._settings.timeout_s):
+            return False
+        replayed = -1
+        while not is_caught_up() and replayed < (now := sum(notes.replayed for notes in streams.values())):
+            replayed = now  # a long buffer takes its time; one that does not move is given up
+            await asyncio.to_thread(self.tap.wait_for, is_caught_up, self._settings.timeout_s)
+        return True
+
+    def predict(self, tokens: list[int]) -> int:
+        """Return how many leading tokens of a prompt the worker holds, by its events.
+
+        Args:
+            tokens: The prompt.
+
+        Returns:
+            The tokens.
+        """
+        return self._router.select_worker(tokens=tokens, lora=self._facts.adapter, dry_run=True).matched_tokens
+
+    def unreachable(self) -> list[Check]:
+        """Return the checks of a stream that there is no connection to."""
+        stats = self._source.stats().streams.values()
+        why = next((each.last_error for each in stats if each.last_error), "no answer")
+        where = ", ".join(endpoint.address for endpoint in self._facts.endpoints.values())
+        fix = "open the port to this machine, or name the right one with --events-port"
+        return [Check("stream", "fail", f"no connection to {where}: {why}", fix), *not_checked(_NAMES[1:])]
+
+    def checks(self) -> list[Check]:
+        """Return what the stream turned out to be, after the probes."""
+        notes = self.tap.streams.get(None) or self.tap.streams.get(0)
+        if notes is None:
+            return self.unreachable()
+        published = _published(notes, self.tap.announced, self._settings.timeout_s)
+        return [published, self._shape(), _sequence(notes), self._replay(notes), self._tokens()]
+
+    def _shape(self) -> Check:
+        """Judge what messages are made of."""
+        heard = self.tap.heard
+        told = ", ".join(f"{count} {kind}" for kind, count in sorted(heard.events.items())) or "nothing"
+        if heard.undecodable:
+            why, count = heard.undecodable.most_common(1)[0]
+            fix = "report the version of the engine: this form of message is not known"
+            return Check("shape", "fail", f"{count} messages cannot be read: {why}", fix)
+        if not heard.events:
+            return Check("shape", "skip", "no event was received")
+        foreign = heard.events["Unknown"] + heard.events["Malformed"]
+        if foreign:
+            fix = "report the version of the engine; events that are not known are passed over"
+            return Check("shape", "warn", f"{told}: {foreign} are passed over", fix)
+        sizes = sorted(heard.block_sizes)
+        size = self._facts.block_size
+        if size is not None and sizes and sizes != [size]:
+            fix = f"use block_size={sizes[0]} in the router"
+            return Check("shape", "warn", f"{told}; blocks of {sizes} tokens, its metrics say {size}", fix)
+        return Check("shape", "ok", f"{told}; media {', '.join(sorted(heard.media)) or 'none'}")
+
+    def _replay(self, notes: StreamNotes) -> Check:
+        """Judge the replay socket."""
+        if self._facts.endpoints[0].replay is None:
+            return Check("replay", "warn", "no replay socket: a lost message costs all that is known", _REPLAY_FIX)
+        where = self._facts.endpoints[0].replay
+        if not notes.replay_complete:
+            fix = f"open the port of {where} to this machine, or correct replay_endpoint in --kv-events-config"
+            return Check("replay", "fail", f"{where} does not answer", fix)
+        first = notes.first_replayed
+        if first is None:
+            return Check("replay", "ok", f"{where} answers; nothing was published yet")
+        told = f"{notes.replayed} batches, numbers {first} to {notes.last_replayed}"
+        if first > (notes.replay_from or 0):
+            fix = "raise buffer_steps in --kv-events-config; blocks announced earlier are known when they come again"
+            return Check("replay", "warn", f"{told}: earlier ones are gone", fix)
+        return Check("replay", "ok", told)
+
+    def _tokens(self) -> Check:
+        """Judge whether events carry the tokens that were sent, linked in their order."""
+        announced = self.tap.announced
+        if not announced:
+            return Check("tokens", "skip", "no event of the probe was received")
+        broken = sum(not self._is_linked(found) for found in announced)
+        if broken:
+            fix = "report the version of the engine: its parents are not those of the prompt"
+            return Check("tokens", "fail", f"{broken} of {len(announced)} events name another block before theirs", fix)
+        blocks = sum(len(found.names) for found in announced)
+        seen = f"{blocks} blocks with the very tokens that were sent, linked in order; hashes of the engine not checked"
+        return Check("tokens", "ok", seen)
+
+    def _is_linked(self, found: Announced) -> bool:
+        """Whether the block before is the one that it says."""
+        if found.start == 0:
+            return found.parent is None
+        before = (
+            each
+            for each in self.tap.announced
+            if each.start + each.tokens >= found.start > each.start and self.tap.shares(found, each)
+        )
+        return any(each.names[(found.start - each.start) // each.block_size - 1] == found.parent for each in before)
+
+
+def not_checked(names: tuple[str, ...] = _NAMES, why: str = "there are no events") -> list[Check]:
+    """Return the checks of a stream that cannot be made.
+
+    Args:
+        names: Which.
+        why: Why not.
+
+    Returns:
+        The checks.
+    """
+    return [Check(name, "skip", why) for name in names]
+
+
+def _published(notes: StreamNotes, announced: list[Announced], timeout_s: float) -> Check:
+    """Judge whether the engine publishes what it does."""
+    if announced:
+        return Check("stream", "ok", f"{notes.live} messages while probing")
+    if notes.live:
+        fix = "make sure that the event address is this very engine's, and no other's"
+        return Check("stream", "fail", f"{notes.live} messages, but none about the probe", fix)
+    fix = "make sure that the event address is this very engine's and that it caches prefixes"
+    return Check("stream", "fail", f"connected, but nothing came within {timeout_s:g} s of a prompt", fix)
+
+
+def _sequence(notes: StreamNotes) -> Check:
+    """Judge the numbers of the messages."""
+    if not notes.live:
+        return Check("sequence", "skip", "no live message was received")
+    if notes.unnumbered:
+        fix = "upgrade the engine: lost messages go unnoticed"
+        return Check("sequence", "warn", f"{notes.unnumbered} of {notes.live} messages have no number", fix)
+    told = f"numbers {notes.first} to {notes.last}"
+    if notes.went_back:
+        fix = "let each engine publish at an address of its own; a restart while probing looks alike"
+        return Check("sequence", "fail", f"{told}, which went back {notes.went_back} times", fix)
+    if notes.lost:
+        fix = "raise hwm in --kv-events-config, or look for what slows this connection down"
+        return Check("sequence", "fail", f"{told}, of which {notes.lost} are missing", fix)
+    if notes.last_replayed is not None and notes.first is not None and notes.first > notes.last_replayed + 1:
+        missing = notes.first - notes.last_replayed - 1
+        fix = "raise hwm in --kv-events-config, or look for what slows this connection down"
+        return Check("sequence", "fail", f"{told}; {missing} are missing after the replay", fix)
+    return Check("sequence", "ok", f"{told} without a gap")

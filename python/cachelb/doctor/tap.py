@@ -1,0 +1,243 @@
+"""Listening in on the events of one worker on their way from the source to the router."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cachelb import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cachelb.events import KvSink
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """Blocks of a probe that an engine said it holds.
+
+    Attributes:
+        probe: Which probe.
+        start: Position of their first token.
+        tokens: How many tokens they have.
+        block_size: Tokens per block, as the event says.
+        parent: Name of the block before, None for the start of a prompt.
+        names: The engine's names of the blocks.
+    """
+
+    probe: int
+    start: int
+    tokens: int
+    block_size: int
+    parent: object
+    names: Sequence[object]
+
+
+@dataclass(slots=True)
+class StreamNotes:
+    """What was seen of a stream.
+
+    Attributes:
+        connected: Whether there was a connection.
+        replay_from: First number that was asked for, None as long as none was.
+        replayed: Batches of the first replay.
+        first_replayed: Number of the first of them.
+        last_replayed: Number of the last of them.
+        replay_complete: How the first replay ended, None before that.
+        first: Number of the first live message.
+        last: Number of the last live message.
+        live: Live messages.
+        unnumbered: Of these, without a number.
+        lost: Messages missing between live ones.
+        went_back: Times the numbers went back.
+    """
+
+    connected: bool = False
+    replay_from: int | None = None
+    replayed: int = 0
+    first_replayed: int | None = None
+    last_replayed: int | None = None
+    replay_complete: bool | None = None
+    first: int | None = None
+    last: int | None = None
+    live: int = 0
+    unnumbered: int = 0
+    lost: int = 0
+    went_back: int = 0
+
+
+@dataclass(slots=True)
+class Heard:
+    """What messages held, replayed ones too.
+
+    Attributes:
+        events: Events by type.
+        undecodable: Why messages could not be read.
+        media: Media that blocks were stored in.
+        block_sizes: Sizes of stored blocks that belong to the whole prefix.
+    """
+
+    events: Counter[str] = field(default_factory=Counter)
+    undecodable: Counter[str] = field(default_factory=Counter)
+    media: Counter[str] = field(default_factory=Counter)
+    block_sizes: Counter[int] = field(default_factory=Counter)
+
+
+class Tap:
+    """Stands between a `ZmqSource` and a router: passes everything on, and keeps notes.
+
+    Args:
+        router: Where the events go.
+    """
+
+    def __init__(self, router: KvSink) -> None:
+        self._router = router
+        self._changed = threading.Condition()
+        self._probes: list[list[int]] = []
+        self.streams: dict[int | None, StreamNotes] = {}
+        self.heard = Heard()
+        self.announced: list[Announced] = []
+
+    def watch(self, tokens: list[int]) -> int:
+        """Look for the blocks of a prompt from now on.
+
+        Args:
+            tokens: The prompt.
+
+        Returns:
+            The number of the probe.
+        """
+        with self._changed:
+            self._probes.append(tokens)
+            return len(self._probes) - 1
+
+    def covered(self, probe: int) -> int:
+        """Return how many leading tokens of a probe were announced, with it or with an earlier one."""
+        held = [
+            (found.start, min(found.start + found.tokens, self._shared(found.probe, probe))) for found in self.announced
+        ]
+        end = 0
+        while (further := max((stop for start, stop in held if start <= end), default=0)) > end:
+            end = further
+        return end
+
+    def wait_for(self, condition: Callable[[], object], timeout_s: float) -> bool:
+        """Wait until a condition on the notes holds.
+
+        Args:
+            condition: Called after every change.
+            timeout_s: Seconds to wait.
+
+        Returns:
+            Whether it holds.
+        """
+        with self._changed:
+            return bool(self._changed.wait_for(condition, timeout_s))
+
+    def shares(self, found: Announced, before: Announced) -> bool:
+        """Whether the prompts of two announcements are the same up to where the first begins."""
+        return self._shared(found.probe, before.probe) >= found.start
+
+    def _shared(self, one: int, other: int) -> int:
+        """Return how many leading tokens two probes have in common."""
+        first, second = self._probes[one], self._probes[other]
+        pairs = enumerate(zip(first, second, strict=False))
+        return next((at for at, (own, their) in pairs if own != their), min(len(first), len(second)))
+
+    # --- the sink ---
+
+    def _kv_workers(self) -> list[tuple[str, int]]:
+        return self._router._kv_workers()
+
+    def _kv_connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
+        start = self._router._kv_connected(key, dp_rank, replayable)
+        with self._changed:
+            notes = self._notes(dp_rank)
+            notes.connected = True
+            if notes.replay_from is None:
+                notes.replay_from = start
+            self._changed.notify_all()
+        return start
+
+    def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+        done = self._router._kv_live(key, dp_rank, seq, payload)
+        with self._changed:
+            notes = self._notes(dp_rank)
+            notes.live += 1
+            if seq is None:
+                notes.unnumbered += 1
+            else:
+                _count(notes, seq)
+            self._read(payload)
+            self._changed.notify_all()
+        return done
+
+    def _kv_replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+        applied = self._router._kv_replayed(key, dp_rank, seq, payload)
+        with self._changed:
+            notes = self._notes(dp_rank)
+            if notes.replay_complete is None:  # later ones close gaps, which the live messages show
+                notes.replayed += 1
+                notes.last_replayed = seq
+                if notes.first_replayed is None:
+                    notes.first_replayed = seq
+            self._read(payload)
+            self._changed.notify_all()
+        return applied
+
+    def _kv_replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:  # noqa: FBT001 - the seam
+        start = self._router._kv_replay_ended(key, dp_rank, complete)
+        with self._changed:
+            notes = self._notes(dp_rank)
+            if notes.replay_complete is None:
+                notes.replay_complete = complete
+            self._changed.notify_all()
+        return start
+
+    def _kv_disconnected(self, key: str, dp_rank: int | None) -> None:
+        self._router._kv_disconnected(key, dp_rank)
+
+    # --- notes ---
+
+    def _notes(self, dp_rank: int | None) -> StreamNotes:
+        return self.streams.setdefault(dp_rank, StreamNotes())
+
+    def _read(self, payload: bytes) -> None:
+        """Take a message apart."""
+        try:
+            _, _, events = _core.decode_kv_events(payload)
+        except ValueError as error:
+            self.heard.undecodable[str(error)] += 1
+            return
+        for event in events:
+            self.heard.events[event["type"]] += event.get("count", 1)
+            if event["type"] == "BlockStored":
+                self._read_store(event)
+
+    def _read_store(self, event: dict[str, Any]) -> None:
+        self.heard.media[event["medium"] or "gpu"] += 1
+        ids, size = event["token_ids"], event["block_size"]
+        if not ids or not size or event["attention"] == "partial":
+            return
+        self.heard.block_sizes[size] += 1
+        for probe, tokens in enumerate(self._probes):
+            start = next((at for at in range(0, len(tokens), size) if tokens[at : at + len(ids)] == ids), None)
+            if start is not None:
+                names = event["block_hashes"]
+                self.announced.append(Announced(probe, start, len(ids), size, event["parent_block_hash"], names))
+                return
+
+
+def _count(notes: StreamNotes, seq: int) -> None:
+    """Compare the number of a live message with the one before."""
+    if notes.first is None:
+        notes.first = seq
+    if notes.last is not None:
+        if seq <= notes.last:
+            notes.went_back += 1
+        else:
+            notes.lost += seq - notes.last - 1
+    notes.last = seq

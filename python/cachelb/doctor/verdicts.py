@@ -1,0 +1,102 @@
+"""What the doctor says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Verdict: TypeAlias = Literal["ok", "warn", "fail", "skip"]
+
+_WORST_FIRST: Final[tuple[Verdict, ...]] = ("fail", "warn", "ok", "skip")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check and how it went.
+
+    Attributes:
+        name: What was checked, such as "replay".
+        verdict: "ok"; "warn" for what works less well than it could; "fail"; "skip" for what was not checked.
+        seen: What was seen.
+        fix: What to do about it, empty if nothing.
+    """
+
+    name: str
+    verdict: Verdict
+    seen: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """The checks of one worker.
+
+    Attributes:
+        worker: Its URL, without a password.
+        checks: In the order they were made.
+    """
+
+    worker: str
+    checks: Sequence[Check]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict."""
+        return worst(self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The checks of a fleet.
+
+    Attributes:
+        workers: Of each worker, in the order given.
+        fleet: What must be the same on all of them; empty for one worker.
+
+    Example:
+        >>> from cachelb.doctor import Check, Diagnosis, WorkerReport
+        >>> Diagnosis([WorkerReport("http://gpu0:8000", [Check("reachable", "ok", "vLLM 0.32.0")])], []).is_healthy
+        True
+    """
+
+    workers: Sequence[WorkerReport]
+    fleet: Sequence[Check]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether no check failed."""
+        return worst([*self.fleet, *(check for worker in self.workers for check in worker.checks)]) != "fail"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as values that JSON has."""
+        return {
+            "healthy": self.is_healthy,
+            "workers": [
+                {
+                    "worker": report.worker,
+                    "verdict": report.verdict,
+                    "checks": [asdict(check) for check in report.checks],
+                }
+                for report in self.workers
+            ],
+            "fleet": [asdict(check) for check in self.fleet],
+        }
+
+
+def worst(checks: Iterable[Check]) -> Verdict:
+    """Return the worst verdict of some checks.
+
+    Args:
+        checks: The checks.
+
+    Returns:
+        The verdict, "skip" if nothing was checked.
+    """
+    verdicts = {check.verdict for check in checks}
+    for verdict in _WORST_FIRST:
+        if verdict in verdicts:
+            return verdict
+    return "skip"

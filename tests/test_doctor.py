@@ -1,0 +1,352 @@
+"""The doctor on fake engines: healthy ones, and broken ones of which it names the trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.models.kv_streams import nothing_left
+
+from cachelb.cli.app import app
+from cachelb.doctor import Check, Diagnosis, Settings, examine
+from cachelb.testing import FakeFleet
+from cachelb.testing.fleet.tokens import encode, render_chat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+WORKER_CHECKS = [
+    "reachable",
+    "model",
+    "block-size",
+    "prefix-caching",
+    "events",
+    "stream",
+    "shape",
+    "sequence",
+    "replay",
+    "tokens",
+    "cached-tokens",
+    "prediction",
+    "template",
+]
+FLEET_CHECKS = ["models", "block-sizes", "event-addresses", "templates"]
+QUICK = 1.0  # for what never comes
+
+
+class FourBytes:
+    """The tokenizer and template of fake engines."""
+
+    def __init__(self, bos: str = "") -> None:
+        self._bos = bos
+
+    def encode(self, text: str) -> list[int]:
+        return [int(token) for token in encode(text)]
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        return self.encode(self._bos + render_chat(messages, tools, add_generation_prompt=add_generation_prompt))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Keep the handler that the command adds from staying."""
+    logger = logging.getLogger("cachelb")
+    before = list(logger.handlers)
+    yield
+    logger.handlers[:] = before
+
+
+def diagnose(*urls: str, seed: int = 5, **settings: Any) -> Diagnosis:
+    return asyncio.run(examine(urls, Settings(seed=seed, **settings)))
+
+
+def checks_of(fleet: FakeFleet, **settings: Any) -> dict[str, Check]:
+    """The checks of the only worker of a fleet."""
+    (report,) = diagnose(*fleet.urls, **settings).workers
+    return {check.name: check for check in report.checks}
+
+
+def verdicts(checks: dict[str, Check], *but: str) -> set[str]:
+    return {check.verdict for name, check in checks.items() if name not in but}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+
+
+def test_healthy_workers_pass_every_check() -> None:
+    with nothing_left(), FakeFleet(2, kv_events=True) as fleet:
+        diagnosis = diagnose(*fleet.urls, tokenizer=FourBytes())
+        assert diagnosis.is_healthy
+        for report in diagnosis.workers:
+            assert [(check.name, check.verdict) for check in report.checks] == [(name, "ok") for name in WORKER_CHECKS]
+        assert [(check.name, check.verdict) for check in diagnosis.fleet] == [(name, "ok") for name in FLEET_CHECKS]
+        seen = {check.name: check.seen for check in diagnosis.workers[0].checks}
+        assert seen["reachable"] == "healthy, version 0.32.0"
+        assert seen["block-size"] == "16 tokens"
+        assert seen["cached-tokens"] == "prompts sent again: 64 of 64, 48 of 48 reusable tokens cached"
+        assert seen["prediction"] == "predicted/cached tokens of 4 requests: 0/0, 64/64, 32/32, 48/48"
+        assert seen["tokens"].startswith("6 blocks with the very tokens that were sent, linked in order")
+        assert seen["sequence"] == "numbers 0 to 1 without a gap"
+
+
+def test_a_worker_that_has_published_before_is_caught_up_with() -> None:
+    with FakeFleet(1, kv_events=True, block_size=32) as fleet:
+        diagnose(*fleet.urls, seed=1)
+        checks = checks_of(fleet)
+        assert verdicts(checks, "template") == {"ok"}
+        assert checks["replay"].seen == "2 batches, numbers 0 to 1"
+        assert checks["sequence"].seen == "numbers 2 to 3 without a gap"
+        assert checks["prediction"].seen.endswith("0/0, 128/128, 64/64, 96/96")
+
+
+def test_an_adapter_is_probed_by_its_name() -> None:
+    with FakeFleet(1, kv_events=True, models=["base", "adapter"]) as fleet:
+        checks = checks_of(fleet, model="adapter")
+        assert verdicts(checks, "template") == {"ok"}
+        assert {request.body["model"] for request in fleet.workers[0].requests} == {"adapter"}
+
+
+def test_block_size_is_read_from_the_metrics_of_sglang_too() -> None:
+    with FakeFleet(1, kv_events=True, engine="sglang", block_size=32) as fleet:
+        checks = checks_of(fleet)
+        assert checks["block-size"].seen == "32 tokens"
+        assert verdicts(checks, "template") == {"ok"}
+        assert "prefix-caching" not in checks
+
+
+def test_short_contexts_get_short_probes() -> None:
+    with FakeFleet(1, kv_events=True, block_size=16, kv_blocks=4) as fleet:
+        checks = checks_of(fleet)
+        assert verdicts(checks, "template") == {"ok"}
+        assert checks["prediction"].seen.endswith("0/0, 48/48, 16/16, 32/32")
+
+
+def test_events_that_are_off_are_named_and_the_rest_is_still_checked() -> None:
+    with FakeFleet(1) as fleet:
+        checks = checks_of(fleet, timeout_s=QUICK)
+        assert checks["events"].verdict == "fail"
+        assert "--kv-events-config" in checks["events"].fix
+        assert {checks[name].verdict for name in ("stream", "shape", "sequence", "replay", "tokens", "prediction")} == {
+            "skip"
+        }
+        assert checks["cached-tokens"].verdict == "ok"
+
+
+def test_an_event_port_that_nobody_listens_at_is_named() -> None:
+    with socket.socket() as held, FakeFleet(1) as fleet:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        checks = checks_of(fleet, events_port=port, timeout_s=QUICK)
+        assert checks["events"].seen == f"looked for at tcp://127.0.0.1:{port}"
+        assert checks["stream"].verdict == "fail"
+        assert "not reachable" in checks["stream"].seen
+        assert checks["prediction"].verdict == "skip"
+
+
+def test_ports_can_be_named_for_engines_that_do_not_tell_them() -> None:
+    with FakeFleet(1, kv_events=True) as fleet:
+        events = fleet.workers[0].events
+        assert events is not None
+        assert events.endpoint.replay is not None
+        ports = [int(address.rpartition(":")[2]) for address in (events.endpoint.address, events.endpoint.replay)]
+        assert verdicts(checks_of(fleet, events_port=ports[0], replay_port=ports[1]), "template") == {"ok"}
+        assert checks_of(fleet, seed=1, events_port=ports[0])["replay"].verdict == "warn"
+
+
+def test_the_stream_of_another_engine_is_recognised() -> None:
+    with FakeFleet(2, kv_events=True) as fleet:
+        other = fleet.workers[1].events
+        assert other is not None
+        port = int(other.endpoint.address.rpartition(":")[2])
+        report = diagnose(fleet.urls[0], events_port=port, timeout_s=QUICK).workers[0]
+        checks = {check.name: check for check in report.checks}
+        assert (checks["stream"].verdict, checks["prediction"].verdict) == ("fail", "skip")
+        assert "this very engine's" in checks["stream"].fix
+
+
+@pytest.mark.parametrize(
+    ("block_size", "verdict"),
+    [(16, "ok"), (8, "warn"), (32, "warn"), (24, "fail")],
+    ids=["same", "part", "more", "odd"],
+)
+def test_block_size_of_the_router_is_compared(block_size: int, verdict: str) -> None:
+    with FakeFleet(1, kv_events=True) as fleet:
+        checks = checks_of(fleet, block_size=block_size, timeout_s=QUICK)
+        assert checks["block-size"].verdict == verdict
+        assert checks["prediction"].verdict == ("ok" if block_size <= 16 else "fail")
+        if verdict != "ok":
+            assert checks["block-size"].fix == "use block_size=16 in the router"
+
+
+def test_a_missing_replay_socket_is_a_warning() -> None:
+    with FakeFleet(1, kv_events=True, kv_replay=False) as fleet:
+        checks = checks_of(fleet, timeout_s=QUICK)
+        assert verdicts(checks, "template", "replay") == {"ok"}
+        assert checks["replay"].verdict == "warn"
+        assert "replay_endpoint" in checks["replay"].fix
+
+
+def test_a_replay_socket_that_does_not_answer_fails() -> None:
+    with FakeFleet(1, kv_events=True) as fleet:
+        events = fleet.workers[0].events
+        assert events is not None
+        events.mute_replay()
+        checks = checks_of(fleet, timeout_s=QUICK)
+        assert checks["replay"].verdict == "fail"
+        assert checks["replay"].seen.endswith("does not answer")
+        assert checks["stream"].verdict == "ok"
+
+
+def test_a_lost_message_is_a_gap() -> None:
+    with FakeFleet(1, kv_events=True) as fleet:
+        events = fleet.workers[0].events
+        assert events is not None
+        diagnose(*fleet.urls, seed=1)
+        events.drop(1)
+        checks = checks_of(fleet, timeout_s=QUICK)
+        assert checks["sequence"].verdict == "fail"
+        assert "missing" in checks["sequence"].seen
+
+
+def test_cached_tokens_that_are_not_reported_are_a_warning() -> None:
+    with FakeFleet(1, kv_events=True, report_cached_tokens=False) as fleet:
+        checks = checks_of(fleet)
+        assert (checks["cached-tokens"].verdict, checks["prediction"].verdict) == ("warn", "skip")
+        assert "--enable-prompt-tokens-details" in checks["cached-tokens"].fix
+        assert verdicts(checks, "cached-tokens", "prediction", "template") == {"ok"}
+
+
+def test_a_template_that_differs_is_found_in_the_chats_only() -> None:
+    with FakeFleet(1) as fleet:
+        check = checks_of(fleet, tokenizer=FourBytes(bos="<s>."))["template"]
+        assert check.verdict == "fail"
+        assert check.seen.startswith(
+            "a chat of 1 messages: 12 tokens here, 11 in the engine, which differ from token 0"
+        )
+
+
+def test_workers_with_other_block_sizes_and_models_are_a_matter_of_the_fleet() -> None:
+    with FakeFleet(1, kv_events=True, models=["a"]) as fleet:
+        fleet.add_worker(models=["b"], block_size=24)
+        fleet_checks = {check.name: check for check in diagnose(*fleet.urls).fleet}
+        assert {name: check.verdict for name, check in fleet_checks.items()} == {
+            "models": "warn",
+            "block-sizes": "fail",
+            "event-addresses": "ok",
+            "templates": "ok",
+        }
+        assert fleet.urls[1] in fleet_checks["models"].seen
+
+
+def test_one_event_address_for_two_workers_fails() -> None:
+    with FakeFleet(2, kv_events=True) as fleet:
+        events = fleet.workers[0].events
+        assert events is not None
+        port = int(events.endpoint.address.rpartition(":")[2])
+        fleet_checks = {check.name: check for check in diagnose(*fleet.urls, events_port=port, timeout_s=QUICK).fleet}
+        assert fleet_checks["event-addresses"].verdict == "fail"
+
+
+def test_a_dead_worker_is_a_verdict_and_the_others_are_examined() -> None:
+    with FakeFleet(2, kv_events=True) as fleet:
+        fleet.stop_worker(0)
+        dead, alive = diagnose(*fleet.urls).workers
+        assert [(check.name, check.verdict) for check in dead.checks] == [("reachable", "fail")]
+        assert dead.checks[0].fix == "start the engine, or correct the URL"
+        assert alive.verdict == "ok"
+
+
+def test_an_engine_that_hangs_is_given_up() -> None:
+    with FakeFleet(1, kv_events=True) as fleet:
+        fleet.workers[0].fail("stall")
+        checks = checks_of(fleet, timeout_s=QUICK)
+        assert checks["cached-tokens"].verdict == "fail"
+        assert checks["cached-tokens"].seen.endswith("no answer within 1 s")
+
+
+# --- the command ---
+
+
+def test_the_command_shows_a_table_per_worker_and_succeeds() -> None:
+    with FakeFleet(2, kv_events=True) as fleet:
+        result = run(*fleet.urls)
+        assert (result.exit_code, result.stderr) == (0, "")
+        for title in (*fleet.urls, "the fleet"):
+            assert title in result.stdout
+        assert "fail" not in result.stdout
+
+
+def test_json_has_every_check_and_a_failure_is_exit_code_1() -> None:
+    with FakeFleet(1) as fleet:
+        result = run(*fleet.urls, "--json", "--timeout", QUICK)
+        document = json.loads(result.stdout)
+        assert (result.exit_code, document["healthy"], document["fleet"]) == (1, False, [])
+        (worker,) = document["workers"]
+        assert (worker["worker"], worker["verdict"]) == (fleet.urls[0], "fail")
+        assert {frozenset(check) for check in worker["checks"]} == {frozenset({"name", "verdict", "seen", "fix"})}
+        assert run(*fleet.urls).exit_code == 1
+
+
+def test_a_tokenizer_file_that_is_not_the_engines_fails_the_template(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))  # noqa: S106 - a token
+    with FakeFleet(1, kv_events=True) as fleet:
+        for path in (tmp_path, tmp_path / "tokenizer.json"):
+            result = run(*fleet.urls, "--tokenizer", path, "--json")
+            assert result.exit_code == 1
+            assert "which differ from token 0" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Missing argument"),
+        (["ftp://gpu0"], "begins with http://"),
+        (["http://a:1", "http://a:1"], "named twice"),
+        (["http://a:1", "--replay-port", 5], "--replay-port needs --events-port"),
+        (["http://a:1", "--tokenizer", "/nowhere"], "does not exist"),
+        (["http://a:1", "--events-port", 70_000], "is not in the range"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[object], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_an_unknown_model_names_those_there_are() -> None:
+    with FakeFleet(1, models=["base", "adapter"]) as fleet:
+        result = run(*fleet.urls, "--model", "other")
+        assert result.exit_code == 1
+        assert "serves base, adapter, not other" in result.stdout
+
+
+def test_help_has_examples() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "cachelb doctor http://gpu0:8000 http://gpu1:8000" in result.stdout
+
+
+def test_neither_key_nor_password_nor_prompt_is_shown() -> None:
+    with FakeFleet(1, kv_events=True) as fleet:
+        url = fleet.urls[0].replace("http://", "http://ann:hidden1@")
+        result = run(url, "--api-key", "hidden2", "--json")
+        assert result.exit_code == 0
+        assert "hidden" not in result.output
+        request = fleet.workers[0].requests[0]
+        assert request.headers["Authorization"] == "Bearer hidden2"
+        assert ", ".join(map(str, request.body["prompt"][:3])) not in result.output
+    assert "hidden2" not in repr(Settings(api_key="hidden2"))

@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
-CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "memory")
+CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "memory")
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
@@ -32,6 +32,8 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"events/drain-1/", 1000.0),
     (r"events/drain-64/", 125.0),
     (r"hash/32768tok/B16/warm", 9.0),
+    (r"feeds/decode/", 1000.0),
+    (r"feeds/prefill/", 125.0),
     (r"fed/match/.*/128/cold", 1.6),
     (r"fed/match/.*/2048/cold", 2.0),
     (r"fed/announce/.*/64new", 60.0),
@@ -45,6 +47,7 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"bytes/events/int", 64.0),
     (r"bytes/one-holder", 32.0),
     (r"bytes/further-holder", 2.0),
+    (r"python/fed_selection/p99-ratio", 3.0),
     (r"python/record_request/32768/buffer/known", 12.0),
     (r"python/record_request/32768/list/known", 65.0),
     (r"python/select_worker/512/", 5.0),
@@ -90,6 +93,13 @@ def core_rows() -> list[Row]:
         run = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         rows += [Row(**json.loads(line)) for line in run.stdout.splitlines() if line.startswith("{")]
     return rows
+
+
+def fed_selection_rows() -> list[Row]:
+    """Run the measurement of selections beside announcements."""
+    command = [sys.executable, "benches/fed_selection.py"]
+    run = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return [Row(**json.loads(line)) for line in run.stdout.splitlines()]
 
 
 def boundary_rows() -> list[Row]:
@@ -188,7 +198,7 @@ def main() -> int:
     """Measure, print, write."""
     RESULTS.mkdir(exist_ok=True)
     where = machine()
-    rows = [*core_rows(), *boundary_rows(), import_row(), wheel_row()]
+    rows = [*core_rows(), *boundary_rows(), *fed_selection_rows(), import_row(), wheel_row()]
     print("{cpu}, {cores} cores, load {load} at the start; Python {python}, {rustc}; commit {commit}".format(**where))
     print(table(rows))
     path = RESULTS / f"{where['date']}-{where['commit']}.json"

@@ -14,6 +14,7 @@ pub mod policy;
 pub mod positional;
 pub mod registry;
 pub mod router;
+pub mod sim;
 pub mod tracker;
 
 pub use error::{Error, Result};

@@ -1,0 +1,553 @@
+//! One engine: a vLLM-v1 style scheduler over a paged KV cache.
+//!
+//! A pass gives running sequences their tokens in the order they were admitted, preempts the last admitted when blocks run
+//! out, and then admits from the head of the queue while there is budget; nothing behind a request that does not fit is
+//! tried. Prompts are computed in chunks. At least one token of a prompt is computed, whatever is cached. Read in vLLM
+//! 0.32.0, `v1/core/sched/scheduler.py` and `v1/core/kv_cache_manager.py`.
+
+use std::collections::VecDeque;
+
+use super::cost::{Pass, Timing};
+use super::kv::KvPool;
+use crate::error::{Error, Result};
+
+/// When a block that a pass computes can be found by others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Commit {
+    /// As soon as it is scheduled, as vLLM does.
+    #[default]
+    Schedule,
+    /// When the pass ends.
+    StepEnd,
+}
+
+/// Settings of one engine, by vLLM's names where it has one.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "switches of their own, by the engine's names"
+)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineSettings {
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Blocks of the KV cache.
+    pub kv_blocks: u32,
+    /// Tokens one pass may compute.
+    pub max_num_batched_tokens: u64,
+    /// Sequences that may run at once.
+    pub max_num_seqs: usize,
+    /// Most tokens of one prompt per pass, `None` for no limit of its own.
+    pub long_prefill_token_threshold: Option<u64>,
+    /// Share of the blocks that admission leaves free.
+    pub watermark: f64,
+    /// Whether a request is admitted only if all of it fits now.
+    pub scheduler_reserve_full_isl: bool,
+    /// Whether nothing is admitted in a pass that preempted.
+    pub hold_after_preemption: bool,
+    /// Whether prefixes are cached.
+    pub prefix_caching: bool,
+    /// When computed blocks can be found.
+    pub commit: Commit,
+    /// Whether somebody follows the cache.
+    pub followed: bool,
+}
+
+/// Where a request's hashes lie, and how long it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// Number of the request, the caller's.
+    pub id: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens to generate, at least 1.
+    pub output_tokens: u32,
+}
+
+/// Names of a request's full blocks: those of the prompt, then as far as known those that its output fills.
+pub trait Content {
+    /// Hashes of the full blocks of request `id`.
+    fn blocks(&self, id: u32) -> &[u64];
+}
+
+#[derive(Debug)]
+struct Sequence {
+    job: Job,
+    blocks: Vec<u32>,
+    /// Tokens in the cache.
+    computed: u32,
+    /// Tokens generated.
+    generated: u32,
+    /// Full blocks committed.
+    committed: u32,
+    /// Tokens the pass at work computes.
+    chunk: u32,
+    preemptions: u32,
+    /// Prompt tokens that were cached at the first admission.
+    cached: Option<u32>,
+}
+
+impl Sequence {
+    fn total(&self) -> u32 {
+        self.job.prompt_tokens + self.generated
+    }
+
+    fn decodes(&self) -> bool {
+        self.computed >= self.job.prompt_tokens && self.total() - self.computed == 1
+    }
+}
+
+/// What a pass brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// A request was admitted for the first time with so many prompt tokens cached.
+    Admitted {
+        /// Its number.
+        id: u32,
+        /// Cached prompt tokens.
+        cached_tokens: u32,
+    },
+    /// A request has its first token.
+    FirstToken {
+        /// Its number.
+        id: u32,
+    },
+    /// A request has one more token.
+    Token {
+        /// Its number.
+        id: u32,
+    },
+    /// A request has all its tokens, with the one of this pass.
+    Finished {
+        /// Its number.
+        id: u32,
+        /// How often it was preempted.
+        preemptions: u32,
+    },
+}
+
+/// What an engine reports of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct EngineLoad {
+    /// Sequences being computed.
+    pub running: u32,
+    /// Requests waiting.
+    pub waiting: u32,
+    /// Prompt tokens of those waiting.
+    pub queued_tokens: u64,
+    /// Share of the KV cache in use by requests.
+    pub kv_usage: f64,
+}
+
+/// One engine.
+#[derive(Debug)]
+pub struct Engine {
+    settings: EngineSettings,
+    timing: Timing,
+    pool: KvPool,
+    waiting: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    queued_tokens: u64,
+    preemptions: u64,
+    /// The pool's version when the head of the queue did not fit.
+    blocked_at: Option<u64>,
+    admitted: Vec<Output>,
+    in_step: bool,
+    watermark_blocks: u32,
+    spare: Vec<Vec<u32>>,
+}
+
+impl Engine {
+    /// An idle engine.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for a setting outside its range.
+    pub fn new(settings: EngineSettings, timing: Timing) -> Result<Self> {
+        for (name, value) in [
+            ("block_size", u64::from(settings.block_size)),
+            ("max_num_batched_tokens", settings.max_num_batched_tokens),
+            ("max_num_seqs", settings.max_num_seqs as u64),
+        ] {
+            if value == 0 {
+                return Err(Error::InvalidSetting {
+                    name,
+                    expected: "at least 1",
+                    got: "0".into(),
+                });
+            }
+        }
+        if !(0.0..1.0).contains(&settings.watermark) {
+            return Err(Error::InvalidSetting {
+                name: "watermark",
+                expected: "at least 0 and less than 1",
+                got: settings.watermark.to_string(),
+            });
+        }
+        #[expect(clippy::cast_sign_loss, reason = "checked to be 0 or more")]
+        let watermark_blocks = (settings.watermark * f64::from(settings.kv_blocks)) as u32;
+        Ok(Self {
+            pool: KvPool::new(settings.kv_blocks, settings.followed)?,
+            watermark_blocks,
+            settings,
+            timing,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            queued_tokens: 0,
+            preemptions: 0,
+            blocked_at: None,
+            admitted: Vec::new(),
+            in_step: false,
+            spare: Vec::new(),
+        })
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &EngineSettings {
+        &self.settings
+    }
+
+    /// The cache.
+    #[must_use]
+    pub fn pool(&self) -> &KvPool {
+        &self.pool
+    }
+
+    /// The cache, to take its changes.
+    pub fn pool_mut(&mut self) -> &mut KvPool {
+        &mut self.pool
+    }
+
+    /// Preemptions so far.
+    #[must_use]
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether a pass is under way.
+    #[must_use]
+    pub fn in_step(&self) -> bool {
+        self.in_step
+    }
+
+    /// Whether the request could ever be served.
+    #[must_use]
+    pub fn fits(&self, job: Job) -> bool {
+        let tokens = u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
+        tokens.div_ceil(u64::from(self.settings.block_size)) <= u64::from(self.pool.capacity())
+    }
+
+    /// A request arrives. It must fit, and have at least one token of prompt and of output.
+    pub fn enqueue(&mut self, job: Job) {
+        debug_assert!(self.fits(job) && job.prompt_tokens > 0 && job.output_tokens > 0);
+        self.queued_tokens += u64::from(job.prompt_tokens);
+        self.waiting.push_back(Sequence {
+            job,
+            blocks: self.spare.pop().unwrap_or_default(),
+            computed: 0,
+            generated: 0,
+            committed: 0,
+            chunk: 0,
+            preemptions: 0,
+            cached: None,
+        });
+    }
+
+    /// What it reports.
+    #[must_use]
+    pub fn load(&self) -> EngineLoad {
+        let capacity = f64::from(self.pool.capacity());
+        EngineLoad {
+            running: self.running.len() as u32,
+            waiting: self.waiting.len() as u32,
+            queued_tokens: self.queued_tokens,
+            kv_usage: f64::from(self.pool.capacity() - self.pool.free()) / capacity,
+        }
+    }
+
+    /// Schedules a pass; returns its seconds, or `None` if there is nothing to do.
+    pub fn begin_step(&mut self, content: &impl Content) -> Option<f64> {
+        let mut left = self.settings.max_num_batched_tokens;
+        let mut pass = Pass::default();
+        let preempted = self.continue_running(content, &mut left, &mut pass);
+        if !(preempted && self.settings.hold_after_preemption) {
+            self.admit(content, &mut left, &mut pass);
+        }
+        self.in_step = pass.tokens > 0;
+        self.in_step.then(|| self.timing.seconds(&pass))
+    }
+
+    /// The pass is over. Appends what it brought.
+    pub fn end_step(&mut self, content: &impl Content, out: &mut Vec<Output>) {
+        self.in_step = false;
+        out.append(&mut self.admitted);
+        let step_end = self.settings.commit == Commit::StepEnd;
+        let mut finished = false;
+        for i in 0..self.running.len() {
+            let chunk = std::mem::take(&mut self.running[i].chunk);
+            if chunk == 0 {
+                continue;
+            }
+            self.running[i].computed += chunk;
+            if step_end {
+                self.commit(i, self.running[i].computed, content);
+            }
+            let sequence = &mut self.running[i];
+            if sequence.computed < sequence.total() {
+                continue;
+            }
+            sequence.generated += 1;
+            let id = sequence.job.id;
+            out.push(match sequence.generated {
+                1 => Output::FirstToken { id },
+                _ => Output::Token { id },
+            });
+            finished |= sequence.generated == sequence.job.output_tokens;
+        }
+        if !finished {
+            return;
+        }
+        let (pool, spare) = (&mut self.pool, &mut self.spare);
+        self.running.retain_mut(|sequence| {
+            if sequence.generated < sequence.job.output_tokens {
+                return true;
+            }
+            pool.release(&sequence.blocks);
+            let mut blocks = std::mem::take(&mut sequence.blocks);
+            blocks.clear();
+            spare.push(blocks);
+            out.push(Output::Finished {
+                id: sequence.job.id,
+                preemptions: sequence.preemptions,
+            });
+            false
+        });
+    }
+
+    /// Loses its memory and everything it worked on. Returns the requests, those running first.
+    pub fn crash(&mut self) -> Vec<u32> {
+        let lost = self.running.drain(..).chain(self.waiting.drain(..));
+        let lost = lost.map(|sequence| sequence.job.id).collect();
+        self.pool.reset();
+        self.queued_tokens = 0;
+        self.admitted.clear();
+        self.blocked_at = None;
+        self.in_step = false;
+        lost
+    }
+
+    /// Gives up a request, wherever it is. Returns whether it was there; not one whose pass is under way.
+    pub fn abort(&mut self, id: u32) -> bool {
+        if let Some(at) = self.waiting.iter().position(|s| s.job.id == id) {
+            if let Some(sequence) = self.waiting.remove(at) {
+                self.queued_tokens -= u64::from(sequence.job.prompt_tokens);
+                self.blocked_at = None;
+            }
+            return true;
+        }
+        let at = self
+            .running
+            .iter()
+            .position(|s| s.job.id == id && s.chunk == 0);
+        let Some(at) = at else { return false };
+        let sequence = self.running.remove(at);
+        self.pool.release(&sequence.blocks);
+        true
+    }
+
+    /// Running sequences take their tokens. Returns whether one was preempted.
+    fn continue_running(
+        &mut self,
+        content: &impl Content,
+        left: &mut u64,
+        pass: &mut Pass,
+    ) -> bool {
+        let mut preempted = false;
+        let mut i = 0;
+        while i < self.running.len() && *left > 0 {
+            let need = u64::from(self.running[i].total() - self.running[i].computed);
+            let chunk = self.chunk(need, *left);
+            while !self.reserve(i, chunk) {
+                // The last admitted gives way, which may be the one that asks.
+                preempted = true;
+                let last = self.running.len() - 1;
+                self.preempt(last);
+                if last == i {
+                    return true;
+                }
+            }
+            self.schedule(i, chunk, content, pass);
+            *left -= u64::from(chunk);
+            i += 1;
+        }
+        preempted
+    }
+
+    fn admit(&mut self, content: &impl Content, left: &mut u64, pass: &mut Pass) {
+        while *left > 0 && self.running.len() < self.settings.max_num_seqs {
+            let Some(head) = self.waiting.front() else {
+                return;
+            };
+            if self.blocked_at == Some(self.pool.version()) {
+                return;
+            }
+            let (total, block_size) = (head.total(), self.settings.block_size);
+            let names = content.blocks(head.job.id);
+            // At least one token must be computed.
+            let most = ((total - 1) / block_size) as usize;
+            let names = &names[..most.min(names.len())];
+            let hit = if self.settings.prefix_caching {
+                self.pool.prefix(names)
+            } else {
+                0
+            };
+            let hit_tokens = hit as u32 * block_size;
+            let chunk = self.chunk(u64::from(total - hit_tokens), *left);
+            let wanted = if self.settings.scheduler_reserve_full_isl {
+                total
+            } else {
+                hit_tokens + chunk
+            };
+            let new = wanted.div_ceil(block_size) - hit as u32;
+            let reserved = if pass.sequences > 0 {
+                self.watermark_blocks
+            } else {
+                0
+            };
+            if new + self.pool.free_among(&names[..hit]) + reserved > self.pool.free() {
+                self.blocked_at = Some(self.pool.version());
+                return;
+            }
+            self.blocked_at = None;
+            let Some(mut sequence) = self.waiting.pop_front() else {
+                return;
+            };
+            self.queued_tokens -= u64::from(sequence.job.prompt_tokens);
+            self.pool.share(&names[..hit], &mut sequence.blocks);
+            sequence.computed = hit_tokens;
+            sequence.committed = hit as u32;
+            if sequence.cached.is_none() {
+                let cached_tokens = hit_tokens.min(sequence.job.prompt_tokens);
+                sequence.cached = Some(cached_tokens);
+                self.admitted.push(Output::Admitted {
+                    id: sequence.job.id,
+                    cached_tokens,
+                });
+            }
+            self.running.push(sequence);
+            let last = self.running.len() - 1;
+            let fits = self.reserve(last, chunk);
+            debug_assert!(fits, "checked before");
+            self.schedule(last, chunk, content, pass);
+            *left -= u64::from(chunk);
+        }
+    }
+
+    fn chunk(&self, need: u64, left: u64) -> u32 {
+        let cap = self
+            .settings
+            .long_prefill_token_threshold
+            .unwrap_or(u64::MAX);
+        need.min(cap).min(left) as u32
+    }
+
+    /// Takes the blocks that the next `chunk` tokens of a running sequence need. Returns whether there were enough.
+    fn reserve(&mut self, i: usize, chunk: u32) -> bool {
+        let sequence = &mut self.running[i];
+        let blocks = (sequence.computed + chunk).div_ceil(self.settings.block_size);
+        let more = blocks.saturating_sub(sequence.blocks.len() as u32);
+        self.pool.take(more, &mut sequence.blocks)
+    }
+
+    fn schedule(&mut self, i: usize, chunk: u32, content: &impl Content, pass: &mut Pass) {
+        let sequence = &mut self.running[i];
+        sequence.chunk = chunk;
+        if sequence.decodes() {
+            pass.add_decode(u64::from(sequence.computed));
+        } else {
+            pass.add_prefill(u64::from(chunk), u64::from(sequence.computed));
+        }
+        let end = sequence.computed + chunk;
+        if self.settings.commit == Commit::Schedule {
+            self.commit(i, end, content);
+        }
+    }
+
+    /// Full blocks among the first `tokens` can be found from now on.
+    fn commit(&mut self, i: usize, tokens: u32, content: &impl Content) {
+        let sequence = &mut self.running[i];
+        let full = tokens / self.settings.block_size;
+        if full <= sequence.committed {
+            return;
+        }
+        let names = content.blocks(sequence.job.id);
+        for at in sequence.committed as usize..full as usize {
+            let hash = names
+                .get(at)
+                .copied()
+                .filter(|_| self.settings.prefix_caching);
+            let parent = at.checked_sub(1).and_then(|at| names.get(at).copied());
+            self.pool.commit(sequence.blocks[at], hash, parent);
+        }
+        sequence.committed = full;
+    }
+
+    fn preempt(&mut self, i: usize) {
+        let mut sequence = self.running.remove(i);
+        self.pool.release(&sequence.blocks);
+        sequence.blocks.clear();
+        sequence.computed = 0;
+        sequence.committed = 0;
+        sequence.preemptions += 1;
+        self.preemptions += 1;
+        self.queued_tokens += u64::from(sequence.job.prompt_tokens);
+        self.waiting.push_front(sequence);
+        self.blocked_at = None;
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        let held = self
+            .running
+            .iter()
+            .map(|sequence| sequence.blocks.as_slice());
+        self.pool.validate(held)?;
+        let queued = self
+            .waiting
+            .iter()
+            .map(|s| u64::from(s.job.prompt_tokens))
+            .sum();
+        if self.queued_tokens != queued {
+            return Err(Error::Invariant(format!(
+                "{queued} tokens are queued, {} counted",
+                self.queued_tokens
+            )));
+        }
+        for sequence in &self.running {
+            let tokens = sequence.computed + sequence.chunk;
+            let needed = tokens.div_ceil(self.settings.block_size) as usize;
+            if sequence.blocks.len() < needed || sequence.generated >= sequence.job.output_tokens {
+                return Err(Error::Invariant(format!(
+                    "request {} runs without room",
+                    sequence.job.id
+                )));
+            }
+        }
+        if self
+            .waiting
+            .iter()
+            .any(|sequence| !sequence.blocks.is_empty())
+        {
+            return Err(Error::Invariant("a waiting request holds blocks".into()));
+        }
+        Ok(())
+    }
+}

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use super::cost::{Pass, Timing};
 use super::kv::KvPool;
 use crate::error::{Error, Result};
+use crate::ids::SequenceHash;
 
 /// When a block that a pass computes can be found by others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,7 +67,7 @@ pub struct Job {
 /// Names of a request's full blocks: those of the prompt, then as far as known those that its output fills.
 pub trait Content {
     /// Hashes of the full blocks of request `id`.
-    fn blocks(&self, id: u32) -> &[u64];
+    fn blocks(&self, id: u32) -> &[SequenceHash];
 }
 
 #[derive(Debug)]

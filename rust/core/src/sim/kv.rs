@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::error::{Error, Result};
+use crate::ids::SequenceHash;
 
 const NONE: u32 = u32::MAX;
 
@@ -38,7 +39,7 @@ enum Content {
     /// Full, of tokens the workload does not name.
     Anonymous,
     /// Full, with a hash, and it can be found by it.
-    Cached(u64),
+    Cached(SequenceHash),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -58,14 +59,14 @@ pub enum Change {
     /// The block called so can be found now; `parent` is the block before it.
     Stored {
         /// Its hash.
-        hash: u64,
+        hash: SequenceHash,
         /// Hash of the block before it, `None` for a first one.
-        parent: Option<u64>,
+        parent: Option<SequenceHash>,
     },
     /// It cannot be found any more.
     Removed {
         /// Its hash.
-        hash: u64,
+        hash: SequenceHash,
     },
     /// Nothing can be found any more.
     Cleared,
@@ -75,7 +76,7 @@ pub enum Change {
 #[derive(Debug)]
 pub struct KvPool {
     blocks: Vec<Block>,
-    found: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    found: HashMap<SequenceHash, u32, BuildHasherDefault<Identity>>,
     first: u32,
     last: u32,
     free: u32,
@@ -154,13 +155,13 @@ impl KvPool {
 
     /// Whether a block can be found.
     #[must_use]
-    pub fn holds(&self, hash: u64) -> bool {
+    pub fn holds(&self, hash: SequenceHash) -> bool {
         self.found.contains_key(&hash)
     }
 
     /// How many leading `hashes` can be found.
     #[must_use]
-    pub fn prefix(&self, hashes: &[u64]) -> usize {
+    pub fn prefix(&self, hashes: &[SequenceHash]) -> usize {
         hashes
             .iter()
             .take_while(|hash| self.found.contains_key(hash))
@@ -169,7 +170,7 @@ impl KvPool {
 
     /// Of those that [`Self::prefix`] found, how many are free: referencing them takes from what is free.
     #[must_use]
-    pub fn free_among(&self, hashes: &[u64]) -> u32 {
+    pub fn free_among(&self, hashes: &[SequenceHash]) -> u32 {
         let blocks = hashes.iter().filter_map(|hash| self.found.get(hash));
         blocks
             .filter(|block| self.blocks[**block as usize].references == 0)
@@ -177,7 +178,7 @@ impl KvPool {
     }
 
     /// References the blocks called `hashes`, which [`Self::prefix`] found.
-    pub fn share(&mut self, hashes: &[u64], into: &mut Vec<u32>) {
+    pub fn share(&mut self, hashes: &[SequenceHash], into: &mut Vec<u32>) {
         for hash in hashes {
             let Some(&block) = self.found.get(hash) else {
                 return;
@@ -212,7 +213,7 @@ impl KvPool {
     }
 
     /// A referenced block is full now; it is found by `hash` if the workload names its content.
-    pub fn commit(&mut self, block: u32, hash: Option<u64>, parent: Option<u64>) {
+    pub fn commit(&mut self, block: u32, hash: Option<SequenceHash>, parent: Option<SequenceHash>) {
         let b = &mut self.blocks[block as usize];
         if b.content != Content::Empty {
             return;
@@ -275,7 +276,7 @@ impl KvPool {
     }
 
     /// The block loses its content.
-    fn forget(&mut self, block: u32, hash: u64) {
+    fn forget(&mut self, block: u32, hash: SequenceHash) {
         let copy = std::mem::replace(&mut self.blocks[block as usize].copy, NONE);
         let Some(found) = self.found.get_mut(&hash) else {
             return;
@@ -371,7 +372,7 @@ impl KvPool {
             while at != NONE {
                 if self.blocks[at as usize].content != Content::Cached(hash) {
                     return broken(format!(
-                        "block {at} is found by {hash} and does not hold it"
+                        "block {at} is found by {hash:?} and does not hold it"
                     ));
                 }
                 copies += 1;

@@ -5,11 +5,23 @@
 //! | `cost` | how long one pass of an engine takes |
 //! | `kv` | an engine's paged KV cache |
 //! | `engine` | its scheduler |
+//! | `workload` | requests, as columns |
+//! | `gateway` | what stands between requests and engines: the router under test |
+//! | `run` | the event loop |
+//! | `outcome` | what a run brought, as columns |
 
 mod cost;
 mod engine;
+mod gateway;
 mod kv;
+mod outcome;
+mod run;
+mod workload;
 
 pub use cost::{Pass, Polynomial, Roofline, Table, Timing};
 pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Job, Output};
+pub use gateway::{Attempt, Gateway, Placed};
 pub use kv::{Change, KvPool};
+pub use outcome::{Gaps, Outcomes, Status};
+pub use run::{Incident, Options, Stopped, WorkerSettings, run};
+pub use workload::Workload;

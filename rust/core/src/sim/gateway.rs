@@ -1,0 +1,91 @@
+//! What stands between requests and engines: the router under test.
+
+use super::engine::EngineLoad;
+use super::kv::Change;
+
+/// Where a gateway sends a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Position of the worker.
+    pub worker: u32,
+    /// Names the placement in later calls.
+    pub ticket: u64,
+    /// Prompt tokens it takes to be cached there.
+    pub predicted_tokens: u32,
+    /// Why, by a code of its own.
+    pub reason: u8,
+}
+
+/// One attempt to place a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attempt<'a> {
+    /// The request.
+    pub id: u32,
+    /// How often it was tried before.
+    pub attempt: u32,
+    /// Workers it was tried on.
+    pub tried: &'a [u32],
+    /// Seconds.
+    pub now: f64,
+}
+
+/// A router. Times are seconds and never go back.
+pub trait Gateway {
+    /// What goes wrong outside the simulation.
+    type Error;
+
+    /// Places a request, or `None` if no worker may be picked.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Self::Error>;
+
+    /// Its first token arrived.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
+
+    /// So many more tokens arrived.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), Self::Error>;
+
+    /// It is complete; the engine says how many prompt tokens were cached.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn finished(&mut self, placed: Placed, cached_tokens: u32, now: f64)
+    -> Result<(), Self::Error>;
+
+    /// Its worker failed it.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
+
+    /// A load report of a worker, as of `at`.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn report(
+        &mut self,
+        worker: u32,
+        load: EngineLoad,
+        at: f64,
+        now: f64,
+    ) -> Result<(), Self::Error>;
+
+    /// What changed in a worker's cache, in order.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Self::Error>;
+
+    /// A worker is found to be there, or not.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), Self::Error>;
+}

@@ -1,0 +1,139 @@
+//! What a run brought, as columns.
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Status {
+    /// The run ended before it did.
+    #[default]
+    Unfinished,
+    /// It has all its tokens.
+    Finished,
+    /// Its worker failed it and no retry was left.
+    Failed,
+    /// No worker could be picked.
+    Rejected,
+    /// It is longer than a worker's cache.
+    TooLong,
+}
+
+/// Width of one bin of [`Gaps`], as a ratio.
+const BIN: f64 = 1.005;
+/// Below this a gap counts as this.
+const SMALLEST: f64 = 1e-4;
+/// Bins: up to 1e-4 * 1.005^2800 = 116 s.
+const BINS: usize = 2_800;
+
+/// Gaps between the tokens of one request, in bins of half a percent.
+#[derive(Debug, Clone)]
+pub struct Gaps {
+    bins: Vec<u64>,
+    sum: f64,
+    count: u64,
+}
+
+impl Default for Gaps {
+    fn default() -> Self {
+        Self {
+            bins: vec![0; BINS],
+            sum: 0.0,
+            count: 0,
+        }
+    }
+}
+
+impl Gaps {
+    /// Counts a gap of `seconds`, `n` times.
+    pub fn add(&mut self, seconds: f64, n: u64) {
+        let ratio = (seconds / SMALLEST).max(1.0);
+        #[expect(
+            clippy::cast_sign_loss,
+            reason = "at least 1, so its logarithm is not negative"
+        )]
+        let bin = (libm::log(ratio) / libm::log(BIN)) as usize;
+        self.bins[bin.min(BINS - 1)] += n;
+        self.sum += seconds * n as f64;
+        self.count += n;
+    }
+
+    /// Mean, `None` if there is no gap.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+
+    /// The gap that a share of `q` does not exceed, to half a percent; `None` if there is no gap.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        let mut left = q * self.count as f64;
+        for (i, &n) in self.bins.iter().enumerate() {
+            left -= n as f64;
+            if n > 0 && left <= 0.0 {
+                return Some(SMALLEST * libm::pow(BIN, i as f64 + 0.5));
+            }
+        }
+        None
+    }
+}
+
+/// Columns by request, samples by time, sums by worker.
+#[derive(Debug, Clone, Default)]
+pub struct Outcomes {
+    /// What became of it.
+    pub status: Vec<Status>,
+    /// Seconds at which it arrived.
+    pub arrival: Vec<f64>,
+    /// Seconds at which the gateway had its first token, NaN if it never had.
+    pub first_token: Vec<f64>,
+    /// Seconds at which it was over, NaN if it never was.
+    pub finish: Vec<f64>,
+    /// The worker that served it last, -1 for none.
+    pub worker: Vec<i32>,
+    /// Why it was sent there, by the gateway's code.
+    pub reason: Vec<u8>,
+    /// Prompt tokens the gateway took to be cached.
+    pub predicted_tokens: Vec<u32>,
+    /// Prompt tokens that were cached at its first admission.
+    pub cached_tokens: Vec<u32>,
+    /// How often it was preempted.
+    pub preemptions: Vec<u32>,
+    /// How often it was tried again.
+    pub retries: Vec<u32>,
+    /// Gaps between tokens, of all requests.
+    pub gaps: Gaps,
+    /// Seconds of the samples.
+    pub sample_time: Vec<f64>,
+    /// By sample and worker: running, waiting, queued prompt tokens, KV use.
+    pub samples: Vec<[f32; 4]>,
+    /// By worker: seconds at work.
+    pub busy: Vec<f64>,
+    /// By worker: cached blocks given up.
+    pub evicted: Vec<u64>,
+    /// By worker: preemptions.
+    pub worker_preemptions: Vec<u64>,
+    /// Simulated seconds from the first arrival to the last end.
+    pub end: f64,
+    /// Selections made.
+    pub selections: u64,
+}
+
+impl Outcomes {
+    pub(super) fn new(requests: usize, workers: usize) -> Self {
+        Self {
+            status: vec![Status::Unfinished; requests],
+            arrival: vec![f64::NAN; requests],
+            first_token: vec![f64::NAN; requests],
+            finish: vec![f64::NAN; requests],
+            worker: vec![-1; requests],
+            reason: vec![0; requests],
+            predicted_tokens: vec![0; requests],
+            cached_tokens: vec![0; requests],
+            preemptions: vec![0; requests],
+            retries: vec![0; requests],
+            busy: vec![0.0; workers],
+            evicted: vec![0; workers],
+            worker_preemptions: vec![0; workers],
+            ..Self::default()
+        }
+    }
+}

@@ -25,3 +25,6 @@ pub use kv::{Change, KvPool};
 pub use outcome::{Gaps, Outcomes, Status};
 pub use run::{Incident, Options, Stopped, WorkerSettings, run};
 pub use workload::Workload;
+
+#[cfg(test)]
+mod tests;

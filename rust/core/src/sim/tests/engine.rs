@@ -1,0 +1,271 @@
+//! The scheduler, pass by pass.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn job(id: u32, prompt_tokens: u32, output_tokens: u32) -> Job {
+    Job {
+        id,
+        prompt_tokens,
+        output_tokens,
+    }
+}
+
+/// Runs a pass; returns what it brought.
+fn step(engine: &mut Engine, prompts: &Prompts) -> Vec<Output> {
+    let mut out = Vec::new();
+    if engine.begin_step(prompts).is_some() {
+        engine.validate().unwrap();
+        engine.end_step(prompts, &mut out);
+    }
+    engine.validate().unwrap();
+    out
+}
+
+fn drain(engine: &mut Engine, prompts: &Prompts) -> Vec<Output> {
+    let mut all = Vec::new();
+    for _ in 0..10_000 {
+        if engine.is_idle() {
+            return all;
+        }
+        all.extend(step(engine, prompts));
+    }
+    panic!("never idle: {:?}", engine.load());
+}
+
+fn cached(outputs: &[Output], id: u32) -> u32 {
+    let of = |output: &Output| match *output {
+        Output::Admitted {
+            id: at,
+            cached_tokens,
+        } if at == id => Some(cached_tokens),
+        _ => None,
+    };
+    outputs.iter().find_map(of).unwrap()
+}
+
+#[test]
+fn the_last_token_of_a_cached_prompt_is_computed_again() {
+    let mut prompts = Prompts::default();
+    let (a, b) = (prompts.add([1, 2]), prompts.add([1, 2]));
+    let mut engine = Engine::new(settings(64), a_second()).unwrap();
+    engine.enqueue(job(a, 32, 1));
+    drain(&mut engine, &prompts);
+    engine.enqueue(job(b, 32, 1));
+    assert_eq!(cached(&drain(&mut engine, &prompts), b), 16);
+}
+
+#[test]
+fn long_prompts_are_computed_in_chunks_beside_decodes() {
+    let mut prompts = Prompts::default();
+    let (a, b) = (prompts.add(1..=1), prompts.add(100..=131));
+    let mut engine = Engine::new(settings(64), a_second()).unwrap();
+    engine.enqueue(job(a, 16, 4));
+    assert_eq!(
+        step(&mut engine, &prompts).last(),
+        Some(&Output::FirstToken { id: a })
+    );
+    engine.enqueue(job(b, 512, 1));
+    // 255 of the budget are left beside a decode.
+    for _ in 0..2 {
+        assert!(step(&mut engine, &prompts).contains(&Output::Token { id: a }));
+        assert_eq!(engine.load().running, 2);
+    }
+    let last = step(&mut engine, &prompts);
+    assert!(last.contains(&Output::FirstToken { id: b }), "{last:?}");
+}
+
+#[test]
+fn a_block_is_found_when_it_is_scheduled_or_when_its_pass_ends() {
+    for (commit, expected) in [(Commit::Schedule, 16), (Commit::StepEnd, 0)] {
+        let mut prompts = Prompts::default();
+        let (a, b) = (prompts.add([1, 2]), prompts.add([1, 3]));
+        let settings = EngineSettings {
+            commit,
+            ..settings(64)
+        };
+        let mut engine = Engine::new(settings, a_second()).unwrap();
+        engine.enqueue(job(a, 32, 1));
+        engine.enqueue(job(b, 32, 1));
+        assert_eq!(
+            cached(&step(&mut engine, &prompts), b),
+            expected,
+            "{commit:?}"
+        );
+    }
+}
+
+#[test]
+fn tails_are_evicted_before_their_heads() {
+    let mut prompts = Prompts::default();
+    let (a, b) = (prompts.add(1..=4), prompts.add(10..=15));
+    let mut engine = Engine::new(settings(8), a_second()).unwrap();
+    engine.enqueue(job(a, 64, 1));
+    drain(&mut engine, &prompts);
+    engine.enqueue(job(b, 96, 1));
+    drain(&mut engine, &prompts);
+    let held: Vec<u64> = (1..=4)
+        .filter(|h| engine.pool().holds(SequenceHash(*h)))
+        .collect();
+    assert_eq!(held, [1, 2]);
+    assert_eq!(engine.pool().evicted(), 2);
+}
+
+#[test]
+fn the_last_admitted_gives_way_and_begins_again() {
+    let mut prompts = Prompts::default();
+    let (a, b) = (prompts.add(1..=2), prompts.add(11..=12));
+    let settings = EngineSettings {
+        scheduler_reserve_full_isl: false,
+        ..settings(5)
+    };
+    let mut engine = Engine::new(settings, a_second()).unwrap();
+    // Two blocks each; the fifth goes to the first, whose next token needs a third one.
+    engine.enqueue(job(a, 32, 20));
+    engine.enqueue(job(b, 32, 20));
+    let all = drain(&mut engine, &prompts);
+    let preempted = |id| {
+        all.iter().any(
+            |output| matches!(output, Output::Finished { id: at, preemptions: 1.. } if *at == id),
+        )
+    };
+    assert!(!preempted(a) && preempted(b), "{all:?}");
+    for id in [a, b] {
+        let tokens = all.iter().filter(
+            |o| matches!(o, Output::FirstToken { id: at } | Output::Token { id: at } if *at == id),
+        );
+        assert_eq!(tokens.count(), 20);
+    }
+}
+
+#[test]
+fn nothing_behind_a_request_that_does_not_fit_is_tried() {
+    let mut prompts = Prompts::default();
+    let ids: Vec<u32> = (0..3).map(|i| prompts.add(i * 100..i * 100 + 6)).collect();
+    let mut engine = Engine::new(settings(8), a_second()).unwrap();
+    engine.enqueue(job(ids[0], 96, 10));
+    engine.enqueue(job(ids[1], 96, 1));
+    engine.enqueue(job(ids[2], 16, 1));
+    step(&mut engine, &prompts);
+    assert_eq!((engine.load().running, engine.load().waiting), (1, 2));
+    drain(&mut engine, &prompts);
+}
+
+#[test]
+fn equal_blocks_computed_side_by_side_are_two_copies() {
+    let mut prompts = Prompts::default();
+    let (a, b, c) = (prompts.add([1]), prompts.add([1]), prompts.add(20..=22));
+    let settings = EngineSettings {
+        commit: Commit::StepEnd,
+        ..settings(4)
+    };
+    let mut engine = Engine::new(settings, a_second()).unwrap();
+    engine.enqueue(job(a, 16, 1));
+    engine.enqueue(job(b, 16, 1));
+    drain(&mut engine, &prompts);
+    let stored = |engine: &mut Engine| engine.pool_mut().changes().collect::<Vec<_>>();
+    assert_eq!(
+        stored(&mut engine).len(),
+        1,
+        "the second copy tells nothing new"
+    );
+    // Three blocks: two unused ones, and one copy.
+    engine.enqueue(job(c, 48, 1));
+    drain(&mut engine, &prompts);
+    assert!(engine.pool().holds(SequenceHash(1)));
+}
+
+#[test]
+fn a_crash_loses_everything() {
+    let mut prompts = Prompts::default();
+    let (a, b) = (prompts.add(1..=6), prompts.add(11..=16));
+    let mut engine = Engine::new(settings(8), a_second()).unwrap();
+    engine.enqueue(job(a, 96, 5));
+    engine.enqueue(job(b, 96, 5));
+    step(&mut engine, &prompts);
+    assert_eq!(engine.crash(), [a, b]);
+    assert!(engine.is_idle() && engine.pool().free() == 8 && !engine.pool().holds(SequenceHash(1)));
+    engine.validate().unwrap();
+}
+
+#[test]
+fn settings_outside_their_range_are_named() {
+    for (bad, name) in [
+        (
+            EngineSettings {
+                kv_blocks: 0,
+                ..settings(1)
+            },
+            "kv_blocks",
+        ),
+        (
+            EngineSettings {
+                block_size: 0,
+                ..settings(1)
+            },
+            "block_size",
+        ),
+        (
+            EngineSettings {
+                max_num_seqs: 0,
+                ..settings(1)
+            },
+            "max_num_seqs",
+        ),
+        (
+            EngineSettings {
+                watermark: 1.0,
+                ..settings(1)
+            },
+            "watermark",
+        ),
+    ] {
+        let error = Engine::new(bad, a_second()).unwrap_err().to_string();
+        assert!(error.starts_with(name), "{error}");
+    }
+}
+
+proptest! {
+    /// Whatever comes: every request gets all its tokens, blocks never exceed the cache, and the recount agrees.
+    #[test]
+    fn every_request_ends_once_with_all_its_tokens(
+        jobs in prop::collection::vec((1_u32..200, 1_u32..40, 0_u64..4, any::<bool>()), 1..24),
+        kv_blocks in 16_u32..64,
+        budget in 1_u64..300,
+        seqs in 1_usize..6,
+        full in any::<bool>(),
+        late in any::<bool>(),
+    ) {
+        let settings = EngineSettings {
+            max_num_batched_tokens: budget,
+            max_num_seqs: seqs,
+            scheduler_reserve_full_isl: full,
+            commit: if late { Commit::StepEnd } else { Commit::Schedule },
+            ..settings(kv_blocks)
+        };
+        let mut engine = Engine::new(settings, a_second()).unwrap();
+        let mut prompts = Prompts::default();
+        let mut outputs = Vec::new();
+        let mut expected = Vec::new();
+        for (prompt, output, family, pause) in jobs {
+            let blocks = u64::from(prompt / 16);
+            let id = prompts.add((0..blocks).map(|depth| family * 1_000 + depth));
+            expected.push(output);
+            engine.enqueue(job(id, prompt, output));
+            if pause {
+                outputs.extend(step(&mut engine, &prompts));
+            }
+        }
+        outputs.extend(drain(&mut engine, &prompts));
+        for (id, &tokens) in (0..).zip(&expected) {
+            let count = |wanted: fn(&Output) -> Option<u32>| outputs.iter().filter(|o| wanted(o) == Some(id)).count() as u32;
+            let first = count(|o| match o { Output::FirstToken { id } => Some(*id), _ => None });
+            let more = count(|o| match o { Output::Token { id } => Some(*id), _ => None });
+            let ends = count(|o| match o { Output::Finished { id, .. } => Some(*id), _ => None });
+            let starts = count(|o| match o { Output::Admitted { id, .. } => Some(*id), _ => None });
+            prop_assert_eq!((starts, first, more, ends), (1, 1, tokens - 1, 1));
+        }
+        prop_assert_eq!(engine.pool().free(), kv_blocks);
+    }
+}

@@ -1,0 +1,268 @@
+//! Whole runs with a gateway that goes round.
+
+use std::convert::Infallible;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Sends requests to one worker after another, and checks what it is told.
+#[derive(Debug, Default)]
+struct InTurn {
+    workers: u32,
+    next: u32,
+    down: Vec<u32>,
+    now: f64,
+    open: std::collections::BTreeMap<u64, u32>,
+    tickets: u64,
+    reports: u32,
+    stored: i64,
+}
+
+impl InTurn {
+    fn new(workers: u32) -> Self {
+        Self {
+            workers,
+            ..Self::default()
+        }
+    }
+
+    fn at(&mut self, now: f64) {
+        assert!(now >= self.now, "time goes back from {} to {now}", self.now);
+        self.now = now;
+    }
+}
+
+impl Gateway for InTurn {
+    type Error = Infallible;
+
+    fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Infallible> {
+        self.at(attempt.now);
+        let up = |worker: &u32| !self.down.contains(worker) && !attempt.tried.contains(worker);
+        let order = (0..self.workers).map(|i| (self.next + i) % self.workers);
+        let Some(worker) = { order }.find(up) else {
+            return Ok(None);
+        };
+        self.next = worker + 1;
+        self.tickets += 1;
+        self.open.insert(self.tickets, attempt.id);
+        Ok(Some(Placed {
+            worker,
+            ticket: self.tickets,
+            predicted_tokens: 0,
+            reason: 0,
+        }))
+    }
+
+    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Infallible> {
+        self.at(now);
+        assert!(self.open.contains_key(&placed.ticket));
+        Ok(())
+    }
+
+    fn tokens(&mut self, _placed: Placed, _n: u32, now: f64) -> Result<(), Infallible> {
+        self.at(now);
+        Ok(())
+    }
+
+    fn finished(&mut self, placed: Placed, _cached: u32, now: f64) -> Result<(), Infallible> {
+        self.at(now);
+        assert!(self.open.remove(&placed.ticket).is_some(), "ends once");
+        Ok(())
+    }
+
+    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Infallible> {
+        self.at(now);
+        assert!(self.open.remove(&placed.ticket).is_some(), "ends once");
+        Ok(())
+    }
+
+    fn report(
+        &mut self,
+        _worker: u32,
+        load: EngineLoad,
+        at: f64,
+        now: f64,
+    ) -> Result<(), Infallible> {
+        self.at(now);
+        assert!(at <= now && (0.0..=1.0).contains(&load.kv_usage));
+        self.reports += 1;
+        Ok(())
+    }
+
+    fn changed(&mut self, _worker: u32, changes: &[Change], now: f64) -> Result<(), Infallible> {
+        self.at(now);
+        for change in changes {
+            self.stored += match change {
+                Change::Stored { .. } => 1,
+                Change::Removed { .. } => -1,
+                Change::Cleared => 0,
+            };
+        }
+        Ok(())
+    }
+
+    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), Infallible> {
+        self.at(now);
+        self.down.retain(|down| *down != worker);
+        if !ready {
+            self.down.push(worker);
+        }
+        Ok(())
+    }
+}
+
+fn fleet(workers: usize, kv_blocks: u32) -> Vec<WorkerSettings> {
+    let worker = WorkerSettings {
+        engine: settings(kv_blocks),
+        timing: a_second(),
+        prefill_only: false,
+        slowdown: Vec::new(),
+    };
+    vec![worker; workers]
+}
+
+/// Requests `(arrival, prompt tokens, output tokens, family of the prompt)`.
+fn workload(rows: &[(f64, u32, u32, u64)]) -> Workload {
+    let mut w = Workload {
+        block_size: 16,
+        offsets: vec![0],
+        ..Workload::default()
+    };
+    for &(arrival, prompt, output, family) in rows {
+        w.arrival.push(arrival);
+        w.parent.push(-1);
+        w.think.push(0.0);
+        w.prompt_tokens.push(prompt);
+        w.output_tokens.push(output);
+        let blocks = 0..u64::from(prompt / 16);
+        w.hashes
+            .extend(blocks.map(|depth| SequenceHash(family * 10_000 + depth)));
+        w.offsets.push(w.hashes.len() as u64);
+    }
+    w
+}
+
+fn done(workload: &Workload, fleet: &[WorkerSettings], options: &Options) -> (Outcomes, InTurn) {
+    let mut gateway = InTurn::new(fleet.len() as u32);
+    let outcomes = run(workload, fleet, &mut gateway, options, |_| true).unwrap();
+    assert!(gateway.open.is_empty(), "{:?}", gateway.open);
+    (outcomes, gateway)
+}
+
+#[test]
+fn times_are_those_of_passes_and_delays() {
+    let w = workload(&[(0.0, 32, 3, 1)]);
+    let options = Options {
+        net_delay: 0.25,
+        ..Options::default()
+    };
+    let (out, gateway) = done(&w, &fleet(1, 64), &options);
+    assert_eq!(out.status, [Status::Finished]);
+    assert_eq!((out.first_token[0], out.finish[0]), (1.5, 3.5));
+    assert_eq!(out.gaps.mean(), Some(1.0));
+    let p50 = out.gaps.quantile(0.5).unwrap();
+    assert!((p50 - 1.0).abs() < 0.005, "{p50}");
+    assert!((out.busy[0] - 3.0).abs() < 1e-9 && gateway.reports >= 30 && gateway.stored == 2);
+}
+
+#[test]
+fn a_follower_arrives_when_its_parent_is_over_and_its_thought_too() {
+    let mut w = workload(&[(2.0, 32, 1, 1), (0.0, 32, 1, 1)]);
+    w.arrival[1] = f64::NAN;
+    w.parent[1] = 0;
+    w.think[1] = 10.0;
+    let options = Options {
+        net_delay: 0.0,
+        ..Options::default()
+    };
+    let (out, _) = done(&w, &fleet(1, 64), &options);
+    assert_eq!(out.arrival, [2.0, 13.0]);
+    assert_eq!(out.cached_tokens, [0, 16]);
+}
+
+#[test]
+fn a_crash_is_retried_elsewhere_and_the_worker_comes_back_empty() {
+    let w = workload(&[(0.0, 64, 20, 1), (0.0, 64, 20, 2), (60.0, 64, 1, 1)]);
+    let options = Options {
+        incidents: vec![(5.0, 0, Incident::Crash), (30.0, 0, Incident::Join)],
+        ..Options::default()
+    };
+    let (out, _) = done(&w, &fleet(2, 64), &options);
+    assert_eq!(out.status, [Status::Finished; 3]);
+    assert_eq!((out.retries[0], out.worker[0]), (1, 1));
+    let (out, _) = done(&w, &fleet(1, 64), &options);
+    assert_eq!(
+        out.status[..2],
+        [Status::Rejected; 2],
+        "tried there already"
+    );
+}
+
+#[test]
+fn what_fits_nowhere_is_told_apart() {
+    let w = workload(&[(0.0, 1_000, 1, 1), (0.0, 16, 1, 2)]);
+    let (out, _) = done(&w, &fleet(2, 16), &Options::default());
+    assert_eq!(out.status, [Status::TooLong, Status::Finished]);
+}
+
+#[test]
+fn columns_that_disagree_are_refused() {
+    let good = workload(&[(0.0, 16, 1, 1), (1.0, 16, 1, 1)]);
+    type Change = fn(&mut Workload);
+    let changes: [Change; 6] = [
+        |w| w.arrival[1] = f64::NAN,
+        |w| w.parent[0] = 1,
+        |w| w.prompt_tokens[0] = 0,
+        |w| w.offsets[1] = 9,
+        |w| w.think.truncate(1),
+        |w| w.block_size = 0,
+    ];
+    for change in changes {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let mut gateway = InTurn::new(1);
+        let stopped = run(
+            &bad,
+            &fleet(1, 64),
+            &mut gateway,
+            &Options::default(),
+            |_| true,
+        );
+        assert!(matches!(stopped, Err(Stopped::Invalid(_))));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Random fleets, workloads and incidents: every request ends once, and the same run is the same.
+    #[test]
+    fn every_request_ends_once_and_runs_repeat(
+        rows in prop::collection::vec((0.0_f64..40.0, 1_u32..200, 1_u32..20, 0_u64..5), 1..40),
+        workers in 1_usize..5,
+        kv_blocks in 16_u32..64,
+        incidents in prop::collection::vec((0.0_f64..60.0, 0_u32..5, 0_u8..3), 0..5),
+        lag in 0.0_f64..2.0,
+    ) {
+        let w = workload(&rows);
+        let what = |n: u8| [Incident::Crash, Incident::Join, Incident::Drain][usize::from(n)];
+        let incidents = incidents.into_iter().filter(|(_, at, _)| (*at as usize) < workers);
+        let options = Options {
+            event_lag: lag,
+            net_delay: lag / 10.0,
+            incidents: incidents.map(|(at, worker, n)| (at, worker, what(n))).collect(),
+            ..Options::default()
+        };
+        let (first, _) = done(&w, &fleet(workers, kv_blocks), &options);
+        let (second, _) = done(&w, &fleet(workers, kv_blocks), &options);
+        prop_assert!(first.status.iter().all(|status| *status != Status::Unfinished));
+        for i in 0..w.len() {
+            if first.status[i] == Status::Finished {
+                prop_assert!(first.arrival[i] <= first.first_token[i] && first.first_token[i] <= first.finish[i]);
+            }
+            prop_assert!(first.cached_tokens[i] < w.prompt_tokens[i]);
+        }
+        prop_assert_eq!(format!("{first:?}"), format!("{second:?}"));
+    }
+}

@@ -7,6 +7,7 @@
 //! | `engine` | its scheduler |
 //! | `workload` | requests, as columns |
 //! | `gateway` | what stands between requests and engines: the router under test |
+//! | `routed` | the router itself as that gateway |
 //! | `run` | the event loop |
 //! | `outcome` | what a run brought, as columns |
 
@@ -15,6 +16,7 @@ mod engine;
 mod gateway;
 mod kv;
 mod outcome;
+mod routed;
 mod run;
 mod workload;
 
@@ -23,6 +25,7 @@ pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Job, Outpu
 pub use gateway::{Attempt, Gateway, Placed};
 pub use kv::{Change, KvPool};
 pub use outcome::{Gaps, Outcomes, Status};
+pub use routed::Routed;
 pub use run::{Incident, Options, Stopped, WorkerSettings, run};
 pub use workload::Workload;
 

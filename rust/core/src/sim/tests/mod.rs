@@ -1,6 +1,7 @@
 //! Engines and runs: known cases, and random ones that are recounted.
 
 mod engine;
+mod routed;
 mod run;
 
 use super::*;

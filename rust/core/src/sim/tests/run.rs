@@ -112,7 +112,7 @@ impl Gateway for InTurn {
     }
 }
 
-fn fleet(workers: usize, kv_blocks: u32) -> Vec<WorkerSettings> {
+pub fn fleet(workers: usize, kv_blocks: u32) -> Vec<WorkerSettings> {
     let worker = WorkerSettings {
         engine: settings(kv_blocks),
         timing: a_second(),
@@ -123,7 +123,7 @@ fn fleet(workers: usize, kv_blocks: u32) -> Vec<WorkerSettings> {
 }
 
 /// Requests `(arrival, prompt tokens, output tokens, family of the prompt)`.
-fn workload(rows: &[(f64, u32, u32, u64)]) -> Workload {
+pub fn workload(rows: &[(f64, u32, u32, u64)]) -> Workload {
     let mut w = Workload {
         block_size: 16,
         offsets: vec![0],
@@ -209,8 +209,7 @@ fn what_fits_nowhere_is_told_apart() {
 #[test]
 fn columns_that_disagree_are_refused() {
     let good = workload(&[(0.0, 16, 1, 1), (1.0, 16, 1, 1)]);
-    type Change = fn(&mut Workload);
-    let changes: [Change; 6] = [
+    let changes: [fn(&mut Workload); 6] = [
         |w| w.arrival[1] = f64::NAN,
         |w| w.parent[0] = 1,
         |w| w.prompt_tokens[0] = 0,

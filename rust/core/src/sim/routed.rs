@@ -1,0 +1,211 @@
+//! The router itself as the gateway of a run.
+//!
+//! The selector is the one that a router made; it gets simulated milliseconds for the time, and the events and reports of
+//! simulated engines as it would get real ones.
+
+use crate::error::Error;
+use crate::events::{FeedState, Worth};
+use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+use crate::load::{BookingId, Known, Report};
+use crate::router::{Ending, Offer, Offers, PoolId, Request, Selector, Standing, Usage};
+use crate::tracker::Origin;
+
+use super::engine::EngineLoad;
+use super::gateway::{Attempt, Gateway, Placed};
+use super::kv::Change;
+use super::workload::Workload;
+
+/// A selector between a workload and its workers.
+#[derive(Debug)]
+pub struct Routed<'a> {
+    selector: &'a mut Selector,
+    workload: &'a Workload,
+    offers: Offers,
+    ids: Vec<WorkerId>,
+    /// What hashing policies hash, by request.
+    keys: &'a [Option<Box<[u8]>>],
+    number: u64,
+}
+
+fn millis(seconds: f64) -> Millis {
+    #[expect(clippy::cast_sign_loss, reason = "simulated time begins at 0")]
+    Millis((seconds * 1e3) as u64)
+}
+
+fn ticket(booking: BookingId) -> u64 {
+    u64::from(booking.generation) << 32 | u64::from(booking.entry)
+}
+
+fn booking(placed: Placed) -> BookingId {
+    BookingId {
+        entry: placed.ticket as u32,
+        generation: (placed.ticket >> 32) as u32,
+    }
+}
+
+impl<'a> Routed<'a> {
+    /// `names` are the registered workers in the order of the fleet; `keys` are by request, and none are missing ones.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for a name that is not registered.
+    pub fn new(
+        selector: &'a mut Selector,
+        workload: &'a Workload,
+        names: &[&str],
+        keys: &'a [Option<Box<[u8]>>],
+    ) -> Result<Self, Error> {
+        let find = |name: &&str| {
+            selector.find(name).ok_or_else(|| Error::InvalidSetting {
+                name: "workers",
+                expected: "registered with the router",
+                got: format!("{name:?}"),
+            })
+        };
+        let ids = names.iter().map(find).collect::<Result<_, _>>()?;
+        let offers = names.iter().map(|name| Offer::new(*name)).collect();
+        Ok(Self {
+            selector,
+            workload,
+            offers: Offers::versioned(offers, 0),
+            ids,
+            keys,
+            number: 0,
+        })
+    }
+}
+
+impl Gateway for Routed<'_> {
+    type Error = Error;
+
+    fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Error> {
+        let key = self.keys.get(attempt.id as usize).and_then(Option::as_ref);
+        self.number += 1;
+        let request = Request {
+            pool: PoolId(0),
+            blocks: Some((self.workload.prompt(attempt.id), Origin::Tokens)),
+            prompt_tokens: u64::from(self.workload.prompt_tokens[attempt.id as usize]),
+            key: key.map(AsRef::as_ref),
+            key_is_session: key.is_some(),
+            attempt: attempt.attempt,
+            number: self.number,
+            now: millis(attempt.now),
+            ..Request::default()
+        };
+        self.offers.reset();
+        for &worker in attempt.tried {
+            self.offers
+                .set_standing(worker as usize, Standing::Excluded);
+        }
+        let pick = match self.selector.select(&mut self.offers, &request, false) {
+            Err(Error::NoCandidate | Error::Refused(_)) => return Ok(None),
+            outcome => outcome?,
+        };
+        Ok(pick.booking.map(|booking| Placed {
+            worker: pick.offer as u32,
+            ticket: ticket(booking),
+            predicted_tokens: pick.matched_tokens as u32,
+            reason: pick.reason as u8,
+        }))
+    }
+
+    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
+        self.selector.first_token(booking(placed), millis(now));
+        Ok(())
+    }
+
+    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), Error> {
+        self.selector
+            .tokens(booking(placed), u64::from(n), millis(now));
+        Ok(())
+    }
+
+    fn finished(&mut self, placed: Placed, cached_tokens: u32, now: f64) -> Result<(), Error> {
+        let usage = Usage {
+            cached_tokens: Some(u64::from(cached_tokens)),
+            ..Usage::default()
+        };
+        self.selector
+            .close(booking(placed), Ending::Completed, usage, millis(now));
+        Ok(())
+    }
+
+    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
+        self.selector.close(
+            booking(placed),
+            Ending::Failed,
+            Usage::default(),
+            millis(now),
+        );
+        Ok(())
+    }
+
+    fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), Error> {
+        let report = Report {
+            running: Known::from(Some(f64::from(load.running))),
+            waiting: Known::from(Some(f64::from(load.waiting))),
+            queued_tokens: Known::from(Some(load.queued_tokens as f64)),
+            kv_usage: Known::from(Some(load.kv_usage)),
+            at: millis(at),
+            ..Report::NONE
+        };
+        let name = [std::sync::Arc::clone(&self.offers[worker as usize].name)];
+        self.selector.set_report(&name, &report, millis(now))?;
+        Ok(())
+    }
+
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Error> {
+        let id = self.ids[worker as usize];
+        if self.selector.fed(id).is_none() {
+            let worth = Worth::Believed {
+                state: FeedState::Live,
+                engine_block_size: Some(self.workload.block_size),
+            };
+            self.selector.set_worth(id, worth);
+        }
+        let mut chain: Vec<SequenceHash> = Vec::new();
+        let mut before = None;
+        for change in changes {
+            if let Change::Stored { hash, parent } = *change {
+                if chain.is_empty() || parent != chain.last().copied() {
+                    self.announce(id, before, &mut chain, now);
+                    before = parent;
+                }
+                chain.push(hash);
+                continue;
+            }
+            self.announce(id, before, &mut chain, now);
+            match *change {
+                Change::Removed { hash } => {
+                    self.selector.withdraw(id, &[hash], Medium::Gpu);
+                }
+                _ => {
+                    self.selector.withdraw_all(id);
+                }
+            }
+        }
+        self.announce(id, before, &mut chain, now);
+        Ok(())
+    }
+
+    fn set_ready(&mut self, worker: u32, ready: bool, _now: f64) -> Result<(), Error> {
+        let name = std::sync::Arc::clone(&self.offers[worker as usize].name);
+        self.selector.set_ready(&name, ready);
+        Ok(())
+    }
+}
+
+impl Routed<'_> {
+    fn announce(
+        &mut self,
+        id: WorkerId,
+        parent: Option<SequenceHash>,
+        chain: &mut Vec<SequenceHash>,
+        now: f64,
+    ) {
+        if !chain.is_empty() {
+            self.selector
+                .announce(id, parent, chain, Medium::Gpu, millis(now));
+            chain.clear();
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The real selector in simulated time.
+
+use super::run::{fleet, workload};
+use super::*;
+use crate::ids::Millis;
+use crate::policy::{
+    CacheAware, Credits, KvAware, Margin, RoundRobin, Rule, Scoring, SpillGate, Threshold,
+};
+use crate::router::{Placements, PoolSettings, Profile, Selector, Settings};
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+const GATE: SpillGate = SpillGate {
+    load_factor: 1.25,
+    margin: Margin::Auto,
+};
+
+fn selector(rule: Box<dyn Rule>) -> Selector {
+    let settings = Settings {
+        registered: true,
+        seed: 3,
+        ..Settings::default()
+    };
+    let pool = PoolSettings::new(rule, 16, Placements::default());
+    let mut selector = Selector::new(settings, pool);
+    for name in NAMES {
+        selector.add_worker(name, Profile::default(), Millis(0));
+    }
+    selector
+}
+
+fn cache_aware() -> Box<dyn Rule> {
+    Box::new(CacheAware {
+        cache_threshold: Threshold::new(0.3),
+        min_matched_tokens: None,
+        holder_slack: 0,
+        overlap_decay: 0.0,
+        temperature: 0.0,
+        kv_spread: 1.0,
+        kv_ceiling: 1.0,
+        gate: GATE,
+    })
+}
+
+fn kv_aware() -> Box<dyn Rule> {
+    Box::new(KvAware {
+        scoring: Scoring::Prefix,
+        credits: Credits::DEFAULT,
+        gate: GATE,
+        router_temperature: 0.0,
+        speculative_ttl_ms: Some(2_000),
+    })
+}
+
+/// Prompts of forty-one families in turn, two seconds apart: going round meets another worker each time.
+fn families() -> Workload {
+    let rows: Vec<_> = (0..200_u32)
+        .map(|i| (f64::from(i) * 2.0, 128, 4, u64::from(i % 41)))
+        .collect();
+    workload(&rows)
+}
+
+fn outcomes(rule: Box<dyn Rule>, options: &Options) -> (Outcomes, Selector) {
+    let w = families();
+    let mut selector = selector(rule);
+    let mut gateway = Routed::new(&mut selector, &w, &NAMES, &[]).unwrap();
+    let outcomes = run(&w, &fleet(NAMES.len(), 128), &mut gateway, options, |_| {
+        true
+    })
+    .unwrap();
+    selector.validate().unwrap();
+    (outcomes, selector)
+}
+
+fn cached(outcomes: &Outcomes) -> u32 {
+    outcomes.cached_tokens.iter().sum()
+}
+
+#[test]
+fn the_real_policies_route_and_leave_nothing_behind() {
+    for rule in [cache_aware(), kv_aware()] {
+        let (aware, selector) = outcomes(rule, &Options::default());
+        let (round, _) = outcomes(Box::new(RoundRobin::new(false)), &Options::default());
+        assert!(
+            cached(&aware) > 3 * cached(&round) / 2,
+            "{} of {}",
+            cached(&aware),
+            cached(&round)
+        );
+        for (_, id) in selector.workers() {
+            assert_eq!(selector.book().inflight(id), 0);
+        }
+    }
+}
+
+#[test]
+fn with_events_at_once_what_is_predicted_is_what_is_cached() {
+    let instant = Options {
+        event_lag: 0.0,
+        net_delay: 0.0,
+        ..Options::default()
+    };
+    let (out, _) = outcomes(kv_aware(), &instant);
+    assert_eq!(out.predicted_tokens, out.cached_tokens);
+    assert!(cached(&out) > 0);
+}
+
+#[test]
+fn a_worker_nobody_registered_is_named() {
+    let w = families();
+    let mut selector = selector(cache_aware());
+    let error = Routed::new(&mut selector, &w, &["z"], &[]).unwrap_err();
+    assert!(error.to_string().contains("\"z\""), "{error}");
+}

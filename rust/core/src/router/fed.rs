@@ -19,6 +19,14 @@ pub struct Fed {
     pub engine_block_size: Option<u32>,
 }
 
+impl Fed {
+    /// Blocks of the router's in a block of the engine's: only whole blocks of the engine can be used again.
+    pub(super) fn own_blocks(self, block_size: u32) -> u32 {
+        let size = self.engine_block_size.unwrap_or(block_size);
+        (size / block_size).max(1)
+    }
+}
+
 impl Member {
     /// The pool its events speak of.
     pub fn home(&self) -> PoolId {

@@ -5,6 +5,7 @@ use crate::ids::{Millis, WorkerId};
 use crate::load::{LoadBook, Report};
 use crate::policy::{Candidate, Names, View};
 
+use super::fed::Fed;
 use super::fleet::{Profile, Standing};
 use super::offers::{Offer, Offers};
 use super::pool::Pool;
@@ -49,6 +50,7 @@ pub(super) fn view<'a>(
 
 /// What blocks of a prompt are worth. Engines recompute at least the last token, so a fully cached prompt is worth one
 /// block less.
+#[derive(Clone, Copy)]
 pub(super) struct Usable {
     blocks: u64,
     block_size: u64,
@@ -63,8 +65,20 @@ impl Usable {
         }
     }
 
-    pub fn tokens(&self, blocks: u32) -> u64 {
-        u64::from(blocks).min(self.blocks) * self.block_size
+    /// The same on a worker whose engine may have larger blocks: it computes the whole one of the last token.
+    pub fn on(self, fed: Fed) -> Self {
+        let per_block = u64::from(fed.own_blocks(self.block_size as u32));
+        let blocks = self.blocks - self.blocks % per_block;
+        Self { blocks, ..self }
+    }
+
+    pub fn blocks(&self, held: u32) -> u32 {
+        // Fits: at most `held`.
+        u64::from(held).min(self.blocks) as u32
+    }
+
+    pub fn tokens(&self, held: u32) -> u64 {
+        u64::from(self.blocks(held)) * self.block_size
     }
 }
 

@@ -5,6 +5,7 @@ use crate::policy::{Candidate, Media};
 use crate::tracker::store::Store;
 
 use super::fed::Fed;
+use super::gather::Usable;
 use super::pool::Pool;
 use super::request::{PoolId, Request};
 use super::selector::Selector;
@@ -32,12 +33,26 @@ impl Selector {
             let media = media_of(index, pool, row.slot, fed);
             let (blocks, size) = (hashes.len() as u32, pool.block_size);
             row.overlap = media.reached();
-            row.matched_tokens = credits.matched(&media, blocks, size, request.prompt_tokens);
+            let usable = Usable::new(request.prompt_tokens, size).on(fed);
+            let reused = Media {
+                gpu: usable.blocks(media.gpu),
+                ..media
+            };
+            row.matched_tokens = credits.matched(&reused, blocks, size, request.prompt_tokens);
             if media.reached() > media.gpu {
                 elsewhere.push((row.slot, media));
             }
         });
         elsewhere
+    }
+
+    /// What the blocks of a prompt are worth on the worker in `slot`.
+    pub(super) fn usable(&self, request: &Request<'_>, slot: u32) -> Usable {
+        let pool = &self.pools[request.pool.0 as usize];
+        let usable = Usable::new(request.prompt_tokens, pool.block_size);
+        let member = self.fleet.at(slot);
+        let fed = member.and_then(|m| m.fed.filter(|_| m.profile.home() == request.pool));
+        fed.map_or(usable, |fed| usable.on(fed))
     }
 
     /// How the blocks of a row are known, and where they lie.
@@ -71,11 +86,8 @@ fn media_of(index: &Store, pool: &Pool, slot: u32, fed: Fed) -> Media {
         FeedState::Suspect => pool.overlaps.confirmed_media(index, slot),
         _ => pool.overlaps.media(index, slot),
     };
-    // Only whole blocks of the engine can be used again.
-    let per_block = fed
-        .engine_block_size
-        .map_or(1, |size| size / pool.block_size);
-    let whole = |blocks: u32| blocks - blocks % per_block.max(1);
+    let per_block = fed.own_blocks(pool.block_size);
+    let whole = |blocks: u32| blocks - blocks % per_block;
     let gpu = whole(reach.gpu);
     let segment = |(start, end): (u32, u32)| {
         if start <= gpu && whole(end) > gpu {

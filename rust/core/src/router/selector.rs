@@ -144,7 +144,7 @@ impl Selector {
         }
         let row = self.rows[choice.row];
         let pool = &self.pools[request.pool.0 as usize];
-        let usable = Usable::new(request.prompt_tokens, pool.block_size);
+        let usable = self.usable(request, row.slot);
         let pick = Pick {
             offer: row.offer as usize,
             wanted: request.wanted,

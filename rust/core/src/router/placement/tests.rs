@@ -256,6 +256,27 @@ fn only_whole_engine_blocks_count() {
 }
 
 #[test]
+fn the_engine_block_of_the_last_token_is_computed_again() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 8);
+    fleet
+        .selector
+        .set_worth(fleet.ids[0], believed(FeedState::Live, 64));
+    fleet.announce(0, &path, 0, Medium::Gpu, 0);
+    for (prompt_tokens, matched) in [(128, 64), (129, 128), (130, 128)] {
+        let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
+        let request = Request {
+            blocks: Some((&path, Origin::Tokens)),
+            prompt_tokens,
+            now: Millis(1),
+            ..Request::default()
+        };
+        let pick = fleet.selector.select(&mut offers, &request, true).unwrap();
+        assert_eq!(pick.matched_tokens, matched, "of {prompt_tokens}");
+    }
+}
+
+#[test]
 fn blocks_in_other_media_count_by_their_credit() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 12);

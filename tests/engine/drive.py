@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tests.engine.traffic import Transcript, waves
 
@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
     from tests.engine.engine import Completion, Engine
     from tests.engine.traffic import Planned, Prompt
+
+
+class Send(Protocol):
+    """Sends a prompt to the engine that its number says."""
+
+    def __call__(self, engines: Sequence[Engine], prompt: Prompt, max_tokens: int = 1) -> Completion: ...
 
 
 def send_prompt(engines: Sequence[Engine], prompt: Prompt, max_tokens: int = 1) -> Completion:
@@ -25,7 +31,12 @@ def send_prompt(engines: Sequence[Engine], prompt: Prompt, max_tokens: int = 1) 
 
 
 def run_traffic(
-    engines: Sequence[Engine], plan: Iterable[Planned], transcript: Transcript, *, width: int = 4
+    engines: Sequence[Engine],
+    plan: Iterable[Planned],
+    transcript: Transcript,
+    *,
+    width: int = 4,
+    send: Send = send_prompt,
 ) -> list[Completion]:
     """Send a plan, or a part of one, with up to `width` requests in flight; a wave is answered before the next begins.
 
@@ -34,6 +45,7 @@ def run_traffic(
         plan: The requests in their order.
         transcript: Takes the answers; give it again with the next part of the same plan.
         width: Requests in flight over all engines.
+        send: How to send one; by default past every router.
 
     Returns:
         The answers in the order of the plan.
@@ -41,7 +53,7 @@ def run_traffic(
     answers: list[Completion] = []
     with ThreadPoolExecutor(width) as pool:
         for wave in waves(plan, width):
-            sent = [pool.submit(send_prompt, engines, transcript.prompt(each), each.max_tokens) for each in wave]
+            sent = [pool.submit(send, engines, transcript.prompt(each), each.max_tokens) for each in wave]
             for planned, future in zip(wave, sent, strict=True):
                 answer = future.result()
                 transcript.record(planned, answer.output)

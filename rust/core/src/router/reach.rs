@@ -5,6 +5,7 @@ use crate::policy::{Candidate, Media};
 use crate::tracker::store::Store;
 
 use super::fed::Fed;
+use super::fleet::Fleet;
 use super::gather::Usable;
 use super::pool::Pool;
 use super::request::{PoolId, Request};
@@ -46,15 +47,6 @@ impl Selector {
         elsewhere
     }
 
-    /// What the blocks of a prompt are worth on the worker in `slot`.
-    pub(super) fn usable(&self, request: &Request<'_>, slot: u32) -> Usable {
-        let pool = &self.pools[request.pool.0 as usize];
-        let usable = Usable::new(request.prompt_tokens, pool.block_size);
-        let member = self.fleet.at(slot);
-        let fed = member.and_then(|m| m.fed.filter(|_| m.profile.home() == request.pool));
-        fed.map_or(usable, |fed| usable.on(fed))
-    }
-
     /// How the blocks of a row are known, and where they lie.
     pub(super) fn held(
         &self,
@@ -79,6 +71,14 @@ impl Selector {
         held.speculative = media.gpu - held.confirmed[0];
         held
     }
+}
+
+/// What the blocks of a prompt are worth on the worker in `slot`.
+pub(super) fn usable(fleet: &Fleet, block_size: u32, request: &Request<'_>, slot: u32) -> Usable {
+    let usable = Usable::new(request.prompt_tokens, block_size);
+    let member = fleet.at(slot);
+    let fed = member.and_then(|m| m.fed.filter(|_| m.profile.home() == request.pool));
+    fed.map_or(usable, |fed| usable.on(fed))
 }
 
 fn media_of(index: &Store, pool: &Pool, slot: u32, fed: Fed) -> Media {

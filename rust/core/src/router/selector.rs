@@ -9,10 +9,11 @@ use crate::policy::{Candidate, Choice, Reason, Rng};
 
 use super::budget::Budget;
 use super::fleet::{Fleet, Profile};
-use super::gather::{OfferNames, Usable, view};
+use super::gather::{OfferNames, view};
 use super::ledger::{Ending, Ledger, Record, ShadowPick, Usage};
 use super::offers::{Offer, Offers};
 use super::pool::Pool;
+use super::reach::usable;
 use super::request::{Pick, PoolId, Request, Wanted};
 use super::rows::Rows;
 use super::settings::{PoolSettings, Settings};
@@ -144,7 +145,7 @@ impl Selector {
         }
         let row = self.rows[choice.row];
         let pool = &self.pools[request.pool.0 as usize];
-        let usable = self.usable(request, row.slot);
+        let usable = usable(&self.fleet, pool.block_size, request, row.slot);
         let pick = Pick {
             offer: row.offer as usize,
             wanted: request.wanted,
@@ -248,6 +249,7 @@ impl Selector {
     ) -> Box<[ShadowPick]> {
         let names = OfferNames(offers);
         let (rows, book, settings) = (&self.rows, &self.book, &self.settings);
+        let fleet = &self.fleet;
         let pool = &mut self.pools[request.pool.0 as usize];
         let view = view(rows, book, pool, settings, &names, request);
         pool.rule_mut(request.wanted)
@@ -261,7 +263,7 @@ impl Selector {
                 .and_then(|pinned| choose_pinned(rows, pinned, &mut shadow.rng))
                 .unwrap_or_else(|| shadow.rule.choose(&view, &mut shadow.rng));
             let row = &rows[choice.row];
-            let usable = Usable::new(request.prompt_tokens, view.block_size);
+            let usable = usable(fleet, view.block_size, request, row.slot);
             let matched = usable.tokens(row.overlap);
             if !choice.refused {
                 shadow.rule.settle(&view, choice, booking);

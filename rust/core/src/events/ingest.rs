@@ -32,6 +32,8 @@ const MAX_ADAPTERS: usize = 1024;
 const MAX_ADAPTER_BYTES: usize = 512;
 /// Removed blocks that are collected before the holdings hear of them.
 const MAX_GONE: usize = 64;
+/// Events whose parents are fetched before the first of them is applied.
+const MAX_PREFETCHED: usize = 64;
 
 /// What an ingester is told once.
 #[derive(Debug, Clone, Copy)]
@@ -176,6 +178,7 @@ impl Ingest {
         self.stats
             .drop(DropReason::MalformedEvent, u64::from(malformed));
         self.expire(now);
+        self.prefetch(batch);
         let mut applied = 0;
         for event in &batch.events {
             applied += match event {
@@ -190,6 +193,19 @@ impl Ingest {
         }
         self.gone.flush(to);
         applied
+    }
+
+    /// Fetches what the stores of a message follow, which one small store after the other would wait for.
+    fn prefetch(&self, batch: &Batch) {
+        for event in batch.events.iter().take(MAX_PREFETCHED) {
+            if let Event::Store(store) = event
+                && let Some(parent) = &store.parent
+            {
+                for space in self.spaces.iter().filter(|s| s.group == store.group) {
+                    space.prefetch(std::slice::from_ref(parent));
+                }
+            }
+        }
     }
 
     /// Drops the orphans that have waited too long. [`Self::apply`] does so too.

@@ -53,6 +53,29 @@ const STORED: [Field; 12] = [
 /// The same of a removal.
 const REMOVED: [Field; 4] = [Field::Names, Field::Medium, Field::Group, Field::Locality];
 
+/// Keys of a store in the map form in vLLM's order, each as text of msgpack.
+const STORED_KEYS: [(&[u8], Field); 11] = [
+    (b"\xa4type", Field::Other),
+    (b"\xacblock_hashes", Field::Names),
+    (b"\xb1parent_block_hash", Field::Parent),
+    (b"\xa9token_ids", Field::Tokens),
+    (b"\xaablock_size", Field::BlockSize),
+    (b"\xa7lora_id", Field::LoraId),
+    (b"\xa6medium", Field::Medium),
+    (b"\xa9lora_name", Field::LoraName),
+    (b"\xaaextra_keys", Field::ExtraKeys),
+    (b"\xa9group_idx", Field::Group),
+    (b"\xb2kv_cache_spec_kind", Field::Attention),
+];
+
+/// The same of a removal.
+const REMOVED_KEYS: [(&[u8], Field); 4] = [
+    (b"\xa4type", Field::Other),
+    (b"\xacblock_hashes", Field::Names),
+    (b"\xa6medium", Field::Medium),
+    (b"\xa9group_idx", Field::Group),
+];
+
 impl Kind {
     /// The type called `tag`.
     pub(super) fn named(tag: &[u8]) -> Option<Self> {
@@ -77,8 +100,20 @@ impl Kind {
         Err(Bad)
     }
 
-    /// The field of a map's next key, which is consumed.
-    pub(super) fn field_named(self, cursor: &mut Cursor<'_>) -> Read<Field> {
+    /// The field of a map's next key, which is consumed. Most senders put the fields where vLLM puts them, and then the key
+    /// at position `at` is found by one comparison.
+    pub(super) fn field_named(self, cursor: &mut Cursor<'_>, at: usize) -> Read<Field> {
+        let usual: &[(&[u8], Field)] = match self {
+            Self::Stored => &STORED_KEYS,
+            Self::Removed => &REMOVED_KEYS,
+            Self::Cleared => &[],
+        };
+        if let Some((key, field)) = usual.get(at)
+            && let Some(rest) = cursor.rest().strip_prefix(*key)
+        {
+            cursor.go_to(rest);
+            return Ok(*field);
+        }
         let key = key(cursor)?;
         Ok(match (self, key) {
             (Self::Cleared, _) => Field::Other,

@@ -9,12 +9,14 @@
 //! | `gateway` | what stands between requests and engines: the router under test |
 //! | `routed` | the router itself as that gateway |
 //! | `run` | the event loop |
+//! | `options` | workers, delays, incidents |
 //! | `outcome` | what a run brought, as columns |
 
 mod cost;
 mod engine;
 mod gateway;
 mod kv;
+mod options;
 mod outcome;
 mod routed;
 mod run;
@@ -24,9 +26,10 @@ pub use cost::{Pass, Polynomial, Roofline, Table, Timing};
 pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Job, Output};
 pub use gateway::{Attempt, Gateway, Placed};
 pub use kv::{Change, KvPool};
+pub use options::{Incident, Options, WorkerSettings};
 pub use outcome::{Gaps, Outcomes, Status};
 pub use routed::Routed;
-pub use run::{Incident, Options, Stopped, WorkerSettings, run};
+pub use run::{Stopped, run};
 pub use workload::Workload;
 
 #[cfg(test)]

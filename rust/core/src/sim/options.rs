@@ -1,0 +1,122 @@
+//! What a run is made of beside its requests: workers, delays, incidents.
+
+use crate::error::{Error, Result};
+
+use super::cost::Timing;
+use super::engine::EngineSettings;
+
+/// One worker of the fleet.
+#[derive(Debug, Clone)]
+pub struct WorkerSettings {
+    /// The engine.
+    pub engine: EngineSettings,
+    /// How long its passes take.
+    pub timing: Timing,
+    /// Whether it only computes prompts: a request is over with its first token.
+    pub prefill_only: bool,
+    /// By how much its passes take longer from some second on: `(seconds, factor)`, ascending.
+    pub slowdown: Vec<(f64, f64)>,
+}
+
+/// What happens to a worker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Incident {
+    /// It loses its memory and what it works on, and answers nobody.
+    Crash,
+    /// It is back, with an empty cache.
+    Join,
+    /// It takes no more requests and finishes what it has.
+    Drain,
+}
+
+/// What the gateway sees when, and for how long it all goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Seconds from the end of a pass to the arrival of its KV events.
+    pub event_lag: f64,
+    /// Seconds between load reports.
+    pub scrape_interval: f64,
+    /// Seconds from a scrape to its arrival.
+    pub report_lag: f64,
+    /// Seconds that requests take to a worker, and answers back.
+    pub net_delay: f64,
+    /// Seconds from a crash to the gateway knowing of it.
+    pub detection_delay: f64,
+    /// How often a failed request is tried again.
+    pub retries: u32,
+    /// Tokens per message about progress.
+    pub tokens_per_message: u32,
+    /// Seconds between samples of the workers' load.
+    pub sample_interval: f64,
+    /// Seconds after which the run ends, whatever is left.
+    pub until: f64,
+    /// What happens to workers: `(seconds, worker, what)`.
+    pub incidents: Vec<(f64, u32, Incident)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            event_lag: 0.005,
+            scrape_interval: 0.1,
+            report_lag: 0.0,
+            net_delay: 0.001,
+            detection_delay: 1.0,
+            retries: 1,
+            tokens_per_message: 16,
+            sample_interval: 1.0,
+            until: f64::INFINITY,
+            incidents: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn check(&self, workers: usize) -> Result<()> {
+        let bad = |name: &'static str, expected: &'static str, got: String| {
+            Err(Error::InvalidSetting {
+                name,
+                expected,
+                got,
+            })
+        };
+        for (name, value) in [
+            ("event_lag", self.event_lag),
+            ("report_lag", self.report_lag),
+            ("net_delay", self.net_delay),
+            ("detection_delay", self.detection_delay),
+        ] {
+            if !(value.is_finite() && value >= 0.0) {
+                return bad(
+                    name,
+                    "a finite number of seconds, 0 or more",
+                    value.to_string(),
+                );
+            }
+        }
+        for (name, value) in [
+            ("scrape_interval", self.scrape_interval),
+            ("sample_interval", self.sample_interval),
+            ("until", self.until),
+        ] {
+            if value.is_nan() || value <= 0.0 {
+                return bad(name, "more than 0 seconds", value.to_string());
+            }
+        }
+        if self.tokens_per_message == 0 {
+            return bad("tokens_per_message", "at least 1", "0".into());
+        }
+        match self
+            .incidents
+            .iter()
+            .find(|(at, worker, _)| !(at.is_finite() && *at >= 0.0) || *worker as usize >= workers)
+        {
+            Some(incident) => bad(
+                "incidents",
+                "times of 0 or more and workers of the fleet",
+                format!("{incident:?}"),
+            ),
+            None => Ok(()),
+        }
+    }
+}

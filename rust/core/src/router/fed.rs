@@ -32,6 +32,11 @@ impl Member {
     pub fn home(&self) -> PoolId {
         self.profile.home()
     }
+
+    /// What its events are worth in `pool`, `None` if they do not speak of it or there are none.
+    pub fn fed_in(&self, pool: PoolId) -> Option<Fed> {
+        self.fed.filter(|_| self.home() == pool)
+    }
 }
 
 impl Profile {

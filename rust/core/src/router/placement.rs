@@ -51,7 +51,7 @@ impl Selector {
     /// Whether events tell what the worker holds in a pool.
     pub(super) fn is_fed(&self, worker: WorkerId, pool: super::PoolId) -> bool {
         let member = self.fleet.member(worker);
-        member.is_some_and(|member| member.fed.is_some() && member.profile.home() == pool)
+        member.is_some_and(|member| member.fed_in(pool).is_some())
     }
 
     fn expect(

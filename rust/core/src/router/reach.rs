@@ -20,10 +20,7 @@ impl Selector {
             return Vec::new();
         };
         let fleet = &self.fleet;
-        let fed = |row: &Candidate| {
-            let member = fleet.at(row.slot)?;
-            member.fed.filter(|_| member.profile.home() == request.pool)
-        };
+        let fed = |row: &Candidate| fleet.at(row.slot)?.fed_in(request.pool);
         if !self.rows.holders().any(|row| fed(row).is_some()) {
             return Vec::new();
         }
@@ -62,8 +59,9 @@ impl Selector {
         let on_device = Media::on_device(row.overlap);
         let media = media.unwrap_or(&on_device);
         let member = self.fleet.at(row.slot);
-        let fed = member.is_some_and(|m| m.fed.is_some() && m.profile.home() == id);
-        if fed && let Some(index) = &pool.index {
+        if member.is_some_and(|member| member.fed_in(id).is_some())
+            && let Some(index) = &pool.index
+        {
             let gpu = pool.overlaps.confirmed(index, row.slot).min(media.gpu);
             let length = |(start, end): (u32, u32)| end - start;
             held.confirmed = [gpu, length(media.cpu), length(media.disk)];
@@ -76,8 +74,9 @@ impl Selector {
 /// What the blocks of a prompt are worth on the worker in `slot`.
 pub(super) fn usable(fleet: &Fleet, block_size: u32, request: &Request<'_>, slot: u32) -> Usable {
     let usable = Usable::new(request.prompt_tokens, block_size);
-    let member = fleet.at(slot);
-    let fed = member.and_then(|m| m.fed.filter(|_| m.profile.home() == request.pool));
+    let fed = fleet
+        .at(slot)
+        .and_then(|member| member.fed_in(request.pool));
     fed.map_or(usable, |fed| usable.on(fed))
 }
 

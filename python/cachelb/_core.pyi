@@ -22,9 +22,11 @@ __all__ = [
     "NativePolicy",
     "NativeRouter",
     "RequestView",
+    "SimWorkload",
     "decode_kv_events",
     "hash_blocks",
     "hash_text",
+    "simulate",
 ]
 
 _T = TypeVar("_T")
@@ -378,6 +380,9 @@ class NativePolicy:
 @disjoint_base
 class NativeRouter(Generic[_W]):
     """Native half of the router: fleet, loads, block indexes and rules."""
+
+    @property
+    def _is_native(self) -> bool: ...
 
     def __new__(
         cls,
@@ -1114,3 +1119,59 @@ class BlockTracker:
             >>> from cachelb import BlockTracker
             >>> BlockTracker().validate()
         """
+
+@final
+class SimWorkload:
+    """Requests of a simulated run, read once for any number of runs."""
+
+    def __new__(
+        cls, columns: Mapping[str, object], *, block_size: int, sessions: Sequence[str | None] | None = None
+    ) -> Self:
+        """Read the columns of `cachelb.sim.workloads.Workload`.
+
+        Args:
+            columns: Arrays by name.
+            block_size: Tokens per block.
+            sessions: One per request; None or empty for none.
+
+        Raises:
+            ValueError: A column is missing, of another type, or does not fit the others.
+
+        Example:
+            >>> from cachelb._core import SimWorkload
+            >>> from cachelb.sim.workloads import build
+            >>> chats = build("chat", seed=1, count=20)
+            >>> len(SimWorkload(chats.columns(), block_size=chats.block_size))
+            20
+        """
+    def __len__(self) -> int: ...
+
+def simulate(
+    gateways: list[Any],
+    workload: SimWorkload,
+    workers: list[dict[str, Any]],
+    *,
+    names: list[str],
+    options: dict[str, Any],
+    clients: Sequence[int] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, Any]:
+    """Run a workload over simulated workers; `cachelb.sim.simulate` is the way to call it.
+
+    Args:
+        gateways: Routers, which are used as they are and changed by the run, or objects with the methods of
+            `cachelb.sim.gateway.Gateway`.
+        workload: The requests.
+        workers: Settings of each engine.
+        names: Registered names of the workers, in the same order.
+        options: Delays, intervals, incidents by name; what is left out has its default.
+        clients: The gateway each request comes to; all to the first by default.
+        progress: Called with the number of requests that are over; what it raises ends the run.
+
+    Returns:
+        Columns by name as dtype and bytes, and a few numbers.
+
+    Raises:
+        ValueError: A setting is out of range.
+        TypeError: The gateways are of two kinds.
+    """

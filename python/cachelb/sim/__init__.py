@@ -1,3 +1,29 @@
-"""Simulator front: traces, workload generators, engine caches and policy replays."""
+"""Simulated fleets: workloads, engines, policies side by side, in simulated time.
+
+Example:
+    >>> from cachelb.sim import FleetSpec, build, simulate
+    >>> result = simulate(build("rag", seed=1, count=100), FleetSpec.parse("2xh100"), "least-loaded")
+    >>> int(result.finished.sum())
+    100
+"""
 
 from __future__ import annotations
+
+from cachelb.sim.fleet import FleetSpec, WorkerSpec
+from cachelb.sim.result import SimResult, Status
+from cachelb.sim.simulation import Incident, Signals, prepare, simulate
+from cachelb.sim.workloads import WORKLOADS, Workload, build
+
+__all__ = [
+    "WORKLOADS",
+    "FleetSpec",
+    "Incident",
+    "Signals",
+    "SimResult",
+    "Status",
+    "WorkerSpec",
+    "Workload",
+    "build",
+    "prepare",
+    "simulate",
+]

@@ -17,6 +17,7 @@ mod options;
 mod policy;
 mod prompt;
 mod router;
+mod sim;
 mod workers;
 
 use pyo3::prelude::*;
@@ -40,4 +41,6 @@ mod _core {
     use crate::policy::NativePolicy;
     #[pymodule_export]
     use crate::router::NativeRouter;
+    #[pymodule_export]
+    use crate::sim::{SimWorkload, simulate};
 }

@@ -99,10 +99,14 @@ impl Prompt {
 impl Reader {
     /// The key of a request without a session: the hash of the prompt's head, whole blocks.
     fn head(&self, hashes: &[SequenceHash]) -> Key {
-        self.need.prefix.map_or(Key::Absent, |count| {
-            let blocks = count / self.hasher.block_size();
+        self.prefix_blocks().map_or(Key::Absent, |blocks| {
             Key::of_prefix(hashes.get(..blocks).unwrap_or(hashes).last())
         })
+    }
+
+    /// Leading blocks whose hash is the key of a request without a session.
+    pub fn prefix_blocks(&self) -> Option<usize> {
+        Some(self.need.prefix? / self.hasher.block_size())
     }
 
     /// Reads `tokens=`.

@@ -236,6 +236,12 @@ impl Engine {
         self.in_step
     }
 
+    /// Whether somebody follows the cache.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.settings.followed
+    }
+
     /// Whether the request could ever be served.
     #[must_use]
     pub fn fits(&self, job: Job) -> bool {

@@ -14,6 +14,8 @@ pub struct Placed {
     pub predicted_tokens: u32,
     /// Why, by a code of its own.
     pub reason: u8,
+    /// Position of the gateway, if there are several.
+    pub gateway: u16,
 }
 
 /// One attempt to place a request.

@@ -8,6 +8,7 @@
 //! | `workload` | requests, as columns |
 //! | `gateway` | what stands between requests and engines: the router under test |
 //! | `routed` | the router itself as that gateway |
+//! | `several` | several gateways before one fleet |
 //! | `run` | the event loop |
 //! | `options` | workers, delays, incidents |
 //! | `outcome` | what a run brought, as columns |
@@ -20,6 +21,7 @@ mod options;
 mod outcome;
 mod routed;
 mod run;
+mod several;
 mod workload;
 
 pub use cost::{Pass, Polynomial, Roofline, Table, Timing};
@@ -28,8 +30,9 @@ pub use gateway::{Attempt, Gateway, Placed};
 pub use kv::{Change, KvPool};
 pub use options::{Incident, Options, WorkerSettings};
 pub use outcome::{Gaps, Outcomes, Status};
-pub use routed::Routed;
+pub use routed::{Keys, Routed};
 pub use run::{Stopped, run};
+pub use several::Several;
 pub use workload::Workload;
 
 #[cfg(test)]

@@ -50,6 +50,8 @@ pub struct Options {
     pub sample_interval: f64,
     /// Seconds after which the run ends, whatever is left.
     pub until: f64,
+    /// Whether the gateway hears a worker's load, as it is at that instant, before each selection.
+    pub oracle: bool,
     /// What happens to workers: `(seconds, worker, what)`.
     pub incidents: Vec<(f64, u32, Incident)>,
 }
@@ -66,6 +68,7 @@ impl Default for Options {
             tokens_per_message: 16,
             sample_interval: 1.0,
             until: f64::INFINITY,
+            oracle: false,
             incidents: Vec::new(),
         }
     }

@@ -22,9 +22,19 @@ pub struct Routed<'a> {
     workload: &'a Workload,
     offers: Offers,
     ids: Vec<WorkerId>,
-    /// What hashing policies hash, by request.
-    keys: &'a [Option<Box<[u8]>>],
+    keys: Keys<'a>,
     number: u64,
+}
+
+/// What the rules of a router go by, as its bindings would read it from a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Keys<'a> {
+    /// Sessions by request; none are missing ones.
+    pub sessions: &'a [Option<Box<[u8]>>],
+    /// Leading blocks whose hash stands in for a missing session.
+    pub prefix_blocks: Option<usize>,
+    /// No rule needs the blocks.
+    pub blind: bool,
 }
 
 fn millis(seconds: f64) -> Millis {
@@ -44,7 +54,7 @@ fn booking(placed: Placed) -> BookingId {
 }
 
 impl<'a> Routed<'a> {
-    /// `names` are the registered workers in the order of the fleet; `keys` are by request, and none are missing ones.
+    /// `names` are the registered workers in the order of the fleet.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] for a name that is not registered.
@@ -52,7 +62,7 @@ impl<'a> Routed<'a> {
         selector: &'a mut Selector,
         workload: &'a Workload,
         names: &[&str],
-        keys: &'a [Option<Box<[u8]>>],
+        keys: Keys<'a>,
     ) -> Result<Self, Error> {
         let find = |name: &&str| {
             selector.find(name).ok_or_else(|| Error::InvalidSetting {
@@ -78,14 +88,20 @@ impl Gateway for Routed<'_> {
     type Error = Error;
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Error> {
-        let key = self.keys.get(attempt.id as usize).and_then(Option::as_ref);
+        let blocks = self.workload.prompt(attempt.id);
+        let session = self.keys.sessions.get(attempt.id as usize);
+        let session = session.and_then(Option::as_deref);
+        let prefix = self.keys.prefix_blocks.and_then(|count| {
+            let hash = blocks.get(..count).unwrap_or(blocks).last()?;
+            Some(hash.0.to_le_bytes())
+        });
         self.number += 1;
         let request = Request {
             pool: PoolId(0),
-            blocks: Some((self.workload.prompt(attempt.id), Origin::Tokens)),
+            blocks: (!self.keys.blind).then_some((blocks, Origin::Tokens)),
             prompt_tokens: u64::from(self.workload.prompt_tokens[attempt.id as usize]),
-            key: key.map(AsRef::as_ref),
-            key_is_session: key.is_some(),
+            key: session.or(prefix.as_ref().map(<[u8; 8]>::as_slice)),
+            key_is_session: session.is_some(),
             attempt: attempt.attempt,
             number: self.number,
             now: millis(attempt.now),
@@ -105,6 +121,7 @@ impl Gateway for Routed<'_> {
             ticket: ticket(booking),
             predicted_tokens: pick.matched_tokens as u32,
             reason: pick.reason as u8,
+            gateway: 0,
         }))
     }
 

@@ -297,6 +297,13 @@ impl<'a, G: Gateway> Run<'a, G> {
 
     /// Asks the gateway where a request goes.
     fn place(&mut self, id: u32, now: f64) -> std::result::Result<(), G::Error> {
+        if self.options.oracle {
+            for (at, worker) in (0..).zip(&self.workers) {
+                if worker.alive {
+                    self.gateway.report(at, worker.engine.load(), now, now)?;
+                }
+            }
+        }
         let progress = &self.progress[id as usize];
         let attempt = Attempt {
             id,
@@ -502,13 +509,14 @@ impl<'a, G: Gateway> Run<'a, G> {
             }
             Incident::Join => {
                 worker.alive = true;
-                self.at(
-                    known,
-                    Kind::Changes {
+                if worker.engine.is_followed() {
+                    let changes = vec![Change::Cleared];
+                    let kind = Kind::Changes {
                         worker: at,
-                        changes: vec![Change::Cleared],
-                    },
-                );
+                        changes,
+                    };
+                    self.at(known, kind);
+                }
                 self.at(
                     known,
                     Kind::Ready {

@@ -119,6 +119,12 @@ impl Customs {
         })
     }
 
+    /// Whether all policies are native.
+    pub fn is_empty(&self) -> bool {
+        let whole = [&self.whole, &self.prefill, &self.decode];
+        whole.iter().all(|custom| custom.is_none()) && self.shadows.iter().all(Option::is_none)
+    }
+
     fn of(&self, wanted: Wanted) -> Option<&Custom> {
         match wanted {
             Wanted::Whole => self.whole.as_ref(),

@@ -108,7 +108,17 @@ impl NativeRouter {
         Changing(&self.changing)
     }
 
-    fn readers(&self) -> Arc<[Reader]> {
+    /// Where its selector is.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether no policy of the caller's is asked.
+    pub fn is_native(&self) -> bool {
+        self.customs.is_empty()
+    }
+
+    pub fn readers(&self) -> Arc<[Reader]> {
         Arc::clone(&self.readers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -63,7 +63,7 @@ fn families() -> Workload {
 fn outcomes(rule: Box<dyn Rule>, options: &Options) -> (Outcomes, Selector) {
     let w = families();
     let mut selector = selector(rule);
-    let mut gateway = Routed::new(&mut selector, &w, &NAMES, &[]).unwrap();
+    let mut gateway = Routed::new(&mut selector, &w, &NAMES, Keys::default()).unwrap();
     let outcomes = run(&w, &fleet(NAMES.len(), 128), &mut gateway, options, |_| {
         true
     })
@@ -109,6 +109,6 @@ fn with_events_at_once_what_is_predicted_is_what_is_cached() {
 fn a_worker_nobody_registered_is_named() {
     let w = families();
     let mut selector = selector(cache_aware());
-    let error = Routed::new(&mut selector, &w, &["z"], &[]).unwrap_err();
+    let error = Routed::new(&mut selector, &w, &["z"], Keys::default()).unwrap_err();
     assert!(error.to_string().contains("\"z\""), "{error}");
 }

@@ -51,6 +51,7 @@ impl Gateway for InTurn {
             ticket: self.tickets,
             predicted_tokens: 0,
             reason: 0,
+            gateway: 0,
         }))
     }
 

@@ -1,0 +1,150 @@
+"""Gateways written in Python: what a run asks, and any router behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cachelb.errors import NoWorkerAvailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cachelb.decision import Decision
+    from cachelb.router import Router
+    from cachelb.sim.workloads import Workload
+
+
+class Gateway(Protocol):
+    """Stands between requests and simulated workers. Times are simulated seconds and never go back.
+
+    Attributes:
+        reasons: Names of the codes that `select` gives for its picks.
+    """
+
+    reasons: Sequence[str]
+
+    def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
+        """Place a request.
+
+        Args:
+            request: Its row in the workload.
+            tried: Workers that failed it already.
+            now: The time.
+
+        Returns:
+            Worker, a number of the gateway's own that names the placement from then on, prompt
+            tokens it takes to be cached there, and the code of the reason. None if no worker may
+            be picked.
+        """
+        ...
+
+    def first_token(self, ticket: int, now: float) -> None:
+        """Hear of a request's first token."""
+        ...
+
+    def tokens(self, ticket: int, count: int, now: float) -> None:
+        """Hear of more tokens."""
+        ...
+
+    def finished(self, ticket: int, cached_tokens: int, now: float) -> None:
+        """Hear that a request is complete, and what the engine says was cached."""
+        ...
+
+    def failed(self, ticket: int, now: float) -> None:
+        """Hear that its worker failed a request."""
+        ...
+
+    def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
+        """Hear of a worker's running and waiting requests, queued prompt tokens and share of KV in use."""
+        ...
+
+    def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
+        """Hear of a cache: ``("stored", hash, parent)``, ``("removed", hash)``, ``("cleared",)``."""
+        ...
+
+    def set_ready(self, worker: int, ready: bool, now: float) -> None:  # noqa: FBT001 - called by position
+        """Hear that a worker is there, or not."""
+        ...
+
+
+class RouterGateway:
+    """A router with a policy written in Python, through the calls any gateway makes.
+
+    Args:
+        make: Builds the router around a clock and names of workers.
+        workload: The requests.
+        names: Names of the workers, in the order of the fleet.
+    """
+
+    def __init__(
+        self, make: Callable[[Callable[[], float]], Router[str]], workload: Workload, names: Sequence[str]
+    ) -> None:
+        self._now = 0.0
+        self._workload = workload
+        self._names = list(names)
+        self._position = {name: at for at, name in enumerate(names)}
+        self._open: dict[int, Decision[str]] = {}
+        self._next = 0
+        self.reasons: list[str] = []
+        self.router = make(lambda: self._now)
+
+    def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
+        """Ask the router; see `Gateway.select`."""
+        self._now = now
+        session = None if self._workload.session is None else self._workload.session[request]
+        try:
+            decision = self.router.select_worker(
+                blocks=self._workload.prompt(request),
+                prompt_tokens=int(self._workload.prompt_tokens[request]),
+                session=session,
+                exclude=[self._names[at] for at in tried],
+            )
+        except NoWorkerAvailable:
+            return None
+        self._next += 1
+        self._open[self._next] = decision
+        if decision.reason not in self.reasons:
+            self.reasons.append(decision.reason)
+        reason = self.reasons.index(decision.reason)
+        return self._position[decision.worker], self._next, decision.matched_tokens, reason
+
+    def first_token(self, ticket: int, now: float) -> None:
+        """Tell the decision."""
+        self._now = now
+        self._open[ticket].on_first_token()
+
+    def tokens(self, ticket: int, count: int, now: float) -> None:
+        """Tell the decision."""
+        self._now = now
+        self._open[ticket].on_tokens(count)
+
+    def finished(self, ticket: int, cached_tokens: int, now: float) -> None:
+        """Tell the decision."""
+        self._now = now
+        self._open.pop(ticket).on_complete(cached_tokens=cached_tokens)
+
+    def failed(self, ticket: int, now: float) -> None:
+        """Tell the decision."""
+        self._now = now
+        self._open.pop(ticket).on_error(ConnectionError("the simulated worker failed"))
+
+    def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
+        """Tell the router."""
+        self._now = now
+        running, waiting, queued_tokens, kv_usage = load
+        self.router.update_load(
+            self._names[worker],
+            running=running,
+            waiting=waiting,
+            queued_tokens=queued_tokens,
+            kv_usage=kv_usage,
+            age_s=now - at,
+        )
+
+    def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
+        """Events name blocks by tokens, which a workload does not have: the router goes by its placements."""
+
+    def set_ready(self, worker: int, ready: bool, now: float) -> None:  # noqa: FBT001 - called by position
+        """Tell the router."""
+        self._now = now
+        self.router.set_ready(self._names[worker], ready)

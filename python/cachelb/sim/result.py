@@ -1,0 +1,141 @@
+"""What one run brought, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from cachelb.sim.workloads import Workload
+
+
+class Status(IntEnum):
+    """What became of a request."""
+
+    UNFINISHED = 0
+    FINISHED = 1
+    FAILED = 2
+    REJECTED = 3
+    TOO_LONG = 4
+
+
+@dataclass(frozen=True, eq=False)
+class WallClock:
+    """What the run cost in real time, which differs from run to run.
+
+    Attributes:
+        run_s: Seconds of the whole run.
+        select_ns: Nanoseconds of each selection, in order.
+    """
+
+    run_s: float
+    select_ns: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, eq=False)
+class SimResult:
+    """One policy, one seed, one workload, one fleet. Times are simulated seconds as the gateway sees them.
+
+    Attributes:
+        policy: What the policy is called.
+        seed: Seed of the router.
+        workload: The requests; columns below are by its rows unless they say otherwise.
+        fleet: The fleet in words.
+        workers: Names of the workers.
+        status: `Status` values.
+        arrival_s: When it arrived; NaN if its parent never ended.
+        first_token_s: When its first token came; NaN if none did.
+        finish_s: When it was over; NaN if it never was.
+        worker: Position of the worker that served it last, -1 for none.
+        reason: Index into ``reasons``.
+        predicted_tokens: Prompt tokens the decision took to be cached.
+        cached_tokens: Prompt tokens that were cached at its first admission.
+        preemptions: How often it was preempted.
+        retries: How often it was tried again.
+        reasons: Names of the codes in ``reason``.
+        sample_s: When the samples were taken.
+        samples: By sample and worker: running, waiting, queued prompt tokens, share of KV in use.
+        busy_s: By worker: seconds at work.
+        evicted_blocks: By worker: cached blocks given up.
+        worker_preemptions: By worker.
+        itl_s: Gaps between tokens: mean, p50, p90, p99, the last three to half a percent.
+        end_s: When the last request was over.
+        wall_clock: Not part of what equal seeds make equal.
+    """
+
+    policy: str
+    seed: int
+    workload: Workload
+    fleet: str
+    workers: list[str]
+    status: npt.NDArray[np.uint8]
+    arrival_s: npt.NDArray[np.float64]
+    first_token_s: npt.NDArray[np.float64]
+    finish_s: npt.NDArray[np.float64]
+    worker: npt.NDArray[np.int32]
+    reason: npt.NDArray[np.uint8]
+    predicted_tokens: npt.NDArray[np.uint32]
+    cached_tokens: npt.NDArray[np.uint32]
+    preemptions: npt.NDArray[np.uint32]
+    retries: npt.NDArray[np.uint32]
+    reasons: list[str]
+    sample_s: npt.NDArray[np.float64]
+    samples: npt.NDArray[np.float32]
+    busy_s: npt.NDArray[np.float64]
+    evicted_blocks: npt.NDArray[np.uint64]
+    worker_preemptions: npt.NDArray[np.uint64]
+    itl_s: npt.NDArray[np.float64]
+    end_s: float
+    wall_clock: WallClock
+
+    @classmethod
+    def from_native(cls, columns: dict[str, Any], *, run_s: float, **known: Any) -> SimResult:  # noqa: ANN401 - attributes
+        """Put a result together from what the engine model returns.
+
+        Args:
+            columns: Its answer.
+            run_s: Seconds it took.
+            **known: The attributes that it does not know.
+
+        Returns:
+            The result.
+        """
+        arrays: dict[str, Any] = {
+            name: np.frombuffer(value[1], dtype=value[0]) if isinstance(value, tuple) else value
+            for name, value in columns.items()
+        }
+        arrays["samples"] = arrays["samples"].reshape(len(arrays["sample_s"]), len(known["workers"]), 4)
+        arrays.pop("selections")
+        wall_clock = WallClock(run_s=run_s, select_ns=arrays.pop("select_ns"))
+        return cls(**{**arrays, **known}, wall_clock=wall_clock)
+
+    def __repr__(self) -> str:
+        served = f"{int(self.finished.sum())} of {len(self.workload)} requests"
+        return f"SimResult({self.policy!r}, {self.workload.name!r}, {self.fleet!r}, seed={self.seed}, {served})"
+
+    @property
+    def finished(self) -> npt.NDArray[np.bool_]:
+        """Return which requests were served whole."""
+        return np.equal(self.status, Status.FINISHED)
+
+    @property
+    def ttft_s(self) -> npt.NDArray[np.float64]:
+        """Return the seconds to the first token of the requests served whole."""
+        return (self.first_token_s - self.arrival_s)[self.finished]
+
+    @property
+    def e2e_s(self) -> npt.NDArray[np.float64]:
+        """Return the seconds to the end of the requests served whole."""
+        return (self.finish_s - self.arrival_s)[self.finished]
+
+    @property
+    def tpot_s(self) -> npt.NDArray[np.float64]:
+        """Return the seconds per token after the first, of requests served whole that have more than one."""
+        several = self.finished & (self.workload.output_tokens > 1)
+        spans = (self.finish_s - self.first_token_s)[several]
+        return spans / (self.workload.output_tokens[several] - 1)

@@ -1,0 +1,209 @@
+"""Running one policy over one workload and one fleet, in simulated time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cachelb._core import SimWorkload
+from cachelb._core import simulate as native_simulate
+from cachelb.router import Router
+from cachelb.sim.gateway import RouterGateway
+from cachelb.sim.result import SimResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cachelb.policies import PolicyLike
+    from cachelb.sim.fleet import FleetSpec
+    from cachelb.sim.workloads import Workload
+
+_KV_EVENTS = "+events"
+_ORACLE = "+oracle"
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What a gateway sees of its workers, and how late.
+
+    Attributes:
+        kv_events: Whether engines tell what they cache; None for those policies alone that go by it.
+        event_lag_s: From the end of a pass to the arrival of its events.
+        scrape_interval_s: Between load reports.
+        report_lag_s: From a scrape to its arrival.
+        net_delay_s: Of requests to a worker, and of answers back.
+        detection_delay_s: From a crash or a return to the gateway knowing of it.
+        oracle: Everything at once and exact, for comparison.
+    """
+
+    kv_events: bool | None = None
+    event_lag_s: float = 0.005
+    scrape_interval_s: float = 0.1
+    report_lag_s: float = 0.0
+    net_delay_s: float = 0.001
+    detection_delay_s: float = 1.0
+    oracle: bool = False
+
+    def native(self) -> dict[str, Any]:
+        """Return the form the event loop takes."""
+        lag = 0.0 if self.oracle else self.event_lag_s
+        return {
+            "event_lag": lag,
+            "scrape_interval": self.scrape_interval_s,
+            "report_lag": self.report_lag_s,
+            "net_delay": self.net_delay_s,
+            "detection_delay": self.detection_delay_s,
+            "oracle": self.oracle,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that happens to a worker.
+
+    Attributes:
+        at_s: When.
+        worker: Position of the worker.
+        what: ``crash``, ``join`` or ``drain``.
+    """
+
+    at_s: float
+    worker: int
+    what: str
+
+
+def simulate(
+    workload: Workload,
+    fleet: FleetSpec,
+    policy: PolicyLike = "cache-aware",
+    *,
+    seed: int = 0,
+    signals: Signals | None = None,
+    gateways: int = 1,
+    retries: int = 1,
+    incidents: tuple[Incident, ...] = (),
+    until_s: float = float("inf"),
+    sample_interval_s: float = 1.0,
+    prepared: SimWorkload | None = None,
+    progress: Callable[[int], object] | None = None,
+    **router_options: Any,  # noqa: ANN401 - the router's
+) -> SimResult:
+    """Run a workload through the real router over simulated engines.
+
+    Args:
+        workload: The requests.
+        fleet: The workers; blocks as large as the workload's.
+        policy: A name, or a policy. A name may end in ``+events``: engines tell what they cache;
+            or in ``+oracle``: that and loads are known at once and exactly.
+        seed: Seed of the routers and of who comes to which gateway.
+        signals: What gateways see, and how late.
+        gateways: Routers that share the fleet and know nothing of each other; requests come to them by session,
+            or evenly.
+        retries: How often a failed request is tried again.
+        incidents: What happens to workers.
+        until_s: End of the run, whatever is left.
+        sample_interval_s: Between samples of the workers.
+        prepared: The workload in the engine model's form, from `prepare`, to share among runs.
+        progress: Called now and then with the number of requests that are over.
+        **router_options: Options of `cachelb.Router` and of the policy.
+
+    Returns:
+        What became of every request.
+
+    Raises:
+        ValueError: A setting is out of range, or block sizes differ.
+        TypeError: The policy does not take an option.
+
+    Example:
+        >>> from cachelb.sim import simulate
+        >>> from cachelb.sim.fleet import FleetSpec
+        >>> from cachelb.sim.workloads import build
+        >>> chats = build("chat", seed=1, count=200)
+        >>> result = simulate(chats, FleetSpec.parse("4xa30"), "cache-aware")
+        >>> int(result.finished.sum()), bool(result.ttft_s.mean() < 1)
+        (200, True)
+    """
+    signals = signals or Signals()
+    name = policy if isinstance(policy, str) else getattr(policy, "name", type(policy).__name__)
+    if isinstance(policy, str) and policy.endswith(_ORACLE):
+        policy, signals = policy.removesuffix(_ORACLE), replace(signals, oracle=True, kv_events=True)
+    elif isinstance(policy, str) and policy.endswith(_KV_EVENTS):
+        policy, signals = policy.removesuffix(_KV_EVENTS), replace(signals, kv_events=True)
+    events = signals.kv_events if signals.kv_events is not None else policy == "kv-aware"
+
+    def make(clock: Callable[[], float]) -> Router[str]:
+        return _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
+
+    routers = [make(lambda: 0.0) for _ in range(gateways)]
+    entrances: list[Any] = list(routers)
+    native = routers[0]._is_native  # noqa: SLF001 - the run's, not a caller's
+    if not native:
+        entrances = [RouterGateway(make, workload, fleet.names) for _ in routers]
+    options = {
+        **signals.native(),
+        "retries": retries,
+        "incidents": [(one.at_s, one.worker, one.what) for one in incidents],
+        "until": until_s,
+        "sample_interval": sample_interval_s,
+    }
+    begin = time.perf_counter()
+    columns = native_simulate(
+        entrances,
+        prepared or prepare(workload),
+        [{**worker, "kv_events": events} for worker in fleet.native()],
+        names=fleet.names,
+        options=options,
+        clients=_clients(workload, gateways, seed),
+        progress=progress,
+    )
+    run_s = time.perf_counter() - begin
+    if not native:
+        columns["reasons"] = list(entrances[0].reasons)
+    return SimResult.from_native(
+        columns,
+        run_s=run_s,
+        policy=name,
+        seed=seed,
+        workload=workload,
+        fleet=fleet.describe(),
+        workers=fleet.names,
+    )
+
+
+def prepare(workload: Workload) -> SimWorkload:
+    """Bring a workload into the engine model's form, which several runs can share.
+
+    Args:
+        workload: The requests.
+
+    Returns:
+        Its copy.
+    """
+    return SimWorkload(workload.columns(), block_size=workload.block_size, sessions=workload.session)
+
+
+def _router(
+    policy: PolicyLike,
+    workload: Workload,
+    fleet: FleetSpec,
+    **options: Any,  # noqa: ANN401 - the router's
+) -> Router[str]:
+    router: Router[str] = Router(policy=policy, block_size=workload.block_size, **options)
+    for name, worker in zip(fleet.names, fleet, strict=True):
+        router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks)
+    return router
+
+
+def _clients(workload: Workload, gateways: int, seed: int) -> list[int] | None:
+    """Return the gateway of every request: one per session, or any."""
+    if gateways == 1:
+        return None
+    drawn = np.random.default_rng([seed, gateways]).integers(gateways, size=len(workload))
+    if workload.session is None:
+        return [int(at) for at in drawn]
+    of: dict[str, int] = {}
+    rows = zip(workload.session, drawn, strict=True)
+    return [of.setdefault(session, int(at)) if session else int(at) for session, at in rows]

@@ -1,0 +1,347 @@
+//! Runs of simulated fleets: the router itself in simulated time, or a gateway written in Python.
+
+mod outside;
+mod read;
+mod timed;
+
+use cachelb_core::policy::Reason;
+use cachelb_core::router::Selector;
+use cachelb_core::sim::{
+    Gateway, Keys, Options, Outcomes, Routed, Several, Stopped, WorkerSettings, Workload, run,
+};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use self::outside::Outside;
+use self::timed::Timed;
+use crate::args::{ranged, type_name};
+use crate::error::{enter, to_python};
+use crate::router::NativeRouter;
+
+/// Requests of a run, read once for any number of runs.
+#[pyclass(frozen, module = "cachelb._core")]
+#[derive(Debug)]
+pub struct SimWorkload {
+    workload: Workload,
+    sessions: Vec<Option<Box<[u8]>>>,
+}
+
+#[pymethods]
+impl SimWorkload {
+    #[new]
+    #[pyo3(signature = (columns, *, block_size, sessions=None))]
+    fn new(
+        columns: &Bound<'_, PyDict>,
+        block_size: &Bound<'_, PyAny>,
+        sessions: Option<Vec<Option<String>>>,
+    ) -> PyResult<Self> {
+        let block_size = ranged(block_size, "block_size", 1, u64::from(u32::MAX))? as u32;
+        let workload = read::workload(block_size, columns)?;
+        let sessions = sessions.unwrap_or_default();
+        if !sessions.is_empty() && sessions.len() != workload.len() {
+            return Err(PyValueError::new_err(format!(
+                "sessions has {} rows, the columns have {}",
+                sessions.len(),
+                workload.len()
+            )));
+        }
+        let bytes = |text: String| (!text.is_empty()).then(|| text.into_bytes().into());
+        let sessions = sessions
+            .into_iter()
+            .map(|one| one.and_then(bytes))
+            .collect();
+        Ok(Self { workload, sessions })
+    }
+
+    fn __len__(&self) -> usize {
+        self.workload.len()
+    }
+}
+
+type Ran<E> = Result<Outcomes, Stopped<E>>;
+
+/// One run's parts.
+struct Stage<'a> {
+    workload: &'a SimWorkload,
+    fleet: Vec<WorkerSettings>,
+    options: Options,
+    progress: Option<Py<PyAny>>,
+}
+
+impl Stage<'_> {
+    fn run<G: Gateway>(
+        &self,
+        gateway: &mut G,
+        to_error: impl Fn(G::Error) -> PyErr,
+    ) -> PyResult<Outcomes> {
+        let mut raised = None;
+        let ran: Ran<G::Error> = run(
+            &self.workload.workload,
+            &self.fleet,
+            gateway,
+            &self.options,
+            |done| {
+                let told = Python::attach(|py| {
+                    py.check_signals()?;
+                    match &self.progress {
+                        Some(progress) => progress.call1(py, (done,)).map(drop),
+                        None => Ok(()),
+                    }
+                });
+                raised = told.err();
+                raised.is_none()
+            },
+        );
+        ran.map_err(|stopped| match stopped {
+            Stopped::Gateway(error) => to_error(error),
+            Stopped::Invalid(error) => to_python(&error),
+            Stopped::Interrupted => {
+                raised.unwrap_or_else(|| PyKeyboardInterrupt::new_err("stopped"))
+            }
+        })
+    }
+}
+
+/// Routers whose selectors a run uses; they get them back when this is dropped.
+struct Borrowed<'a, 'py> {
+    py: Python<'py>,
+    routers: &'a [Py<NativeRouter>],
+    selectors: Vec<Selector>,
+}
+
+impl<'a, 'py> Borrowed<'a, 'py> {
+    fn take(py: Python<'py>, routers: &'a [Py<NativeRouter>]) -> PyResult<Self> {
+        let mut taken = Self {
+            py,
+            routers,
+            selectors: Vec::new(),
+        };
+        for router in routers {
+            taken.selectors.push(router.get().take_selector(py)?);
+        }
+        Ok(taken)
+    }
+}
+
+impl Drop for Borrowed<'_, '_> {
+    fn drop(&mut self) {
+        for (router, selector) in self.routers.iter().zip(self.selectors.drain(..)) {
+            // Fails only if the lock's owner panicked inside, and then there is nobody to tell.
+            let _ = router.get().put_selector(self.py, selector);
+        }
+    }
+}
+
+fn routed(
+    py: Python<'_>,
+    stage: &Stage<'_>,
+    routers: &[Py<NativeRouter>],
+    names: &[String],
+    of: &[u16],
+) -> PyResult<(Outcomes, Vec<u32>)> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut keys = Vec::new();
+    for router in routers {
+        keys.push(router.get().rule_keys(&stage.workload.sessions)?);
+    }
+    let mut taken = Borrowed::take(py, routers)?;
+    let selectors = &mut taken.selectors;
+    py.detach(|| {
+        let mut gateways = Vec::new();
+        for (selector, keys) in selectors.iter_mut().zip(keys) {
+            let gateway = Routed::new(selector, &stage.workload.workload, &names, keys);
+            gateways.push(gateway.map_err(|error| to_python(&error))?);
+        }
+        let mut gateway = Timed::new(Several::new(gateways, of));
+        let outcomes = stage.run(&mut gateway, |error| to_python(&error))?;
+        Ok((outcomes, gateway.into_nanoseconds()))
+    })
+}
+
+fn outside(
+    py: Python<'_>,
+    stage: &Stage<'_>,
+    gateways: Vec<Py<PyAny>>,
+    of: &[u16],
+) -> PyResult<(Outcomes, Vec<u32>)> {
+    py.detach(|| {
+        let gateways = gateways.into_iter().map(Outside::new).collect();
+        let mut gateway = Timed::new(Several::new(gateways, of));
+        let outcomes = stage.run(&mut gateway, |error| error)?;
+        Ok((outcomes, gateway.into_nanoseconds()))
+    })
+}
+
+/// Runs a workload over simulated workers.
+#[pyfunction]
+#[pyo3(signature = (gateways, workload, workers, *, names, options, clients=None, progress=None))]
+#[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+pub fn simulate<'py>(
+    py: Python<'py>,
+    gateways: &Bound<'py, PyList>,
+    workload: &SimWorkload,
+    workers: &Bound<'py, PyList>,
+    names: &Bound<'py, PyList>,
+    options: &Bound<'py, PyDict>,
+    clients: Option<Vec<u16>>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let stage = Stage {
+        workload,
+        fleet: read::workers(workers)?,
+        options: read::options(options)?,
+        progress,
+    };
+    let of = clients.unwrap_or_default();
+    if gateways.is_empty() || of.iter().any(|at| usize::from(*at) >= gateways.len()) {
+        return Err(PyValueError::new_err(
+            "at least one gateway is needed, and one for each of `clients`",
+        ));
+    }
+    let names: Vec<String> = names.extract()?;
+    if names.len() != stage.fleet.len() {
+        return Err(PyValueError::new_err(format!(
+            "{} names for {} workers",
+            names.len(),
+            stage.fleet.len()
+        )));
+    }
+    let routers: Vec<Py<NativeRouter>> = gateways
+        .iter()
+        .filter_map(|one| one.cast_into::<NativeRouter>().ok().map(Bound::unbind))
+        .collect();
+    let (outcomes, nanoseconds) = if routers.is_empty() {
+        outside(
+            py,
+            &stage,
+            gateways.iter().map(Bound::unbind).collect(),
+            &of,
+        )?
+    } else if routers.len() == gateways.len() {
+        routed(py, &stage, &routers, &names, &of)?
+    } else {
+        return Err(PyTypeError::new_err(format!(
+            "gateways must all be routers or none of them, got also {}",
+            type_name(&gateways.get_item(0)?)
+        )));
+    };
+    columns(py, &outcomes, &nanoseconds)
+}
+
+trait Bytes: Copy {
+    fn put(self, out: &mut Vec<u8>);
+}
+
+macro_rules! bytes {
+    ($($kind:ty),*) => {
+        $(impl Bytes for $kind {
+            fn put(self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_ne_bytes());
+            }
+        })*
+    };
+}
+bytes!(u8, u32, i32, u64, f32, f64);
+
+/// Columns as bytes, under the name of their dtype and their own.
+fn columns<'py>(
+    py: Python<'py>,
+    outcomes: &Outcomes,
+    nanoseconds: &[u32],
+) -> PyResult<Bound<'py, PyDict>> {
+    fn add<T: Bytes>(
+        out: &Bound<'_, PyDict>,
+        name: &str,
+        dtype: &str,
+        values: impl IntoIterator<Item = T>,
+    ) -> PyResult<()> {
+        let mut bytes = Vec::new();
+        values.into_iter().for_each(|value| value.put(&mut bytes));
+        out.set_item(name, (dtype, PyBytes::new(out.py(), &bytes)))
+    }
+    let out = PyDict::new(py);
+    let o = outcomes;
+    add(&out, "status", "u1", o.status.iter().map(|s| *s as u8))?;
+    add(&out, "arrival_s", "f8", o.arrival.iter().copied())?;
+    add(&out, "first_token_s", "f8", o.first_token.iter().copied())?;
+    add(&out, "finish_s", "f8", o.finish.iter().copied())?;
+    add(&out, "worker", "i4", o.worker.iter().copied())?;
+    add(&out, "reason", "u1", o.reason.iter().copied())?;
+    add(
+        &out,
+        "predicted_tokens",
+        "u4",
+        o.predicted_tokens.iter().copied(),
+    )?;
+    add(&out, "cached_tokens", "u4", o.cached_tokens.iter().copied())?;
+    add(&out, "preemptions", "u4", o.preemptions.iter().copied())?;
+    add(&out, "retries", "u4", o.retries.iter().copied())?;
+    add(&out, "sample_s", "f8", o.sample_time.iter().copied())?;
+    add(&out, "samples", "f4", o.samples.iter().flatten().copied())?;
+    add(&out, "busy_s", "f8", o.busy.iter().copied())?;
+    add(&out, "evicted_blocks", "u8", o.evicted.iter().copied())?;
+    add(
+        &out,
+        "worker_preemptions",
+        "u8",
+        o.worker_preemptions.iter().copied(),
+    )?;
+    add(&out, "select_ns", "u4", nanoseconds.iter().copied())?;
+    let quantile = |q| o.gaps.quantile(q).unwrap_or(f64::NAN);
+    let gaps = [
+        o.gaps.mean().unwrap_or(f64::NAN),
+        quantile(0.5),
+        quantile(0.9),
+        quantile(0.99),
+    ];
+    add(&out, "itl_s", "f8", gaps)?;
+    out.set_item("end_s", o.end)?;
+    out.set_item("selections", o.selections)?;
+    let reasons: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+    out.set_item("reasons", reasons)?;
+    Ok(out)
+}
+
+#[pymethods]
+impl NativeRouter {
+    /// Whether no policy of the caller's is asked.
+    #[getter]
+    fn _is_native(&self) -> bool {
+        self.is_native()
+    }
+}
+
+impl NativeRouter {
+    /// The selector, in whose place there is an empty one until [`NativeRouter::put_selector`].
+    fn take_selector(&self, py: Python<'_>) -> PyResult<Selector> {
+        if !self.is_native() {
+            return Err(PyTypeError::new_err(
+                "the router asks a policy written in Python; put it behind a gateway",
+            ));
+        }
+        let empty = self.engine().locked(py, |selector| selector.fresh())?;
+        self.engine().exchange(py, empty)
+    }
+
+    fn put_selector(&self, py: Python<'_>, selector: Selector) -> PyResult<()> {
+        let empty = self.engine().exchange(py, selector)?;
+        enter(|| {
+            drop(empty);
+            Ok(())
+        })
+    }
+
+    /// What its rules go by.
+    fn rule_keys<'a>(&self, sessions: &'a [Option<Box<[u8]>>]) -> PyResult<Keys<'a>> {
+        let readers = self.readers();
+        let reader = readers
+            .first()
+            .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;
+        Ok(Keys {
+            sessions,
+            prefix_blocks: reader.prefix_blocks(),
+            blind: !reader.need.blocks,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! A gateway written in Python.
+
+use cachelb_core::sim::{Attempt, Change, EngineLoad, Gateway, Placed};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+/// An object with the methods of `cachelb.sim.gateway.Gateway`.
+#[derive(Debug)]
+pub struct Outside {
+    gateway: Py<PyAny>,
+}
+
+impl Outside {
+    pub fn new(gateway: Py<PyAny>) -> Self {
+        Self { gateway }
+    }
+}
+
+impl Gateway for Outside {
+    type Error = PyErr;
+
+    fn select(&mut self, attempt: &Attempt<'_>) -> PyResult<Option<Placed>> {
+        Python::attach(|py| {
+            let gateway = self.gateway.bind(py);
+            let given = (attempt.id, attempt.tried, attempt.now);
+            let answer = gateway.call_method1(intern!(py, "select"), given)?;
+            if answer.is_none() {
+                return Ok(None);
+            }
+            let (worker, ticket, predicted_tokens, reason) = answer.extract()?;
+            Ok(Some(Placed {
+                worker,
+                ticket,
+                predicted_tokens,
+                reason,
+                gateway: 0,
+            }))
+        })
+    }
+
+    fn first_token(&mut self, placed: Placed, now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let name = intern!(py, "first_token");
+            self.gateway.call_method1(py, name, (placed.ticket, now))?;
+            Ok(())
+        })
+    }
+
+    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let name = intern!(py, "tokens");
+            self.gateway
+                .call_method1(py, name, (placed.ticket, n, now))?;
+            Ok(())
+        })
+    }
+
+    fn finished(&mut self, placed: Placed, cached_tokens: u32, now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let name = intern!(py, "finished");
+            self.gateway
+                .call_method1(py, name, (placed.ticket, cached_tokens, now))?;
+            Ok(())
+        })
+    }
+
+    fn failed(&mut self, placed: Placed, now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let name = intern!(py, "failed");
+            self.gateway.call_method1(py, name, (placed.ticket, now))?;
+            Ok(())
+        })
+    }
+
+    fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let name = intern!(py, "report");
+            let load = (
+                load.running,
+                load.waiting,
+                load.queued_tokens,
+                load.kv_usage,
+            );
+            self.gateway
+                .call_method1(py, name, (worker, load, at, now))?;
+            Ok(())
+        })
+    }
+
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let rows = PyList::empty(py);
+            for change in changes {
+                match *change {
+                    Change::Stored { hash, parent } => {
+                        rows.append(("stored", hash.0, parent.map(|parent| parent.0)))?;
+                    }
+                    Change::Removed { hash } => rows.append(("removed", hash.0))?,
+                    Change::Cleared => rows.append(("cleared",))?,
+                }
+            }
+            let name = intern!(py, "changed");
+            self.gateway.call_method1(py, name, (worker, rows, now))?;
+            Ok(())
+        })
+    }
+
+    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let name = intern!(py, "set_ready");
+            self.gateway.call_method1(py, name, (worker, ready, now))?;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! Workloads, workers and options from Python.
+
+use cachelb_core::ids::SequenceHash;
+use cachelb_core::sim::{
+    Commit, EngineSettings, Incident, Options as RunOptions, Polynomial, Roofline, Table, Timing,
+    WorkerSettings, Workload,
+};
+use pyo3::buffer::{Element, PyBuffer};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::error::to_python;
+use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, Range, number};
+
+/// More than any engine has.
+const MANY: u64 = u32::MAX as u64;
+const ANY_TIME: Range = ("more than 0 seconds", |v| v > 0.0);
+
+fn column<T: Element>(columns: &Bound<'_, PyDict>, name: &str) -> PyResult<Vec<T>> {
+    let array = Options(columns).required(name)?;
+    PyBuffer::<T>::get(&array)
+        .and_then(|buffer| buffer.to_vec(columns.py()))
+        .map_err(|error| PyValueError::new_err(format!("column {name}: {error}")))
+}
+
+/// Hashes of a row's prompt, and behind them those of its output.
+fn joined(
+    rows: usize,
+    [prompt, output]: [&[u64]; 2],
+    [prompt_offsets, output_offsets]: [&[u64]; 2],
+) -> PyResult<(Vec<SequenceHash>, Vec<u64>)> {
+    let proper = |offsets: &[u64], hashes: &[u64]| {
+        offsets.len() == rows + 1
+            && offsets[0] == 0
+            && offsets[rows] == hashes.len() as u64
+            && offsets.is_sorted()
+    };
+    if !(proper(prompt_offsets, prompt) && proper(output_offsets, output)) {
+        return Err(PyValueError::new_err(
+            "offsets must ascend from 0 to the number of hashes, one more than there are rows",
+        ));
+    }
+    let mut hashes = Vec::with_capacity(prompt.len() + output.len());
+    let mut offsets = Vec::with_capacity(rows + 1);
+    offsets.push(0);
+    for row in 0..rows {
+        for (from, starts) in [(prompt, prompt_offsets), (output, output_offsets)] {
+            let part = &from[starts[row] as usize..starts[row + 1] as usize];
+            hashes.extend(part.iter().copied().map(SequenceHash));
+        }
+        offsets.push(hashes.len() as u64);
+    }
+    Ok((hashes, offsets))
+}
+
+pub fn workload(block_size: u32, columns: &Bound<'_, PyDict>) -> PyResult<Workload> {
+    let arrival = column::<f64>(columns, "arrival_s")?;
+    let hashes = column::<u64>(columns, "hashes")?;
+    let output_hashes = column::<u64>(columns, "output_hashes")?;
+    let offsets = column::<u64>(columns, "offsets")?;
+    let output_offsets = column::<u64>(columns, "output_offsets")?;
+    let (hashes, offsets) = joined(
+        arrival.len(),
+        [&hashes, &output_hashes],
+        [&offsets, &output_offsets],
+    )?;
+    let workload = Workload {
+        block_size,
+        arrival,
+        parent: column(columns, "parent")?,
+        think: column(columns, "think_s")?,
+        prompt_tokens: column(columns, "prompt_tokens")?,
+        output_tokens: column(columns, "output_tokens")?,
+        hashes,
+        offsets,
+    };
+    workload.check().map_err(|error| to_python(&error))?;
+    Ok(workload)
+}
+
+fn pairs(name: &str, rows: &Bound<'_, PyAny>) -> PyResult<Vec<(f64, f64)>> {
+    rows.extract()
+        .map_err(|error| PyValueError::new_err(format!("{name} must be pairs of numbers: {error}")))
+}
+
+fn timing(given: &Bound<'_, PyAny>) -> PyResult<Timing> {
+    let given = given.cast::<PyDict>()?;
+    let given = Options(given);
+    let kinds = [("roofline", 0), ("polynomial", 1), ("table", 2)];
+    Ok(match given.choice("kind", &kinds)? {
+        0 => Timing::Roofline(Roofline {
+            body_parameters: given.number("body_parameters", ABOVE_ZERO)?,
+            head_parameters: given.number("head_parameters", NOT_NEGATIVE)?,
+            attention_flops: given.number("attention_flops", NOT_NEGATIVE)?,
+            kv_bytes: given.number("kv_bytes", NOT_NEGATIVE)?,
+            flops: given.number("flops", ABOVE_ZERO)?,
+            bandwidth: given.number("bandwidth", ABOVE_ZERO)?,
+            attention_share: given.number("attention_share", ABOVE_ZERO)?,
+            prefill_reads_context: given.flag("prefill_reads_context")?,
+            pass_seconds: given.number("pass_seconds", NOT_NEGATIVE)?,
+            sequence_seconds: given.number("sequence_seconds", NOT_NEGATIVE)?,
+        }),
+        1 => Timing::Polynomial(Polynomial {
+            kv_tokens: given.number("kv_tokens", ABOVE_ZERO)?,
+        }),
+        _ => {
+            let prefill = pairs("prefill", &given.required("prefill")?)?;
+            let decode = pairs("decode", &given.required("decode")?)?;
+            Timing::Table(Table::new(prefill, decode).map_err(|error| to_python(&error))?)
+        }
+    })
+}
+
+fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
+    let given = Options(given);
+    let threshold = given.optional("long_prefill_token_threshold")?;
+    let threshold = threshold.map(|_| given.integer("long_prefill_token_threshold", 1, MANY));
+    let engine = EngineSettings {
+        block_size: given.integer("block_size", 1, MANY)? as u32,
+        kv_blocks: given.integer("kv_blocks", 1, MANY)? as u32,
+        max_num_batched_tokens: given.integer("max_num_batched_tokens", 1, MANY)?,
+        max_num_seqs: given.integer("max_num_seqs", 1, MANY)? as usize,
+        long_prefill_token_threshold: threshold.transpose()?,
+        watermark: given.number("watermark", FRACTION)?,
+        scheduler_reserve_full_isl: given.flag("scheduler_reserve_full_isl")?,
+        hold_after_preemption: given.flag("hold_after_preemption")?,
+        prefix_caching: given.flag("prefix_caching")?,
+        commit: given.choice(
+            "commit",
+            &[
+                ("schedule", Commit::Schedule),
+                ("step_end", Commit::StepEnd),
+            ],
+        )?,
+        followed: given.flag("kv_events")?,
+    };
+    Ok(WorkerSettings {
+        engine,
+        timing: timing(&given.required("timing")?)?,
+        prefill_only: given.flag("prefill_only")?,
+        slowdown: pairs("slowdown", &given.required("slowdown")?)?,
+    })
+}
+
+pub fn workers(given: &Bound<'_, PyList>) -> PyResult<Vec<WorkerSettings>> {
+    given
+        .iter()
+        .map(|one| worker(one.cast::<PyDict>()?))
+        .collect()
+}
+
+fn incident(given: &Bound<'_, PyAny>) -> PyResult<(f64, u32, Incident)> {
+    let (at, worker, what): (f64, u32, String) = given.extract()?;
+    let what = match what.as_str() {
+        "crash" => Incident::Crash,
+        "join" => Incident::Join,
+        "drain" => Incident::Drain,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "an incident must be \"crash\", \"join\" or \"drain\", got {what:?}"
+            )));
+        }
+    };
+    Ok((at, worker, what))
+}
+
+/// What is given; the rest keeps its default.
+pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
+    let mut options = RunOptions::default();
+    for (name, value) in given.iter() {
+        let name: String = name.extract()?;
+        let seconds = |range| number(&name, &value, range);
+        match name.as_str() {
+            "event_lag" => options.event_lag = seconds(NOT_NEGATIVE)?,
+            "report_lag" => options.report_lag = seconds(NOT_NEGATIVE)?,
+            "net_delay" => options.net_delay = seconds(NOT_NEGATIVE)?,
+            "detection_delay" => options.detection_delay = seconds(NOT_NEGATIVE)?,
+            "scrape_interval" => options.scrape_interval = seconds(ANY_TIME)?,
+            "sample_interval" => options.sample_interval = seconds(ANY_TIME)?,
+            "until" => options.until = seconds(ANY_TIME)?,
+            "retries" => options.retries = Options(given).integer(&name, 0, MANY)? as u32,
+            "tokens_per_message" => {
+                options.tokens_per_message = Options(given).integer(&name, 1, MANY)? as u32;
+            }
+            "oracle" => options.oracle = Options(given).flag(&name)?,
+            "incidents" => {
+                options.incidents = value
+                    .try_iter()?
+                    .map(|one| incident(&one?))
+                    .collect::<PyResult<_>>()?;
+            }
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "there is no option {name:?}"
+                )));
+            }
+        }
+    }
+    Ok(options)
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ class Shortest:
 
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_every_policy_serves_every_request(policy: str, chats: Workload) -> None:
-    options = {"base": "cache-aware"} if policy == "session" else {}
+    options: dict[str, Any] = {"base": "cache-aware"} if policy == "session" else {}
     result = simulate(chats, FLEET, policy, seed=1, **options)
     assert (result.status == Status.FINISHED).all()
     assert (result.first_token_s > result.arrival_s).all()

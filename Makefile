@@ -81,5 +81,5 @@ $(ENGINE_VENV)/.installed: tests/engine/install.py | $(VENV)/.created
 	$(BIN)/python tests/engine/install.py $(ENGINE_VENV)
 
 $(VENV)/.built: pyproject.toml $(RUST_SOURCES) $(VENV)/.created
-	$(BIN)/pip install --quiet --no-build-isolation --config-settings build-args=--locked --editable '.[cli,events,otel,prometheus,traces,testing,yaml]'
+	$(BIN)/pip install --quiet --no-build-isolation --config-settings build-args=--locked --editable '.[cli,events,otel,plots,prometheus,traces,testing,yaml]'
 	touch $@

@@ -1,0 +1,113 @@
+"""Images for documents."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachelb.sim.plots import curves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from matplotlib.axes import Axes
+
+    from cachelb.sim.result import SimResult
+
+_INCHES = (8.0, 4.5)
+
+
+def write_images(
+    directory: str | Path,
+    results: Sequence[SimResult],
+    *,
+    bounds: Mapping[str, float] | None = None,
+    kind: str = "svg",
+) -> list[Path]:
+    """Write images of the distributions of TTFT, hit rates, shares, and loads over time.
+
+    Args:
+        directory: Where; it is made if it is not there.
+        results: Runs of any number of policies and seeds.
+        bounds: Hit rates no policy is expected to pass, by name, drawn as lines.
+        kind: ``svg``, ``png`` or ``pdf``.
+
+    Returns:
+        The files.
+
+    Raises:
+        ModuleNotFoundError: The extra ``plots`` is not installed.
+        ValueError: There is no run, or no such kind of image.
+        OSError: A file cannot be written.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, simulate
+        >>> run = simulate(build("rag", seed=1, count=50), FleetSpec.parse("2xh100"))
+        >>> write_images("figures", [run], kind="png")  # doctest: +SKIP
+    """
+    curves.check(results)
+    if kind not in ("svg", "png", "pdf"):
+        raise ValueError(f"kind must be 'svg', 'png' or 'pdf', got {kind!r}")
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("images are drawn by matplotlib; run: pip install 'cachelb[plots]'") from error
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+
+    def save(name: str, draw: Callable[[Axes], None]) -> None:
+        figure = Figure(figsize=_INCHES, layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure.add_subplot())
+        written.append(folder / f"{name}.{kind}")
+        # Without dates and random names, equal runs give equal images.
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        with rc_context({"svg.hashsalt": name}):
+            figure.savefig(written[-1], metadata=undated)
+
+    save("ttft", lambda axes: _distributions(axes, results))
+    save("hit-rate", lambda axes: _hit_rates(axes, results, bounds or {}))
+    save("shares", lambda axes: _shares(axes, results))
+    for policy, runs in curves.by_policy(results).items():
+        save(f"load-{policy}", partial(_loads, result=runs[0]))
+    return written
+
+
+def _distributions(axes: Axes, results: Sequence[SimResult]) -> None:
+    for curve in curves.ttft_distributions(results):
+        axes.plot(curve.x, curve.y, label=curve.name)
+    axes.set(xscale="log", xlabel="seconds to the first token", ylabel="share of requests")
+    axes.legend()
+
+
+def _hit_rates(axes: Axes, results: Sequence[SimResult], bounds: Mapping[str, float]) -> None:
+    rates = {policy: [curves.hit_rate(run) for run in runs] for policy, runs in curves.by_policy(results).items()}
+    means = [sum(values) / len(values) for values in rates.values()]
+    below = [mean - min(values) for values, mean in zip(rates.values(), means, strict=True)]
+    above = [max(values) - mean for values, mean in zip(rates.values(), means, strict=True)]
+    axes.barh(list(rates), means, xerr=[below, above])
+    for name, bound in bounds.items():
+        axes.axvline(bound, linestyle="--", color="black", label=name)
+    axes.set(xlabel="cached share of prompt tokens")
+    if bounds:
+        axes.legend()
+
+
+def _shares(axes: Axes, results: Sequence[SimResult]) -> None:
+    grouped = curves.by_policy(results)
+    width = 0.8 / len(grouped)
+    for place, (policy, runs) in enumerate(grouped.items()):
+        shares = curves.shares(runs[0])
+        axes.bar([at + place * width for at in range(len(shares))], shares, width, label=policy)
+    axes.set(xlabel="worker", ylabel="share of requests")
+    axes.legend()
+
+
+def _loads(axes: Axes, *, result: SimResult) -> None:
+    for curve in curves.loads(result):
+        axes.plot(curve.x, curve.y, label=curve.name)
+    axes.set(xlabel="simulated seconds", ylabel="requests running and waiting")

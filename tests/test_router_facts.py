@@ -48,7 +48,9 @@ def test_a_worker_that_is_added_again_keeps_its_capacity_unless_told_another() -
     assert held == [8, 16, 12, 12]
 
 
-@pytest.mark.parametrize(("block_size", "kv_blocks", "held"), [(16, 8, 8), (8, 16, 8), (1, 128, 8), (None, 8, 8)])
+@pytest.mark.parametrize(
+    ("block_size", "kv_blocks", "held"), [(16, 8, 8), (8, 16, 8), (1, 128, 8), (32, 4, 8), (None, 8, 8)]
+)
 def test_capacity_is_counted_in_the_blocks_of_the_engine(block_size: int | None, kv_blocks: int, held: int) -> None:
     router = Router(["gpu0"], seed=1, block_size=16)
     router.learn_worker("gpu0", kv_blocks=kv_blocks, block_size=block_size)
@@ -57,11 +59,13 @@ def test_capacity_is_counted_in_the_blocks_of_the_engine(block_size: int | None,
     assert router.block_count("gpu0") == held
 
 
-@pytest.mark.parametrize("block_size", [32, 64, 24, 0])
-def test_a_block_size_that_does_not_fit_is_refused_with_both_named(block_size: int) -> None:
-    router = Router(["gpu0"], block_size=16)
-    with pytest.raises(ValueError, match=f"{block_size} tokens, the router of 16"):
-        router.learn_worker("gpu0", kv_blocks=5, block_size=block_size)
+@pytest.mark.parametrize("name", ["kv_blocks", "block_size"])
+def test_facts_that_are_no_counts_are_refused(name: str) -> None:
+    router = Router(["gpu0"])
+    with pytest.raises(ValueError, match=f"{name} must be from 1 to 4294967295, got 0"):
+        router.learn_worker("gpu0", **{name: 0})
+    with pytest.raises(TypeError, match=name):
+        router.learn_worker("gpu0", **{name: 1.5})  # type: ignore[arg-type]
 
 
 def test_each_model_has_its_own_block_size() -> None:
@@ -70,8 +74,11 @@ def test_each_model_has_its_own_block_size() -> None:
     router.add_worker("gpu1")
     router.learn_worker("gpu0", block_size=64)
     router.learn_worker("gpu1", block_size=64)
-    with pytest.raises(ValueError, match="128 tokens, the router of 64"):
-        router.learn_worker("gpu0", block_size=128)
+    with pytest.raises(ValueError, match="96 tokens, the router of 64"):
+        router.learn_worker("gpu0", block_size=96)
+    router.learn_worker("gpu1", block_size=96)
+    with pytest.raises(ValueError, match="24 tokens, the router of 16 or 64"):
+        router.learn_worker("gpu1", block_size=24)
     first = router.select_worker(tokens=range(640), model="long")
     again = router.select_worker(tokens=range(640), model="long", among=[first.worker])
     assert again.matched_tokens == 9 * 64

@@ -54,7 +54,7 @@ def test_detached_source_is_stopped_and_may_be_attached_again() -> None:
 
 def test_engine_with_another_block_size_is_named_and_its_load_still_counts(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "cachelb.sources.metrics")
-    with FakeEngine(vllm_page()) as engine, Router([engine.key], block_size=8) as router:
+    with FakeEngine(vllm_page()) as engine, Router([engine.key], block_size=24) as router:
         source = MetricsSource(interval_s=0.005, timeout_s=20.0)
         router.attach(source)
         eventually(lambda: source.stats().workers.get(engine.key) is not None and source.stats().polls > 3)

@@ -98,6 +98,7 @@ class KvEventStats:
         fed: Whether the index holds what events said; if not, what decisions brought.
         refused: Why nothing can be used.
         engine_block_size: Tokens per block of the engine, None until it is known.
+        mismatch: What speaks against that: the engine's metrics state another size. None if nothing does.
         lag_s: Seconds between the making of the latest message and its arrival, by the clocks of both machines.
         messages: Messages applied.
         duplicates: Messages that had been applied already.
@@ -119,6 +120,7 @@ class KvEventStats:
     fed: bool
     refused: str | None
     engine_block_size: int | None
+    mismatch: str | None
     lag_s: float | None
     messages: int
     duplicates: int
@@ -262,9 +264,10 @@ class RouterStats:
             with their worker, "cleared" by a cache reset, "failed" with the request that was to bring them.
         dropped: What the indexes were told and could not take: an "orphan" chain without its parent, a "conflict" of
             parents, an "unknown-removal"; "no-room" counts prompts that did not fit into `max_memory_mb`, or not
-            to their end. And what KV events said that could not be applied: "undecodable" messages, "unknown-rank",
-            "unknown-event", "malformed-event", "unknown-medium", "shared-pool", "attention-group", "token-count",
-            "block-size", "placeholder", "orphan", "full".
+            to their end, "block-size-mismatch" the times that metrics and events of an engine came to disagree about
+            its block size (`KvEventStats.mismatch`). And what KV events said that could not be applied: "undecodable"
+            messages, "unknown-rank", "unknown-event", "malformed-event", "unknown-medium", "shared-pool",
+            "attention-group", "token-count", "block-size", "placeholder", "orphan", "full".
         shadows: How the shadow policies compare, in their order.
         index_blocks: Distinct blocks known.
         index_bytes: Bytes of the block indexes.

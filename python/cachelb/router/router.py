@@ -82,7 +82,8 @@ class Router(NativeRouter[W]):
             key: Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts.
             policy: Name of a policy, one of `cachelb.policies`, or your own object with `choose`, as
                 `cachelb.policies.Policy` describes it.
-            block_size: Tokens per block, as the engines have it.
+            block_size: Tokens per block, as the engines have it. It stays: what is learnt of an engine says how its
+                blocks map to these (`learn_worker`), since hashes of this size may be in anybody's hands by then.
             max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1; the
                 least recently used blocks leave first. None leaves only the workers' own capacities.
             seed: Seed of ties and exploration; the same seed and the same calls give the same picks. None draws one.
@@ -213,8 +214,8 @@ class Router(NativeRouter[W]):
             dp_size: Data-parallel ranks that take requests on their own; decisions then carry `dp_rank`.
             models: Models it serves; none means all. A model named here gets an index of its own.
             gpu: Name of its GPU model, for policies that learn.
-            kv_blocks: Blocks its KV cache holds, until a load source finds out better; None leaves it as it is, first
-                `max_blocks_per_worker`.
+            kv_blocks: Blocks its KV cache holds, as its engine counts them, until a load source finds out better; None
+                leaves it as it is, first `max_blocks_per_worker`.
             slow_start_s: Seconds its weight takes to rise from a quarter to full.
 
         Raises:
@@ -280,39 +281,33 @@ class Router(NativeRouter[W]):
     def learn_worker(self, worker: W | str, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
         """Take in what a load source found out about a worker.
 
-        An engine with smaller blocks than the router's is fine if they divide them: whole blocks of the router's are
-        credited. With larger ones the router would credit tokens that the engine does not reuse.
+        The index of a model keeps the block size it was built with. An engine may have another, if one is a multiple of
+        the other: what it holds is credited in whole blocks of both, and its capacity is converted. KV events tell the
+        size too and win where they differ; `KvEventStats.mismatch` names both then.
 
         Args:
             worker: The worker or its key.
-            kv_blocks: Blocks its KV cache holds, of `block_size` tokens if that is given.
-            block_size: Tokens per block of its engine.
+            kv_blocks: Blocks its KV cache holds, as its engine counts them.
+            block_size: Tokens per block of its engine. None leaves it as it is, first the router's.
 
         Raises:
             UnknownWorkerError: It is not registered.
-            ValueError: The engine's block size does not fit the router's; the message names both.
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range, or the engine's block size fits none of the models the worker
+                serves; the message names both, and nothing is changed.
 
         Example:
             >>> from cachelb import Router
             >>> router = Router(["gpu0"], block_size=16)
-            >>> router.learn_worker("gpu0", kv_blocks=4_000, block_size=4)
-            >>> router.learn_worker("gpu0", block_size=64)
+            >>> router.learn_worker("gpu0", kv_blocks=4_000, block_size=32)
+            >>> router.select_worker(tokens=range(80)).on_complete()
+            >>> router.select_worker(tokens=range(80)).matched_tokens
+            64
+            >>> router.learn_worker("gpu0", block_size=24)
             Traceback (most recent call last):
-            ValueError: the engine of worker 'gpu0' has blocks of 64 tokens, the router of 16: ...
+            ValueError: the engine of worker "gpu0" has blocks of 24 tokens, the router of 16: ...
         """
-        sizes = self._block_sizes(worker)
-        own = min(sizes)
-        if block_size is not None:
-            fitting = [size for size in sizes if block_size > 0 and size % block_size == 0]
-            if not fitting:
-                named = " or ".join(map(str, sorted(sizes)))
-                raise ValueError(
-                    f"the engine of worker {self.key_of(worker)!r} has blocks of {block_size} tokens, the router of "
-                    f"{named}: build it with block_size={block_size}"
-                )
-            own = min(fitting)
-        if kv_blocks is not None:
-            self._set_kv_blocks(worker, max(1, kv_blocks * (block_size or own) // own))
+        self._learn_worker(worker, kv_blocks=kv_blocks, block_size=block_size)
 
     # --- selection ---
 

@@ -96,7 +96,7 @@ class LoadTarget(Protocol):
 
         Raises:
             KeyError: The worker is not registered (any more).
-            ValueError: The worker cannot be used like this, for example with a block size other than the router's.
+            ValueError: The worker cannot be used like this, for example with blocks that do not fit the router's.
         """
         ...
 

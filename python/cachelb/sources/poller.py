@@ -34,7 +34,7 @@ class WorkerPolls:
         polls: Pages asked for.
         failures: Pages that could not be had or read.
         dropped: Samples on its pages with a known name that made no sense.
-        refused: Reports and facts that the router did not take, such as another block size.
+        refused: Reports and facts that the router did not take, such as a block size that does not fit.
         readable: Whether the last page could be read; None before the first answer.
         last_error: Class of the last failure ("TimeoutError", "HTTP 503", "no known metrics"), kept after recovery.
         engine: "vllm", "sglang" or "trtllm", once known.

@@ -36,6 +36,19 @@ pub enum Error {
         "{0} is not available with hashing=\"positional\", which is kept for study; use hashing=\"chained\""
     )]
     Unsupported(&'static str),
+    /// The blocks of an engine cannot be mapped to those of the indexes.
+    #[error(
+        "the engine of worker {worker:?} has blocks of {engine} tokens, the router of {ours}: one must be a multiple of \
+         the other; build it with block_size={engine}"
+    )]
+    EngineBlockSize {
+        /// Key of the worker.
+        worker: String,
+        /// Tokens per block of its engine.
+        engine: u32,
+        /// Those of the indexes it serves, in words.
+        ours: String,
+    },
     /// A snapshot cannot be restored.
     #[error("snapshot refused: {0}")]
     BadSnapshot(String),

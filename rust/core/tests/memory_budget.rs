@@ -8,8 +8,8 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::{PrefixCache, Threshold};
 use cachelb_core::router::{
-    Ending, Offer, Offers, Placements, PoolId, PoolSettings, Profile, Request, Selector, Settings,
-    Usage,
+    Ending, Facts, Offer, Offers, Placements, PoolId, PoolSettings, Profile, Request, Selector,
+    Settings, Usage,
 };
 use cachelb_core::tracker::Origin;
 use proptest::prelude::*;
@@ -371,7 +371,12 @@ fn a_prompt_over_the_budget_is_held_as_far_as_there_is_room() {
     assert_eq!(fleet.overlaps(0, &blocks)[&worker], 20_000);
     assert_eq!(fleet.selector.without_room(), 0);
     for name in fleet.names.clone() {
-        fleet.selector.set_kv_blocks(&name, 200_000);
+        let facts = Facts {
+            kv_blocks: Some(200_000),
+            ..Facts::default()
+        };
+        let names = [name.as_str().into()];
+        fleet.selector.learn(&name, &names, facts).unwrap();
     }
     fleet.place(0, &blocks);
     assert_eq!(fleet.selector.without_room(), 1);

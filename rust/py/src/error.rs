@@ -17,9 +17,10 @@ mod classes {
 pub(crate) fn to_python(error: &Error) -> PyErr {
     let text = error.to_string();
     match error {
-        Error::InvalidSetting { .. } | Error::Unsupported(_) | Error::DuplicateWorker(_) => {
-            PyValueError::new_err(text)
-        }
+        Error::InvalidSetting { .. }
+        | Error::Unsupported(_)
+        | Error::DuplicateWorker(_)
+        | Error::EngineBlockSize { .. } => PyValueError::new_err(text),
         Error::UnknownWorker(_) => classes::UnknownWorkerError::new_err(text),
         Error::BadSnapshot(_) => classes::SnapshotError::new_err(text),
         Error::Invariant(_) => PyAssertionError::new_err(text),

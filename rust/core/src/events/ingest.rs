@@ -15,6 +15,8 @@ mod validate;
 use std::collections::BTreeSet;
 use std::fmt;
 
+pub use self::place::sizes_fit;
+
 use super::batch::{Batch, Event, Place, Remove};
 use super::groups::Groups;
 use super::holdings::Holdings;

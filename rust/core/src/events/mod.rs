@@ -45,6 +45,6 @@ pub use decode::{MAX_PAYLOAD, Undecodable, decode};
 pub use feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, Received, Worth};
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use holdings::Holdings;
-pub use ingest::{Ingest, IngestSettings, Refusal};
+pub use ingest::{Ingest, IngestSettings, Refusal, sizes_fit};
 pub use stats::{DropReason, EventStats};
 pub use streams::{Delivery, Streams, Totals};

@@ -19,14 +19,6 @@ pub struct Fed {
     pub engine_block_size: Option<u32>,
 }
 
-impl Fed {
-    /// Blocks of the router's in a block of the engine's: only whole blocks of the engine can be used again.
-    pub(super) fn own_blocks(self, block_size: u32) -> u32 {
-        let size = self.engine_block_size.unwrap_or(block_size);
-        (size / block_size).max(1)
-    }
-}
-
 impl Member {
     /// The pool its events speak of.
     pub fn home(&self) -> PoolId {
@@ -77,12 +69,7 @@ impl Selector {
         if self.fed(worker).is_some() != fed.is_some() {
             self.withdraw_all(worker);
         }
-        // Every change to a member costs the rows that are kept.
-        if self.fed(worker) != fed
-            && let Some(member) = self.fleet.member_mut(worker)
-        {
-            member.fed = fed;
-        }
+        self.resize(worker, |member| member.fed = fed);
     }
 
     /// Nobody has events any more, and what they said is dropped.

@@ -9,6 +9,7 @@ use super::fed::Fed;
 use super::health::Health;
 use super::offers::Offer;
 use super::request::{PoolId, Wanted};
+use super::sizes::Facts;
 
 /// Whether a worker takes part in one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,8 +98,8 @@ pub struct Profile {
     pub slow_start_ms: u64,
     /// The models it serves; `None` serves all.
     pub pools: Option<Box<[PoolId]>>,
-    /// Blocks its cache holds, if known.
-    pub kv_blocks: Option<u32>,
+    /// What its engine states of its cache.
+    pub engine: Facts,
 }
 
 /// A new worker begins at this share of its weight.
@@ -175,7 +176,10 @@ const VACANT: Member = Member {
     profile: Profile {
         role: Role::Both,
         pools: None,
-        kv_blocks: None,
+        engine: Facts {
+            kv_blocks: None,
+            block_size: None,
+        },
         slow_start_ms: 0,
     },
     started: Millis(0),

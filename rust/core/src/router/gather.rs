@@ -5,7 +5,6 @@ use crate::ids::{Millis, WorkerId};
 use crate::load::{LoadBook, Report};
 use crate::policy::{Candidate, Names, View};
 
-use super::fed::Fed;
 use super::fleet::{Profile, Standing};
 use super::offers::{Offer, Offers};
 use super::pool::Pool;
@@ -54,6 +53,8 @@ pub(super) fn view<'a>(
 pub(super) struct Usable {
     blocks: u64,
     block_size: u64,
+    /// Blocks that can only be used together.
+    per_block: u32,
 }
 
 impl Usable {
@@ -62,14 +63,23 @@ impl Usable {
         Self {
             blocks: prompt_tokens.saturating_sub(1) / block_size,
             block_size,
+            per_block: 1,
         }
     }
 
-    /// The same on a worker whose engine may have larger blocks: it computes the whole one of the last token.
-    pub fn on(self, fed: Fed) -> Self {
-        let per_block = u64::from(fed.own_blocks(self.block_size as u32));
-        let blocks = self.blocks - self.blocks % per_block;
-        Self { blocks, ..self }
+    /// The same on a worker whose engine has larger blocks: it computes the whole one of the last token.
+    pub fn on(self, per_block: u32) -> Self {
+        let blocks = self.blocks - self.blocks % u64::from(per_block);
+        Self {
+            blocks,
+            per_block,
+            ..self
+        }
+    }
+
+    /// The part of `held` that is whole blocks of the engine.
+    pub fn whole(&self, held: u32) -> u32 {
+        held - held % self.per_block
     }
 
     pub fn blocks(&self, held: u32) -> u32 {

@@ -216,6 +216,8 @@ pub struct Ledger {
     pub endings: [u64; Ending::ALL.len()],
     /// Selections that found nobody.
     pub no_worker: u64,
+    /// Times that events and metrics of an engine came to disagree about its block size.
+    pub size_disagreements: u64,
     /// Workers forgotten because they were no longer offered.
     pub forgotten: u64,
     finished: VecDeque<Record>,

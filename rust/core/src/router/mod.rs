@@ -7,6 +7,7 @@
 //! | `offers` | the workers one request may use |
 //! | `fleet` | who the workers are, what they serve, whether they take requests now |
 //! | `fed` | workers whose engines say what they hold |
+//! | `sizes` | engines whose blocks are not of the router's size |
 //! | `health` | which workers failed lately |
 //! | `budget` | the bytes that all block indexes may take together |
 //! | `pool` | what belongs to one model: block index, rules, unproven placements |
@@ -47,6 +48,7 @@ mod rows;
 mod selector;
 mod settings;
 mod sight;
+mod sizes;
 mod survey;
 mod timing;
 mod trail;
@@ -63,6 +65,7 @@ pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use selector::Selector;
 pub use settings::{Placements, PoolSettings, Settings, Veto};
+pub use sizes::{Disagreement, Facts};
 pub use survey::{Column, Survey};
 pub use timing::Timing;
 pub use trail::{Held, Seen};

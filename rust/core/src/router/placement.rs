@@ -20,7 +20,7 @@ const PATIENCE: f64 = 4.0;
 const PREFILL_TPS: f64 = 1_000.0;
 
 impl Selector {
-    /// Records that the worker will hold the request's blocks.
+    /// Records that the worker will hold the request's blocks, as far as its engine keeps them.
     pub(super) fn place(
         &mut self,
         worker: WorkerId,
@@ -28,6 +28,7 @@ impl Selector {
         request: &Request<'_>,
     ) -> Result<()> {
         let at = request.pool.0 as usize;
+        let request = &self.whole(worker, request);
         let Some((hashes, _)) = request.blocks.filter(|(hashes, _)| !hashes.is_empty()) else {
             return Ok(());
         };

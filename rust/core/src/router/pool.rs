@@ -9,6 +9,7 @@ use crate::policy::{Ended, Rng, Rule};
 use crate::positional::PositionalIndex;
 use crate::tracker::store::{Depths, Store};
 
+use super::fleet::Member;
 use super::leases::Leases;
 use super::request::Wanted;
 use super::settings::{Placements, PoolSettings};
@@ -25,6 +26,9 @@ pub(super) struct Shadow {
 #[derive(Debug)]
 pub(super) struct Pool {
     pub block_size: u32,
+    /// Whether a worker's blocks were ever to be cut to whole ones of its engine. Few fleets have such workers, and
+    /// the others need not ask for each.
+    pub coarse: bool,
     pub placements: Placements,
     rule: Box<dyn Rule>,
     prefill: Option<Box<dyn Rule>>,
@@ -60,6 +64,7 @@ impl Pool {
         } = settings;
         let mut pool = Self {
             block_size,
+            coarse: false,
             placements,
             rule,
             prefill,
@@ -132,9 +137,11 @@ impl Pool {
         &mut **special.unwrap_or(&mut self.rule)
     }
 
-    /// Opens the lanes of a worker that may hold `kv_blocks`, or as many as the pool allows; or changes how many.
-    pub fn add_worker(&mut self, worker: WorkerId, kv_blocks: Option<u32>) {
-        let capacity = kv_blocks.unwrap_or(self.placements.max_blocks_per_worker);
+    /// Opens the lanes of a worker that may hold as many blocks as its engine, or as the pool allows; or changes how many.
+    pub fn add_worker(&mut self, worker: WorkerId, member: &Member) {
+        self.coarse |= member.per_block(self.block_size) > 1;
+        let capacity = member.capacity(self.block_size);
+        let capacity = capacity.unwrap_or(self.placements.max_blocks_per_worker);
         if let Some(index) = &mut self.index {
             index.add_worker(worker, capacity);
         }

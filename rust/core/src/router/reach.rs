@@ -1,4 +1,5 @@
-//! What candidates whose engines publish events hold: by medium, in whole engine blocks, by how far they can be believed.
+//! What candidates hold where more is to be asked than how many blocks: by medium and by how far it can be believed, of
+//! those whose engines publish events, and in whole engine blocks.
 
 use crate::events::FeedState;
 use crate::policy::{Candidate, Media};
@@ -13,7 +14,8 @@ use super::selector::Selector;
 use super::trail::Held;
 
 impl Selector {
-    /// Rewrites the rows of fed candidates. Returns those whose blocks do not all lie in device memory, by slot.
+    /// Rewrites the rows of fed candidates and of those with larger blocks. Returns those whose blocks do not all lie in
+    /// device memory, by slot.
     pub(super) fn refine(&mut self, request: &Request<'_>) -> Vec<(u32, Media)> {
         let pool = &self.pools[request.pool.0 as usize];
         let (Some(index), Some((hashes, _))) = (&pool.index, request.blocks) else {
@@ -21,17 +23,23 @@ impl Selector {
         };
         let fleet = &self.fleet;
         let fed = |row: &Candidate| fleet.at(row.slot)?.fed_in(request.pool);
-        if !self.rows.holders().any(|row| fed(row).is_some()) {
+        if !pool.coarse && !self.rows.holders().any(|row| fed(row).is_some()) {
             return Vec::new();
         }
+        let usable = usable(fleet, pool, request);
         let credits = pool.rule(request.wanted).credits();
         let mut elsewhere = Vec::new();
         self.rows.revise(|row| {
-            let Some(fed) = fed(row) else { return };
-            let media = media_of(index, pool, row.slot, fed);
+            let usable = usable(row.slot);
+            let Some(fed) = fed(row) else {
+                row.overlap = usable.whole(row.overlap);
+                let tokens = usable.tokens(row.overlap);
+                row.matched_tokens = tokens as f64;
+                return tokens;
+            };
+            let media = media_of(index, pool, row.slot, fed, usable);
             let (blocks, size) = (hashes.len() as u32, pool.block_size);
             row.overlap = media.reached();
-            let usable = Usable::new(request.prompt_tokens, size).on(fed);
             let reused = Media {
                 gpu: usable.blocks(media.gpu),
                 ..media
@@ -40,6 +48,7 @@ impl Selector {
             if media.reached() > media.gpu {
                 elsewhere.push((row.slot, media));
             }
+            usable.tokens(row.overlap)
         });
         elsewhere
     }
@@ -71,22 +80,26 @@ impl Selector {
     }
 }
 
-/// What the blocks of a prompt are worth on the worker in `slot`.
-pub(super) fn usable(fleet: &Fleet, block_size: u32, request: &Request<'_>, slot: u32) -> Usable {
+/// What the blocks of a prompt are worth on the worker in a slot.
+pub(super) fn usable<'a>(
+    fleet: &'a Fleet,
+    pool: &Pool,
+    request: &Request<'_>,
+) -> impl Fn(u32) -> Usable + use<'a> {
+    let (block_size, coarse) = (pool.block_size, pool.coarse);
     let usable = Usable::new(request.prompt_tokens, block_size);
-    let fed = fleet
-        .at(slot)
-        .and_then(|member| member.fed_in(request.pool));
-    fed.map_or(usable, |fed| usable.on(fed))
+    move |slot| match fleet.at(slot) {
+        Some(member) if coarse => usable.on(member.per_block(block_size)),
+        _ => usable,
+    }
 }
 
-fn media_of(index: &Store, pool: &Pool, slot: u32, fed: Fed) -> Media {
+fn media_of(index: &Store, pool: &Pool, slot: u32, fed: Fed, usable: Usable) -> Media {
     let reach = match fed.state {
         FeedState::Suspect => pool.overlaps.confirmed_media(index, slot),
         _ => pool.overlaps.media(index, slot),
     };
-    let per_block = fed.own_blocks(pool.block_size);
-    let whole = |blocks: u32| blocks - blocks % per_block;
+    let whole = |blocks| usable.whole(blocks);
     let gpu = whole(reach.gpu);
     let segment = |(start, end): (u32, u32)| {
         if start <= gpu && whole(end) > gpu {

@@ -38,6 +38,8 @@ pub(super) struct Rows {
     /// Positions of the rows that hold blocks of the request.
     holders: Vec<u32>,
     best_overlap: u32,
+    /// Prompt tokens the best of them saves, `None` as long as that follows from the overlap, the same for each.
+    best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
     media: Vec<Media>,
     /// `None`: not to be kept.
@@ -69,12 +71,18 @@ impl Rows {
         self.best_overlap
     }
 
+    /// Prompt tokens the row that can reuse most need not compute, `None` if that is the one with the most blocks.
+    pub fn best_reusable(&self) -> Option<u64> {
+        self.best_reusable
+    }
+
     /// Begins anew.
     pub fn clear(&mut self) {
         self.list.clear();
         self.holders.clear();
         self.media.clear();
         self.best_overlap = 0;
+        self.best_reusable = None;
         self.basis = None;
     }
 
@@ -147,6 +155,7 @@ impl Rows {
             (row.overlap, row.matched_tokens) = (0, 0.0);
         }
         self.best_overlap = 0;
+        self.best_reusable = None;
         let (list, by_slot) = (&mut self.list, &self.by_slot);
         book.retain_changed(|slot, load| {
             let at = by_slot.get(slot as usize).copied().unwrap_or(NONE);
@@ -169,16 +178,18 @@ impl Rows {
         }
     }
 
-    /// Changes rows that hold blocks of the request, none to hold more.
-    pub fn revise(&mut self, mut change: impl FnMut(&mut Candidate)) {
-        self.best_overlap = 0;
-        let (list, best) = (&mut self.list, &mut self.best_overlap);
+    /// Changes rows that hold blocks of the request, none to hold more; `change` returns the prompt tokens that can be
+    /// reused.
+    pub fn revise(&mut self, mut change: impl FnMut(&mut Candidate) -> u64) {
+        let (list, mut best, mut reusable) = (&mut self.list, 0, 0);
         self.holders.retain(|at| {
             let row = &mut list[*at as usize];
-            change(row);
-            *best = (*best).max(row.overlap);
+            reusable = change(row).max(reusable);
+            best = row.overlap.max(best);
             row.overlap > 0
         });
+        self.best_overlap = best;
+        self.best_reusable = Some(reusable);
     }
 
     /// The rows that hold blocks of the request.

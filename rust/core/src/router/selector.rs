@@ -89,7 +89,7 @@ impl Selector {
         let mut pool = Pool::new(settings, self.settings.seed);
         for (_, worker) in self.fleet.ids() {
             if let Some(member) = self.fleet.member(worker).filter(|m| m.serves(id)) {
-                pool.add_worker(worker, member.profile.kv_blocks);
+                pool.add_worker(worker, member);
             }
         }
         self.budget.open(&pool);
@@ -145,7 +145,8 @@ impl Selector {
         }
         let row = self.rows[choice.row];
         let pool = &self.pools[request.pool.0 as usize];
-        let usable = usable(&self.fleet, pool.block_size, request, row.slot);
+        let usable = usable(&self.fleet, pool, request)(row.slot);
+        let best = self.rows.best_reusable();
         let pick = Pick {
             offer: row.offer as usize,
             wanted: request.wanted,
@@ -156,7 +157,7 @@ impl Selector {
                 choice.reason
             },
             matched_tokens: usable.tokens(row.overlap),
-            best_matched_tokens: usable.tokens(self.rows.best_overlap()),
+            best_matched_tokens: best.unwrap_or_else(|| usable.tokens(self.rows.best_overlap())),
             booking: None,
         };
         Ok(Decided { choice, pick, rng })
@@ -257,14 +258,14 @@ impl Selector {
         if request.wanted != Wanted::Whole {
             return Box::default();
         }
+        let usable = usable(fleet, pool, request);
         let shadow_pick = |(i, shadow): (usize, &mut super::pool::Shadow)| {
             let pinned = request.shadow_picks.get(i).copied().flatten();
             let choice = pinned
                 .and_then(|pinned| choose_pinned(rows, pinned, &mut shadow.rng))
                 .unwrap_or_else(|| shadow.rule.choose(&view, &mut shadow.rng));
             let row = &rows[choice.row];
-            let usable = usable(fleet, view.block_size, request, row.slot);
-            let matched = usable.tokens(row.overlap);
+            let matched = usable(row.slot).tokens(row.overlap);
             if !choice.refused {
                 shadow.rule.settle(&view, choice, booking);
             }

@@ -52,9 +52,8 @@ impl Selector {
         };
         for (i, pool) in self.pools.iter_mut().enumerate() {
             if member.serves(PoolId(i as u32)) {
-                let kv_blocks = member.profile.kv_blocks;
                 self.budget
-                    .change(pool, |pool| pool.add_worker(worker, kv_blocks));
+                    .change(pool, |pool| pool.add_worker(worker, member));
             } else {
                 let removed = self.budget.change(pool, |pool| pool.withdraw(worker));
                 self.ledger.lost.removed += removed;
@@ -123,19 +122,6 @@ impl Selector {
             self.close(booking, Ending::Reconciled, Usage::default(), now);
         }
         Ok(lost.len())
-    }
-
-    /// Sets how many blocks a worker's cache holds. Returns whether it is known.
-    pub fn set_kv_blocks(&mut self, name: &str, kv_blocks: u32) -> bool {
-        let Some(id) = self.fleet.find(name) else {
-            return false;
-        };
-        let Some(member) = self.fleet.member_mut(id) else {
-            return false;
-        };
-        member.profile.kv_blocks = Some(kv_blocks);
-        self.open_lanes(id);
-        true
     }
 
     /// A worker restarted: what it held is gone, its bookings stay, its slow start begins again.

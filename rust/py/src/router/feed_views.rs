@@ -1,6 +1,7 @@
 //! Counters of KV events as plain Python values.
 
 use cachelb_core::events::{DropReason, FeedStats, Received, Totals};
+use cachelb_core::router::Disagreement;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -32,7 +33,11 @@ fn events<'py>(py: Python<'py>, received: &Received) -> PyResult<Bound<'py, PyDi
     Ok(counts)
 }
 
-fn row<'py>(py: Python<'py>, seen: &FeedStats) -> PyResult<Bound<'py, PyDict>> {
+fn row<'py>(
+    py: Python<'py>,
+    seen: &FeedStats,
+    disagreement: Option<Disagreement>,
+) -> PyResult<Bound<'py, PyDict>> {
     let row = PyDict::new(py);
     let refused = seen.refused.map(|refused| refused.to_string());
     let state = if refused.is_some() {
@@ -45,6 +50,8 @@ fn row<'py>(py: Python<'py>, seen: &FeedStats) -> PyResult<Bound<'py, PyDict>> {
     row.set_item("fed", seen.fed && refused.is_none())?;
     row.set_item("refused", refused)?;
     row.set_item("engine_block_size", seen.engine_block_size)?;
+    let mismatch = disagreement.map(|disagreement| disagreement.to_string());
+    row.set_item("mismatch", mismatch)?;
     row.set_item("lag_s", seen.lag_s)?;
     row.set_item("messages", counted.messages)?;
     row.set_item("duplicates", tally.duplicates)?;
@@ -70,9 +77,14 @@ impl NativeRouter {
         for (key, worker) in self.feeds.all() {
             // A stream that applies a replay keeps its lock for long.
             let stats = py.detach(|| worker.streams.stats());
+            let disagreements: Vec<_> = self.engine.locked(py, |selector| {
+                let ids = worker.ids.iter();
+                ids.map(|&id| selector.disagreement(id)).collect()
+            })?;
             let ranked = stats.len() > 1;
-            for (rank, stats) in stats.iter().enumerate() {
-                rows.append((&*key, ranked.then_some(rank), row(py, stats)?))?;
+            for (rank, (stats, disagreement)) in stats.iter().zip(disagreements).enumerate() {
+                let row = row(py, stats, disagreement)?;
+                rows.append((&*key, ranked.then_some(rank), row))?;
             }
         }
         Ok(rows)

@@ -32,7 +32,7 @@ const SLICE: usize = 64;
 #[derive(Debug)]
 pub(super) struct WorkerStreams {
     /// By rank.
-    ids: Vec<WorkerId>,
+    pub ids: Vec<WorkerId>,
     /// What they speak of.
     home: PoolId,
     /// The same as long as the worker is registered.

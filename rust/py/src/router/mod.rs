@@ -1,6 +1,7 @@
 //! The native base class of the router: registered workers, several models, roles and ranks.
 
 mod batch;
+mod facts;
 mod feed_views;
 mod feeds;
 mod pools;
@@ -8,13 +9,13 @@ mod roster;
 mod select;
 mod views;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
-use cachelb_core::router::{PairTerms, Profile, Role, Selector};
+use cachelb_core::router::{Facts, PairTerms, Profile, Role, Selector};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -34,6 +35,7 @@ use crate::workers::{key_of, name_of};
 pub use self::roster::Registered;
 pub use self::select::policy_name;
 
+use self::facts::count;
 use self::feeds::Feeds;
 use self::roster::{Roster, Seat};
 
@@ -252,10 +254,10 @@ impl NativeRouter {
         let mut profile = Profile {
             role: self::role(role)?,
             pools,
-            kv_blocks: kv_blocks
-                .map(|n| ranged(n, "kv_blocks", 1, u64::from(u32::MAX)))
-                .transpose()?
-                .map(|n| n as u32),
+            engine: Facts {
+                kv_blocks: count("kv_blocks", kv_blocks)?,
+                block_size: None,
+            },
             slow_start_ms: slow_start,
         };
         let now = self.engine.now(py)?;
@@ -280,7 +282,7 @@ impl NativeRouter {
         if let Some(old) = before.seat(&key) {
             seat.ready = Arc::clone(&old.ready);
             // What a load source found out is told once.
-            profile.kv_blocks = profile.kv_blocks.or(old.profile.kv_blocks);
+            profile.engine = old.profile.engine.updated(profile.engine);
         }
         seat.profile = profile.clone();
         self.engine
@@ -398,46 +400,6 @@ impl NativeRouter {
                 seat.object = worker.clone().unbind();
             }
         });
-    }
-
-    /// Block sizes of the models a worker serves.
-    fn _block_sizes(&self, worker: &Bound<'_, PyAny>) -> PyResult<HashSet<usize>> {
-        let key = self.key_name(worker)?;
-        let now = self.roster.now();
-        let seat = now
-            .seat(&key)
-            .ok_or_else(|| unknown_worker(worker.py(), &key))?;
-        let readers = self.readers();
-        let size = |reader: &Reader| reader.hasher.block_size();
-        Ok(match &seat.profile.pools {
-            Some(pools) => pools
-                .iter()
-                .map(|pool| size(&readers[pool.0 as usize]))
-                .collect(),
-            None => readers.iter().map(size).collect(),
-        })
-    }
-
-    /// Sets how many blocks the cache of a worker holds, each rank as many.
-    fn _set_kv_blocks(
-        &self,
-        worker: &Bound<'_, PyAny>,
-        kv_blocks: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let kv_blocks = ranged(kv_blocks, "kv_blocks", 1, u64::from(u32::MAX))? as u32;
-        let key = self.key_name(worker)?;
-        self.with_candidates(worker, |selector, name| {
-            selector.set_kv_blocks(name, kv_blocks)
-        })?;
-        let known = |seat: &Seat| seat.profile.kv_blocks == Some(kv_blocks);
-        if !self.roster.now().seat(&key).is_none_or(known) {
-            self.roster.change(worker.py(), |seats| {
-                if let Some(seat) = seats.iter_mut().find(|seat| *seat.key == *key) {
-                    seat.profile.kv_blocks = Some(kv_blocks);
-                }
-            });
-        }
-        Ok(())
     }
 
     /// GPU models by worker, of the workers that have one named.

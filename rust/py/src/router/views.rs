@@ -39,7 +39,7 @@ struct Copied {
     funnel: Funnel,
     shadows: Vec<ShadowTally>,
     evictions: [(&'static str, u64); 6],
-    dropped: [(&'static str, u64); 4],
+    dropped: [(&'static str, u64); 5],
     open: usize,
     blocks: u64,
     index_bytes: usize,
@@ -60,13 +60,14 @@ fn evictions(selector: &Selector) -> [(&'static str, u64); 6] {
 }
 
 /// What the indexes were told and could not take.
-fn dropped(selector: &Selector) -> [(&'static str, u64); 4] {
+fn dropped(selector: &Selector) -> [(&'static str, u64); 5] {
     let stats = selector.index_stats();
     [
         ("orphan", stats.orphans),
         ("conflict", stats.conflicts),
         ("unknown-removal", stats.unknown_removals),
         ("no-room", selector.without_room()),
+        ("block-size-mismatch", selector.ledger().size_disagreements),
     ]
 }
 

@@ -12,6 +12,12 @@ use crate::ids::{Medium, SequenceHash};
 /// Cache groups times media that are told apart.
 const MAX_SPACES: usize = 64;
 
+/// Whether blocks of an engine can be mapped to own ones: one size must be a multiple of the other.
+#[must_use]
+pub fn sizes_fit(engine: u32, ours: u32) -> bool {
+    engine > 0 && (engine.is_multiple_of(ours) || ours.is_multiple_of(engine))
+}
+
 /// What comes before a store.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base {
@@ -91,7 +97,7 @@ impl Ingest {
         if learned == Some(store.size) {
             return Ok(false);
         }
-        if !store.size.is_multiple_of(ours) && !ours.is_multiple_of(store.size) {
+        if !sizes_fit(store.size, ours) {
             if self.engine_block_size().is_none() {
                 self.refused.get_or_insert(Refusal::BlockSize {
                     engine: store.size,

@@ -223,7 +223,7 @@ impl Side {
                     role,
                     slow_start_ms,
                     pools: pool.map(|pool| Box::from([PoolId(pool)])),
-                    kv_blocks: None,
+                    engine: Facts::default(),
                 };
                 format!("{:?}", s.add_worker(name(at), profile, now))
             }

@@ -1,0 +1,50 @@
+//! What load sources find out about the engines of registered workers.
+
+use cachelb_core::router::Facts;
+use pyo3::prelude::*;
+
+use super::{NativeRouter, unknown_worker};
+use crate::args::ranged;
+use crate::error::to_python;
+
+/// An argument that is a count of at least one, or nothing.
+pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
+    let value = value.map(|value| ranged(value, name, 1, u64::from(u32::MAX)));
+    Ok(value.transpose()?.map(|count| count as u32))
+}
+
+#[pymethods]
+impl NativeRouter {
+    /// Takes in what the engine of a worker states of its cache, each rank's.
+    #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None))]
+    fn _learn_worker(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        kv_blocks: Option<&Bound<'_, PyAny>>,
+        block_size: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let py = worker.py();
+        let facts = Facts {
+            kv_blocks: count("kv_blocks", kv_blocks)?,
+            block_size: count("block_size", block_size)?,
+        };
+        let key = self.key_name(worker)?;
+        let changing = self.change(py);
+        let before = self.roster.now();
+        let seat = before.seat(&key).ok_or_else(|| unknown_worker(py, &key))?;
+        let names = seat.names();
+        self.engine
+            .locked(py, |selector| selector.learn(&key, &names, facts))?
+            .map_err(|error| to_python(&error))?;
+        let engine = seat.profile.engine.updated(facts);
+        if engine != seat.profile.engine {
+            self.roster.change(py, |seats| {
+                if let Some(seat) = seats.iter_mut().find(|seat| *seat.key == *key) {
+                    seat.profile.engine = engine;
+                }
+            });
+        }
+        drop(changing);
+        Ok(())
+    }
+}

@@ -51,7 +51,7 @@ def events_of(router: Router[str], worker: int = 0) -> KvEventStats:
     return told
 
 
-@pytest.mark.parametrize("policy", ["cache-aware", "kv-aware"])
+@pytest.mark.parametrize("policy", ["cache-aware", "kv-aware", "round-robin"])
 @pytest.mark.parametrize("known_by", ["metrics", "events", "both"])
 @pytest.mark.parametrize("own_size", SIZES)
 def test_what_each_engine_of_a_mixed_fleet_can_use_again_is_credited(own_size: int, known_by: str, policy: str) -> None:

@@ -383,7 +383,6 @@ class NativeRouter(Generic[_W]):
 
     @property
     def _is_native(self) -> bool: ...
-
     def __new__(
         cls,
         pools: list[dict[str, Any]],

@@ -15,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cachelb_core::events::{
-    Delivery, FeedSettings, FollowerSettings, Holdings, Host, IngestSettings, Moment, Streams,
-    Worth,
+    Delivery, Fault, FeedSettings, FollowerSettings, Heard, Holdings, Host, IngestSettings, Moment,
+    Streams, Worth,
 };
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme, hash_blocks};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
@@ -243,6 +243,10 @@ impl Holdings for Worker<'_> {
 impl Host for Worker<'_> {
     fn worth(&mut self, worth: Worth) {
         self.held(|s| s.set_worth(self.id, worth));
+    }
+
+    fn heard(&mut self, heard: Heard) -> Option<Fault> {
+        self.held(|s| s.heard(self.id, heard))
     }
 }
 

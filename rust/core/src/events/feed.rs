@@ -5,6 +5,7 @@ use super::decode::{Undecodable, decode};
 use super::follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally};
 use super::holdings::Holdings;
 use super::ingest::{Ingest, IngestSettings, Refusal};
+use super::repair::{Fault, Heard, Pace, Repairs};
 use super::stats::{DropReason, EventStats};
 use crate::ids::{Medium, Millis};
 
@@ -26,6 +27,9 @@ pub enum Worth {
 pub trait Host: Holdings {
     /// The events of the worker are worth that from now on.
     fn worth(&mut self, worth: Worth);
+
+    /// A message was applied. Returns why what the worker announced cannot be true, if so.
+    fn heard(&mut self, heard: Heard) -> Option<Fault>;
 }
 
 /// What a feed is told once.
@@ -114,6 +118,8 @@ pub struct FeedStats {
     pub events: EventStats,
     /// What became of the order of messages.
     pub tally: Tally,
+    /// Times it started over because what it announced could not be true, by [`Fault::ALL`].
+    pub repairs: [u64; Fault::ALL.len()],
     /// Events received.
     pub received: Received,
     /// Seconds between the making of the latest live message and its arrival.
@@ -133,6 +139,8 @@ pub struct Feed {
     ingest: Ingest,
     ranks: u32,
     received: Received,
+    pace: Pace,
+    repairs: Repairs,
     /// For messages that waited.
     batch: Batch,
     fed: bool,
@@ -149,6 +157,8 @@ impl Feed {
             ingest: Ingest::new(settings.ingest),
             ranks: settings.ranks,
             received: Received::default(),
+            pace: Pace::default(),
+            repairs: Repairs::default(),
             batch: Batch::default(),
             fed: false,
             lag_s: None,
@@ -187,7 +197,11 @@ impl Feed {
         };
         self.clear(verdict.clear, host);
         let applied = match (verdict.fate, message.batch) {
-            (Fate::Apply, Ok(batch)) => self.apply(batch, at, host),
+            (Fate::Apply, Ok(batch)) => {
+                let applied = self.apply(batch, at, host);
+                self.examine(batch.ts, at.now, host);
+                applied
+            }
             (Fate::Hold, _) => {
                 let seq = message.seq.unwrap_or_default();
                 self.follower.hold(mark(seq, &message), message.payload);
@@ -244,6 +258,7 @@ impl Feed {
             fed: self.fed,
             events: *self.ingest.stats(),
             tally: *self.follower.tally(),
+            repairs: self.repairs.counts(),
             received: self.received,
             lag_s: self.lag_s,
             engine_block_size: self.ingest.engine_block_size(),
@@ -285,7 +300,32 @@ impl Feed {
     }
 
     fn clear(&mut self, cause: Option<Cause>, host: &mut dyn Host) {
+        if cause == Some(Cause::Restart) {
+            self.pace.reset();
+        }
         if cause.is_some() {
+            self.ingest.clear(host);
+        }
+    }
+
+    /// After a live message: starts over if what was announced cannot be true, though not too often.
+    fn examine(&mut self, ts: f64, now: Millis, host: &mut dyn Host) {
+        let until = self.pace.heard(ts, now);
+        let state = self.follower.state();
+        if !matches!(state, FeedState::Live | FeedState::Degraded) {
+            return;
+        }
+        // The first store tells the engine's block size, which the host compares with.
+        self.tell(host);
+        let heard = Heard {
+            until,
+            device_tokens: self.ingest.device_tokens(),
+            reuses_all: self.ingest.reuses_all(),
+        };
+        if let Some(fault) = host.heard(heard)
+            && self.repairs.begin(fault, now)
+        {
+            self.follower.start_over();
             self.ingest.clear(host);
         }
     }

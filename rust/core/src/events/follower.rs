@@ -352,6 +352,16 @@ impl Follower {
         }
     }
 
+    /// What was announced cannot be true: it is dropped, and asked for from the first message on if that can be.
+    pub fn start_over(&mut self) {
+        self.degraded = true;
+        if self.replayable && !self.cut_off {
+            self.marks.clear();
+            self.replay.fruitless = 0;
+            self.begin_replay();
+        }
+    }
+
     /// A batch that said that the whole cache was dropped was applied: everything is known again.
     pub fn cleared_by_engine(&mut self) {
         self.degraded = false;

@@ -109,6 +109,8 @@ pub struct Ingest {
     orphans: Orphans,
     adapters: BTreeSet<String>,
     refused: Option<Refusal>,
+    /// Whether stores said where their blocks are, all of them.
+    places_said: bool,
     gone: Gone,
     scratch: Scratch,
 }
@@ -162,6 +164,7 @@ impl Ingest {
             orphans: Orphans::new(settings.orphan_blocks, settings.orphan_ttl_ms),
             adapters: BTreeSet::new(),
             refused: (scheme != Scheme::Chained).then_some(Refusal::Scheme(scheme)),
+            places_said: true,
             gone: Gone {
                 blocks: Vec::new(),
                 medium: Medium::Gpu,
@@ -226,6 +229,7 @@ impl Ingest {
         self.spaces.clear();
         self.lanes = Default::default();
         self.groups.clear();
+        self.places_said = true;
         if let Some(Refusal::BlockSize { .. }) = self.refused {
             self.refused = None;
         }
@@ -314,6 +318,23 @@ impl Ingest {
             self.spaces.iter().filter(here).find_map(Space::block_size)
         };
         size(Some(Medium::Gpu)).or_else(|| size(None))
+    }
+
+    /// Tokens in the copies of blocks in device memory, in the cache group that has most; 0 if not every store said where
+    /// its blocks are: an engine that never says so may mean host memory too.
+    #[must_use]
+    pub fn device_tokens(&self) -> u64 {
+        let device = self.spaces.iter().filter(|s| s.medium == Medium::Gpu);
+        let most = device.map(Space::tokens).max().unwrap_or(0);
+        if self.places_said { most } else { 0 }
+    }
+
+    /// Whether a request reuses every leading block it finds in device memory: not if there are cache groups beside the
+    /// one that is indexed, which must hold it too.
+    #[must_use]
+    pub fn reuses_all(&self) -> bool {
+        let device = self.spaces.iter().filter(|s| s.medium == Medium::Gpu);
+        self.stats.dropped(DropReason::AttentionGroup) == 0 && device.count() <= 1
     }
 
     /// Why nothing of this engine can be used, if so.

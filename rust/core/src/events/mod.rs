@@ -17,6 +17,7 @@
 //! | `pages` | engine pages smaller than an own block |
 //! | `orphans` | stores whose parent is not known yet |
 //! | `groups` | which cache groups may be indexed |
+//! | `repair` | whether what was announced can be true, and how often a stream may start over |
 //! | `stats` | what became of events and messages |
 //!
 //! Engine hashes are names, never identities: blocks are hashed again from their tokens.
@@ -35,6 +36,7 @@ mod names;
 mod namespaces;
 mod orphans;
 mod pages;
+mod repair;
 mod space;
 mod stats;
 mod streams;
@@ -46,5 +48,6 @@ pub use feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, R
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use holdings::Holdings;
 pub use ingest::{Ingest, IngestSettings, Refusal, sizes_fit};
+pub use repair::{Fault, Heard};
 pub use stats::{DropReason, EventStats};
 pub use streams::{Delivery, Streams, Totals};

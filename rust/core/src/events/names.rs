@@ -2,7 +2,7 @@
 
 use super::batch::Name;
 use super::table::{Table, Value};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Bits below the number of the namespace: copies, and whether there may be more than are counted.
 const LOW_BITS: u32 = 12;
@@ -85,11 +85,18 @@ impl Value for Held {
 pub(super) struct Names {
     ints: Table<u64, Held>,
     wides: Table<u128, Held>,
+    /// Of all entries.
+    copies: u64,
 }
 
 impl Names {
     pub(super) fn len(&self) -> usize {
         self.ints.len() + self.wides.len()
+    }
+
+    /// Copies of all names.
+    pub(super) fn copies(&self) -> u64 {
+        self.copies
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -115,15 +122,22 @@ impl Names {
     /// See [`Table::change`].
     #[inline]
     pub(super) fn change(&mut self, name: Name, change: impl FnOnce(Held) -> Held) {
+        let copies = &mut self.copies;
+        let counted = |before: Held| {
+            let after = change(before);
+            *copies = *copies + u64::from(after.copies()) - u64::from(before.copies());
+            after
+        };
         match name {
-            Name::Int(name) => self.ints.change(name, change),
-            Name::Wide(name) => self.wides.change(name, change),
+            Name::Int(name) => self.ints.change(name, counted),
+            Name::Wide(name) => self.wides.change(name, counted),
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.ints.clear();
         self.wides.clear();
+        self.copies = 0;
     }
 
     /// Every entry.
@@ -134,6 +148,12 @@ impl Names {
 
     pub(super) fn validate(&self) -> Result<()> {
         self.ints.validate()?;
-        self.wides.validate()
+        self.wides.validate()?;
+        let counted: u64 = self.iter().map(|held| u64::from(held.copies())).sum();
+        if counted == self.copies {
+            return Ok(());
+        }
+        let told = self.copies;
+        Err(Error::Invariant(format!("{counted} copies, not {told}")))
     }
 }

@@ -174,6 +174,11 @@ impl Space {
         (self.names.len() * self.width()).max(kept) as u64
     }
 
+    /// Tokens in all copies of its blocks.
+    pub(super) fn tokens(&self) -> u64 {
+        self.names.copies() * u64::from(self.block_size().unwrap_or(0))
+    }
+
     pub(super) fn prefetch(&self, names: &[Name]) {
         for &name in names {
             self.names.prefetch(name);

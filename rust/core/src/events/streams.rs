@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::batch::Batch;
 use super::decode::decode;
 use super::feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress};
+use super::repair::Fault;
 use super::stats::DropReason;
 
 /// Where messages come from: the endpoint of a rank, or of a worker without ranks.
@@ -45,6 +46,8 @@ pub struct Totals {
     pub resyncs: u64,
     /// Restarts of engines.
     pub restarts: u64,
+    /// Times streams started over because what they announced could not be true, by [`Fault::ALL`].
+    pub repairs: [u64; Fault::ALL.len()],
     /// What was dropped, by [`DropReason::ALL`].
     pub dropped: [u64; DropReason::ALL.len()],
 }
@@ -66,6 +69,9 @@ impl Totals {
         }
         self.resyncs += tally.resyncs;
         self.restarts += tally.restarts;
+        for (sum, n) in self.repairs.iter_mut().zip(stats.repairs) {
+            *sum += n;
+        }
         for (sum, reason) in self.dropped.iter_mut().zip(DropReason::ALL) {
             *sum += stats.events.dropped(reason);
         }

@@ -3,7 +3,7 @@
 //! A worker is fed once a message of its engine was applied; from then on its *home* pool holds what events said of it
 //! and nothing else. The home pool is that of the first model the worker declared, or the first pool.
 
-use crate::events::{FeedState, Worth};
+use crate::events::{Fault, FeedState, Heard, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 use super::fleet::{Member, Profile};
@@ -17,6 +17,13 @@ pub struct Fed {
     pub state: FeedState,
     /// Tokens per block of the engine, once it is known.
     pub engine_block_size: Option<u32>,
+}
+
+impl Fed {
+    /// Whether no message is known to be missing.
+    pub(super) fn is_caught_up(self) -> bool {
+        matches!(self.state, FeedState::Live | FeedState::Degraded)
+    }
 }
 
 impl Member {
@@ -69,6 +76,9 @@ impl Selector {
         if self.fed(worker).is_some() != fed.is_some() {
             self.withdraw_all(worker);
         }
+        if !fed.is_some_and(Fed::is_caught_up) {
+            self.checks.lose_sight(worker);
+        }
         self.resize(worker, |member| member.fed = fed);
     }
 
@@ -112,10 +122,10 @@ impl Selector {
         let Some(home) = self.home(worker) else {
             return 0;
         };
-        let pool = &mut self.pools[home.0 as usize];
+        let (pool, checks) = (&mut self.pools[home.0 as usize], &mut self.checks);
         let removed = self.budget.change(pool, |pool| {
             if medium == Medium::Gpu {
-                pool.given_up(worker, hashes);
+                pool.given_up(worker, hashes, checks);
             }
             let index = pool.index.as_mut()?;
             index.remove(worker, hashes, Some(medium)).ok()
@@ -129,6 +139,7 @@ impl Selector {
         let Some(home) = self.home(worker) else {
             return 0;
         };
+        self.checks.start_over(worker);
         let pool = &mut self.pools[home.0 as usize];
         let removed = self.budget.change(pool, |pool| pool.clear(worker));
         self.ledger.lost.cleared += removed;
@@ -143,6 +154,29 @@ impl Selector {
         };
         let (pools, at) = (&mut self.pools, home.0 as usize);
         self.budget.spread(pools, at, worker, hash, medium)
+    }
+
+    /// A message of a worker's engine was applied. Returns why what it announced cannot be true, if so.
+    pub fn heard(&mut self, worker: WorkerId, heard: Heard) -> Option<Fault> {
+        let member = self.fleet.member(worker)?;
+        let block_size = self.pools[member.home().0 as usize].block_size;
+        let too_many = member.fed.and(member.too_many_tokens(block_size));
+        if too_many.is_some_and(|too_many| heard.device_tokens >= too_many) {
+            return Some(Fault::Capacity);
+        }
+        if !heard.reuses_all {
+            self.checks.lose_sight(worker);
+            return None;
+        }
+        let suspicious = self.checks.heard(worker, heard.until);
+        suspicious.then_some(Fault::CachedTokens)
+    }
+
+    /// Requests of a worker for which what its engine found cached was compared with what events promised, and those
+    /// that found less.
+    #[must_use]
+    pub fn checked(&self, worker: WorkerId) -> (u64, u64) {
+        self.checks.totals(worker)
     }
 
     /// Whether the worker holds a block in a medium of its home pool.

@@ -139,6 +139,7 @@ impl Selector {
             + self.open.capacity() * size_of::<Open>()
             + self.trail.memory_bytes()
             + self.ledger.memory_bytes()
+            + self.checks.memory_bytes()
             + self.pools.iter().map(Pool::memory_bytes).sum::<usize>()
     }
 

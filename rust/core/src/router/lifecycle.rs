@@ -54,6 +54,13 @@ impl Selector {
         let Some(phase) = self.book.close(id) else {
             return false;
         };
+        match usage.cached_tokens.filter(|_| ending == Ending::Completed) {
+            Some(found) => {
+                let told = (found, usage.prompt_tokens);
+                self.checks.completed(worker, id, told, now);
+            }
+            None => self.checks.ended(worker, id),
+        }
         let mut open = std::mem::take(&mut self.open[id.entry as usize]);
         if let Some(health) = self.fleet.health_mut(worker) {
             if let Some(breaker) = self.settings.breaker.filter(|_| phase == Phase::Booked) {

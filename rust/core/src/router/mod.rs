@@ -13,6 +13,7 @@
 //! | `pool` | what belongs to one model: block index, rules, unproven placements |
 //! | `placement` | what a routed request leaves in the index |
 //! | `reach` | what candidates whose engines publish events hold |
+//! | `checks` | whether those engines find cached what their events promised |
 //! | `leases` | placements on workers whose events will tell |
 //! | `gather` | request and fleet -> the rows a rule sees |
 //! | `rows` | those rows, kept from one request to the next |
@@ -30,6 +31,7 @@
 
 mod batch;
 mod budget;
+mod checks;
 mod fed;
 mod fleet;
 mod gather;

@@ -8,8 +8,12 @@ use crate::ids::{Millis, WorkerId};
 use crate::load::BookingId;
 use crate::tracker::store::Store;
 
+use super::checks::Sizes;
+use super::fed::Fed;
+use super::fleet::Member;
 use super::leases::Terms;
-use super::request::Request;
+use super::reach::usable;
+use super::request::{Request, Wanted};
 use super::selector::Selector;
 
 /// How long a placement is believed without any sign of it, unless the rule says otherwise.
@@ -36,6 +40,7 @@ impl Selector {
             return Ok(());
         };
         if self.is_fed(worker, request.pool) {
+            self.promise(worker, booking, request);
             return self.expect(worker, booking, request);
         }
         let chained = matches!(index, Store::Exact(_));
@@ -53,6 +58,35 @@ impl Selector {
     pub(super) fn is_fed(&self, worker: WorkerId, pool: super::PoolId) -> bool {
         let member = self.fleet.member(worker);
         member.is_some_and(|member| member.fed_in(pool).is_some())
+    }
+
+    /// Remembers what the engine of a worker should find cached, to compare it with what it says it found.
+    fn promise(&mut self, worker: WorkerId, booking: BookingId, request: &Request<'_>) {
+        let pool = &self.pools[request.pool.0 as usize];
+        let caught_up = |member: &&Member| {
+            let fed = member.fed_in(request.pool);
+            fed.is_some_and(Fed::is_caught_up)
+        };
+        let member = self.fleet.member(worker).filter(caught_up);
+        // A decode worker is sent the whole prompt, and says that it found it.
+        let member = member.filter(|_| request.wanted != Wanted::Decode);
+        let (Some((path, _)), Some(index), Some(member)) = (request.blocks, &pool.index, member)
+        else {
+            return;
+        };
+        let per_block = member.per_block(pool.block_size);
+        let confirmed = pool.overlaps.confirmed(index, worker.slot);
+        let usable = usable(&self.fleet, pool, request)(worker.slot);
+        let blocks = usable.blocks(usable.whole(confirmed));
+        let own = u64::from(pool.block_size);
+        let sizes = Sizes {
+            own,
+            slack: own * u64::from(per_block),
+        };
+        let path = &path[..path.len().min(blocks as usize)];
+        let prompt_tokens = request.prompt_tokens;
+        self.checks
+            .promised(worker, booking, path, prompt_tokens, sizes);
     }
 
     fn expect(

@@ -9,6 +9,7 @@ use crate::policy::{Ended, Rng, Rule};
 use crate::positional::PositionalIndex;
 use crate::tracker::store::{Depths, Store};
 
+use super::checks::Checks;
 use super::fleet::Member;
 use super::leases::Leases;
 use super::request::Wanted;
@@ -192,14 +193,16 @@ impl Pool {
         }
     }
 
-    /// An event of the worker gave up `hashes`: nobody waits for them any more.
-    pub fn given_up(&mut self, worker: WorkerId, hashes: &[SequenceHash]) {
-        let Some(index) = self.index.as_ref().filter(|_| !self.leases.is_empty()) else {
+    /// An event of the worker gave up `hashes`: nobody waits for them, or is promised them, any more.
+    pub fn given_up(&mut self, worker: WorkerId, hashes: &[SequenceHash], checks: &mut Checks) {
+        let concerns = !self.leases.is_empty() || checks.follows(worker);
+        let Some(index) = self.index.as_ref().filter(|_| concerns) else {
             return;
         };
         for &hash in hashes {
             if let Some(depth) = index.depth_of(hash) {
                 self.leases.given_up(worker, depth as usize, hash);
+                checks.given_up(worker, depth as usize, hash);
             }
         }
     }

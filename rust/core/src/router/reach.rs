@@ -53,6 +53,12 @@ impl Selector {
         elsewhere
     }
 
+    /// How far events can be believed that say what the worker in `slot` holds of a request, `None` without.
+    pub(super) fn feed_state(&self, slot: u32, request: &Request<'_>) -> Option<FeedState> {
+        let fed = self.fleet.at(slot)?.fed_in(request.pool)?;
+        Some(fed.state)
+    }
+
     /// How the blocks of a row are known, and where they lie.
     pub(super) fn held(
         &self,

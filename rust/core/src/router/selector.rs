@@ -8,6 +8,7 @@ use crate::load::{BookingId, LoadBook, Work};
 use crate::policy::{Candidate, Choice, Reason, Rng};
 
 use super::budget::Budget;
+use super::checks::Checks;
 use super::fleet::{Fleet, Profile};
 use super::gather::{OfferNames, view};
 use super::ledger::{Ending, Ledger, Record, ShadowPick, Usage};
@@ -58,6 +59,7 @@ pub struct Selector {
     pub(super) open: Vec<Open>,
     pub(super) trail: Trail,
     pub(super) ledger: Ledger,
+    pub(super) checks: Checks,
 }
 
 impl Selector {
@@ -79,6 +81,7 @@ impl Selector {
             open: Vec::new(),
             trail: Trail::default(),
             ledger: Ledger::new(settings.records),
+            checks: Checks::default(),
             settings,
         }
     }

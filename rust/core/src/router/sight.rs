@@ -50,6 +50,7 @@ impl Selector {
                     picked,
                     overlap_blocks: row.overlap,
                     held: self.held(pool, request.pool, row, view.media.get(at)),
+                    events: self.feed_state(row.slot, request),
                     matched_tokens: row.matched_tokens,
                     inflight: row.inflight,
                     pending_prefill_tokens: row.pending_prefill_tokens,

@@ -59,11 +59,23 @@ impl Member {
 
     /// Blocks of `block_size` tokens that its cache holds, at least one, `None` if nobody said.
     pub fn capacity(&self, block_size: u32) -> Option<u32> {
+        let (blocks, size) = self.stated(block_size)?;
+        let blocks = (blocks * size / u64::from(block_size)).clamp(1, u32::MAX.into());
+        Some(blocks as u32)
+    }
+
+    /// The fewest tokens in whole blocks of its engine that its cache cannot hold, `None` if nobody said how many it can.
+    pub fn too_many_tokens(&self, block_size: u32) -> Option<u64> {
+        let (blocks, size) = self.stated(block_size)?;
+        // The blocks may have been converted to a size other than that of events, and what was over dropped.
+        Some(blocks * size + size.max(self.told().map_or(0, u64::from)))
+    }
+
+    /// How many blocks its engine says it has, and of how many tokens.
+    fn stated(&self, block_size: u32) -> Option<(u64, u64)> {
         let engine = self.profile.engine;
         let size = engine.block_size.or(self.told()).unwrap_or(block_size);
-        let tokens = u64::from(engine.kv_blocks?) * u64::from(size);
-        let blocks = (tokens / u64::from(block_size)).clamp(1, u32::MAX.into());
-        Some(blocks as u32)
+        Some((engine.kv_blocks?.into(), size.into()))
     }
 
     fn disagreement(&self) -> Option<Disagreement> {

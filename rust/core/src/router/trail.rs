@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::events::FeedState;
 use crate::ids::Medium;
 use crate::load::Known;
 
@@ -42,6 +43,8 @@ pub struct Seen {
     pub overlap_blocks: u32,
     /// How those are known, and where they lie.
     pub held: Held,
+    /// How far the events of its engine can be believed, `None` without.
+    pub events: Option<FeedState>,
     /// Prompt tokens it need not compute, by the credits of where they lie.
     pub matched_tokens: f64,
     /// Requests in flight before this one.
@@ -65,6 +68,7 @@ impl Seen {
             picked: false,
             overlap_blocks: 0,
             held: Held::default(),
+            events: None,
             matched_tokens: 0.0,
             inflight: 0,
             pending_prefill_tokens: 0,

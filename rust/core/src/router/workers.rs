@@ -9,6 +9,7 @@ use crate::load::{LoadBook, Report};
 use crate::policy::Rng;
 
 use super::budget::Budget;
+use super::checks::Checks;
 use super::fleet::{Fleet, Profile};
 use super::ledger::{Ending, Ledger, Usage};
 use super::pool::Pool;
@@ -129,6 +130,7 @@ impl Selector {
         let Some(id) = self.fleet.find(name) else {
             return false;
         };
+        self.checks.start_over(id);
         for pool in &mut self.pools {
             self.ledger.lost.cleared += self.budget.change(pool, |pool| pool.clear(id));
         }
@@ -173,6 +175,7 @@ impl Selector {
             return false;
         };
         self.book.remove_worker(id);
+        self.checks.remove(id.slot);
         for pool in &mut self.pools {
             let removed = self
                 .budget
@@ -188,6 +191,7 @@ impl Selector {
         let open = self.book.close_all();
         self.open.clear();
         self.trail.clear();
+        self.checks = Checks::default();
         self.ledger = Ledger::new(self.settings.records);
         for pool in &mut self.pools {
             pool.unproven.clear();
@@ -225,6 +229,7 @@ impl Selector {
             open: Vec::new(),
             trail: Trail::default(),
             ledger: Ledger::new(self.settings.records),
+            checks: Checks::default(),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use cachelb_core::events::{
-    Batch, Feed, FeedSettings, FeedState, FollowerSettings, Holdings, Host, IngestSettings,
-    Message, Moment, Progress, Worth, decode,
+    Batch, Fault, Feed, FeedSettings, FeedState, FollowerSettings, Heard, Holdings, Host,
+    IngestSettings, Message, Moment, Progress, Worth, decode,
 };
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::policy::Rng;
@@ -38,6 +38,8 @@ pub struct Faults {
 #[derive(Debug, Default)]
 pub struct Believed {
     pub sets: Sets,
+    /// Tokens that fit into the device memory of the engine.
+    room: u64,
     pub worth: Option<Worth>,
 }
 
@@ -72,6 +74,11 @@ impl Holdings for Believed {
 impl Host for Believed {
     fn worth(&mut self, worth: Worth) {
         self.worth = Some(worth);
+    }
+
+    fn heard(&mut self, heard: Heard) -> Option<Fault> {
+        assert!(heard.reuses_all && heard.device_tokens <= self.room);
+        None
     }
 }
 
@@ -134,7 +141,10 @@ impl Link {
             connected: true,
             notice: None,
             replay: None,
-            believed: Believed::default(),
+            believed: Believed {
+                room: (shape.pool * shape.block_size) as u64,
+                ..Believed::default()
+            },
             batch: Batch::default(),
             said: 0,
             calm: false,

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cachelb_core::events::{
-    Delivery, FeedSettings, FollowerSettings, Holdings, Host, IngestSettings, Moment, Streams,
-    Totals, Worth,
+    Delivery, Fault, FeedSettings, FollowerSettings, Heard, Holdings, Host, IngestSettings, Moment,
+    Streams, Totals, Worth,
 };
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::router::PoolId;
@@ -188,6 +188,11 @@ impl Host for Rank<'_> {
         if self.home == PoolId::default() && worth != Worth::Refused {
             self.feeds.undeclared.fed.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn heard(&mut self, heard: Heard) -> Option<Fault> {
+        self.engine
+            .held(|selector| selector.heard(self.worker, heard))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::batch::{Batch, Extra, Name, Store};
+use super::super::batch::{Batch, Extra, Name, Place, Store};
 use super::super::holdings::Holdings;
 use super::super::incoming::Incoming;
 use super::super::pages::{Before, Change};
@@ -41,6 +41,7 @@ impl Ingest {
             return Err(DropReason::BlockSize);
         }
         let medium = self.admit(store.place, store.group, store.attention)?;
+        self.places_said &= store.place != Place::Unsaid;
         let store = Incoming::of(batch, store, medium).ok_or(DropReason::MalformedEvent)?;
         if let Some(lora) = store.lora {
             self.remember_adapter(lora);

@@ -1,6 +1,6 @@
 //! Workers whose events tell: what is expected, what is confirmed, and what a request is worth there.
 
-use crate::events::{FeedState, Worth};
+use crate::events::{FeedState, Heard, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::BookingId;
 use crate::policy::{Credits, KvAware, Margin, Reason, Scoring, SpillGate};
@@ -123,6 +123,79 @@ impl Fleet {
 
     fn matched(&mut self, blocks: &[SequenceHash], now: u64) -> u64 {
         self.look(blocks, now).best_matched_tokens / 16
+    }
+}
+
+/// Completes a request, lets the stream tell of that time, and tells how many were compared and how many found less.
+fn found(fleet: &mut Fleet, pick: Pick, cached_tokens: u64, now: u64) -> (u64, u64) {
+    let usage = Usage {
+        cached_tokens: Some(cached_tokens),
+        ..Usage::default()
+    };
+    let (booking, worker) = (pick.booking.unwrap(), fleet.ids[pick.offer]);
+    let completed = Ending::Completed;
+    fleet.selector.close(booking, completed, usage, Millis(now));
+    let heard = Heard {
+        until: Millis(now + 1_000),
+        device_tokens: 0,
+        reuses_all: true,
+    };
+    assert_eq!(fleet.selector.heard(worker, heard), None);
+    fleet.selector.checked(worker)
+}
+
+#[test]
+fn an_answer_may_be_one_block_of_the_engine_less_than_promised() {
+    let path = prompt(0, 12);
+    for (size, cached, mismatches) in [
+        (16, 176, 0),
+        (16, 175, 1),
+        (64, 128, 0),
+        (64, 112, 1),
+        (4, 176, 0),
+    ] {
+        let mut fleet = Fleet::new(RULE);
+        let worth = believed(FeedState::Live, size);
+        fleet.selector.set_worth(fleet.ids[1], worth);
+        fleet.announce(1, &path, 0, Medium::Gpu, 0);
+        let pick = fleet.select(&path, 1);
+        assert_eq!(found(&mut fleet, pick, 192, 2), (1, 0));
+        let pick = fleet.select(&path, 3);
+        let counted = found(&mut fleet, pick, cached, 4);
+        assert_eq!(counted, (2, mismatches), "{size} {cached}");
+    }
+}
+
+#[test]
+fn only_what_events_confirmed_in_device_memory_was_promised() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 12);
+    fleet.announce(1, &path[..2], 0, Medium::Gpu, 0);
+    fleet.announce(1, &path[..8], 0, Medium::Cpu, 0);
+    let pick = fleet.select(&path, 1);
+    assert_eq!(found(&mut fleet, pick, 32, 2), (1, 0));
+    fleet.announce(1, &path[..6], 2, Medium::Gpu, 3);
+    let pick = fleet.select(&path, 4);
+    fleet.announce(1, &path, 6, Medium::Gpu, 5);
+    assert_eq!(found(&mut fleet, pick, 80, 6), (2, 0), "and no later store");
+}
+
+#[test]
+fn what_was_asked_while_messages_were_missing_is_not_compared() {
+    let path = prompt(0, 12);
+    for (before, after) in [
+        (FeedState::Suspect, FeedState::Live),
+        (FeedState::Live, FeedState::Suspect),
+        (FeedState::Starting, FeedState::Starting),
+        (FeedState::Degraded, FeedState::Degraded),
+    ] {
+        let mut fleet = Fleet::new(RULE);
+        fleet.announce(1, &path, 0, Medium::Gpu, 0);
+        fleet.selector.set_worth(fleet.ids[1], believed(before, 16));
+        let pick = fleet.select(&path, 1);
+        fleet.selector.set_worth(fleet.ids[1], believed(after, 16));
+        let counted = u64::from(before == FeedState::Degraded);
+        assert_eq!(found(&mut fleet, pick, 192, 2), (counted, 0), "{before:?}");
     }
 }
 

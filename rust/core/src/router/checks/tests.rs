@@ -1,0 +1,152 @@
+use super::*;
+
+const W: WorkerId = WorkerId {
+    slot: 2,
+    generation: 1,
+};
+const SIZES: Sizes = Sizes { own: 16, slack: 16 };
+
+fn path(blocks: u64) -> Vec<SequenceHash> {
+    (0..blocks).map(|i| SequenceHash(i * 7 + 1)).collect()
+}
+
+fn booking(entry: u32) -> BookingId {
+    BookingId {
+        entry,
+        generation: 0,
+    }
+}
+
+/// Checks of a worker that reports what it finds.
+fn reporting() -> Checks {
+    let mut checks = Checks::default();
+    promise(&mut checks, 0);
+    complete(&mut checks, 0, 160);
+    checks
+}
+
+fn promise(checks: &mut Checks, entry: u32) {
+    checks.promised(W, booking(entry), &path(10), 170, SIZES);
+}
+
+fn complete(checks: &mut Checks, entry: u32, found: u64) {
+    checks.completed(W, booking(entry), (found, Some(170)), Millis(1_000));
+}
+
+/// One request that found `found` tokens of 160. Returns whether the worker is suspicious.
+fn request(checks: &mut Checks, found: u64) -> bool {
+    promise(checks, 1);
+    complete(checks, 1, found);
+    checks.heard(W, Millis(2_000))
+}
+
+#[test]
+fn less_by_more_than_a_block_is_a_mismatch_once_the_stream_told_of_that_time() {
+    for (found, mismatches) in [(160, 0), (1_000, 0), (144, 0), (143, 1), (0, 1)] {
+        let mut checks = reporting();
+        promise(&mut checks, 1);
+        complete(&mut checks, 1, found);
+        checks.heard(W, Millis(1_249));
+        assert_eq!(checks.totals(W), (2 - mismatches, 0), "{found}");
+        checks.heard(W, Millis(1_250));
+        assert_eq!(checks.totals(W), (2, mismatches), "{found}");
+        assert_eq!((checks.blocks, checks.follows(W)), (0, false));
+    }
+}
+
+#[test]
+fn what_an_event_gives_up_was_not_promised() {
+    let hash = |depth: u64| SequenceHash(depth * 7 + 1);
+    for (found, depth, mismatches) in [(48, 3, 0), (48, 4, 0), (48, 5, 1), (48, 2, 0), (0, 0, 0)] {
+        for late in [false, true] {
+            let mut checks = reporting();
+            promise(&mut checks, 1);
+            let give_up = |checks: &mut Checks| {
+                checks.given_up(W, depth as usize, hash(depth));
+                checks.given_up(W, 1, hash(9));
+            };
+            if !late {
+                give_up(&mut checks);
+            }
+            complete(&mut checks, 1, found);
+            if late {
+                give_up(&mut checks);
+            }
+            checks.heard(W, Millis(2_000));
+            assert_eq!(checks.totals(W), (2, mismatches), "{found} {depth} {late}");
+            assert_eq!(checks.blocks, 0);
+        }
+    }
+}
+
+#[test]
+fn more_than_one_in_a_hundred_by_four_are_too_many() {
+    let mut checks = reporting();
+    for _ in 0..4 {
+        assert!(!request(&mut checks, 0));
+    }
+    assert!(request(&mut checks, 0), "the fifth, of six");
+    checks.start_over(W);
+    assert!(!checks.heard(W, Millis(3_000)), "it begins anew");
+    assert_eq!(checks.totals(W), (6, 5), "what was counted stays counted");
+    for _ in 0..KEPT {
+        assert!(!request(&mut checks, 160));
+    }
+    for n in 1..=10 {
+        assert_eq!(request(&mut checks, 0), n == 10, "of {KEPT}");
+    }
+    for _ in 0..KEPT - 10 {
+        request(&mut checks, 160);
+    }
+    assert_eq!(checks.workers[2].answers.count, 10);
+    assert!(!request(&mut checks, 160), "the first leaves the window");
+}
+
+#[test]
+fn what_says_nothing_is_not_counted() {
+    let mut checks = Checks::default();
+    for _ in 0..10 {
+        assert!(!request(&mut checks, 0), "it does not report");
+    }
+    assert_eq!(checks.totals(W), (0, 0));
+    let mut checks = reporting();
+    promise(&mut checks, 1);
+    checks.completed(W, booking(1), (0, Some(171)), Millis(1_000));
+    promise(&mut checks, 2);
+    checks.ended(W, booking(2));
+    promise(&mut checks, 3);
+    complete(&mut checks, 3, 0);
+    checks.lose_sight(W);
+    checks.promised(W, booking(4), &path(1), 17, SIZES);
+    let other = WorkerId { slot: 0, ..W };
+    checks.completed(other, booking(4), (0, None), Millis(1_000));
+    checks.heard(W, Millis(9_000));
+    assert_eq!(checks.totals(W), (1, 0));
+    assert_eq!((checks.blocks, checks.follows(W)), (0, false));
+}
+
+#[test]
+fn what_is_followed_is_bounded_and_goes_with_its_worker() {
+    let mut checks = reporting();
+    for entry in 1..20 {
+        promise(&mut checks, entry);
+    }
+    assert_eq!(checks.workers[2].followed.len(), FOLLOWED);
+    assert_eq!(checks.blocks, 10 * FOLLOWED);
+    complete(&mut checks, 19, 0);
+    complete(&mut checks, 8, 160);
+    assert_eq!(checks.totals(W), (2, 0), "the ninth was not followed");
+    let big = path(MOST_BLOCKS as u64);
+    checks.promised(W, booking(30), &big, 1 << 40, SIZES);
+    assert_eq!(checks.workers[2].followed.len(), FOLLOWED - 1);
+    let successor = WorkerId { generation: 2, ..W };
+    assert_eq!(checks.totals(successor), (0, 0));
+    checks.promised(successor, booking(31), &path(3), 50, SIZES);
+    assert_eq!((checks.blocks, checks.totals(W)), (3, (0, 0)));
+    checks.remove(2);
+    assert_eq!(checks.blocks, 0);
+    checks.promised(W, booking(32), &big, 1 << 40, SIZES);
+    checks.ended(W, booking(32));
+    let bytes = checks.memory_bytes();
+    assert!(bytes < 20_000, "{bytes}: the large buffer is given back");
+}

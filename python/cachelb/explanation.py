@@ -34,6 +34,7 @@ class CandidateView:
         picked: Whether it was picked.
         confirmed_blocks: Leading blocks by medium that events of its engine confirmed; empty without an event stream.
         speculative_blocks: Leading blocks by medium that it was sent and nobody confirmed.
+        events: How far the events of its engine could be believed, as `KvEventStats.state` has it; None without.
 
     Example:
         >>> CandidateView("gpu0", "available", 4, 1, 64).overlap_blocks
@@ -52,6 +53,7 @@ class CandidateView:
     picked: bool = False
     confirmed_blocks: dict[str, int] = field(default_factory=dict, hash=False)
     speculative_blocks: dict[str, int] = field(default_factory=dict, hash=False)
+    events: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

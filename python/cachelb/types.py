@@ -112,6 +112,10 @@ class KvEventStats:
         gaps: Gaps in the numbers of messages.
         resyncs: Gaps that no replay closed: what was known was dropped.
         restarts: Restarts of the engine.
+        checked: Requests for which the cached tokens that the engine reported were compared with what events promised.
+        found_less: Those for which it found less, by more than a block, and no event said why.
+        repairs: Times that what was known was dropped, and asked for again where that can be, because it could not be
+            true: "capacity", more blocks than `kv_blocks`; "cached-tokens", too many of `found_less`.
         dropped: What could not be applied, by reason.
         memory_bytes: Native memory of the names of its blocks.
     """
@@ -133,6 +137,9 @@ class KvEventStats:
     gaps: int
     resyncs: int
     restarts: int
+    checked: int
+    found_less: int
+    repairs: dict[str, int]
     dropped: dict[str, int]
     memory_bytes: int
 
@@ -279,6 +286,7 @@ class RouterStats:
         kv_replays: Replays by how they ended: "complete", "short" of what was asked for, "failed".
         kv_resyncs: Gaps that no replay closed.
         kv_restarts: Restarts of engines that KV events showed.
+        kv_repairs: Times that what events said could not be true and was dropped: "capacity", "cached-tokens".
     """
 
     workers: list[WorkerStats]
@@ -300,6 +308,7 @@ class RouterStats:
     kv_replays: dict[str, int] = field(default_factory=dict)
     kv_resyncs: int = 0
     kv_restarts: int = 0
+    kv_repairs: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

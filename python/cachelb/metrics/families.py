@@ -21,6 +21,8 @@
 | `kv_event_lag_seconds` | worker | from the making of its latest message to its arrival |
 | `kv_stream_state` | worker, `state` | 1 for how far its events can be believed |
 | `kv_gaps`, `kv_resyncs`, `kv_restarts` | | lost messages, those no replay brought back, and restarts of engines |
+| `kv_repairs` | `reason` | times that what events said could not be true: `capacity`, `cached-tokens` |
+| `kv_checks` | worker, `result` | reports of cached tokens beside what events promised: `kept`, `found-less` |
 | `kv_replays` | `result` | replays: `complete`, `short`, `failed` |
 | `kv_dropped` | `reason` | what the indexes were told and could not take |
 | `shadow_decisions`, `shadow_agreed` | `policy` | decisions a shadow policy took too, and those it agreed with |
@@ -37,7 +39,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cachelb.types import Histogram, RouterStats, ShadowStats, WorkerStats
+    from cachelb.types import Histogram, KvEventStats, RouterStats, ShadowStats, WorkerStats
 
 Row: TypeAlias = "tuple[tuple[str, ...], float]"
 """Values of the labels, and the value."""
@@ -246,6 +248,24 @@ def _of_events(stats: RouterStats) -> Iterator[Family]:
     yield _counter("kv_replays", "Replays by how they ended.", "{replay}", ("result",), _rows(stats.kv_replays))
     yield _counter("kv_resyncs", "Gaps that no replay closed.", "{resync}", (), [((), stats.kv_resyncs)])
     yield _counter("kv_restarts", "Restarts of engines.", "{restart}", (), [((), stats.kv_restarts)])
+    yield _counter(
+        "kv_repairs",
+        "Times that what events said could not be true and was dropped.",
+        "{repair}",
+        ("reason",),
+        _rows(stats.kv_repairs),
+    )
+    yield _counter(
+        "kv_checks",
+        "Requests whose reported cached tokens were compared with what events promised.",
+        "{request}",
+        (*_WORKER, "result"),
+        [((*labels, *row[0]), row[1]) for labels, stream in streams for row in _rows(_checks(stream))],
+    )
+
+
+def _checks(stream: KvEventStats) -> dict[str, int]:
+    return {"kept": stream.checked - stream.found_less, "found-less": stream.found_less}
 
 
 def _of_shadows(shadows: Mapping[str, ShadowStats]) -> Iterator[Family]:

@@ -57,6 +57,7 @@ def stats(router: Router[Any]) -> RouterStats:
         kv_replays=events["replays"],
         kv_resyncs=events["resyncs"],
         kv_restarts=events["restarts"],
+        kv_repairs=events["repairs"],
     )
 
 

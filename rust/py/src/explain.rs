@@ -1,5 +1,6 @@
 //! What a selection saw, as the value types of `cachelb.explanation`.
 
+use cachelb_core::events::FeedState;
 use cachelb_core::ids::Medium;
 use cachelb_core::router::{Held, Pick, Seen};
 use pyo3::intern;
@@ -30,6 +31,7 @@ pub fn explanation<'py>(
         fields.set_item("decode_blocks", row.decode_blocks)?;
         fields.set_item("weight", row.weight)?;
         fields.set_item("score", row.score.get())?;
+        fields.set_item("events", row.events.map(FeedState::name))?;
         if row.held.speculative > 0 {
             let speculative = PyDict::new(py);
             speculative.set_item(Medium::Gpu.name(), row.held.speculative)?;

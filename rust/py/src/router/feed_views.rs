@@ -1,6 +1,6 @@
 //! Counters of KV events as plain Python values.
 
-use cachelb_core::events::{DropReason, FeedStats, Received, Totals};
+use cachelb_core::events::{DropReason, Fault, FeedStats, Received, Totals};
 use cachelb_core::router::Disagreement;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -33,10 +33,19 @@ fn events<'py>(py: Python<'py>, received: &Received) -> PyResult<Bound<'py, PyDi
     Ok(counts)
 }
 
+fn repairs(py: Python<'_>, counted: [u64; Fault::ALL.len()]) -> PyResult<Bound<'_, PyDict>> {
+    let counts = PyDict::new(py);
+    for (fault, n) in Fault::ALL.into_iter().zip(counted) {
+        counts.set_item(fault.name(), n)?;
+    }
+    Ok(counts)
+}
+
 fn row<'py>(
     py: Python<'py>,
     seen: &FeedStats,
     disagreement: Option<Disagreement>,
+    (checked, found_less): (u64, u64),
 ) -> PyResult<Bound<'py, PyDict>> {
     let row = PyDict::new(py);
     let refused = seen.refused.map(|refused| refused.to_string());
@@ -64,6 +73,9 @@ fn row<'py>(
     row.set_item("gaps", tally.gaps)?;
     row.set_item("resyncs", tally.resyncs)?;
     row.set_item("restarts", tally.restarts)?;
+    row.set_item("checked", checked)?;
+    row.set_item("found_less", found_less)?;
+    row.set_item("repairs", repairs(py, seen.repairs)?)?;
     row.set_item("dropped", dropped(py, |reason| counted.dropped(reason))?)?;
     row.set_item("memory_bytes", seen.memory_bytes)?;
     Ok(row)
@@ -77,13 +89,13 @@ impl NativeRouter {
         for (key, worker) in self.feeds.all() {
             // A stream that applies a replay keeps its lock for long.
             let stats = py.detach(|| worker.streams.stats());
-            let disagreements: Vec<_> = self.engine.locked(py, |selector| {
-                let ids = worker.ids.iter();
-                ids.map(|&id| selector.disagreement(id)).collect()
+            let known: Vec<_> = self.engine.locked(py, |selector| {
+                let of = |&id| (selector.disagreement(id), selector.checked(id));
+                worker.ids.iter().map(of).collect()
             })?;
             let ranked = stats.len() > 1;
-            for (rank, (stats, disagreement)) in stats.iter().zip(disagreements).enumerate() {
-                let row = row(py, stats, disagreement)?;
+            for (rank, (stats, (disagreement, checked))) in stats.iter().zip(known).enumerate() {
+                let row = row(py, stats, disagreement, checked)?;
                 rows.append((&*key, ranked.then_some(rank), row))?;
             }
         }
@@ -108,6 +120,7 @@ impl NativeRouter {
         sums.set_item("replays", replays)?;
         sums.set_item("resyncs", totals.resyncs)?;
         sums.set_item("restarts", totals.restarts)?;
+        sums.set_item("repairs", repairs(py, totals.repairs)?)?;
         sums.set_item(
             "dropped",
             dropped(py, |reason| totals.dropped[reason as usize])?,

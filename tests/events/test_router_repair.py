@@ -1,0 +1,255 @@
+"""Events that cannot be true: a router notices from what engines report, starts over, and says why."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.models.metrics_server import eventually
+
+import cachelb
+from cachelb.events import ZmqSource
+from cachelb.metrics.families import families
+from cachelb.testing import EventPublisher
+from cachelb.testing.events import encode_batch, removed, stored
+
+if TYPE_CHECKING:
+    from cachelb.types import KvEventStats
+
+PROMPT = list(range(100))
+"""Six full blocks of 16 tokens, all of which can be reused."""
+REUSABLE = 96
+TOO_MANY = 5
+"""Mismatches of so many requests and one more."""
+
+
+class Fleet:
+    """One worker with a clock that the test moves, and an engine whose own is ahead of it."""
+
+    def __init__(self, *, kv_blocks: int | None = None) -> None:
+        self.now_s = 10.0
+        self.router: cachelb.Router[str] = cachelb.Router(policy="kv-aware", seed=1, clock=self._clock)
+        self.router.add_worker("a", kv_blocks=kv_blocks)
+        self._seq = 0
+
+    def _clock(self) -> float:
+        return self.now_s
+
+    @property
+    def ts(self) -> float:
+        return self.now_s + 1000
+
+    def say(self, *events: dict[str, Any]) -> None:
+        """Let the engine say something a second later."""
+        self.now_s += 1
+        self.router.apply_kv_events("a", encode_batch(events, ts=self.ts, dp_rank=None), seq=self._seq)
+        self._seq += 1
+
+    def answer(self, cached_tokens: int | None, *, times: int = 1, **counts: int) -> None:
+        """Let the engine answer requests."""
+        for _ in range(times):
+            self.router.select_worker(tokens=PROMPT).on_complete(cached_tokens=cached_tokens, **counts)
+
+    def learn(self) -> None:
+        """Let the engine say that it holds the prompt, and find it."""
+        self.say(blocks(0, 6))
+        self.answer(REUSABLE)
+
+    @property
+    def believed(self) -> int:
+        return self.router.select_worker(tokens=PROMPT, dry_run=True).matched_tokens
+
+    @property
+    def told(self) -> KvEventStats:
+        told = self.router.stats().workers[0].kv_events
+        assert told is not None
+        return told
+
+
+def blocks(start: int, end: int, **fields: Any) -> dict[str, Any]:
+    """Store some blocks of the prompt, named by their positions from 1 on."""
+    return stored(range(start + 1, end + 1), PROMPT[16 * start : 16 * end], parent=start or None, **fields)
+
+
+def other(name: int = 99) -> dict[str, Any]:
+    """Store a block of something else."""
+    return stored([name], range(1000 + name, 1016 + name))
+
+
+def test_an_engine_that_keeps_finding_less_is_believed_anew() -> None:
+    fleet = Fleet()
+    fleet.learn()
+    fleet.answer(0, times=TOO_MANY)
+    assert fleet.told.found_less == 0, "an event may still say why"
+    fleet.say(other())
+    assert fleet.believed == 0
+    told, stats = fleet.told, fleet.router.stats()
+    assert (told.checked, told.found_less, told.state) == (TOO_MANY + 1, TOO_MANY, "degraded")
+    assert told.repairs == stats.kv_repairs == {"capacity": 0, "cached-tokens": 1}
+    assert told.resyncs == told.gaps == 0
+    fleet.say(blocks(0, 4))
+    assert fleet.believed == 64
+    (candidate,) = fleet.router.explain(tokens=PROMPT).candidates
+    assert (candidate.events, candidate.confirmed_blocks) == ("degraded", {"gpu": 4})
+    series = {family.name: dict(family.rows) for family in families(stats)}
+    assert series["kv_repairs"] == {("capacity",): 0, ("cached-tokens",): 1}
+    assert series["kv_checks"] == {("a", "", "kept"): 1, ("a", "", "found-less"): TOO_MANY}
+    fleet.router.remove_worker("a")
+    assert fleet.router.stats().kv_repairs["cached-tokens"] == 1, "what happened stays counted"
+    fleet.router.validate()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["removal before the answer", "removal after the answer"])
+def test_what_was_evicted_meanwhile_is_no_mismatch(late: bool) -> None:
+    fleet = Fleet()
+    fleet.learn()
+    for _ in range(20):
+        decision = fleet.router.select_worker(tokens=PROMPT)
+        if not late:
+            fleet.say(removed([3]))
+        decision.on_complete(cached_tokens=32)
+        if late:
+            fleet.say(removed([3]))
+        fleet.say(blocks(2, 3))
+    assert (fleet.told.checked, fleet.told.found_less) == (21, 0)
+    assert fleet.believed == REUSABLE
+
+
+@pytest.mark.parametrize(
+    ("cached", "counts"),
+    [
+        (REUSABLE - 16, {}),
+        (REUSABLE + 16, {}),
+        (None, {}),
+        (0, {"prompt_tokens": 90}),
+    ],
+    ids=["a block less", "more", "not reported", "of another prompt"],
+)
+def test_reports_that_contradict_nothing_change_nothing(cached: int | None, counts: dict[str, int]) -> None:
+    fleet = Fleet()
+    fleet.learn()
+    for name in range(30, 40):
+        fleet.answer(cached, **counts)
+        fleet.say(other(name))
+    assert (fleet.believed, fleet.told.found_less) == (REUSABLE, 0)
+
+
+def test_an_engine_that_only_ever_reports_zero_does_not_report() -> None:
+    fleet = Fleet()
+    fleet.say(blocks(0, 6))
+    for name in range(30, 40):
+        fleet.answer(0)
+        fleet.say(other(name))
+    assert (fleet.believed, fleet.told.checked) == (REUSABLE, 0)
+
+
+def test_failed_cancelled_and_abandoned_requests_say_nothing() -> None:
+    fleet = Fleet()
+    fleet.learn()
+    for name in range(30, 40):
+        fleet.router.select_worker(tokens=PROMPT).on_error(503)
+        fleet.router.select_worker(tokens=PROMPT).cancel()
+        fleet.router.select_worker(tokens=PROMPT)  # dropped
+        fleet.say(other(name))
+    assert (fleet.believed, fleet.told.checked) == (REUSABLE, 1)
+
+
+def test_caches_with_further_groups_reuse_less_and_are_not_suspected() -> None:
+    fleet = Fleet()
+    fleet.learn()
+    fleet.say(stored([7], range(16), group_idx=1, kv_cache_spec_kind="sliding_window"))
+    for name in range(30, 40):
+        fleet.answer(0)
+        fleet.say(other(name))
+    assert (fleet.believed, fleet.told.found_less) == (REUSABLE, 0)
+
+
+def test_repairs_that_do_not_help_become_rare() -> None:
+    fleet = Fleet()
+    times = []
+    for _ in range(400):
+        if fleet.believed == 0:
+            fleet.learn()
+        fleet.answer(0)
+        before = fleet.told.repairs["cached-tokens"]
+        fleet.say(other())
+        if fleet.told.repairs["cached-tokens"] > before:
+            times.append(fleet.now_s)
+    waits = [round(b - a) for a, b in itertools.pairwise(times)]
+    assert len(waits) == 2
+    assert 60 <= waits[0] <= 70
+    assert 120 <= waits[1] <= 130
+
+
+def test_more_blocks_than_there_is_room_for_cannot_be_true() -> None:
+    fleet = Fleet(kv_blocks=6)
+    fleet.say(blocks(0, 6))
+    assert fleet.believed == REUSABLE
+    fleet.say(other())
+    assert fleet.believed == 0
+    assert (fleet.told.repairs, fleet.told.state) == ({"capacity": 1, "cached-tokens": 0}, "degraded")
+    fleet.say(blocks(0, 6))
+    assert fleet.believed == REUSABLE
+
+
+def test_copies_count_as_often_as_there_are() -> None:
+    fleet = Fleet(kv_blocks=6)
+    fleet.say(blocks(0, 4))
+    fleet.say(blocks(3, 4), blocks(3, 4))
+    assert fleet.told.repairs["capacity"] == 0, "six copies of four blocks"
+    fleet.say(blocks(3, 4))
+    assert fleet.told.repairs["capacity"] == 1
+
+
+def test_other_places_and_other_groups_have_room_of_their_own() -> None:
+    fleet = Fleet(kv_blocks=6)
+    fleet.say(blocks(0, 6), blocks(0, 6, medium="CPU"))
+    fleet.say(blocks(0, 6, group_idx=1, kv_cache_spec_kind="full_attention"))
+    assert fleet.told.repairs["capacity"] == 0
+    silent = Fleet(kv_blocks=6)
+    silent.say(blocks(0, 6, medium=None), stored([9], range(500, 516), medium=None))
+    assert silent.told.repairs["capacity"] == 0, "this may be host memory too"
+
+
+@pytest.mark.parametrize(("size", "stated"), [(16, None), (32, None), (8, None), (32, (12, 16)), (8, (3, 16))])
+def test_room_is_counted_in_the_blocks_of_the_engine(size: int, stated: tuple[int, int] | None) -> None:
+    fleet = Fleet(kv_blocks=6)
+    if stated is not None:
+        fleet.router.learn_worker("a", kv_blocks=stated[0], block_size=stated[1])
+    fits = range(6)
+    fleet.say(stored(fits, range(size * 6), block_size=size))
+    assert fleet.told.repairs["capacity"] == 0
+    over = range(6, 6 + max(1, (stated or (0, 0))[1] // size))
+    fleet.say(stored(over, range(900, 900 + size * len(over)), block_size=size))
+    assert fleet.told.repairs["capacity"] == 1
+
+
+def test_a_source_is_asked_for_everything_again() -> None:
+    fleet = Fleet()
+    with EventPublisher() as publisher, fleet.router as router:
+
+        def say(*events: dict[str, Any]) -> None:
+            fleet.now_s += 1
+            messages = 0 if router.stats().workers[0].kv_events is None else fleet.told.messages
+            publisher.publish(*events, ts=fleet.ts)
+            eventually(lambda: fleet.told.messages > messages)
+
+        router.attach(ZmqSource(endpoints={"a": publisher.endpoint}))
+        publisher.wait_for(lambda: publisher.subscribers == 1)
+        say(blocks(0, 6))
+        eventually(lambda: fleet.told.state == "live")
+        fleet.answer(REUSABLE)
+        before = len(publisher.replay_requests)
+        fleet.answer(0, times=TOO_MANY)
+        say(other())
+        publisher.wait_for(lambda: len(publisher.replay_requests) == before + 1)
+        assert publisher.replay_requests[before] == 0
+        eventually(lambda: fleet.told.state == "live")
+        assert fleet.told.repairs["cached-tokens"] == 1
+        assert fleet.believed == REUSABLE, "the engine repeats that it holds it"
+        fleet.answer(0, times=TOO_MANY)
+        say(other(50))
+        assert fleet.told.found_less == 2 * TOO_MANY
+        assert fleet.told.repairs["cached-tokens"] == 1, "not again at once"
+        router.validate()

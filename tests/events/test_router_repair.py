@@ -229,11 +229,15 @@ def test_a_source_is_asked_for_everything_again() -> None:
     fleet = Fleet()
     with EventPublisher() as publisher, fleet.router as router:
 
+        def messages() -> int:
+            told = router.stats().workers[0].kv_events
+            return 0 if told is None else told.messages
+
         def say(*events: dict[str, Any]) -> None:
             fleet.now_s += 1
-            messages = 0 if router.stats().workers[0].kv_events is None else fleet.told.messages
+            before = messages()
             publisher.publish(*events, ts=fleet.ts)
-            eventually(lambda: fleet.told.messages > messages)
+            eventually(lambda: messages() > before)
 
         router.attach(ZmqSource(endpoints={"a": publisher.endpoint}))
         publisher.wait_for(lambda: publisher.subscribers == 1)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb.sim.lru_bound import HitCount, ReuseProfile
+from cachelb.sim.lru_bound import HitCount, PoolProfile, ReuseProfile
 from cachelb.sim.traces import Request, read_trace
-from cachelb.sim.workloads import MIXED_ID_TOKENS, mixed_workload
+from cachelb.sim.workloads import WORKLOADS, Workload, build, read_mooncake
+from cachelb.sim.workloads.workload import make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,9 +135,77 @@ def test_negative_capacity_is_refused() -> None:
         ReuseProfile([], id_tokens=4, block_size=4).hits(-1)
 
 
-def test_generated_workload_keeps_its_reuse() -> None:
-    profile = ReuseProfile(mixed_workload(1000, seed=0), id_tokens=MIXED_ID_TOKENS, block_size=16)
-    assert profile.hits().token_rate == pytest.approx(0.8968, abs=1e-4)
+# === workloads ===
+
+SIZE = 4
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Rows over a small tree of chained hashes; some answers are known and go on where the prompt ends."""
+    prompts: list[int] = []
+    outputs: list[int] = []
+    chains: list[list[int]] = []
+    for _ in range(draw(st.integers(1, 14))):
+        node, chain = 1, []
+        for _ in range(draw(st.integers(1, 5))):
+            node = node * 2 + draw(st.integers(0, 1))
+            chain.append(node)
+        full = draw(st.integers(0, len(chain)))
+        prompts.append(max(1, full * SIZE + draw(st.integers(0, SIZE - 1))))
+        outputs.append((len(chain) + 1) * SIZE - prompts[-1])
+        chains.append([*chain[:full], *(chain[full:] if draw(st.booleans()) else [])])
+    counts = [prompt // SIZE for prompt in prompts]
+    hashes = [node for chain, count in zip(chains, counts, strict=True) for node in chain[:count]]
+    answers = [chain[count:] for chain, count in zip(chains, counts, strict=True)]
+    return make(
+        "tree",
+        block_size=SIZE,
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        hashes=np.array(hashes, dtype=np.uint64),
+        offsets=np.cumsum([0, *counts]),
+        arrival_s=np.zeros(len(prompts)),
+        output_hashes=np.array([node for answer in answers for node in answer], dtype=np.uint64),
+        output_offsets=np.cumsum([0, *map(len, answers)]),
+    )
+
+
+@given(workload=workloads(), capacity=st.integers(0, 25))
+def test_pool_of_a_workload_equals_one_simulated_block_by_block(*, workload: Workload, capacity: int) -> None:
+    pool: OrderedDict[int, None] = OrderedDict()
+    hit_blocks = 0
+    for row in range(len(workload)):
+        prompt = workload.prompt(row).tolist()
+        usable = (int(workload.prompt_tokens[row]) - 1) // SIZE
+        hit_blocks += sum(block in pool for block in prompt[:usable])
+        for block in reversed([*prompt, *workload.answer(row).tolist()]):
+            pool[block] = None
+            pool.move_to_end(block)
+        while len(pool) > capacity:
+            pool.popitem(last=False)
+    tokens = int(workload.prompt_tokens.sum())
+    expected = HitCount(len(workload.hashes), hit_blocks, tokens, hit_blocks * SIZE)
+    assert PoolProfile(workload).hits(capacity) == expected
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_infinite_pool_hits_what_an_infinite_cache_does(name: str) -> None:
+    workload = build(name, seed=2, count=400)
+    assert PoolProfile(workload).hits().token_rate == pytest.approx(workload.infinite_hits(last_token=True), abs=1e-12)
+
+
+def test_pool_of_negative_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="capacity must not be negative, got -1"):
+        PoolProfile(build("chat", count=10)).hits(-1)
+
+
+def test_pool_of_the_real_trace_has_the_known_hits(conversation_trace: Path) -> None:
+    profile = PoolProfile(read_mooncake(conversation_trace))
+    sizes = (30_000, 250_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000)
+    rates = [round(100 * profile.hits(tokens // 16).token_rate, 1) for tokens in sizes]
+    assert rates == [4.3, 4.3, 5.5, 14.2, 29.4, 36.6]
+    assert round(100 * profile.hits().token_rate, 2) == 37.36
 
 
 # === known figures of the real trace ===

@@ -9,21 +9,30 @@ Example:
 
 from __future__ import annotations
 
+from cachelb.sim.compare import compare
+from cachelb.sim.comparison import Comparison
 from cachelb.sim.fleet import FleetSpec, WorkerSpec
+from cachelb.sim.metrics import Metrics, Slo
 from cachelb.sim.result import SimResult, Status
 from cachelb.sim.simulation import Incident, Signals, prepare, simulate
+from cachelb.sim.sweep import Sweep
 from cachelb.sim.workloads import WORKLOADS, Workload, build
 
 __all__ = [
     "WORKLOADS",
+    "Comparison",
     "FleetSpec",
     "Incident",
+    "Metrics",
     "Signals",
     "SimResult",
+    "Slo",
     "Status",
+    "Sweep",
     "WorkerSpec",
     "Workload",
     "build",
+    "compare",
     "prepare",
     "simulate",
 ]

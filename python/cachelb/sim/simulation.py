@@ -173,6 +173,22 @@ def simulate(
     )
 
 
+def policy_name(name: str) -> str:
+    """Return the name of a policy without what it is told.
+
+    Args:
+        name: A name as `simulate` takes it.
+
+    Returns:
+        What `cachelb.policies.make` takes.
+
+    Example:
+        >>> policy_name("kv-aware+oracle")
+        'kv-aware'
+    """
+    return name.removesuffix(_ORACLE).removesuffix(_KV_EVENTS)
+
+
 def prepare(workload: Workload) -> SimWorkload:
     """Bring a workload into the engine model's form, which several runs can share.
 

@@ -1,0 +1,317 @@
+"""Policies side by side: on the same requests, over several seeds and the values of one setting."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cachelb.router import Router
+from cachelb.sim.comparison import Cell, Comparison, Run
+from cachelb.sim.fleet import FleetSpec
+from cachelb.sim.lru_bound import PoolProfile
+from cachelb.sim.metrics import Cost, Slo, measure
+from cachelb.sim.simulation import Signals, policy_name, prepare, simulate
+from cachelb.sim.timing import Roofline
+from cachelb.sim.workloads import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from cachelb._core import SimWorkload
+    from cachelb.policies import PolicyLike
+    from cachelb.sim.fleet import WorkerSpec
+    from cachelb.sim.sweep import Setting, Sweep
+
+    PolicySource: TypeAlias = str | Callable[[], PolicyLike]
+    WorkloadSource: TypeAlias = Workload | Callable[..., Workload]
+
+_WORKLOAD_SETTINGS = ("speed", "rate")
+_FLEET_SETTINGS = ("mfu", "kv_tokens")
+_SIGNAL_SETTINGS = ("event_lag_s", "scrape_interval_s", "report_lag_s", "net_delay_s")
+RUN_SETTINGS = (*_WORKLOAD_SETTINGS, *_FLEET_SETTINGS, *_SIGNAL_SETTINGS, "gateways")
+"""What a sweep can change beside options of the router and of policies."""
+
+
+def compare(
+    workload: WorkloadSource,
+    fleet: FleetSpec,
+    policies: Sequence[PolicySource],
+    *,
+    seeds: Sequence[int] = (0,),
+    sweep: Sweep | None = None,
+    slo: Slo | None = None,
+    signals: Signals | None = None,
+    gateways: int = 1,
+    threads: int = 1,
+    progress: Callable[[float], object] | None = None,
+    **router_options: Any,  # noqa: ANN401 - the router's
+) -> Comparison:
+    """Run every policy with every seed and every value of a setting.
+
+    Args:
+        workload: The requests; or what makes them of a seed (``workload(seed)``, and
+            ``workload(seed, rate=...)`` when ``rate`` is swept), so that seeds differ in them too.
+        fleet: The workers.
+        policies: Names as `simulate` takes them, or what makes a policy of your own, such as its class:
+            every run gets a new one.
+        seeds: One run each.
+        sweep: A setting and its values.
+        slo: Limits for goodput.
+        signals: What gateways see, and how late.
+        gateways: Routers that share the fleet.
+        threads: Runs at a time; their number changes no result.
+        progress: Called now and then with the share of the work that is done, from the threads.
+        **router_options: Options of `cachelb.Router` and of all the policies.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        ValueError: A setting is out of range, or nothing is to be compared.
+        TypeError: A policy does not take an option.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, compare
+        >>> found = compare(build("chat", seed=1, count=200), FleetSpec.parse("4xa30"), ["cache-aware", "random"])
+        >>> aware, random = (cell.spreads["ttft_s.mean"].mean for cell in found.cells)
+        >>> aware < random
+        True
+    """
+    for key, given in {"policies": policies, "seeds": seeds}.items():
+        if not given:
+            raise ValueError(f"{key} must name at least one")
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    setup = _Setup(workload, fleet, signals or Signals(), gateways, router_options)
+    values: tuple[Setting | None, ...] = (None,) if sweep is None else sweep.values
+    setups = [setup if sweep is None else setup.at(sweep.name, value) for value in values]
+    for one in setups:
+        for policy in policies:
+            one.check(policy)
+    tasks = [_Task(one, seed, policy, keep=seed == seeds[0]) for one in setups for seed in seeds for policy in policies]
+    runs = _Batch(tasks, slo, progress).run(threads)
+    cells = []
+    for at, value in enumerate(values):
+        of_value = runs[at * len(seeds) * len(policies) :]
+        for place, policy in enumerate(policies):
+            of_policy = tuple(of_value[nth * len(policies) + place] for nth in range(len(seeds)))
+            cells.append(Cell(_name(policy), value, of_policy))
+    return Comparison(
+        workload=_workload_facts(cells[0].result.workload),
+        fleet={"description": fleet.describe(), "workers": len(fleet), "cache_tokens": fleet.cache_tokens},
+        settings={
+            "signals": asdict(setup.signals),
+            "gateways": gateways,
+            "slo": None if slo is None else {key: limit for key, limit in asdict(slo).items() if np.isfinite(limit)},
+            "options": {key: _plain(value) for key, value in router_options.items()},
+        },
+        seeds=tuple(seeds),
+        sweep=sweep,
+        cells=tuple(cells),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Setup:
+    """All of a run but policy and seed."""
+
+    source: WorkloadSource
+    fleet: FleetSpec
+    signals: Signals
+    gateways: int
+    options: Mapping[str, Any]
+    speed: float = 1.0
+    rate: float | None = None
+
+    def at(self, name: str, value: Setting | None) -> _Setup:
+        """Return the setup with one setting changed."""
+        if name not in RUN_SETTINGS:
+            return replace(self, options={**self.options, name: value})
+        if isinstance(value, str) or value is None:
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        if name == "rate" and isinstance(self.source, Workload):
+            raise ValueError("rate can be swept of generated workloads only; sweep speed, which divides arrival times")
+        if name in _WORKLOAD_SETTINGS:
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be positive, got {value}")
+            changes: dict[str, Any] = {name: value}
+            return replace(self, **changes)
+        if name in _FLEET_SETTINGS:
+            workers = tuple(_changed(worker, name, value) for worker in self.fleet)
+            return replace(self, fleet=FleetSpec(workers))
+        if name in _SIGNAL_SETTINGS:
+            late: dict[str, Any] = {name: value}
+            return replace(self, signals=replace(self.signals, **late))
+        return replace(self, gateways=_whole(name, value))
+
+    def check(self, policy: PolicySource) -> None:
+        """Raise for a policy that cannot be run so."""
+        rule = policy_name(policy) if isinstance(policy, str) else policy()
+        try:
+            Router(policy=rule, replicas=self.gateways, **self.options)
+        except TypeError as error:
+            known = ", ".join(RUN_SETTINGS)
+            raise TypeError(f"{error}; leave it out for this policy. Settings of the run are {known}") from error
+
+    def workload(self, seed: int) -> Workload:
+        """Return the requests of a seed."""
+        source = self.source
+        if not isinstance(source, Workload):
+            source = source(seed) if self.rate is None else source(seed, rate=self.rate)
+        return source if self.speed == 1 else source.speed_up(self.speed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """One run."""
+
+    setup: _Setup
+    seed: int
+    policy: PolicySource
+    keep: bool
+
+    @property
+    def requests(self) -> tuple[int, float, float | None]:
+        """Return what tells its requests from those of other tasks."""
+        setup = self.setup
+        return (-1 if isinstance(setup.source, Workload) else self.seed, setup.speed, setup.rate)
+
+
+class _Requests:
+    """Requests in every form that runs need."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.prepared: SimWorkload = prepare(workload)
+        self.profile = PoolProfile(workload)
+
+
+class _StoppedError(Exception):
+    """Another run has failed, or the caller is interrupted."""
+
+
+class _Batch:
+    """Runs that share requests; each form of them is made once and dropped with the last run that needs it."""
+
+    def __init__(self, tasks: Sequence[_Task], slo: Slo | None, progress: Callable[[float], object] | None) -> None:
+        self._tasks = tasks
+        self._slo = slo
+        self._progress = progress
+        self._left = Counter(task.requests for task in tasks)
+        self._made: dict[tuple[int, float, float | None], _Requests] = {}
+        self._lock = threading.Lock()
+        self._done = 0.0
+        self._stopped = False
+
+    def run(self, threads: int) -> list[Run]:
+        """Return all runs, in order."""
+        pool = ThreadPoolExecutor(threads)
+        try:
+            futures = [pool.submit(self._one, task) for task in self._tasks]
+            return [future.result() for future in futures]
+        finally:
+            # After an error: runs that have begun end with their next word about progress.
+            self._stopped = True
+            pool.shutdown(cancel_futures=True)
+
+    def _one(self, task: _Task) -> Run:
+        """Run one."""
+        setup = task.setup
+        requests = self._take(task)
+        told = 0
+
+        def tell(done: int) -> None:
+            nonlocal told
+            if self._stopped:
+                raise _StoppedError
+            self._tell((done - told) / len(requests.workload))
+            told = done
+
+        result = simulate(
+            requests.workload,
+            setup.fleet,
+            task.policy if isinstance(task.policy, str) else task.policy(),
+            seed=task.seed,
+            signals=setup.signals,
+            gateways=setup.gateways,
+            prepared=requests.prepared,
+            progress=tell,
+            **setup.options,
+        )
+        metrics = measure(
+            result,
+            slo=self._slo,
+            bound=requests.profile.hits(setup.fleet.cache_tokens // requests.workload.block_size),
+            infinite=requests.profile.hits(),
+        )
+        self._tell(1 - told / max(1, len(requests.workload)))
+        self._drop(task)
+        return Run(task.seed, metrics, Cost.of(result), result if task.keep else None)
+
+    def _take(self, task: _Task) -> _Requests:
+        """Return the requests of a task, made once."""
+        with self._lock:
+            if task.requests not in self._made:
+                self._made[task.requests] = _Requests(task.setup.workload(task.seed))
+            return self._made[task.requests]
+
+    def _drop(self, task: _Task) -> None:
+        """Forget requests that no task needs any more."""
+        with self._lock:
+            self._left[task.requests] -= 1
+            if not self._left[task.requests]:
+                del self._made[task.requests]
+
+    def _tell(self, share: float) -> None:
+        """Pass on how much is done."""
+        if self._progress is not None:
+            with self._lock:
+                self._done += share / len(self._tasks)
+                self._progress(min(1.0, self._done))
+
+
+def _changed(worker: WorkerSpec, name: str, value: float) -> WorkerSpec:
+    """Return a worker with one setting changed."""
+    if name == "kv_tokens":
+        return replace(worker, kv_tokens=_whole(name, value))
+    if not isinstance(worker.timing, Roofline):
+        raise TypeError("mfu can be swept of fleets with the roofline timing only")
+    return replace(worker, timing=replace(worker.timing, mfu=value))
+
+
+def _whole(name: str, value: float) -> int:
+    """Return a count."""
+    if value != int(value):
+        raise ValueError(f"{name} must be a whole number, got {value}")
+    return int(value)
+
+
+def _name(policy: PolicySource) -> str:
+    """Return what a policy is called."""
+    return policy if isinstance(policy, str) else str(getattr(policy, "name", getattr(policy, "__name__", policy)))
+
+
+def _plain(value: object) -> object:
+    """Return an option as JSON has it."""
+    return value if value is None or isinstance(value, (int, float, str)) else repr(value)
+
+
+def _workload_facts(workload: Workload) -> dict[str, Any]:
+    """Return what requests are like; their hashes are left to the bound."""
+    arrival_s = workload.arrival_s[workload.parent < 0]
+    return {
+        "name": workload.name,
+        "seed": workload.seed,
+        "block_size": workload.block_size,
+        "requests": len(workload),
+        "follow_up_requests": int((workload.parent >= 0).sum()),
+        "duration_s": float(arrival_s.max() - arrival_s.min()) if len(arrival_s) else 0.0,
+        "prompt_tokens": int(workload.prompt_tokens.sum(dtype=np.int64)),
+        "output_tokens": int(workload.output_tokens.sum(dtype=np.int64)),
+    }

@@ -1,0 +1,173 @@
+"""What a comparison found, as values and as one JSON document.
+
+Everything but the wall-clock figures depends on the input and the seeds alone, so two documents
+compare byte for byte once the section ``wall_clock`` is put aside.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cachelb.sim.metrics import Cost, Metrics
+    from cachelb.sim.result import SimResult
+    from cachelb.sim.sweep import Setting, Sweep
+
+SCHEMA = 2
+"""Version of the JSON document; a new key keeps it, a changed or removed one raises it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One figure over the seeds.
+
+    Attributes:
+        mean: Over the seeds.
+        low: The lowest.
+        high: The highest.
+        std: Standard deviation of the sample; 0 for one seed.
+    """
+
+    mean: float
+    low: float
+    high: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarise a figure.
+
+        Args:
+            values: One per seed.
+
+        Returns:
+            The spread.
+
+        Example:
+            >>> Spread.of([1.0, 3.0])
+            Spread(mean=2.0, low=1.0, high=3.0, std=1.4142135623730951)
+        """
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        return cls(float(np.mean(values)), min(values), max(values), std)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One policy with one seed.
+
+    Attributes:
+        seed: Of the router, and of the workload where that is made from seeds.
+        metrics: Its figures.
+        cost: What it cost in real time.
+        result: All of it; kept of the first seed only.
+    """
+
+    seed: int
+    metrics: Metrics
+    cost: Cost
+    result: SimResult | None
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One policy under one value of the swept setting.
+
+    Attributes:
+        policy: Name of the policy.
+        value: The value; None where nothing is swept.
+        runs: One per seed.
+    """
+
+    policy: str
+    value: Setting | None
+    runs: tuple[Run, ...]
+
+    @property
+    def result(self) -> SimResult:
+        """Return the run with the first seed."""
+        result = self.runs[0].result
+        assert result is not None  # noqa: S101 - kept of the first seed
+        return result
+
+    @cached_property
+    def spreads(self) -> dict[str, Spread]:
+        """Return every figure over the seeds, nested ones by a dotted name; without those that a seed lacks."""
+        tables = [_flat(run.metrics.as_dict()) for run in self.runs]
+        columns = {key: [table[key] for table in tables if table[key] is not None] for key in tables[0]}
+        return {key: Spread.of(values) for key, values in columns.items() if len(values) == len(tables)}
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All policies on one workload and one fleet.
+
+    Attributes:
+        workload: What the requests of the first seed are like.
+        fleet: What the fleet is like.
+        settings: Signals, gateways, limits, options.
+        seeds: One run each.
+        sweep: The swept setting, if there is one.
+        cells: By value, then by policy, in the order asked for.
+    """
+
+    workload: Mapping[str, Any]
+    fleet: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    sweep: Sweep | None
+    cells: tuple[Cell, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison as JSON values.
+
+        Returns:
+            A document whose only part that differs between equal comparisons is ``wall_clock``.
+        """
+        return {
+            "schema": SCHEMA,
+            "workload": dict(self.workload),
+            "fleet": dict(self.fleet),
+            "settings": dict(self.settings),
+            "seeds": list(self.seeds),
+            "sweep": None if self.sweep is None else {"name": self.sweep.name, "values": list(self.sweep.values)},
+            "cells": [
+                {
+                    "policy": cell.policy,
+                    "value": cell.value,
+                    "runs": [{"seed": run.seed, "metrics": run.metrics.as_dict()} for run in cell.runs],
+                    "spread": {key: asdict(spread) for key, spread in cell.spreads.items()},
+                }
+                for cell in self.cells
+            ],
+            "wall_clock": [
+                {"policy": cell.policy, "value": cell.value, "seed": run.seed, **asdict(run.cost)}
+                for cell in self.cells
+                for run in cell.runs
+            ],
+        }
+
+    def to_json(self) -> str:
+        """Return `as_dict` as text.
+
+        Returns:
+            Indented JSON.
+        """
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the figures of nested tables by dotted names; reasons are not figures."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= {} if key == "reasons" else _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,140 @@
+"""The slowest requests of a run, and what was the matter with each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cachelb.sim.result import Status
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from cachelb.sim.result import SimResult
+
+_LARGE_SHARE = 0.05
+_ENDS = {
+    Status.UNFINISHED: "was not over at the end of the run",
+    Status.FAILED: "its workers failed",
+    Status.REJECTED: "no worker could be picked",
+    Status.TOO_LONG: "fits into no cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorstRequest:
+    """One slow request. Seconds are simulated.
+
+    Attributes:
+        row: Its row in the workload.
+        status: What became of it.
+        arrival_s: When it arrived.
+        ttft_s: Seconds to its first token; None if none came.
+        e2e_s: Seconds to its end; None if it did not come.
+        worker: Who served it last; None for nobody.
+        reason: Of the decision; None without one.
+        prompt_tokens: Length of its prompt.
+        predicted_tokens: Of these, what the decision took to be cached.
+        cached_tokens: What was.
+        ahead_tokens: Prompt tokens to be computed for those who came to its worker before and had no first token yet.
+        least_ahead_tokens: The same at the worker that had fewest.
+        why: What stands out, most telling first.
+    """
+
+    row: int
+    status: str
+    arrival_s: float
+    ttft_s: float | None
+    e2e_s: float | None
+    worker: str | None
+    reason: str | None
+    prompt_tokens: int
+    predicted_tokens: int
+    cached_tokens: int
+    ahead_tokens: int
+    least_ahead_tokens: int
+    why: tuple[str, ...]
+
+
+def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:
+    """Return the requests that waited longest for their first token, those without one first.
+
+    Args:
+        result: The run.
+        count: How many.
+
+    Returns:
+        Up to so many of those that arrived.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, simulate
+        >>> worst = worst_requests(simulate(build("rag", seed=1, count=200), FleetSpec.parse("2xa30")), 3)
+        >>> len(worst), worst[0].ttft_s > worst[2].ttft_s
+        (3, True)
+    """
+    ttft_s = np.where(np.isfinite(result.first_token_s), result.first_token_s - result.arrival_s, np.inf)
+    ttft_s[np.equal(result.status, Status.TOO_LONG) | np.equal(result.status, Status.REJECTED)] = np.inf
+    ttft_s[~np.isfinite(result.arrival_s)] = -1.0
+    rows = np.argsort(-ttft_s, kind="stable")[:count]
+    return [_describe(result, int(row)) for row in rows if ttft_s[row] >= 0]
+
+
+def _describe(result: SimResult, row: int) -> WorstRequest:
+    """Collect what is known of a request."""
+    worker, arrival_s = int(result.worker[row]), float(result.arrival_s[row])
+    ahead = _ahead(result, row)
+    request = WorstRequest(
+        row=row,
+        status=Status(int(result.status[row])).name.lower().replace("_", "-"),
+        arrival_s=arrival_s,
+        ttft_s=_after(float(result.first_token_s[row]), arrival_s),
+        e2e_s=_after(float(result.finish_s[row]), arrival_s),
+        worker=result.workers[worker] if worker >= 0 else None,
+        reason=result.reasons[int(result.reason[row])] if worker >= 0 else None,
+        prompt_tokens=int(result.workload.prompt_tokens[row]),
+        predicted_tokens=int(result.predicted_tokens[row]),
+        cached_tokens=int(result.cached_tokens[row]),
+        ahead_tokens=int(ahead[worker]) if worker >= 0 else 0,
+        least_ahead_tokens=int(ahead.min()),
+        why=(),
+    )
+    return _explained(request, result)
+
+
+def _explained(request: WorstRequest, result: SimResult) -> WorstRequest:
+    """Add what stands out."""
+    row, large = request.row, _LARGE_SHARE * request.prompt_tokens
+    why = []
+    status = Status(int(result.status[row]))
+    if status in _ENDS:
+        why.append(_ENDS[status])
+    if result.retries[row]:
+        why.append(f"tried again {result.retries[row]}x")
+    if result.preemptions[row]:
+        why.append(f"preempted {result.preemptions[row]}x")
+    if request.ahead_tokens > large:
+        least = request.least_ahead_tokens
+        best = "no worker had fewer" if request.ahead_tokens == least else f"{least:,} at the freest"
+        why.append(f"{request.ahead_tokens:,} tokens before it at its worker, {best}")
+    if request.predicted_tokens - request.cached_tokens > large:
+        why.append(f"{request.predicted_tokens - request.cached_tokens:,} tokens were taken to be cached and were not")
+    computed = request.prompt_tokens - request.cached_tokens
+    why.append(f"computes {computed:,} of {request.prompt_tokens:,} prompt tokens")
+    return replace(request, why=tuple(why))
+
+
+def _ahead(result: SimResult, row: int) -> npt.NDArray[np.float64]:
+    """Return by worker the prompt tokens that a request would have waited for."""
+    arrival_s = result.arrival_s[row]
+    rows = np.arange(len(result.arrival_s))
+    earlier = (result.arrival_s < arrival_s) | ((result.arrival_s == arrival_s) & (rows < row))
+    there = earlier & (result.worker >= 0) & (result.first_token_s > arrival_s)
+    tokens = result.workload.prompt_tokens[there].astype(np.int64) - result.cached_tokens[there]
+    return np.bincount(result.worker[there], weights=tokens, minlength=len(result.workers)).astype(np.float64)
+
+
+def _after(time_s: float, arrival_s: float) -> float | None:
+    """Return a distance in time; None if the time never came."""
+    return time_s - arrival_s if np.isfinite(time_s) else None

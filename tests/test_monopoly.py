@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
+from tests.models.engine_caches import EngineCaches
 
 from cachelb import Router
 from cachelb.policies import POLICIES
-from cachelb.sim.engine_cache import EngineCaches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

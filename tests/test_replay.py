@@ -1,231 +1,326 @@
-"""Replays: conservation, time, determinism, and what policies must reach."""
+"""`cachelb replay`: every kind of workload, every option, what is printed, and what is refused."""
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+import lzma
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner, Result
+from tests.conftest import shared_data
 
-from cachelb import policies
+from cachelb.cli.app import app
 from cachelb.policies import POLICIES
-from cachelb.sim.engine_cache import EngineCaches
-from cachelb.sim.expand import TokenExpander
-from cachelb.sim.replay import Fleet, compare, session_key
-from cachelb.sim.traces import Request, read_trace
-from cachelb.sim.workloads import MIXED_ID_TOKENS, mixed_workload
+from cachelb.sim import FleetSpec, build
+from cachelb.sim.workloads import WORKLOADS, read_workload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cachelb.sim.report import PolicyResult, Report
-
-FLEET = Fleet(workers=8, kv_tokens=50_000, block_size=16, id_tokens=MIXED_ID_TOKENS)
-ROWS = mixed_workload(1500, seed=0)
+SMALL = ("--count", 60, "--fleet", "2xa30", "--policy", "cache-aware,random")
+ROW = {"timestamp": 0, "input_length": 1200, "output_length": 20, "hash_ids": [0, 1, 2]}
 
 
-def comparable(report: Report) -> str:
-    document = report.as_dict()
-    del document["wall_clock"]
-    return json.dumps(document)
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    file = tmp_path / "trace.jsonl.xz"
+    rows = [{**ROW, "timestamp": 100 * n, "hash_ids": [0, n % 5, 1000 + n]} for n in range(60)]
+    file.write_bytes(lzma.compress("\n".join(map(json.dumps, rows)).encode()))
+    return file
 
 
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return compare("mixed", ROWS, POLICIES, FLEET)
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["replay", *map(str, arguments)], prog_name="cachelb")
 
 
-@pytest.fixture(scope="module")
-def results(report: Report) -> dict[str, PolicyResult]:
-    return {result.policy: result for result in report.policies}
+def document_of(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
 
 
-def test_every_policy_is_replayed_in_the_order_asked_for() -> None:
-    names = ["random", "cache-aware"]
-    assert [result.policy for result in compare("few", ROWS[:10], names, FLEET).policies] == names
+def refusal_of(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code in (1, 2), result.output
+    assert result.stdout == ""
+    return " ".join(result.stderr.split())
 
 
-def test_every_request_and_block_is_counted_once(report: Report) -> None:
-    blocks = sum(row.prompt_tokens // FLEET.block_size for row in ROWS)
-    for result in report.policies:
-        assert result.requests == sum(result.worker_requests) == sum(result.reasons.values()) == len(ROWS)
-        assert result.hits.blocks == blocks
-        assert 0 <= result.hits.hit_blocks <= blocks
-        assert result.saved_tokens == result.hits.hit_blocks * FLEET.block_size
-        assert result.hit_vs_bound == result.saved_tokens / report.bound.pool.hit_tokens
-        assert result.hits.prompt_tokens == sum(row.prompt_tokens for row in ROWS)
+def ttft(document: dict[str, Any], cell: int = 0) -> float:
+    mean = document["cells"][cell]["spread"]["ttft_s.mean"]["mean"]
+    assert isinstance(mean, float)
+    return mean
 
 
-def test_no_policy_passes_the_single_pool_by_a_tenth(report: Report) -> None:
-    assert max(result.hit_vs_bound for result in report.policies) <= 1.1
+# === workloads ===
 
 
-def test_cache_aware_beats_policies_that_do_not_look_at_prefixes(results: dict[str, PolicyResult]) -> None:
-    best = results["cache-aware"].hits.token_rate
-    assert best > 1.3 * results["round-robin"].hits.token_rate
-    assert best > 1.3 * results["random"].hits.token_rate
-    assert best > results["least-loaded"].hits.token_rate
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_generator_is_replayed(name: str) -> None:
+    document = document_of(name, "--count", 30, "--policy", "cache-aware", "--fleet", "2xh100")
+    assert (document["workload"]["name"], document["workload"]["requests"]) == (name, 30)
+    assert document["cells"][0]["runs"][0]["metrics"]["finished"] == 30
 
 
-def test_cache_aware_expects_what_its_worker_holds(results: dict[str, PolicyResult]) -> None:
-    # Its index has the engines' size and sees the same prompts; only the last token of a prompt that is cached to
-    # its end is always computed again.
-    result = results["cache-aware"]
-    assert result.predicted_tokens <= result.saved_tokens
-    assert result.predicted_tokens == pytest.approx(result.saved_tokens, rel=0.005)
+def test_mooncake_file_is_replayed(trace: Path) -> None:
+    document = document_of(trace, "--policy", "cache-aware")
+    assert document["workload"]["name"] == "trace.jsonl.xz"
+    assert (document["workload"]["requests"], document["workload"]["prompt_tokens"]) == (60, 60 * 1200)
 
 
-def test_round_robin_serves_evenly(results: dict[str, PolicyResult]) -> None:
-    counts = results["round-robin"].worker_requests
-    assert max(counts) - min(counts) <= 1
+def test_azure_file_is_replayed(tmp_path: Path) -> None:
+    file = tmp_path / "azure.csv"
+    file.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,374,44\n2023-11-16 18:17:04.9,9,3\n"
+    )
+    document = document_of(file, "--policy", "random")
+    assert (document["workload"]["requests"], document["workload"]["duration_s"]) == (2, 1.0)
 
 
-def test_rendezvous_keeps_a_session_on_one_worker() -> None:
-    turns = [Request(float(turn), 64, 1, (turn,), session="s") for turn in range(20)]
-    (result,) = compare("one session", turns, ["rendezvous"], FLEET).policies
-    assert max(result.worker_requests) == 20
+def test_sessions_are_replayed_turn_after_turn(tmp_path: Path) -> None:
+    file = tmp_path / "sessions.jsonl"
+    turn = {"session_id": "s", "input_length": 32, "output_length": 4, "hash_ids": [1, 2]}
+    file.write_text("\n".join(json.dumps({**turn, "turn": n, "offset_ms": 500 * n}) for n in range(4)))
+    document = document_of(file, "--policy", "random")
+    assert (document["workload"]["requests"], document["workload"]["follow_up_requests"]) == (4, 3)
 
 
-def test_load_policies_see_the_load_that_the_replay_makes() -> None:
-    # Ten requests at one instant on ten workers: a policy that sees no booking would pick some worker twice.
-    fleet = Fleet(workers=10, kv_tokens=1024, block_size=16, id_tokens=64)
-    rows = [Request(0.0, 64, 100, (number,)) for number in range(10)]
-    rows += [Request(100.0 * number, 64, 100, (number,)) for number in range(1, 11)]
-    (result,) = compare("burst", rows, ["least-loaded"], fleet).policies
-    assert result.worker_requests == (2,) * 10
-    assert (result.peak_inflight, result.peak_inflight_worker) == (10, 1)
+def test_published_agents_are_recognised() -> None:
+    file = shared_data("traces", "agents", "taubench_sessions_block16.jsonl.xz")
+    document = document_of(file, "--policy", "cache-aware", "--fleet", "2xa30")
+    assert document["workload"]["follow_up_requests"] == 471 - 24
 
 
-def test_request_occupies_its_worker_for_prefill_and_output() -> None:
-    # 8,000 uncached tokens and 50 output tokens: 1 s + 1 s. At 2 s the first is over, just before it is not.
-    fleet = Fleet(workers=1, kv_tokens=16_000, block_size=16, id_tokens=8000)
-    first = Request(0.0, 8000, 50, (1,))
-
-    def peak(second_s: float) -> int:
-        return compare("pair", [first, Request(second_s, 16, 1, (2,))], ["random"], fleet).policies[0].peak_inflight
-
-    assert (peak(1.99), peak(2.0)) == (2, 1)
+def test_what_is_exported_can_be_replayed_with_the_same_figures(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jsonl.gz"
+    first = document_of("chat", *SMALL, "--seed", 3, "--export", file)
+    again = document_of(file, "--fleet", "2xa30", "--policy", "cache-aware,random", "--seed", 3)
+    assert read_workload(file) == build("chat", seed=3, count=60)
+    assert [cell["runs"] for cell in again["cells"]] == [cell["runs"] for cell in first["cells"]]
 
 
-def test_cached_tokens_shorten_the_prefill() -> None:
-    fleet = Fleet(workers=1, kv_tokens=16_000, block_size=16, id_tokens=8000)
-    rows = [Request(0.0, 8000, 0, (1,)), Request(10.0, 8000, 1, (1,)), Request(10.03, 16, 0, (2,))]
-    (result,) = compare("repeat", rows, ["random"], fleet).policies
-    assert (result.saved_tokens, result.peak_inflight) == (8000, 1)
+# === options ===
 
 
-class Recorder:
-    """A policy of ours: always the first worker; notes when the replay tells it what."""
-
-    def __new__(cls, *, max_blocks_per_worker: int = 1, **_options: Any) -> Self:
-        return super().__new__(cls)
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-        self.calls: list[tuple[float, str, int]] = []
-
-    def select_worker(self, workers: list[str], *, tokens: Any, session: str) -> Any:
-        number = len([call for call in self.calls if call[1] == "select"])
-        self.note("select", number)
-        return SimpleNamespace(
-            worker=workers[0],
-            reason=session,
-            matched_tokens=len(tokens),
-            on_first_token=lambda: self.note("first token", number),
-            on_complete=lambda: self.note("complete", number),
-        )
-
-    def note(self, what: str, number: int) -> None:
-        self.calls.append((self.options["clock"](), what, number))
+def test_table_has_a_row_per_policy_and_nothing_is_on_stderr(trace: Path) -> None:
+    result = run(trace, "--policy", "cache-aware,random", "--fleet", "2xa30")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "trace.jsonl.xz: 60 requests in 6 s on 2 x a30" in result.stdout
+    rows = [line for line in result.stdout.splitlines() if "100 %" in line]
+    assert sorted(row.strip("│ ").split()[0] for row in rows) == ["cache-aware", "random"]
+    assert "one LRU pool of all KV hits" in result.stdout
 
 
-def test_policy_lives_in_simulated_time_and_is_told_of_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorders: list[Recorder] = []
-
-    def make(_name: str, **options: Any) -> Recorder:
-        recorders.append(Recorder(**options))
-        return recorders[-1]
-
-    monkeypatch.setattr(policies, "make", make)
-    fleet = Fleet(workers=2, kv_tokens=16_000, block_size=16, id_tokens=8000, seed=5)
-    # The second request arrives as the first one ends and finds its whole prompt cached.
-    rows = [Request(1.0, 8000, 50, (1,), session="s"), Request(3.0, 8000, 25, (1,), session="s")]
-    (result,) = compare("stages", rows, ["ours"], fleet).policies
-    assert recorders[-1].calls == [
-        (1.0, "select", 0),
-        (2.0, "first token", 0),
-        (3.0, "complete", 0),
-        (3.0, "select", 1),
-        (3.0, "first token", 1),
-        (3.5, "complete", 1),
-    ]
-    options = {key: value for key, value in recorders[-1].options.items() if key != "clock"}
-    assert options == {"seed": 5, "block_size": 16, "max_blocks_per_worker": 1000}
-    assert (result.predicted_tokens, result.saved_tokens, result.reasons) == (16_000, 8000, {"s": 2})
-    assert (result.worker_requests, result.requests_max_over_mean, result.busy_max_over_mean) == ((2, 0), 2.0, 2.0)
+def test_table_says_what_became_of_requests_that_were_not_served() -> None:
+    result = run("giants", "--count", 100, "--fleet", "2xa30", "--kv-tokens", 8000, "--policy", "random")
+    assert "too long" in result.stdout
+    assert "100 %" not in result.stdout
 
 
-def test_same_seed_gives_the_same_report(report: Report) -> None:
-    assert comparable(compare("mixed", ROWS, POLICIES, FLEET)) == comparable(report)
+def test_narrow_terminal_loses_columns_and_not_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachelb.cli.table._PIPE_WIDTH", 80)
+    result = run("chat", *SMALL, "--slo", "ttft=1", "--seeds", 2)
+    assert "…" not in result.stdout
+    assert "no room here for decide p50, preempted" in " ".join(result.stdout.split())
+    assert "TTFT" in result.stdout
 
 
-def test_another_seed_gives_other_random_picks(results: dict[str, PolicyResult]) -> None:
-    fleet = Fleet(workers=8, kv_tokens=50_000, block_size=16, id_tokens=MIXED_ID_TOKENS, seed=1)
-    (other,) = compare("mixed", ROWS, ["random"], fleet).policies
-    assert other.worker_requests != results["random"].worker_requests
+def test_equal_seeds_give_equal_bytes_with_one_thread_and_with_two() -> None:
+    documents = [document_of("chat", *SMALL, "--seeds", 2, "--threads", threads) for threads in (1, 2, 2)]
+    for document in documents:
+        assert len(document.pop("wall_clock")) == 4
+    assert json.dumps(documents[0]) == json.dumps(documents[1]) == json.dumps(documents[2])
 
 
-def test_hits_are_those_of_caches_fed_by_hand(results: dict[str, PolicyResult]) -> None:
-    # Round robin from any start puts request i and i + 8 on one worker.
-    expander, hit_blocks = TokenExpander(MIXED_ID_TOKENS), 0
-    caches = EngineCaches(FLEET.names, kv_tokens=FLEET.kv_tokens, block_size=FLEET.block_size)
-    for number, row in enumerate(ROWS):
-        hit_blocks += caches.serve(FLEET.names[number % FLEET.workers], expander.tokens(row))
-    assert results["round-robin"].hits.hit_blocks == hit_blocks
+def test_seeds_are_spread(trace: Path) -> None:
+    document = document_of("chat", *SMALL, "--seed", 7, "--seeds", 3)
+    assert document["seeds"] == [7, 8, 9]
+    spread = document["cells"][0]["spread"]["ttft_s.mean"]
+    assert spread["low"] < spread["mean"] < spread["high"]
+    assert "±" in run("chat", *SMALL, "--seeds", 2).stdout
+    fixed = document_of(trace, "--policy", "round-robin", "--seeds", 2)["cells"][0]["spread"]
+    assert fixed["bound_rate"]["std"] == 0
+    moved = document_of(trace, "--policy", "round-robin", "--seeds", 2, "--jitter", 2)["cells"][0]["spread"]
+    assert moved["ttft_s.mean"]["std"] > 0
 
 
-def test_progress_counts_up_to_every_request_of_every_policy() -> None:
-    seen: list[tuple[str, int]] = []
-    compare("mixed", ROWS[:130], ["random", "round-robin"], FLEET, on_progress=lambda *step: seen.append(step))
-    assert seen == [(name, done) for name in ("random", "round-robin") for done in (64, 128, 130)]
-
-
-def test_empty_trace_gives_an_empty_report() -> None:
-    (result,) = compare("none", [], ["cache-aware"], FLEET).policies
-    assert (result.requests, result.hit_vs_bound, result.requests_max_over_mean) == (0, 0.0, 1.0)
-
-
-def test_prompt_shorter_than_a_block_is_served() -> None:
-    rows = [Request(0.0, tokens, 1, (tokens,) if tokens else ()) for tokens in (0, 1, 15)]
-    for result in compare("short", rows, POLICIES, FLEET).policies:
-        assert (result.requests, result.hits.blocks) == (3, 0)
-
-
-def test_session_key_takes_the_trace_s_id_or_the_first_two_blocks() -> None:
-    assert session_key(Request(0.0, 9, 1, (1, 2, 3), session="mine")) == "mine"
-    assert session_key(Request(0.0, 9, 1, (1, 2, 3))) == session_key(Request(0.0, 9, 1, (1, 2, 4)))
-    assert session_key(Request(0.0, 9, 1, (1, 2, 3))) != session_key(Request(0.0, 9, 1, (1, 3, 3)))
+def test_fleet_options_reach_the_run(trace: Path) -> None:
+    options = ("--fleet", "2xh100:tp4+1xa100", "--model", "qwen3-32b", "--block-size", 64, "--policy", "random")
+    fleet = FleetSpec.parse("2xh100:tp4+1xa100", model="qwen3-32b", block_size=64)
+    document = document_of(trace, *options)
+    assert document["fleet"] == {"description": fleet.describe(), "workers": 3, "cache_tokens": fleet.cache_tokens}
+    assert document["workload"]["block_size"] == 64
+    assert document_of(trace, *options, "--kv-tokens", 64_000)["fleet"]["cache_tokens"] == 3 * 64_000
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("easy", "hard"),
     [
-        ({"workers": 0}, "workers must be at least 1, got 0"),
-        ({"kv_tokens": 15}, "kv_tokens 15 holds no block of 16 tokens"),
+        (("--mfu", 1), ("--mfu", 0.1)),
+        (("--speed", 1), ("--speed", 50)),
+        (("--kv-tokens", 40_000), ("--kv-tokens", 3_000)),
+        (("--rate", 1), ("--rate", 100)),
     ],
 )
-def test_fleet_of_no_sense_is_refused(changes: dict[str, int], message: str) -> None:
-    options: dict[str, Any] = {"workers": 1, "kv_tokens": 64, "block_size": 16, "id_tokens": 64, **changes}
-    with pytest.raises(ValueError, match=message):
-        Fleet(**options)
+def test_harder_runs_are_slower(easy: tuple[object, ...], hard: tuple[object, ...]) -> None:
+    always = ("chat", "--count", 150, "--fleet", "2xa30", "--policy", "cache-aware")
+    means = [ttft(document_of(*always, *options)) for options in (easy, hard)]
+    assert means[0] < means[1]
 
 
-def test_real_trace_rewards_cache_aware_routing_close_to_the_bound(conversation_trace: Path) -> None:
-    rows = list(read_trace(conversation_trace))
-    fleet = Fleet(workers=8, kv_tokens=400_000, block_size=512, id_tokens=512)
-    report = compare("conversation", rows, ["cache-aware", "round-robin"], fleet)
-    aware, even = report.policies
-    assert report.bound.pool.token_rate == pytest.approx(0.1527, abs=1e-4)
-    assert 0.7 < aware.hit_vs_bound <= 1.1
-    assert aware.hits.hit_blocks > 2 * even.hits.hit_blocks
+def test_signals_and_gateways_are_in_the_document() -> None:
+    options = ("--event-lag", 0.25, "--scrape-interval", 2, "--gateways", 3)
+    settings = document_of("chat", *SMALL, *options)["settings"]
+    assert (settings["signals"]["event_lag_s"], settings["signals"]["scrape_interval_s"]) == (0.25, 2.0)
+    assert settings["gateways"] == 3
+
+
+def test_limit_reads_the_first_rows(trace: Path) -> None:
+    assert document_of(trace, "--policy", "random", "--limit", 7)["workload"]["requests"] == 7
+
+
+def test_policies_take_aliases_suffixes_and_repeats(trace: Path) -> None:
+    names = "rendezvous_hash, kv-aware+oracle,rendezvous,vllm_cache_aware+events"
+    cells = document_of(trace, "--policy", names)["cells"]
+    assert [cell["policy"] for cell in cells] == ["rendezvous", "kv-aware+oracle", "cache-aware+events"]
+
+
+def test_all_stands_for_every_policy(trace: Path) -> None:
+    cells = document_of(trace, "--policy", "all", "--limit", 20)["cells"]
+    assert [cell["policy"] for cell in cells] == list(POLICIES)
+
+
+def test_sweep_gives_a_section_per_value() -> None:
+    options = (
+        "chat",
+        *SMALL[:4],
+        "--policy",
+        "cache-aware,cache-aware+events",
+        "--sweep",
+        "cache_threshold=0.1:0.9:0.4",
+    )
+    document = document_of(*options)
+    assert document["sweep"] == {"name": "cache_threshold", "values": [0.1, 0.5, 0.9]}
+    assert [cell["value"] for cell in document["cells"]] == [0.1, 0.1, 0.5, 0.5, 0.9, 0.9]
+    table = run(*options).stdout
+    assert "cache_threshold" in table
+    assert all(f"│ {value} " in table for value in (0.1, 0.5, 0.9))
+
+
+def test_rate_is_swept_of_generators() -> None:
+    document = document_of("rag", *SMALL, "--sweep", "rate=2,200")
+    assert ttft(document, 0) < ttft(document, 2)
+
+
+def test_goodput_is_printed_with_its_limits() -> None:
+    result = run("chat", *SMALL, "--slo", "ttft=500ms,tpot=0.05")
+    assert "good: TTFT <= 500 ms and TPOT <= 50.0 ms" in result.stdout
+    document = document_of("chat", *SMALL, "--slo", "ttft=1ms")
+    assert document["settings"]["slo"] == {"ttft_s": 0.001}
+    assert document["cells"][0]["runs"][0]["metrics"]["attained"] == 0.0
+    assert "good" not in run("chat", *SMALL).stdout
+
+
+def test_explain_names_the_slowest_requests_and_why() -> None:
+    result = run("bursts", *SMALL, "--explain")
+    assert "slowest with cache-aware, seed 0" in result.stdout
+    assert "slowest with random, seed 0" in result.stdout
+    assert "prompt tokens" in result.stdout
+    worst = document_of("bursts", *SMALL, "--explain")["cells"][0]["worst"]
+    assert len(worst) == 5
+    assert [one["ttft_s"] for one in worst] == sorted((one["ttft_s"] for one in worst), reverse=True)
+    assert all(one["why"] for one in worst)
+
+
+def test_page_shows_table_and_pictures(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    result = run("chat", *SMALL, "--html", file, "--sweep", "speed=1,2")
+    assert result.exit_code == 0, result.output
+    page = file.read_text("utf-8")
+    assert "cache-aware, speed 2" in page
+    assert "one LRU pool of all KV hits" in page
+
+
+# === refusals ===
+
+
+def test_unknown_policy_is_answered_with_the_nearest(trace: Path) -> None:
+    said = refusal_of(trace, "--policy", "random,cache-awre+events")
+    assert "there is no policy 'cache-awre'; did you mean 'cache-aware'?" in said
+
+
+def test_unknown_workload_is_answered_with_the_nearest() -> None:
+    assert "'chatt' is neither a file nor a generator; did you mean 'chat'?" in refusal_of("chatt")
+    assert "'nowhere.jsonl' is neither a file nor a generator; there are 'agent'" in refusal_of("nowhere.jsonl")
+
+
+def test_file_without_rows_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "empty.jsonl"
+    file.write_text("\n\n")
+    assert "empty.jsonl: no rows" in refusal_of(file)
+
+
+def test_bad_row_is_named_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(json.dumps(ROW) + "\n" + json.dumps({**ROW, "input_length": -4}))
+    assert "bad.jsonl:2: input_length must be a whole number >= 0, got -4" in refusal_of(file, "--json")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--block-size", 48), "block size 48 does not divide the trace's 512"),
+        (("--kv-tokens", 15), "kv_tokens 15 holds no block of 16 tokens"),
+        (("--fleet", "0xa30"), "cannot read '0xa30'; write groups like 8xa30+8xv100"),
+        (("--fleet", "8xb999"), "no GPU 'b999'; use one of a30"),
+        (("--model", "llama-9"), "no model 'llama-9'"),
+        (("--speed", 0), "0.0 is not in the range"),
+        (("--limit", 0), "0 is not in the range"),
+        (("--rate", 4), "--rate is for generators; a file takes --speed and --limit"),
+        (("--count", 4), "--count is for generators; a file takes --speed and --limit"),
+        (("--slo", "ttft=soon"), "ttft must be a time such as 0.5, 0.5s or 500ms, got 'soon'"),
+        (("--sweep", "speed=2:1:1"), "cannot read 'speed=2:1:1'"),
+        (("--sweep", "rate=1,2"), "rate can be swept of generat"),
+        (("--sweep", "cache_treshold=1,2"), "has no option 'cache_treshold'"),
+        (("--export", "x.jsonl.zst"), "use .jsonl, .jsonl.gz or .jsonl.xz"),
+        (("--html", "/nowhere/page.html"), "No such file or directory"),
+    ],
+)
+def test_option_of_no_sense_is_refused(trace: Path, options: tuple[object, ...], message: str) -> None:
+    assert message in refusal_of(trace, "--policy", "cache-aware", *options)
+
+
+def test_limit_of_a_generator_is_refused() -> None:
+    assert "--limit is for files; 'chat' is a generator, which takes --count" in refusal_of("chat", "--limit", 5)
+
+
+def test_pages_without_the_extra_name_the_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "plotly"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert "pip install 'cachelb[plots]'" in refusal_of("chat", *SMALL, "--html", tmp_path / "page.html")
+
+
+def test_help_shows_examples_generators_and_devices() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "  cachelb replay chat" in result.stdout.partition("Examples:")[2]
+    said = " ".join(result.stdout.split())
+    assert "Tokens EACH worker can cache" in said
+    assert all(name in said for name in (*WORKLOADS, "a100-80", "llama-3-8b"))
+
+
+# === the real trace ===
+
+
+def test_real_trace_rewards_going_by_prefixes(conversation_trace: Path) -> None:
+    options = ("--policy", "cache-aware,round-robin", "--fleet", "8xh100-80", "--limit", 4000, "--jitter", 3)
+    document = document_of(conversation_trace, *options)
+    aware, even = (cell["runs"][0]["metrics"] for cell in document["cells"])
+    assert aware["completed"] == even["completed"] == 1.0
+    assert 0.7 < aware["of_bound"] <= 1.1
+    assert aware["hit_rate"] > 1.5 * even["hit_rate"]
+    assert aware["ttft_s"]["mean"] < even["ttft_s"]["mean"]

@@ -6,7 +6,6 @@ import gzip
 import json
 import lzma
 import sys
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachelb import TraceError
-from cachelb.sim.expand import TokenExpander, block_hashes, blocks_per_id
+from cachelb.sim.expand import blocks_per_id, expand_ids
 from cachelb.sim.traces import Request, read_trace
-from cachelb.sim.workloads import MIXED_ID_TOKENS, mixed_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,37 +181,19 @@ def chained_requests(draw: st.DrawFn) -> list[Request]:
     return rows
 
 
+def block_hashes(row: Request, *, id_tokens: int, block_size: int) -> Any:
+    ids, each = np.array(row.hash_ids, dtype=np.uint64), np.array([len(row.hash_ids)])
+    return expand_ids(ids, each, np.array([row.prompt_tokens]), id_tokens=id_tokens, block_size=block_size)[0]
+
+
 @given(chained_requests(), st.sampled_from([1, 2, 4, 8]))
-def test_expansions_share_what_the_ids_share(rows: list[Request], block_size: int) -> None:
-    expander = TokenExpander(8)
-    tokens = [expander.tokens(row) for row in rows]
+def test_hashes_share_what_the_ids_share(rows: list[Request], block_size: int) -> None:
     hashes = [block_hashes(row, id_tokens=8, block_size=block_size) for row in rows]
     for i, row in enumerate(rows):
-        assert len(tokens[i]) == row.prompt_tokens
         assert len(hashes[i]) == row.prompt_tokens // block_size
         for j, other in enumerate(rows):
             shared = min(common_prefix(row.hash_ids, other.hash_ids) * 8, row.prompt_tokens, other.prompt_tokens)
-            assert common_prefix(tokens[i], tokens[j]) == shared
             assert common_prefix(hashes[i], hashes[j]) == shared // block_size
-
-
-def test_distinct_ids_share_no_token_anywhere() -> None:
-    expander = TokenExpander(64)
-    rows = [Request(0.0, 128, 1, (number, number + 1000)) for number in range(500)]
-    tokens = np.concatenate([expander.tokens(row) for row in rows])
-    assert len(np.unique(tokens)) == 500 * 128
-
-
-def test_token_buffer_is_what_the_index_reads_without_copying() -> None:
-    tokens = TokenExpander(512).tokens(Request(0.0, 700, 1, (2**63, 5)))
-    assert tokens.dtype == np.uint32
-    assert tokens.flags.c_contiguous
-
-
-def test_too_many_ids_for_32_bit_tokens_is_an_error() -> None:
-    expander = TokenExpander(2**20)
-    with pytest.raises(ValueError, match="4097 distinct ids of 1048576 tokens do not fit"):
-        expander.tokens(Request(0.0, 1, 1, tuple(range(4097))))
 
 
 def test_block_hashes_never_change() -> None:
@@ -230,52 +210,4 @@ def test_block_size_must_divide_the_tokens_of_an_id(block_size: int) -> None:
 @pytest.mark.parametrize("id_tokens", [0, -1])
 def test_ids_must_stand_for_tokens(id_tokens: int) -> None:
     with pytest.raises(ValueError, match="id_tokens must be at least 1"):
-        TokenExpander(id_tokens)
-    with pytest.raises(ValueError, match="id_tokens must be at least 1"):
         next(read_trace("any.jsonl", id_tokens=id_tokens))
-
-
-# === generated workload ===
-
-
-def test_same_seed_gives_the_same_workload_and_another_seed_does_not() -> None:
-    assert mixed_workload(300, seed=3) == mixed_workload(300, seed=3)
-    assert mixed_workload(300, seed=3) != mixed_workload(300, seed=4)
-
-
-def test_longer_workload_begins_with_the_shorter_one() -> None:
-    shapes = [(row.arrival_s, row.prompt_tokens, row.session) for row in mixed_workload(600, seed=5)]
-    assert shapes[:200] == [(row.arrival_s, row.prompt_tokens, row.session) for row in mixed_workload(200, seed=5)]
-
-
-def test_workload_has_all_kinds_in_order_of_arrival() -> None:
-    rows = mixed_workload(1000, seed=0)
-    assert len(rows) == 1000
-    assert [row.arrival_s for row in rows] == sorted(row.arrival_s for row in rows)
-    assert {(row.session or "").partition("-")[0] for row in rows} == {"chat", "agent", "single"}
-    assert all(len(row.hash_ids) == -(-row.prompt_tokens // MIXED_ID_TOKENS) for row in rows)
-
-
-def test_later_turn_begins_with_the_earlier_one() -> None:
-    turns: dict[str | None, list[Request]] = {}
-    for row in mixed_workload(1000, seed=0):
-        turns.setdefault(row.session, []).append(row)
-    longest = max(turns.values(), key=len)
-    for earlier, later in pairwise(longest):
-        full = earlier.prompt_tokens // MIXED_ID_TOKENS
-        assert later.prompt_tokens > earlier.prompt_tokens
-        assert later.hash_ids[:full] == earlier.hash_ids[:full]
-
-
-def test_system_prompts_are_shared_between_sessions() -> None:
-    rows = mixed_workload(1000, seed=0)
-    first_sessions: dict[int, set[str | None]] = {}
-    for row in rows:
-        first_sessions.setdefault(row.hash_ids[0], set()).add(row.session)
-    assert max(map(len, first_sessions.values())) > 20
-
-
-@pytest.mark.parametrize(("count", "rate"), [(-1, 1.0), (1, 0.0), (1, -2.0), (1, float("inf"))])
-def test_workload_of_no_sense_is_refused(count: int, rate: float) -> None:
-    with pytest.raises(ValueError, match="must"):
-        mixed_workload(count, seed=0, sessions_per_s=rate)

@@ -1,30 +1,40 @@
-"""What the commands share: the policy list and the run with its progress bar."""
+"""What the commands that compare policies share: the list of policies, and the run with its progress bar."""
 
 from __future__ import annotations
 
-import json
+import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cachelb import policies
-from cachelb.sim.replay import Fleet, compare
+from cachelb.errors import CachelbError
+from cachelb.sim.compare import compare
+from cachelb.sim.simulation import policy_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cachelb.sim.report import Report
-    from cachelb.sim.traces import Request
+    from cachelb.sim.compare import WorkloadSource
+    from cachelb.sim.comparison import Comparison
+    from cachelb.sim.fleet import FleetSpec
+
+ALL = "all"
+"""Stands for every policy."""
+
+THREADS = min(2, os.cpu_count() or 1)
+"""Runs at a time by default."""
 
 
 def policy_names(_context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:
     """Split a comma-separated list of policies; a wrong name is answered with the nearest one.
 
     Args:
-        value: Names or aliases; repeated ones count once.
+        value: Names or aliases, which may end in ``+events`` or ``+oracle``; repeated ones count
+            once. ``all`` stands for every policy.
 
     Returns:
         The names in the order given.
@@ -33,47 +43,53 @@ def policy_names(_context: click.Context, _parameter: click.Parameter, value: st
         click.BadParameter: There is no such policy.
     """
     names: dict[str, None] = {}
-    for name in value.split(","):
+    for name in map(str.strip, value.split(",")):
+        if name == ALL:
+            names |= dict.fromkeys(policies.POLICIES)
+            continue
+        plain = policy_name(name)
         try:
-            names[policies.make(name.strip()).name] = None
-        except ValueError as error:
+            names[policies.make(plain).name + name.removeprefix(plain)] = None
+        except (ValueError, CachelbError) as error:
             raise click.BadParameter(str(error)) from error
     return list(names)
 
 
-def run(name: str, requests: Sequence[Request], names: Sequence[str], fleet: Fleet, *, as_json: bool) -> Report:
-    """Replay with a progress bar on stderr; none for JSON or where stderr is no terminal.
+def run(
+    workload: WorkloadSource,
+    fleet: FleetSpec,
+    names: Sequence[str],
+    *,
+    as_json: bool,
+    **settings: Any,  # noqa: ANN401 - those of `compare`
+) -> Comparison:
+    """Compare with a progress bar on stderr; none for JSON or where stderr is no terminal.
 
     Args:
-        name: What the report calls the trace.
-        requests: The trace, in order of arrival.
-        names: Policies to replay.
-        fleet: Workers, caches and seed.
+        workload: The requests, or what makes them of a seed.
+        fleet: The workers.
+        names: Policies.
         as_json: JSON is asked for.
+        **settings: Those of `cachelb.sim.compare`.
 
     Returns:
-        The report.
+        The comparison.
+
+    Raises:
+        click.ClickException: Something does not fit.
     """
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=as_json or not sys.stderr.isatty(),
         transient=True,
     )
     with bar:
-        tasks = {policy: bar.add_task(policy, total=len(requests)) for policy in names}
-        return compare(
-            name, requests, names, fleet, on_progress=lambda policy, done: bar.update(tasks[policy], completed=done)
-        )
-
-
-def echo_json(report: Report) -> None:
-    """Print a report as JSON.
-
-    Args:
-        report: What to print.
-    """
-    click.echo(json.dumps(report.as_dict(), indent=2))
+        task = bar.add_task("simulating", total=1.0)
+        try:
+            return compare(workload, fleet, names, progress=lambda share: bar.update(task, completed=share), **settings)
+        except (ValueError, TypeError, CachelbError) as error:
+            raise click.ClickException(str(error)) from error

@@ -1,113 +1,272 @@
-"""`cachelb replay`: a trace file through several policies."""
+"""`cachelb replay`: policies side by side, in simulated time."""
 
 from __future__ import annotations
 
-from dataclasses import replace as changed
-from itertools import islice
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cachelb import policies
-from cachelb.cli.options import echo_json, policy_names, run
-from cachelb.cli.table import print_table
-from cachelb.errors import TraceError
-from cachelb.sim.expand import blocks_per_id
-from cachelb.sim.replay import Fleet
-from cachelb.sim.traces import MOONCAKE_ID_TOKENS, Request, read_trace
+from cachelb.cli.options import ALL, THREADS, policy_names, run
+from cachelb.cli.source import Source
+from cachelb.cli.table import print_comparison, print_worst, table_text
+from cachelb.sim.fleet import DEFAULT_MODEL, FleetSpec
+from cachelb.sim.gpus import GPUS, MODELS
+from cachelb.sim.metrics import Slo
+from cachelb.sim.simulation import Signals
+from cachelb.sim.sweep import Sweep
+from cachelb.sim.workloads import WORKLOADS
+from cachelb.sim.worst import worst_requests
 
-_EXAMPLES = """\b
+if TYPE_CHECKING:
+    from cachelb.sim.comparison import Comparison
+
+_SIGNALS = Signals()
+_POLICIES = "cache-aware,prefill-times-batch,least-loaded,round-robin"
+_WORST = 5
+_EXAMPLES = f"""\b
 Examples:
-  cachelb replay conversation_trace.jsonl.xz
-  cachelb replay trace.jsonl --policy cache-aware,random --workers 8 --kv-tokens 400000
-  cachelb replay trace.jsonl.zst --block-size 16 --speed 2 --json > report.json
+  cachelb replay chat --rate 4 --count 5000
+  cachelb replay conversation_trace.jsonl.xz --policy cache-aware,round-robin --fleet 8xa100-80
+  cachelb replay rag --fleet 8xa30+8xv100 --seeds 5 --slo ttft=1,tpot=50ms
+  cachelb replay trace.jsonl --policy kv-aware,kv-aware+oracle --event-lag 0.5 --explain
+  cachelb replay bursts --seeds 3 --html bursts.html
+  cachelb replay agent --policy cache-aware --sweep cache_threshold=0.1:0.9:0.2 --json > sweep.json
+
+\b
+Generators: {", ".join(WORKLOADS)}
+GPUs:       {", ".join(GPUS)}
+Models:     {", ".join(MODELS)}
 """
 
 
+def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
+    """Make an option's callback of a parser that raises ValueError."""
+
+    def callback(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
 @click.command(epilog=_EXAMPLES)
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("workload")
 @click.option(
     "--policy",
     "names",
     metavar="NAMES",
     callback=policy_names,
-    default=",".join(policies.POLICIES),
+    default=_POLICIES,
     show_default=True,
-    help="Policies to replay, separated by commas.",
+    help=f"Policies, separated by commas; {ALL!r} for every one. NAME+events lets engines publish what they cache, "
+    "NAME+oracle shows the policy everything at once and exactly.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Workers in the fleet.")
+@click.option(
+    "--fleet", default="8xa100-80", show_default=True, metavar="GROUPS", help="Workers, such as 8xa30+4xh100:tp2."
+)
+@click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model that the workers serve.")
 @click.option(
     "--kv-tokens",
     type=click.IntRange(min=1),
-    default=400_000,
+    help="Tokens EACH worker can cache; what its memory leaves by default.",
+)
+@click.option("--block-size", type=click.IntRange(min=1), help="Tokens per block; 16, or what the file says.")
+@click.option(
+    "--mfu",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
     show_default=True,
-    help="Tokens EACH worker can cache; the single-pool bound gets workers x kv-tokens.",
+    help="Factor on the arithmetic that the GPUs reach; a ranking should hold from 0.8 to 1.25.",
 )
 @click.option(
-    "--block-size",
-    type=click.IntRange(min=1),
-    default=MOONCAKE_ID_TOKENS,
-    show_default=True,
-    help=f"Tokens per block; must divide the {MOONCAKE_ID_TOKENS} tokens of a hash id. Only full blocks are cached.",
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Generators: arrivals per second; of sessions, where turns follow each other.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the policies.")
-@click.option("--limit", type=click.IntRange(min=1), help="Replay the first rows only.")
+@click.option("--count", type=click.IntRange(min=1), help="Generators: requests.")
+@click.option("--limit", type=click.IntRange(min=1), help="Files: read the first rows only.")
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Divide the timestamps: 2 sends requests twice as fast.",
+    help="Divide the arrival times: 2 sends requests twice as fast.",
+)
+@click.option(
+    "--jitter",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Delay each arrival by up to so many seconds; Mooncake's timestamps come in batches 3 s apart.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs per policy, each with the next seed: of the policies, of generators and of --jitter.",
+)
+@click.option(
+    "--sweep",
+    metavar="NAME=FROM:TO:STEP",
+    callback=_parsed(Sweep.parse),
+    help="Run with each value of an option of the policies, or of speed, rate, mfu, kv_tokens, gateways, event_lag_s, "
+    "scrape_interval_s, report_lag_s or net_delay_s; NAME=A,B,C lists them.",
+)
+@click.option(
+    "--slo",
+    metavar="ttft=TIME,tpot=TIME",
+    callback=_parsed(Slo.parse),
+    help="Also print goodput: requests per second within the limits.",
+)
+@click.option(
+    "--event-lag",
+    type=click.FloatRange(min=0),
+    default=_SIGNALS.event_lag_s,
+    show_default=True,
+    help="Seconds KV events take to reach the gateway.",
+)
+@click.option(
+    "--scrape-interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_SIGNALS.scrape_interval_s,
+    show_default=True,
+    help="Seconds between load reports.",
+)
+@click.option(
+    "--gateways",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Routers that share the fleet and know nothing of each other.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=THREADS,
+    show_default=True,
+    help="Runs at a time; their number changes no figure.",
+)
+@click.option("--explain", is_flag=True, help=f"Also print the {_WORST} slowest requests of each policy, and why.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the requests of the first seed to a .jsonl, .jsonl.gz or .jsonl.xz file, which can be replayed.",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page with pictures of the first seed: distributions, load over time, single requests. "
+    "Needs cachelb[plots].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def replay(
     *,
-    trace: Path,
+    workload: str,
     names: list[str],
-    workers: int,
-    kv_tokens: int,
-    block_size: int,
-    seed: int,
+    fleet: str,
+    model: str,
+    kv_tokens: int | None,
+    block_size: int | None,
+    mfu: float,
+    rate: float | None,
+    count: int | None,
     limit: int | None,
     speed: float,
+    jitter: float,
+    seed: int,
+    seeds: int,
+    sweep: Sweep | None,
+    slo: Slo | None,
+    event_lag: float,
+    scrape_interval: float,
+    gateways: int,
+    threads: int,
+    explain: bool,
+    export: Path | None,
+    html: Path | None,
     as_json: bool,
 ) -> None:
-    """Replay TRACE through policies on simulated engine caches and compare the hits.
+    """Run WORKLOAD through policies on a simulated fleet of LLM engines.
 
-    TRACE is a Mooncake trace: JSON Lines, plain or compressed (.gz, .xz, .zst), one request per
-    line with timestamp (ms), input_length, output_length and hash_ids.
+    WORKLOAD is the name of a generator, or a file: Mooncake's JSON Lines, Azure's CSV, recorded
+    sessions, or JSON Lines of your own (docs/replay.md), plain or compressed (.gz, .xz, .zst).
 
-    Every worker keeps a least-recently-used block cache. A request occupies its worker for its
-    uncached tokens / 8,000 s + its output tokens x 0.02 s. Requests without a session_id get one
-    from their first two hash ids, for policies that go by session.
+    The real router decides on every request, from load reports, its own bookings and KV events
+    that come as late as they do in a real fleet. Engines schedule and cache as vLLM does.
+    Equal seeds give equal figures; only the time of decisions is that of this machine.
     """
-    try:
-        blocks_per_id(MOONCAKE_ID_TOKENS, block_size)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--block-size") from error
-    try:
-        fleet = Fleet(workers, kv_tokens, block_size, MOONCAKE_ID_TOKENS, seed)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--kv-tokens") from error
-    report = run(trace.name, _load(trace, limit, speed), names, fleet, as_json=as_json)
+    source = Source(workload, block_size, rate=rate, count=count, limit=limit, speed=speed, jitter=jitter)
+    workers = _fleet(fleet, model=model, mfu=mfu, kv_tokens=kv_tokens, block_size=source.block_size)
+    if export is not None:
+        _export(source, seed, export)
+    comparison = run(
+        source if source.has_seeds else source(seed),
+        workers,
+        names,
+        as_json=as_json,
+        seeds=range(seed, seed + seeds),
+        sweep=sweep,
+        slo=slo,
+        signals=Signals(event_lag_s=event_lag, scrape_interval_s=scrape_interval),
+        gateways=gateways,
+        threads=threads,
+    )
+    if html is not None:
+        _draw(comparison, html)
     if as_json:
-        echo_json(report)
-    else:
-        print_table(report)
+        click.echo(_document(comparison, explain=explain))
+        return
+    print_comparison(comparison)
+    if explain:
+        for cell in comparison.cells:
+            print_worst(cell, worst_requests(cell.result, _WORST))
 
 
-def _load(trace: Path, limit: int | None, speed: float) -> list[Request]:
-    """Read a trace in order of arrival, at a speed."""
-    if not trace.is_file():
-        raise click.BadParameter(
-            f"no file {str(trace)!r}; give a Mooncake JSON Lines trace, or run `cachelb demo`, which needs none",
-            param_hint="TRACE",
-        )
+def _draw(comparison: Comparison, file: Path) -> None:
+    """Write the page with pictures."""
+    from cachelb.sim.plots import write_html
+
+    sweep = comparison.sweep
+    runs = [
+        cell.result if sweep is None else replace(cell.result, policy=f"{cell.policy}, {sweep.name} {cell.value}")
+        for cell in comparison.cells
+    ]
+    metrics = comparison.cells[0].runs[0].metrics
+    bounds = {"one LRU pool": metrics.bound_rate, "infinite cache": metrics.infinite_rate}
     try:
-        requests = list(islice(read_trace(trace), limit))
-    except (TraceError, OSError, ModuleNotFoundError) as error:
+        write_html(file, runs, title=str(comparison.workload["name"]), table=table_text(comparison), bounds=bounds)
+    except (OSError, ModuleNotFoundError) as error:
         raise click.ClickException(str(error)) from error
-    if not requests:
-        raise click.ClickException(f"{trace} has no rows; a trace has one JSON object per line")
-    requests.sort(key=lambda request: request.arrival_s)
-    return [changed(request, arrival_s=request.arrival_s / speed) for request in requests]
+
+
+def _fleet(groups: str, **settings: Any) -> FleetSpec:  # noqa: ANN401 - those of a fleet
+    """Read the fleet."""
+    try:
+        return FleetSpec.parse(groups, **settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _export(source: Source, seed: int, file: Path) -> None:
+    """Write the requests to a file."""
+    try:
+        source(seed).save(file)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(str(error), param_hint="--export") from error
+
+
+def _document(comparison: Comparison, *, explain: bool) -> str:
+    """Return the JSON document."""
+    if not explain:
+        return comparison.to_json()
+    document = comparison.as_dict()
+    for cell, table in zip(comparison.cells, document["cells"], strict=True):
+        table["worst"] = [asdict(one) for one in worst_requests(cell.result, _WORST)]
+    return json.dumps(document, indent=2, allow_nan=False)

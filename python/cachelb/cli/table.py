@@ -1,17 +1,23 @@
-"""A replay's report as a table for people, and what other tables need too."""
+"""A comparison as a table for people, and what other tables need too."""
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
-    from cachelb.sim.report import PolicyResult, Report
+    from collections.abc import Callable, Sequence
 
-_PIPE_WIDTH = 120
-_MILLION = 1e6
+    from cachelb.sim.comparison import Cell, Comparison
+    from cachelb.sim.worst import WorstRequest
+
+_PIPE_WIDTH = 160
+_SECOND = 1.0
+_TENFOLD_S = 10.0
 
 
 def printable(text: str) -> str:
@@ -30,60 +36,200 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def print_table(report: Report) -> None:
-    """Print one row per policy, the best hit rate first and in bold.
+def seconds(value: float | None) -> str:
+    """Write a span of time with three digits.
 
     Args:
-        report: What to print.
+        value: Seconds; None for one that never ended.
+
+    Returns:
+        Milliseconds below a second, else seconds.
+
+    Example:
+        >>> seconds(0.0314), seconds(2.5), seconds(125.4), seconds(None)
+        ('31.4 ms', '2.50 s', '125 s', '-')
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPE_WIDTH)
-    console.print(_table(report))
+    if value is None:
+        return "-"
+    unit, scaled = ("s", value) if value >= _SECOND else ("ms", value * 1000)
+    digits = 2 if scaled < _TENFOLD_S else 1 if scaled < 10 * _TENFOLD_S else 0
+    return f"{scaled:.{digits}f} {unit}"
 
 
-def _table(report: Report) -> Table:
-    """Build the table."""
-    source, bound = report.source, report.bound
-    table = Table(
-        title=(
-            f"{source.name}: {source.requests:,} requests in {source.duration_s:,.0f} s, {report.workers} workers x "
-            f"{report.kv_tokens:,} tokens, block {report.block_size}"
-        ),
-        caption=(
-            f"bound: one LRU pool of {bound.capacity_tokens:,} tokens hits {bound.pool.block_rate:.1%} of blocks, "
-            f"an infinite one {bound.infinite.block_rate:.1%}\nmax/mean: the busiest worker over the mean"
-        ),
-    )
-    table.add_column("policy", no_wrap=True)
-    for header in (
-        "block\nhits",
-        "token\nhits",
-        "of\nbound",
-        "prefill\nsaved",
-        "requests\nmax/mean",
-        "busy time\nmax/mean",
-        "peak in\nflight",
-        "decisions\nper s",
+def print_comparison(comparison: Comparison) -> None:
+    """Print one row per policy, the fastest to the first token first; a section per swept value.
+
+    Args:
+        comparison: What to print.
+    """
+    console = _console()
+    dropped, no_limit = 0, console.options.update(width=10 * _PIPE_WIDTH)
+    # A cut figure says nothing; a missing column is in the JSON document.
+    while (
+        dropped < len(_LEAST) and console.measure(_table(comparison, dropped), options=no_limit).maximum > console.width
     ):
+        dropped += 1
+    console.print(_table(comparison, dropped))
+
+
+def table_text(comparison: Comparison) -> str:
+    """Return what `print_comparison` prints, as plain text.
+
+    Args:
+        comparison: What to print.
+
+    Returns:
+        Lines.
+    """
+    console = Console(width=_PIPE_WIDTH, record=True, file=io.StringIO())
+    console.print(_table(comparison))
+    return console.export_text()
+
+
+def print_worst(cell: Cell, worst: Sequence[WorstRequest]) -> None:
+    """Print the slowest requests of a run.
+
+    Args:
+        cell: Which.
+        worst: Its slowest requests.
+    """
+    value = "" if cell.value is None else f" at {cell.value}"
+    table = Table(title=f"slowest with {cell.policy}{value}, seed {cell.runs[0].seed}", title_justify="left")
+    for header in ("row", "arrives", "TTFT", "all"):
         table.add_column(header, justify="right", no_wrap=True)
-    best_first = sorted(report.policies, key=lambda result: -result.hits.hit_blocks)
-    most = best_first[0].hits.hit_blocks if best_first else 0
-    for result in best_first:
-        table.add_row(*_cells(result), style="bold" if result.hits.hit_blocks == most else None)
+    for header in ("worker", "reason"):
+        table.add_column(header, no_wrap=True)
+    for header in ("prompt\ntokens", "predicted\ncached", "cached"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for one in worst:
+        table.add_row(
+            *(str(one.row), seconds(one.arrival_s), seconds(one.ttft_s), seconds(one.e2e_s)),
+            *(one.worker or "-", one.reason or "-"),
+            *(f"{one.prompt_tokens:,}", f"{one.predicted_tokens:,}", f"{one.cached_tokens:,}"),
+            "; ".join(one.why),
+        )
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Return where tables go; a pipe gets a width of its own."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+
+
+def _table(comparison: Comparison, dropped: int = 0) -> Table:
+    """Build the table, without some of the least columns."""
+    source, fleet, sweep = comparison.workload, comparison.fleet, comparison.sweep
+    slo = comparison.settings["slo"]
+    table = Table(
+        title=Text(
+            f"{printable(source['name'])}: {source['requests']:,} requests in {source['duration_s']:,.0f} s on "
+            f"{fleet['description']}, {fleet['cache_tokens']:,} tokens of KV in all, block {source['block_size']}"
+        ),
+        caption=_caption(comparison, dropped),
+        caption_justify="left",
+    )
+    if sweep is not None:
+        table.add_column(sweep.name, no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    without = {*_LEAST[:dropped], *(() if slo else ("good\nreq/s",))}
+    columns = {key: column for key, column in _COLUMNS.items() if key not in without}
+    for header in columns:
+        table.add_column(header, justify="right", no_wrap=True)
+    for value in (None,) if sweep is None else sweep.values:
+        cells = sorted((cell for cell in comparison.cells if cell.value == value), key=_mean_ttft)
+        whole = [cell for cell in cells if _served_all(cell)]
+        for cell in cells:
+            first = () if sweep is None else (str(value) if cell is cells[0] else "",)
+            style = "bold" if whole and cell is whole[0] else None
+            table.add_row(*first, cell.policy, *(column(cell) for column in columns.values()), style=style)
+        table.add_section()
     return table
 
 
-def _cells(result: PolicyResult) -> tuple[str, ...]:
-    """Format one policy's figures."""
-    return (
-        result.policy,
-        f"{result.hits.block_rate:.1%}",
-        f"{result.hits.token_rate:.1%}",
-        f"{result.hit_vs_bound:.1%}",
-        f"{result.saved_tokens / _MILLION:.2f} M",
-        f"{result.requests_max_over_mean:.2f}",
-        f"{result.busy_max_over_mean:.2f}",
-        f"{result.peak_inflight:,}",
-        f"{result.wall_clock.decisions_per_s:,.0f}",
-    )
+def _caption(comparison: Comparison, dropped: int) -> str:
+    """Say what the columns do not."""
+    metrics = comparison.cells[0].runs[0].metrics
+    pool, infinite = f"{metrics.bound_rate:.1%}", f"{metrics.infinite_rate:.1%}"
+    lines = [
+        f"bound: one LRU pool of all KV hits {pool} of prompt tokens, an infinite one {infinite}; busy: time at work",
+        "tok/s: without warm-up (a tenth of the time of the arrivals) and drain; decide: real time on this machine",
+    ]
+    if slo := comparison.settings["slo"]:
+        limits = " and ".join(f"{key.removesuffix('_s').upper()} <= {seconds(limit)}" for key, limit in slo.items())
+        lines.append(f"good: {limits}, without warm-up and drain")
+    if len(comparison.seeds) > 1:
+        lines.append(f"mean of {len(comparison.seeds)} seeds; ± half the distance from the lowest to the highest")
+    if dropped:
+        left_out = ", ".join(key.replace("-\n", "").replace("\n", " ") for key in _LEAST[:dropped])
+        lines.append(f"no room here for {left_out}; --json has all")
+    return "\n".join(lines)
+
+
+def _mean_ttft(cell: Cell) -> float:
+    """Return what cells are sorted by; those that served nobody come last."""
+    spread = cell.spreads.get("ttft_s.mean")
+    return float("inf") if spread is None else spread.mean
+
+
+def _served_all(cell: Cell) -> bool:
+    """Tell whether every request of every seed was served whole."""
+    return all(run.metrics.finished == run.metrics.offered for run in cell.runs)
+
+
+def _done(cell: Cell) -> str:
+    """Say how many requests were served whole, and what became of the others."""
+    names = ("rejected", "failed", "too_long", "unfinished")
+    lost = {name: sum(getattr(run.metrics, name) for run in cell.runs) for name in names}
+    if not any(lost.values()):
+        return "100 %"
+    text = f"{cell.spreads['completed'].mean:.2%}"
+    return "\n".join([text, *(f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count)])
+
+
+def _time(key: str, *, spread: bool = False) -> Callable[[Cell], str]:
+    """Return a column of a time."""
+
+    def column(cell: Cell) -> str:
+        found = cell.spreads.get(key)
+        if found is None:
+            return "-"
+        half = f" ±{(found.high - found.low) / 2 / found.mean:.0%}" if spread and len(cell.runs) > 1 else ""
+        return f"{seconds(found.mean)}{half}"
+
+    return column
+
+
+def _number(key: str, form: str) -> Callable[[Cell], str]:
+    """Return a column of a figure."""
+
+    def column(cell: Cell) -> str:
+        spread = cell.spreads.get(key)
+        return "-" if spread is None else format(spread.mean, form)
+
+    return column
+
+
+def _decision(cell: Cell) -> str:
+    """Return the real time of a selection."""
+    return f"{sum(run.cost.select_p50_us for run in cell.runs) / len(cell.runs):.1f} us"
+
+
+_COLUMNS: dict[str, Callable[[Cell], str]] = {
+    "done": _done,
+    "TTFT\nmean": _time("ttft_s.mean", spread=True),
+    "TTFT\np50": _time("ttft_s.p50"),
+    "TTFT\np99": _time("ttft_s.p99", spread=True),
+    "TPOT\nmean": _time("tpot_s.mean"),
+    "E2E\nmean": _time("e2e_s.mean"),
+    "token\nhits": _number("hit_rate", ".1%"),
+    "of\nbound": _number("of_bound", ".1%"),
+    "busy\nmax/mean": _number("busy.max_over_mean", ".2f"),
+    "pre-\nempted": _number("preemptions", ",.0f"),
+    "output\ntok/s": _number("output_tokens_per_s", ",.0f"),
+    "good\nreq/s": _number("goodput_per_s", ".2f"),
+    "decide\np50": _decision,
+}
+
+_LEAST = ("decide\np50", "pre-\nempted", "E2E\nmean", "output\ntok/s", "TTFT\np50", "TPOT\nmean", "busy\nmax/mean")

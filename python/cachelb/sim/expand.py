@@ -1,7 +1,7 @@
-"""Turn the block ids of a trace into what an index takes: token ids, or block hashes.
+"""Turn the block ids of a trace into block hashes.
 
-A trace has no tokens, only ids of prefix blocks. Both expansions here are stable functions of
-those ids, so two rows share exactly the leading tokens (or blocks) that their ids say they share.
+A trace has no tokens, only ids of prefix blocks. The expansion is a stable function of those ids,
+so two rows share exactly the leading blocks that their ids say they share.
 """
 
 from __future__ import annotations
@@ -15,99 +15,7 @@ from cachelb.sim.mixing import mix, mix_in_place
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from cachelb.sim.traces import Request
-
-_TOKEN_SPACE = 2**32
 _CHUNK = 65_536  # blocks worked on at a time
-
-
-class TokenExpander:
-    """Makes u32 token ids from block ids, for indexes that hash tokens themselves.
-
-    Every distinct block id gets ``id_tokens`` token ids of its own, in order of first use, so
-    different ids never share a token and the expansion is exact. Costs one dict entry per
-    distinct id and one array per call.
-
-    Args:
-        id_tokens: Tokens one hash id stands for.
-
-    Raises:
-        ValueError: ``id_tokens`` is below 1.
-
-    Example:
-        >>> from cachelb.sim.traces import Request
-        >>> expander = TokenExpander(id_tokens=4)
-        >>> expander.tokens(Request(0.0, 6, 1, (70, 91))).tolist()
-        [0, 1, 2, 3, 4, 5]
-        >>> expander.tokens(Request(0.0, 8, 1, (70, 88))).tolist()
-        [0, 1, 2, 3, 8, 9, 10, 11]
-    """
-
-    def __init__(self, id_tokens: int) -> None:
-        if id_tokens < 1:
-            raise ValueError(f"id_tokens must be at least 1, got {id_tokens}")
-        self._id_tokens = id_tokens
-        self._numbers: dict[int, int] = {}
-        self._offsets = np.arange(id_tokens, dtype=np.uint32)
-
-    def tokens(self, request: Request) -> npt.NDArray[np.uint32]:
-        """Return the prompt of a request as token ids.
-
-        Args:
-            request: A request whose ids stand for ``id_tokens`` tokens each.
-
-        Returns:
-            ``request.prompt_tokens`` token ids.
-
-        Raises:
-            ValueError: The trace has more distinct ids than 32-bit tokens can keep apart.
-        """
-        numbers = self._numbers
-        starts = [numbers.setdefault(value, len(numbers)) for value in request.hash_ids]
-        if len(numbers) * self._id_tokens > _TOKEN_SPACE:
-            raise ValueError(
-                f"{len(numbers)} distinct ids of {self._id_tokens} tokens do not fit into 32-bit "
-                "tokens; replay fewer rows"
-            )
-        column = np.array(starts, dtype=np.uint32)[:, None] * np.uint32(self._id_tokens)
-        return (column + self._offsets).reshape(-1)[: request.prompt_tokens]
-
-
-def block_hashes(request: Request, *, id_tokens: int, block_size: int) -> npt.NDArray[np.uint64]:
-    """Return one 64-bit hash per full block of a request, without making any token.
-
-    The ids are chained prefix ids, so a mix of (id, index inside the id) identifies the whole
-    prefix up to that block: the hashes can stand for sequence hashes. The same ids give the same
-    hashes in every process.
-
-    Args:
-        request: A request whose ids stand for ``id_tokens`` tokens each.
-        id_tokens: Tokens one hash id stands for.
-        block_size: Tokens per block; must divide ``id_tokens``.
-
-    Returns:
-        ``request.prompt_tokens // block_size`` hashes, in order.
-
-    Raises:
-        ValueError: ``block_size`` does not divide ``id_tokens``.
-
-    Example:
-        >>> from cachelb.sim.traces import Request
-        >>> one, other = Request(0.0, 70, 1, (3, 4)), Request(0.0, 64, 1, (3, 5))
-        >>> a = block_hashes(one, id_tokens=64, block_size=16)
-        >>> b = block_hashes(other, id_tokens=64, block_size=16)
-        >>> len(a), (a == b).tolist()
-        (4, [True, True, True, True])
-    """
-    blocks_per_id(id_tokens, block_size)
-    hashes, _ = expand_ids(
-        np.array(request.hash_ids, dtype=np.uint64),
-        np.array([len(request.hash_ids)]),
-        np.array([request.prompt_tokens]),
-        id_tokens=id_tokens,
-        block_size=block_size,
-    )
-    return hashes
 
 
 def expand_ids(

@@ -13,7 +13,6 @@ from cachelb.sim.workloads.arrivals import (
     Steps,
     parse_arrivals,
 )
-from cachelb.sim.workloads.conversations import MIXED_ID_TOKENS, mixed_workload
 from cachelb.sim.workloads.draft import Draft, Piece, Plan
 from cachelb.sim.workloads.reading import FORMATS, read_workload
 from cachelb.sim.workloads.registry import WORKLOADS, Generator, build
@@ -22,7 +21,6 @@ from cachelb.sim.workloads.workload import Workload
 
 __all__ = [
     "FORMATS",
-    "MIXED_ID_TOKENS",
     "WORKLOADS",
     "ArrivalProcess",
     "Bursts",
@@ -39,7 +37,6 @@ __all__ = [
     "Workload",
     "build",
     "from_requests",
-    "mixed_workload",
     "parse_arrivals",
     "read_azure",
     "read_mooncake",

@@ -1,5 +1,5 @@
-//! A simulated engine speaks to a feed through a channel that loses, repeats, damages and forgets: whenever everything
-//! has arrived, the feed believes what is true, or says that it does not know all of it.
+//! A simulated engine speaks to a feed through a channel that loses, repeats, disorders, damages and forgets: whenever
+//! everything has arrived, the feed believes what is true, or says that it does not know all of it.
 
 #[path = "events_channel/link.rs"]
 mod link;
@@ -55,6 +55,7 @@ fn follow(shape: Shape, faults: Faults) -> (FeedStats, u32) {
 const RELIABLE: Faults = Faults {
     loss: 0,
     duplicates: 0,
+    overtaking: 0,
     damage: 0,
     lasting_damage: 0,
     disconnects: 0,
@@ -75,12 +76,13 @@ fn shape(seed: u64) -> Shape {
 }
 
 #[test]
-fn replays_make_good_for_loss_duplicates_and_damage() {
+fn replays_make_good_for_loss_duplicates_disorder_and_damage() {
     let (stats, degraded) = follow(
         shape(1),
         Faults {
             loss: 50,
             duplicates: 50,
+            overtaking: 50,
             damage: 20,
             disconnects: 100,
             ..RELIABLE
@@ -150,6 +152,7 @@ fn everything_at_once_leaves_no_phantom() {
         Faults {
             loss: 50,
             duplicates: 50,
+            overtaking: 20,
             damage: 20,
             lasting_damage: 5,
             disconnects: 100,
@@ -176,6 +179,7 @@ fn without_replays_losses_start_over() {
         Faults {
             loss: 20,
             duplicates: 20,
+            overtaking: 5,
             damage: 5,
             kept: 0,
             ..RELIABLE

@@ -18,6 +18,8 @@ use crate::events_model::sets::Sets;
 pub struct Faults {
     pub loss: usize,
     pub duplicates: usize,
+    /// Messages that overtake some of the two before them.
+    pub overtaking: usize,
     pub damage: usize,
     /// Damage that a replay repeats.
     pub lasting_damage: usize,
@@ -104,6 +106,8 @@ pub struct Link {
     kept: VecDeque<Numbered>,
     /// Live messages on their way.
     live: VecDeque<Numbered>,
+    /// Of these, from the engine's present life: nothing overtakes what an earlier one sent.
+    of_this_life: usize,
     connected: bool,
     /// Calls until the source hears that it is connected again.
     notice: Option<usize>,
@@ -138,6 +142,7 @@ impl Link {
             clock: 1_000.0,
             kept: VecDeque::new(),
             live: VecDeque::new(),
+            of_this_life: 0,
             connected: true,
             notice: None,
             replay: None,
@@ -222,9 +227,18 @@ impl Link {
             sent.1[0] = 0xc1;
         }
         if self.happens(self.faults.duplicates) {
-            self.live.push_back(sent.clone());
+            self.send(sent.clone());
         }
-        self.live.push_back(sent);
+        self.send(sent);
+    }
+
+    fn send(&mut self, message: Numbered) {
+        let mut at = self.live.len();
+        if self.happens(self.faults.overtaking) {
+            at -= (1 + self.random.below(2)).min(self.of_this_life);
+        }
+        self.live.insert(at, message);
+        self.of_this_life += 1;
     }
 
     fn trouble(&mut self) {
@@ -237,6 +251,7 @@ impl Link {
         } else if self.happens(self.faults.restarts) {
             self.disconnect();
             self.engine.restart();
+            self.of_this_life = 0;
             self.seq = 0;
             self.kept.clear();
             self.clock += 20.0;
@@ -248,6 +263,7 @@ impl Link {
         // What the kernel had is read, or not.
         if self.random.below(2) == 0 {
             self.live.clear();
+            self.of_this_life = 0;
         }
         if !self.faults.late_notice {
             self.feed.disconnected(&mut self.believed);
@@ -298,6 +314,7 @@ impl Link {
         let Some((seq, payload)) = self.live.pop_front() else {
             return;
         };
+        self.of_this_life = self.of_this_life.min(self.live.len());
         let at = self.moment();
         let read = decode(&payload, &mut self.batch);
         let message = Message {

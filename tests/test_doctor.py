@@ -14,7 +14,12 @@ from tests.models.kv_streams import nothing_left
 
 from cachelb.cli.app import app
 from cachelb.doctor import Check, Diagnosis, Settings, examine
+from cachelb.doctor.pages import Facts
+from cachelb.doctor.stream import Stream
+from cachelb.doctor.tap import StreamNotes
+from cachelb.events import Endpoint
 from cachelb.testing import FakeFleet
+from cachelb.testing.events import encode_batch, stored
 from cachelb.testing.fleet.tokens import encode, render_chat
 
 if TYPE_CHECKING:
@@ -274,6 +279,58 @@ def test_an_engine_that_hangs_is_given_up() -> None:
         checks = checks_of(fleet, timeout_s=QUICK)
         assert checks["cached-tokens"].verdict == "fail"
         assert checks["cached-tokens"].seen.endswith("no answer within 1 s")
+
+
+# --- what messages say ---
+
+
+def heard(*messages: tuple[int | None, bytes]) -> dict[str, Check]:
+    """The checks of a stream of which the doctor heard these live messages while it probed."""
+    facts = Facts(endpoints={0: Endpoint("tcp://gpu0:5557")}, block_size=2)
+    stream = Stream("http://gpu0:8000", facts, Settings())
+    stream.tap.watch([1, 2, 3, 4])
+    for number, payload in messages:
+        stream.tap._kv_live("http://gpu0:8000", None, number, payload)
+    stream.tap.streams.setdefault(None, StreamNotes())
+    return {check.name: check for check in stream.checks()}
+
+
+def told(*names: int, tokens: list[int], **fields: Any) -> bytes:
+    """A message of one store, of two tokens per block unless told otherwise."""
+    return encode_batch([stored(names, tokens, **{"block_size": 2, **fields})], ts=1.0)
+
+
+FIRST = told(7, tokens=[1, 2])
+SECOND = told(8, tokens=[3, 4], parent=7)
+
+
+@pytest.mark.parametrize(
+    ("messages", "name", "verdict", "words"),
+    [
+        ([(0, FIRST), (1, SECOND)], "sequence", "ok", "numbers 0 to 1 without a gap"),
+        ([(0, FIRST), (2, SECOND)], "sequence", "fail", "1 are missing"),
+        ([(5, FIRST), (0, SECOND)], "sequence", "fail", "went back 1 times"),
+        ([(None, FIRST), (None, SECOND)], "sequence", "warn", "2 of 2 messages have no number"),
+        ([], "sequence", "skip", "no live message"),
+        ([(0, FIRST), (1, SECOND)], "shape", "ok", "2 BlockStored"),
+        ([(0, FIRST), (1, b"\xc1")], "shape", "fail", "1 messages cannot be read"),
+        ([(0, encode_batch([{"type": "BlockMoved"}], ts=1.0))], "shape", "warn", "1 are passed over"),
+        ([(0, told(7, tokens=[1, 2, 3, 4], block_size=4))], "shape", "warn", "its metrics say 2"),
+        ([(0, FIRST), (1, SECOND)], "tokens", "ok", "2 blocks with the very tokens"),
+        ([(0, FIRST), (1, told(8, tokens=[3, 4], parent=9))], "tokens", "fail", "name another block"),
+        ([(0, told(7, tokens=[1, 2], parent=9))], "tokens", "fail", "1 of 1 events name another block"),
+        ([(0, told(7, tokens=[5, 6]))], "tokens", "skip", "no event of the probe"),
+        ([(0, told(7, tokens=[5, 6]))], "stream", "fail", "none about the probe"),
+        ([], "stream", "fail", "nothing came"),
+    ],
+)  # fmt: skip
+def test_a_stream_is_judged_by_its_messages(
+    messages: list[tuple[int | None, bytes]], name: str, verdict: str, words: str
+) -> None:
+    check = heard(*messages)[name]
+    assert check.verdict == verdict
+    assert words in check.seen
+    assert bool(check.fix) == (verdict in {"warn", "fail"})
 
 
 # --- the command ---

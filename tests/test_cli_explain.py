@@ -104,6 +104,17 @@ def test_tables_name_the_causes(path: Path) -> None:
         assert text in output
 
 
+def test_what_events_could_not_tell_is_a_cause_of_its_own(path: Path) -> None:
+    nothing = {"best_matched_tokens": 0, "matched_tokens": 0, "cached_tokens": 0}
+    write(path, {**nothing, "reason": "text-only"}, times=2)
+    write(path, {**nothing, "reason": "stale-events"})
+    assert ranked(explained(path)) == [
+        ("prompt -> best", "text-only", 2000, 2),
+        ("prompt -> best", "stale-events", 1000, 1),
+    ]
+    assert "pass tokens" in run(path).stdout
+
+
 def test_requests_that_say_nothing_of_caches_are_left_out_and_counted(path: Path) -> None:
     write(path, {})
     write(path, {"outcome": "failed", "cached_tokens": None}, times=2)

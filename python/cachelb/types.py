@@ -43,6 +43,7 @@ Reason: TypeAlias = Literal[
     "model-drift",
     "normaliser-mismatch",
     "stale-events",
+    "text-only",
     "stale-load",
     "pinned",
     "only-one",

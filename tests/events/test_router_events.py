@@ -214,6 +214,26 @@ def test_identity_separates_what_events_say() -> None:
     assert matched(routed, lora="la") == {"a": 16}
 
 
+def test_text_goes_by_where_it_was_sent_and_says_so() -> None:
+    now = [0.0]
+    routed = router(clock=lambda: now[0])
+    text = "of which no event speaks " * 40
+    assert routed.select_worker(text=text).reason == "cold", "no events, nothing to name"
+    for worker in ("a", "b"):
+        routed.apply_kv_events(worker, batch(blocks(2)), seq=0)
+    first = routed.select_worker(text=text)
+    first.on_complete()
+    now[0] = 600.0
+    again = routed.select_worker(text=text, dry_run=True)
+    assert (first.reason, again.reason, again.worker) == ("text-only", "text-only", first.worker)
+    assert again.matched_tokens > 200
+    assert routed.select_worker(tokens=PROMPT, dry_run=True).reason == "prefix"
+    assert routed.select_worker(dry_run=True).reason == "no-key"
+    routed.apply_kv_events(first.worker, batch(cleared(), ts=2.0), seq=1)
+    assert routed.select_worker(text=text, dry_run=True).matched_tokens == 0
+    routed.validate()
+
+
 def test_undeclared_models_of_engines_with_events() -> None:
     routed = router("a")
     adapted = stored([21], PROMPT[:16], lora_name="la", extra_keys=[["la"]])
@@ -271,11 +291,13 @@ class TestAsASource:
         assert routed._kv_replay_ended("a", None, True) is None
         assert routed._kv_live("a", None, 2, batch(removed([1]), ts=3.0)) == (0, 0)
         assert events_of(routed).state == "suspect"
+        assert routed.select_worker(tokens=PROMPT, dry_run=True).reason == "stale-events"
         routed._kv_replayed("a", None, 0, batch(blocks(2)))
         routed._kv_replayed("a", None, 1, batch(blocks(3), ts=2.0))
         assert routed._kv_replay_ended("a", None, True) is None
         told = events_of(routed)
         assert (told.state, told.gaps) == ("live", 1)
+        assert routed.select_worker(tokens=PROMPT, dry_run=True).reason == "prefix"
         routed.validate()
 
     def test_another_engine_behind_the_endpoint_is_seen_in_the_replay(self) -> None:

@@ -22,6 +22,8 @@ _ADVICE = {
     (NOT_CACHED, "only-one"): "One worker took part: nobody else could hold it. Look at readiness, `among`, roles.",
     (NOT_CACHED, "retry"): "The workers tried before are left out, whatever they hold. Look at what failed.",
     (NOT_CACHED, "no-key"): "Nothing to hash: pass tokens, text, messages or session.",
+    (NOT_CACHED, "text-only"): "Only text came, which events do not speak of: tokenize, and pass tokens.",
+    (NOT_CACHED, "stale-events"): "The worker's events were behind: look at its stream and its replay socket.",
     (NOT_PICKED, "spill"): "The holder had too much to do: raise load_factor or holder_slack.",
     (NOT_PICKED, "imbalance"): "Load differed too much: raise the policy's balance thresholds.",
     (NOT_PICKED, "short-prompt"): "Too short to follow: lower the policy's minimum.",
@@ -229,7 +231,7 @@ def _why_not_cached(record: DecisionRecord) -> str:
     """Name why no candidate held more."""
     if record.attempt > 0:
         return "retry"
-    if record.reason in ("no-key", "only-one"):
+    if record.reason in ("no-key", "only-one", "text-only", "stale-events"):
         return record.reason
     return "nowhere"
 

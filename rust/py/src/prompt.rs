@@ -165,7 +165,7 @@ impl Reader {
         let (chunk, seed) = (block_size * BYTES_PER_TOKEN, self.hasher.seed());
         hash_text(head, chunk, namespace, seed, hashes);
         if self.need.blocks {
-            prompt.blocks = Some(Origin::Tokens);
+            prompt.blocks = Some(Origin::Text);
         }
         prompt.key = self.head(hashes);
         Ok(prompt)

@@ -108,6 +108,10 @@ impl Rule for KvAware {
         Some(self.speculative_ttl_ms.unwrap_or(0))
     }
 
+    fn goes_by_events(&self) -> bool {
+        true
+    }
+
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(*self)
     }

@@ -75,8 +75,10 @@ reasons! {
     ModelDrift = "model-drift",
     /// The model's normaliser belongs to another model.
     NormaliserMismatch = "normaliser-mismatch",
-    /// The event stream is behind.
+    /// The event stream is behind: by what is confirmed alone.
     StaleEvents = "stale-events",
+    /// Only text came, of which events do not speak: by what was sent where.
+    TextOnly = "text-only",
     /// The load reports are too old.
     StaleLoad = "stale-load",
     /// The caller named the worker.

@@ -134,6 +134,11 @@ pub trait Rule: Debug + Send {
         None
     }
 
+    /// Whether the rule is there to go by what engines say, so that a pick made by anything else must say so.
+    fn goes_by_events(&self) -> bool {
+        false
+    }
+
     /// A rule of the same settings that remembers nothing.
     fn fresh(&self) -> Box<dyn Rule>;
 }

@@ -284,6 +284,11 @@ impl Rule for Session {
         self.base.as_ref()?.placement_ttl_ms()
     }
 
+    fn goes_by_events(&self) -> bool {
+        let base = self.base.as_ref();
+        base.is_some_and(|base| base.goes_by_events())
+    }
+
     fn fresh(&self) -> Box<dyn Rule> {
         let base = self.base.as_ref().map(|base| base.fresh());
         Box::new(Self::new(self.settings, base))

@@ -79,8 +79,8 @@ impl Budget {
         })
     }
 
-    /// Records that the worker is expected to hold the path from its depth `from` on until `until`, after what must go for
-    /// it.
+    /// Records that the worker is expected to hold the path from its depth `from` on until `until` (`None`: until it is
+    /// evicted), after what must go for it.
     pub fn expect(
         &mut self,
         pools: &mut [Pool],
@@ -88,7 +88,7 @@ impl Budget {
         worker: WorkerId,
         path: &[SequenceHash],
         from: usize,
-        until: Millis,
+        until: Option<Millis>,
     ) -> Result<()> {
         self.grow(pools, at, path.len() - from, |pool| {
             pool.expect(worker, path, from, until)

@@ -5,9 +5,11 @@
 
 use crate::events::{Fault, FeedState, Heard, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+use crate::policy::Reason;
+use crate::tracker::Origin;
 
 use super::fleet::{Member, Profile};
-use super::request::PoolId;
+use super::request::{PoolId, Request};
 use super::selector::Selector;
 
 /// What the events of a worker are worth now.
@@ -58,6 +60,19 @@ impl Selector {
     #[must_use]
     pub fn home(&self, worker: WorkerId) -> Option<PoolId> {
         Some(self.fleet.member(worker)?.home())
+    }
+
+    /// The reason of a pick by a rule that goes by events: another one where they tell, and had no say in it.
+    pub(super) fn without_events(&self, by: Reason, slot: u32, request: &Request<'_>) -> Reason {
+        let member = self.fleet.at(slot);
+        let fed = member.and_then(|member| member.fed_in(request.pool));
+        match (by, request.blocks, fed) {
+            (Reason::Prefix | Reason::Cold, Some((_, Origin::Text)), Some(_)) => Reason::TextOnly,
+            (Reason::Prefix | Reason::Cold, _, Some(fed)) if fed.state == FeedState::Suspect => {
+                Reason::StaleEvents
+            }
+            _ => by,
+        }
     }
 
     /// Says what the events of a worker are worth. With the first of any worth, what was believed of it in its home pool is

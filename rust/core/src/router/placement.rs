@@ -1,11 +1,13 @@
 //! What a routed request leaves in the index.
 //!
 //! On a worker without events its blocks are recorded as held. On one whose events will tell they are expected: they
-//! count from now on, apart from what is confirmed, and with a deadline that follows the request (`leases`).
+//! count from now on, apart from what is confirmed, and with a deadline that follows the request (`leases`). Blocks of
+//! text are expected too, but as long as placements without events are believed: no event will ever speak of them.
 
 use crate::error::Result;
 use crate::ids::{Millis, WorkerId};
 use crate::load::BookingId;
+use crate::tracker::Origin;
 use crate::tracker::store::Store;
 
 use super::checks::Sizes;
@@ -33,20 +35,32 @@ impl Selector {
     ) -> Result<()> {
         let at = request.pool.0 as usize;
         let request = &self.whole(worker, request);
-        let Some((hashes, _)) = request.blocks.filter(|(hashes, _)| !hashes.is_empty()) else {
+        let Some((hashes, origin)) = request.blocks.filter(|(hashes, _)| !hashes.is_empty()) else {
             return Ok(());
         };
         let Some(index) = &self.pools[at].index else {
             return Ok(());
         };
-        if self.is_fed(worker, request.pool) {
+        let fed = self.is_fed(worker, request.pool);
+        if fed && origin != Origin::Text {
             self.promise(worker, booking, request);
             return self.expect(worker, booking, request);
         }
         let chained = matches!(index, Store::Exact(_));
         let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
-        self.budget
-            .record(&mut self.pools, at, worker, hashes, request.now)?;
+        if fed {
+            let pool = &self.pools[at];
+            if pool.rule(request.wanted).placement_ttl_ms() == Some(0) {
+                return Ok(());
+            }
+            let ttl_ms = pool.placements.ttl_ms;
+            let until = ttl_ms.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
+            self.budget
+                .expect(&mut self.pools, at, worker, hashes, 0, until)?;
+        } else {
+            self.budget
+                .record(&mut self.pools, at, worker, hashes, request.now)?;
+        }
         if chained {
             let unproven = &mut self.pools[at].unproven;
             unproven.placed(worker.slot, booking, hashes, held);
@@ -106,7 +120,7 @@ impl Selector {
             return Ok(());
         }
         let now = request.now;
-        let until = Millis(now.0.saturating_add(ttl_ms));
+        let until = Some(Millis(now.0.saturating_add(ttl_ms)));
         let patience_ms = self.patience_ms(worker).max(ttl_ms);
         self.budget
             .expect(&mut self.pools, at, worker, path, confirmed, until)?;

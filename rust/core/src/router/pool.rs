@@ -230,20 +230,20 @@ impl Pool {
         Ok(index.cut().is_none())
     }
 
-    /// Records that the worker is expected to hold the path from its depth `from` on until `until`, as far as there is
-    /// room; returns whether there was.
+    /// Records that the worker is expected to hold the path from its depth `from` on until `until` (`None`: until it is
+    /// evicted), as far as there is room; returns whether there was.
     pub fn expect(
         &mut self,
         worker: WorkerId,
         path: &[SequenceHash],
         from: usize,
-        until: Millis,
+        until: Option<Millis>,
     ) -> Result<bool> {
         let Some(index) = &mut self.index else {
             return Ok(true);
         };
         let hint = Some(&self.overlaps);
-        index.expect(worker, path, from as u32, hint, Some(until))?;
+        index.expect(worker, path, from as u32, hint, until)?;
         Ok(index.cut().is_none())
     }
 

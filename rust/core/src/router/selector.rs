@@ -141,13 +141,16 @@ impl Selector {
             return Err(Error::NoCandidate);
         }
         let mut rng = self.rng.clone();
-        let choice = self.choose(offers, request, &mut rng)?;
+        let mut choice = self.choose(offers, request, &mut rng)?;
         if choice.refused {
             self.ledger.no_worker += u64::from(!dry_run);
             return Err(Error::Refused(choice.reason.name()));
         }
         let row = self.rows[choice.row];
         let pool = &self.pools[request.pool.0 as usize];
+        if request.pinned.is_none() && pool.rule(request.wanted).goes_by_events() {
+            choice.reason = self.without_events(choice.reason, row.slot, request);
+        }
         let usable = usable(&self.fleet, pool, request)(row.slot);
         let best = self.rows.best_reusable();
         let pick = Pick {

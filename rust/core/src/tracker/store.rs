@@ -10,6 +10,8 @@ use crate::positional::PositionalIndex;
 pub enum Origin {
     /// Hashed here from tokens: a chain by construction.
     Tokens,
+    /// Hashed here from text: a chain that no event of an engine speaks of, since engines name blocks of tokens.
+    Text,
     /// Given by the caller: may be anything.
     Caller,
 }
@@ -53,7 +55,9 @@ impl Depths {
 impl Store {
     pub(crate) fn overlaps(&self, hashes: &[SequenceHash], origin: Origin, out: &mut Depths) {
         match (self, origin) {
-            (Self::Exact(index), Origin::Tokens) => index.overlaps(hashes, &mut out.exact),
+            (Self::Exact(index), Origin::Tokens | Origin::Text) => {
+                index.overlaps(hashes, &mut out.exact);
+            }
             (Self::Exact(index), Origin::Caller) => index.overlaps_verified(hashes, &mut out.exact),
             (Self::Positional(index), _) => index.overlaps(hashes, &mut out.positional),
         }

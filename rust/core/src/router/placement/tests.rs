@@ -64,17 +64,22 @@ impl Fleet {
     }
 
     fn select(&mut self, blocks: &[SequenceHash], now: u64) -> Pick {
-        self.choose(blocks, now, false)
+        self.choose((blocks, Origin::Tokens), now, false)
+    }
+
+    fn select_text(&mut self, blocks: &[SequenceHash], now: u64) -> Pick {
+        self.choose((blocks, Origin::Text), now, false)
     }
 
     fn look(&mut self, blocks: &[SequenceHash], now: u64) -> Pick {
-        self.choose(blocks, now, true)
+        self.choose((blocks, Origin::Tokens), now, true)
     }
 
-    fn choose(&mut self, blocks: &[SequenceHash], now: u64, dry_run: bool) -> Pick {
+    fn choose(&mut self, prompt: (&[SequenceHash], Origin), now: u64, dry_run: bool) -> Pick {
         let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
+        let blocks = prompt.0;
         let request = Request {
-            blocks: Some((blocks, Origin::Tokens)),
+            blocks: Some(prompt),
             prompt_tokens: blocks.len() as u64 * 16 + 1,
             now: Millis(now),
             ..Request::default()
@@ -383,4 +388,44 @@ fn nothing_is_expected_where_speculation_is_off() {
     let path = prompt(0, 10);
     fleet.select(&path, 0);
     assert_eq!(fleet.matched(&path, 1), 0);
+}
+
+#[test]
+fn text_is_believed_as_if_there_were_no_events_and_said_so() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 10);
+    let pick = fleet.select_text(&path, 0);
+    assert_eq!(pick.reason, Reason::TextOnly);
+    fleet.close(pick.booking.unwrap(), Ending::Completed, 100);
+    let later = fleet.select_text(&path, 60_000);
+    assert_eq!((later.offer, later.matched_tokens), (pick.offer, 160));
+    assert_eq!(later.reason, Reason::TextOnly);
+    let other = prompt(500, 10);
+    let failed = fleet.select_text(&other, 60_001);
+    fleet.close(failed.booking.unwrap(), Ending::Failed, 60_002);
+    assert_eq!(fleet.matched(&other, 60_003), 0);
+    let worker = fleet.ids[pick.offer];
+    fleet.selector.withdraw_all(worker);
+    assert_eq!(fleet.matched(&path, 60_004), 0, "the cache was dropped");
+}
+
+#[test]
+fn a_pick_on_a_suspect_stream_says_so() {
+    let mut fleet = Fleet::new(RULE);
+    let path = prompt(0, 10);
+    fleet.announce(0, &path, 0, Medium::Gpu, 0);
+    fleet.announce(1, &path[..2], 0, Medium::Gpu, 0);
+    assert_eq!(fleet.look(&path, 1).reason, Reason::Prefix);
+    let suspect = |fleet: &mut Fleet, worker: usize| {
+        fleet
+            .selector
+            .set_worth(fleet.ids[worker], believed(FeedState::Suspect, 16));
+    };
+    suspect(&mut fleet, 1);
+    assert_eq!(fleet.look(&path, 2).reason, Reason::Prefix, "not its own");
+    suspect(&mut fleet, 0);
+    let pick = fleet.look(&path, 3);
+    assert_eq!((pick.offer, pick.reason), (0, Reason::StaleEvents));
+    suspect(&mut fleet, 2);
+    assert_eq!(fleet.look(&prompt(500, 4), 4).reason, Reason::StaleEvents);
 }

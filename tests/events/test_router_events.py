@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PROMPT = list(range(100))
 """Six full blocks of 16 tokens."""
 
+OTHER = list(range(1000, 1100))
+
 
 def router(*workers: str, **options: Any) -> cachelb.Router[str]:
     return cachelb.Router(workers or ("a", "b"), policy="kv-aware", seed=1, **options)
@@ -135,6 +137,62 @@ def test_ranks_have_caches_of_their_own() -> None:
     assert routed.apply_kv_events("only", batch(removed([2]), ts=2.0), seq=2, dp_rank=0) == 1, "the stream goes on"
     with pytest.raises(ValueError, match='dp_rank is 2, but worker "only" has dp_size=2'):
         routed.apply_kv_events("only", b"", dp_rank=2)
+
+
+def test_names_mean_nothing_beyond_their_stream() -> None:
+    routed = router()
+    routed.add_worker("ranked", dp_size=2)
+    prompts = {("a", None): PROMPT, ("b", None): OTHER, ("ranked", 0): PROMPT, ("ranked", 1): OTHER}
+    for start in (0, 16):
+        for (worker, rank), prompt in prompts.items():
+            event = stored([start], prompt[start : start + 16], parent=0 if start else None)
+            routed.apply_kv_events(worker, batch(event, ts=start + 1.0), seq=start // 16, dp_rank=rank)
+    assert matched(routed) == {"a": 32, "b": 0, "ranked#0": 32, "ranked#1": 0}
+    routed.apply_kv_events("b", batch(removed([0]), ts=50.0), seq=2)
+    routed.apply_kv_events("ranked", batch(removed([0]), ts=50.0), seq=2, dp_rank=1)
+    assert matched(routed) == {"a": 32, "b": 0, "ranked#0": 32, "ranked#1": 0}
+    routed.apply_kv_events("ranked", batch(removed([16]), ts=60.0), seq=2, dp_rank=0)
+    assert matched(routed)["ranked#0"] == 16
+
+
+def test_a_restart_of_one_rank_leaves_the_others() -> None:
+    routed: cachelb.Router[str] = router("only")
+    routed.add_worker("only", dp_size=2)
+    for rank in (0, 1):
+        routed.apply_kv_events("only", batch(blocks(4)), seq=0, dp_rank=rank)
+    routed.apply_kv_events("only", batch(blocks(1), ts=50.0), seq=0, dp_rank=0)
+    assert matched(routed) == {"only#0": 16, "only#1": 64}
+    routed.apply_kv_events("only", batch(cleared(), ts=60.0), seq=1, dp_rank=1)
+    assert matched(routed) == {"only#0": 16, "only#1": 0}
+
+
+def test_chunks_of_a_store_beside_the_engine_are_many_blocks_each() -> None:
+    routed, prompt = router("a"), list(range(600))
+    routed.apply_kv_events("a", batch(stored([1, 2], prompt[:32])), seq=0)
+    chunks = stored([901, 902], prompt[:512], block_size=256, medium="cpu")
+    routed.apply_kv_events("a", batch(chunks, ts=2.0), seq=1)
+    assert routed.stats().workers[0].index_blocks == {"gpu": 2, "cpu": 32}
+    (seen,) = routed.explain(tokens=prompt).candidates
+    assert seen.confirmed_blocks == {"gpu": 2, "cpu": 30}
+    assert seen.matched_tokens == pytest.approx((2 + 30 * 0.8) * 16)
+    routed.apply_kv_events("a", batch(removed([901], medium="cpu"), ts=3.0), seq=2)
+    assert routed.stats().workers[0].index_blocks == {"gpu": 2, "cpu": 16}
+
+
+def test_confirmed_and_expected_blocks_are_told_apart() -> None:
+    routed = router("a")
+    routed.apply_kv_events("a", batch(blocks(2)), seq=0)
+    routed.select_worker(tokens=PROMPT)
+    (seen,) = routed.explain(tokens=PROMPT).candidates
+    assert (seen.confirmed_blocks, seen.speculative_blocks) == ({"gpu": 2}, {"gpu": 4})
+    series = {family.name: family.rows for family in families(routed.stats())}
+    assert sorted(series["index_blocks"]) == [
+        (("a", "", "gpu", "confirmed"), 2),
+        (("a", "", "gpu", "speculative"), 4),
+    ]
+    routed.apply_kv_events("a", batch(blocks(6), ts=2.0), seq=1)
+    (seen,) = routed.explain(tokens=PROMPT).candidates
+    assert (seen.confirmed_blocks, seen.speculative_blocks) == ({"gpu": 6}, {})
 
 
 def test_bad_arguments_are_named() -> None:

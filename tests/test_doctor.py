@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.server
 import json
 import logging
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.http_client import send
 from tests.models.kv_streams import nothing_left
 
 from cachelb.cli.app import app
@@ -279,6 +283,70 @@ def test_an_engine_that_hangs_is_given_up() -> None:
         checks = checks_of(fleet, timeout_s=QUICK)
         assert checks["cached-tokens"].verdict == "fail"
         assert checks["cached-tokens"].seen.endswith("no answer within 1 s")
+
+
+# --- ranks ---
+
+
+@contextlib.contextmanager
+def ranked(fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One URL for two fake engines, which are its data-parallel ranks."""
+    publishers = [worker.events for worker in fleet.workers]
+    for rank, publisher in enumerate(publishers):
+        assert publisher is not None
+        monkeypatch.setattr(publisher, "_dp_rank", rank)
+    endpoints = [publisher.endpoint for publisher in publishers if publisher is not None]
+    monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", lambda _, rank: endpoints[rank])
+
+    class Front(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/kv_event_sources":
+                return self._pass(0, None)
+            pages = [json.loads(self._asked(rank, None)) for rank in (0, 1)]
+            return self._answer(json.dumps({str(rank): page["0"] for rank, page in enumerate(pages)}).encode())
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self._pass(int(self.headers.get("X-data-parallel-rank", 0)), body)
+
+        def _asked(self, rank: int, body: bytes | None) -> bytes:
+            return send(fleet.urls[rank], self.path, body).body
+
+        def _pass(self, rank: int, body: bytes | None) -> None:
+            self._answer(self._asked(rank, body))
+
+        def _answer(self, page: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_every_rank_is_probed_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeFleet(2, kv_events=True) as fleet, ranked(fleet, monkeypatch) as url:
+        (report,) = diagnose(url).workers
+        checks = {check.name: check for check in report.checks}
+        assert verdicts(checks, "template") == {"ok"}
+        assert checks["prediction"].seen == "rank 0: predicted/cached tokens of 4 requests: 0/0, 64/64, 32/32, 48/48"
+        assert [len(worker.requests) for worker in fleet.workers] == [4, 4]
+        second = fleet.workers[1].events
+        assert second is not None
+        second.lose(1000)
+        checks = {check.name: check for check in diagnose(url, seed=6, timeout_s=QUICK).workers[0].checks}
+        assert checks["stream"].verdict == "fail"
+        assert checks["stream"].seen.startswith("rank 1: connected, but nothing came")
 
 
 # --- what messages say ---

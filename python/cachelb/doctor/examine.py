@@ -12,7 +12,7 @@ from cachelb.doctor.parity import check_template, read_chats
 from cachelb.doctor.probe import Prober
 from cachelb.doctor.settings import Settings
 from cachelb.doctor.stream import Stream, not_checked
-from cachelb.doctor.verdicts import Check, Diagnosis, WorkerReport
+from cachelb.doctor.verdicts import Check, Diagnosis, WorkerReport, of_ranks
 from cachelb.sources.http import shown_key
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ _AT_ONCE: Final = 8
 async def examine(urls: Sequence[str], settings: Settings | None = None) -> Diagnosis:
     """Check live engines: what they serve, their caches, their events, and whether predictions come true.
 
-    Each worker gets four short completions of random token ids, with one token of output. Nothing else is changed.
+    Each worker, and each data-parallel rank of one, gets four short completions of random token ids, with one token of
+    output. Nothing else is changed.
 
     Args:
         urls: URLs of the workers.
@@ -82,5 +83,7 @@ async def _probe(url: str, client: WorkerClient, facts: Facts, settings: Setting
     with Stream(url, facts, settings) as stream:
         if not await stream.ready():
             return [*stream.unreachable(), *await Prober(client, facts, settings, None).run()]
-        probed = await Prober(client, facts, settings, stream).run()
-        return [*stream.checks(), *probed]
+        ranks: list[int | None] = [*sorted(facts.endpoints)] if len(facts.endpoints) > 1 else [None]
+        probed = [await Prober(client, facts, settings, stream, rank).run() for rank in ranks]
+        together = [of_ranks(dict(zip(ranks, checks, strict=True))) for checks in zip(*probed, strict=True)]
+        return [*stream.checks(), *together]

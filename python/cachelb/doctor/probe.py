@@ -49,13 +49,17 @@ class Prober:
         facts: What is known of it.
         settings: How to examine.
         stream: Its events, None if it has none.
+        rank: Data-parallel rank that the probes go to, None for a worker without ranks.
     """
 
-    def __init__(self, client: WorkerClient, facts: Facts, settings: Settings, stream: Stream | None) -> None:
+    def __init__(
+        self, client: WorkerClient, facts: Facts, settings: Settings, stream: Stream | None, rank: int | None = None
+    ) -> None:
         self._client = client
         self._facts = facts
         self._timeout_s = settings.timeout_s
         self._stream = stream
+        self._rank = rank
         self._rng = random.SystemRandom() if settings.seed is None else random.Random(settings.seed)
         self._size = facts.block_size or settings.block_size or _DEFAULT_BLOCK
 
@@ -108,8 +112,10 @@ class Prober:
     async def _send(self, prompt: list[int], *, again: bool) -> Sent:
         size = self._size
         reusable = (len(prompt) - 1) // size * size
-        predicted = None if self._stream is None else min(self._stream.predict(prompt) // size * size, reusable)
-        headers = {"X-data-parallel-rank": "0"} if len(self._facts.endpoints) > 1 else {}
+        predicted = (
+            None if self._stream is None else min(self._stream.predict(prompt, self._rank) // size * size, reusable)
+        )
+        headers = {} if self._rank is None else {"X-data-parallel-rank": str(self._rank)}
         body = {"model": self._facts.model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
         answer = await self._client.post("/v1/completions", body, headers)
         return Sent(predicted, _cached_tokens(answer), reusable, again)

@@ -6,11 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
 from cachelb.doctor.tap import Tap
-from cachelb.doctor.verdicts import Check
+from cachelb.doctor.verdicts import Check, of_ranks
 from cachelb.events import ZmqSource
 from cachelb.router import Router
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from cachelb.doctor.pages import Facts
@@ -36,8 +37,8 @@ class Stream:
     def __init__(self, key: str, facts: Facts, settings: Settings) -> None:
         self._facts = facts
         self._settings = settings
-        block_size = settings.block_size or facts.block_size or _DEFAULT_BLOCK
-        self._router = Router[str](policy="kv-aware", block_size=block_size)
+        self._block_size = settings.block_size or facts.block_size or _DEFAULT_BLOCK
+        self._router = Router[str](policy="kv-aware", block_size=self._block_size)
         self._router.add_worker(key, dp_size=len(facts.endpoints))
         self.tap = Tap(self._router)
         self._source = ZmqSource(endpoints={key: facts.endpoints[0]}, replay_timeout_s=settings.timeout_s)
@@ -75,16 +76,18 @@ class Stream:
             await asyncio.to_thread(self.tap.wait_for, is_caught_up, self._settings.timeout_s)
         return True
 
-    def predict(self, tokens: list[int]) -> int:
+    def predict(self, tokens: list[int], rank: int | None = None) -> int:
         """Return how many leading tokens of a prompt the worker holds, by its events.
 
         Args:
             tokens: The prompt.
+            rank: Which of its ranks, None for a worker without ranks.
 
         Returns:
             The tokens.
         """
-        return self._router.select_worker(tokens=tokens, lora=self._facts.adapter, dry_run=True).matched_tokens
+        seen = self._router.explain(tokens=tokens, lora=self._facts.adapter).candidates[rank or 0]
+        return min(seen.overlap_blocks, (len(tokens) - 1) // self._block_size) * self._block_size
 
     def unreachable(self) -> list[Check]:
         """Return the checks of a stream that there is no connection to."""
@@ -96,11 +99,20 @@ class Stream:
 
     def checks(self) -> list[Check]:
         """Return what the stream turned out to be, after the probes."""
-        notes = self.tap.streams.get(None) or self.tap.streams.get(0)
-        if notes is None:
+        streams = self.tap.streams
+        if not streams:
             return self.unreachable()
-        published = _published(notes, self.tap.announced, self._settings.timeout_s)
-        return [published, self._shape(), _sequence(notes), self._replay(notes), self._tokens()]
+
+        def of_each(judge: Callable[[int | None, StreamNotes], Check]) -> Check:
+            return of_ranks({rank: judge(rank, notes) for rank, notes in sorted(streams.items(), key=_by_rank)})
+
+        published = of_each(lambda rank, notes: _published(notes, self._announced(rank), self._settings.timeout_s))
+        sequence = of_each(lambda _, notes: _sequence(notes))
+        return [published, self._shape(), sequence, of_each(self._replay), self._tokens()]
+
+    def _announced(self, rank: int | None) -> list[Announced]:
+        """Return what one rank announced."""
+        return [found for found in self.tap.announced if found.rank == rank]
 
     def _shape(self) -> Check:
         """Judge what messages are made of."""
@@ -123,11 +135,11 @@ class Stream:
             return Check("shape", "warn", f"{told}; blocks of {sizes} tokens, its metrics say {size}", fix)
         return Check("shape", "ok", f"{told}; media {', '.join(sorted(heard.media)) or 'none'}")
 
-    def _replay(self, notes: StreamNotes) -> Check:
+    def _replay(self, rank: int | None, notes: StreamNotes) -> Check:
         """Judge the replay socket."""
-        if self._facts.endpoints[0].replay is None:
+        where = self._facts.endpoints[rank or 0].replay
+        if where is None:
             return Check("replay", "warn", "no replay socket: a lost message costs all that is known", _REPLAY_FIX)
-        where = self._facts.endpoints[0].replay
         if not notes.replay_complete:
             fix = f"open the port of {where} to this machine, or correct replay_endpoint in --kv-events-config"
             return Check("replay", "fail", f"{where} does not answer", fix)
@@ -163,6 +175,10 @@ class Stream:
             if each.start + each.tokens >= found.start > each.start and self.tap.shares(found, each)
         )
         return any(each.names[(found.start - each.start) // each.block_size - 1] == found.parent for each in before)
+
+
+def _by_rank(item: tuple[int | None, StreamNotes]) -> int:
+    return item[0] or 0
 
 
 def not_checked(names: tuple[str, ...] = _NAMES, why: str = "there are no events") -> list[Check]:

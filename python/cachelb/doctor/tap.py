@@ -20,6 +20,7 @@ class Announced:
     """Blocks of a probe that an engine said it holds.
 
     Attributes:
+        rank: Data-parallel rank, None for a worker without ranks.
         probe: Which probe.
         start: Position of their first token.
         tokens: How many tokens they have.
@@ -28,6 +29,7 @@ class Announced:
         names: The engine's names of the blocks.
     """
 
+    rank: int | None
     probe: int
     start: int
     tokens: int
@@ -171,7 +173,7 @@ class Tap:
                 notes.unnumbered += 1
             else:
                 _count(notes, seq)
-            self._read(payload)
+            self._read(dp_rank, payload)
             self._changed.notify_all()
         return done
 
@@ -184,7 +186,7 @@ class Tap:
                 notes.last_replayed = seq
                 if notes.first_replayed is None:
                     notes.first_replayed = seq
-            self._read(payload)
+            self._read(dp_rank, payload)
             self._changed.notify_all()
         return applied
 
@@ -205,7 +207,7 @@ class Tap:
     def _notes(self, dp_rank: int | None) -> StreamNotes:
         return self.streams.setdefault(dp_rank, StreamNotes())
 
-    def _read(self, payload: bytes) -> None:
+    def _read(self, rank: int | None, payload: bytes) -> None:
         """Take a message apart."""
         try:
             _, _, events = _core.decode_kv_events(payload)
@@ -215,9 +217,9 @@ class Tap:
         for event in events:
             self.heard.events[event["type"]] += event.get("count", 1)
             if event["type"] == "BlockStored":
-                self._read_store(event)
+                self._read_store(rank, event)
 
-    def _read_store(self, event: dict[str, Any]) -> None:
+    def _read_store(self, rank: int | None, event: dict[str, Any]) -> None:
         self.heard.media[event["medium"] or "gpu"] += 1
         ids, size = event["token_ids"], event["block_size"]
         if not ids or not size or event["attention"] == "partial":
@@ -227,7 +229,7 @@ class Tap:
             start = next((at for at in range(0, len(tokens), size) if tokens[at : at + len(ids)] == ids), None)
             if start is not None:
                 names = event["block_hashes"]
-                self.announced.append(Announced(probe, start, len(ids), size, event["parent_block_hash"], names))
+                self.announced.append(Announced(rank, probe, start, len(ids), size, event["parent_block_hash"], names))
                 return
 
 

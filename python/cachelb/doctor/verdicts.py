@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail", "skip"]
 
@@ -100,3 +100,17 @@ def worst(checks: Iterable[Check]) -> Verdict:
         if verdict in verdicts:
             return verdict
     return "skip"
+
+
+def of_ranks(checks: Mapping[int | None, Check]) -> Check:
+    """Make one check of those of a worker's data-parallel ranks.
+
+    Args:
+        checks: The check by rank; a worker without ranks has one.
+
+    Returns:
+        The first of the worst, which names its rank if there are several.
+    """
+    verdict = worst(checks.values())
+    rank, check = next((rank, check) for rank, check in checks.items() if check.verdict == verdict)
+    return check if len(checks) == 1 else replace(check, seen=f"rank {rank}: {check.seen}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cachelb.doctor.tap import Announced, StreamNotes
 
 _DEFAULT_BLOCK: Final = 16
+_ON_ITS_WAY_S: Final = 1.0
 _NAMES: Final = ("stream", "shape", "sequence", "replay", "tokens")
 _REPLAY_FIX: Final = 'add "replay_endpoint": "tcp://*:5657" to --kv-events-config'
 
@@ -75,6 +76,14 @@ class Stream:
             replayed = now  # a long buffer takes its time; one that does not move is given up
             await asyncio.to_thread(self.tap.wait_for, is_caught_up, self._settings.timeout_s)
         return True
+
+    async def heard(self) -> None:
+        """Wait a moment for ranks that have said nothing yet: the message of the last probe may be on its way."""
+
+        def has_spoken() -> bool:
+            return all(notes.live for notes in self.tap.streams.values())
+
+        await asyncio.to_thread(self.tap.wait_for, has_spoken, min(_ON_ITS_WAY_S, self._settings.timeout_s))
 
     def predict(self, tokens: list[int], rank: int | None = None) -> int:
         """Return how many leading tokens of a prompt the worker holds, by its events.

@@ -151,7 +151,9 @@ def test_fleet_options_reach_the_run(trace: Path) -> None:
     options = ("--fleet", "2xh100:tp4+1xa100", "--model", "qwen3-32b", "--block-size", 64, "--policy", "random")
     fleet = FleetSpec.parse("2xh100:tp4+1xa100", model="qwen3-32b", block_size=64)
     document = document_of(trace, *options)
-    assert document["fleet"] == {"description": fleet.describe(), "workers": 3, "cache_tokens": fleet.cache_tokens}
+    assert (document["fleet"]["description"], document["fleet"]["workers"]) == (fleet.describe(), 3)
+    assert document["fleet"]["cache_tokens"] == fleet.cache_tokens
+    assert [kind["count"] for kind in document["fleet"]["kinds"]] == [2, 1]
     assert document["workload"]["block_size"] == 64
     assert document_of(trace, *options, "--kv-tokens", 64_000)["fleet"]["cache_tokens"] == 3 * 64_000
 

@@ -105,7 +105,10 @@ def test_document_is_json_with_the_clock_apart(chats: Workload) -> None:
     assert set(document) == {"schema", "workload", "fleet", "settings", "seeds", "sweep", "cells", "wall_clock"}
     assert document["schema"] == 2
     assert document["workload"]["requests"] == 150
+    kinds = document["fleet"].pop("kinds")
     assert document["fleet"] == {"description": "4 x a30", "workers": 4, "cache_tokens": FLEET.cache_tokens}
+    assert [(kind["count"], kind["gpu"], kind["model"]) for kind in kinds] == [(4, "a30", "llama-3-8b")]
+    assert (kinds[0]["timing"]["kind"], kinds[0]["timing"]["mfu"]) == ("roofline", 1.0)
     assert document["settings"]["signals"]["event_lag_s"] == 0.5
     assert (document["settings"]["gateways"], document["settings"]["slo"]) == (2, {"ttft_s": 1.0})
     assert set(document["cells"][0]) == {"policy", "value", "runs", "spread"}

@@ -28,7 +28,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--requests", type=click.IntRange(min=3), default=3000, show_default=True, help="Requests to generate.")
+@click.option("--requests", type=click.IntRange(min=3), default=2000, show_default=True, help="Requests to generate.")
 @click.option(
     "--fleet", default="8xa100-80", show_default=True, metavar="GROUPS", help="Workers, as `cachelb replay` has."
 )

@@ -104,7 +104,7 @@ def compare(
             cells.append(Cell(_name(policy), value, of_policy))
     return Comparison(
         workload=_workload_facts(cells[0].result.workload),
-        fleet={"description": fleet.describe(), "workers": len(fleet), "cache_tokens": fleet.cache_tokens},
+        fleet=_fleet_facts(fleet),
         settings={
             "signals": asdict(setup.signals),
             "gateways": gateways,
@@ -300,6 +300,27 @@ def _name(policy: PolicySource) -> str:
 def _plain(value: object) -> object:
     """Return an option as JSON has it."""
     return value if value is None or isinstance(value, (int, float, str)) else repr(value)
+
+
+def _fleet_facts(fleet: FleetSpec) -> dict[str, Any]:
+    """Return what workers are like, equal ones counted."""
+    kinds = [
+        {
+            "count": count,
+            "gpu": worker.gpu.name,
+            "model": worker.model.name,
+            "tensor_parallel": worker.tensor_parallel,
+            "kv_tokens": worker.cache_tokens,
+            "timing": {"kind": type(worker.timing).__name__.lower(), **asdict(worker.timing)},
+        }
+        for worker, count in Counter(fleet.workers).items()
+    ]
+    return {
+        "description": fleet.describe(),
+        "workers": len(fleet),
+        "cache_tokens": fleet.cache_tokens,
+        "kinds": kinds,
+    }
 
 
 def _workload_facts(workload: Workload) -> dict[str, Any]:

@@ -28,6 +28,10 @@ NATIVE_KEYS = [
     "prefix_caching",
     "commit",
     "prefill_only",
+    "role",
+    "kv_bytes",
+    "link_bytes_per_s",
+    "link_latency_s",
     "slowdown",
     "timing",
 ]

@@ -57,6 +57,7 @@ def result_of(
         first_token_s=np.array(first_s, dtype=np.float64),
         finish_s=np.array(end_s, dtype=np.float64),
         worker=np.array(worker, dtype=np.int32),
+        prefill_worker=np.full(len(rows), -1, dtype=np.int32),
         reason=np.array([row % len(REASONS) for row in range(len(rows))], dtype=np.uint8),
         predicted_tokens=np.array(predicted, dtype=np.uint32),
         cached_tokens=np.array(cached, dtype=np.uint32),
@@ -68,6 +69,10 @@ def result_of(
         busy_s=np.array(busy_s, dtype=np.float64),
         evicted_blocks=np.array([1, 2, 3], dtype=np.uint64),
         worker_preemptions=np.array([4, 0, 1], dtype=np.uint64),
+        event_messages=np.zeros(WORKERS, dtype=np.uint64),
+        lost_messages=np.zeros(WORKERS, dtype=np.uint64),
+        replays=np.zeros(WORKERS, dtype=np.uint64),
+        resyncs=np.zeros(WORKERS, dtype=np.uint64),
         itl_s=np.array([0.1, 0.2, 0.3, 0.4]),
         end_s=max(ends, default=0.0),
         wall_clock=WallClock(run_s=2.0, select_ns=np.array([1000, 2000, 3000], dtype=np.uint32)),
@@ -144,6 +149,7 @@ def test_counts_add_up(made: list[tuple[Status, float, float, float, int, int, i
         Status.FAILED: found.failed,
         Status.TOO_LONG: found.too_long,
         Status.UNFINISHED: found.unfinished,
+        Status.ABORTED: found.aborted,
     }.items():
         assert count == sum(row[0] is status for row in made), status
     assert found.completed == pytest.approx(found.finished / len(made) if made else 0.0)

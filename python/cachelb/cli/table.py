@@ -180,7 +180,7 @@ def _served_all(cell: Cell) -> bool:
 
 def _done(cell: Cell) -> str:
     """Say how many requests were served whole, and what became of the others."""
-    names = ("rejected", "failed", "too_long", "unfinished")
+    names = ("rejected", "failed", "too_long", "aborted", "unfinished")
     lost = {name: sum(getattr(run.metrics, name) for run in cell.runs) for name in names}
     if not any(lost.values()):
         return "100 %"

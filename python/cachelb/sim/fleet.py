@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "llama-3-8b"
 
+_ROLES = ("both", "prefill", "decode")
+
 _LARGE_BYTES, _HUGE_BYTES = 70 * GIB, 160 * GIB
 _SMALL_BUDGET, _LARGE_BUDGET, _HUGE_BUDGET = 2_048, 8_192, 16_384
 _SMALL_SEQS, _LARGE_SEQS = 256, 1_024
 _TP4_PASS_SECONDS = 0.004  # inferred: four devices take longer to start a pass
 _TP4 = 4
-_GROUP = re.compile(r"(?:(\d+)\s*[xX*]\s*)?([A-Za-z0-9.\-]+?)(?::tp(\d+))?")
+_GROUP = re.compile(r"(?:(\d+)\s*[xX*]\s*)?([A-Za-z0-9.\-]+?)(?::tp(\d+))?(?:@(prefill|decode))?")
+# Between nodes, per device: one NIC of 200 Gbit/s, and of 400 Gbit/s beside later devices.
+_LINK_BYTES_PER_S, _FAST_LINK_BYTES_PER_S = 25e9, 50e9
+_FAST_LINK_GPUS = ("h100", "h200", "b200")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,11 @@ class WorkerSpec:
         commit: When computed blocks can be found: as soon as they are scheduled, as engines do,
             or when the pass has ended.
         prefill_only: Whether requests end with their first token.
+        role: ``prefill`` computes prompts for others, which ``decode`` workers generate from; ``both``
+            does either. One prefill worker in a fleet makes pairs of requests.
+        link_bytes_per_s: Bytes per second to other workers; by default of a NIC per device, as is
+            usual beside it.
+        link_latency_s: Until the first byte of a transfer.
         slowdown: From which second on passes take how many times as long.
 
     Raises:
@@ -71,6 +81,9 @@ class WorkerSpec:
     prefix_caching: bool | None = None
     commit: Literal["schedule", "step_end"] = "schedule"
     prefill_only: bool = False
+    role: Literal["both", "prefill", "decode"] = "both"
+    link_bytes_per_s: float | None = None
+    link_latency_s: float = 0.001
     slowdown: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,6 +96,13 @@ class WorkerSpec:
             raise ValueError(f"watermark must be from 0 to below 1, got {self.watermark}")
         if self.commit not in ("schedule", "step_end"):
             raise ValueError(f"commit must be 'schedule' or 'step_end', got {self.commit!r}")
+        if self.role not in _ROLES:
+            raise ValueError(f"role must be one of {', '.join(_ROLES)}, got {self.role!r}")
+        if self.link_latency_s < 0 or (self.link_bytes_per_s is not None and self.link_bytes_per_s <= 0):
+            raise ValueError(
+                f"a link needs bytes per second above 0 and a latency of 0 or more, "
+                f"got {self.link_bytes_per_s} and {self.link_latency_s}"
+            )
         times = [second for second, _ in self.slowdown]
         if times != sorted(set(times)) or any(s < 0 or factor <= 0 for s, factor in self.slowdown):
             raise ValueError(f"slowdown needs ascending seconds and positive factors, got {self.slowdown}")
@@ -125,6 +145,10 @@ class WorkerSpec:
             "prefix_caching": caching,
             "commit": self.commit,
             "prefill_only": self.prefill_only,
+            "role": self.role,
+            "kv_bytes": float(self.model.kv_bytes),
+            "link_bytes_per_s": self.link_bytes_per_s or _link(self.gpu) * self.tensor_parallel,
+            "link_latency_s": self.link_latency_s,
             "slowdown": list(self.slowdown),
             "timing": timing.native(self.gpu, self.model, self.tensor_parallel, self.cache_tokens),
         }
@@ -159,7 +183,7 @@ class FleetSpec:
 
         Args:
             text: Groups of ``COUNTxGPU``, joined by ``+``; ``:tpN`` behind a device lets N of them
-                share the model.
+                share the model, ``@prefill`` or ``@decode`` behind that gives the group a role.
             model: Name of the model.
             mfu: Factor on every device's share of its peak; not together with ``timing``.
             settings: Further settings of every `WorkerSpec`.
@@ -177,6 +201,8 @@ class FleetSpec:
             (16, '8 x a30 + 8 x v100-32', False)
             >>> FleetSpec.parse("4xh100:tp4", model="llama-3.1-70b").describe()
             '4 x h100-80:tp4'
+            >>> FleetSpec.parse("2xh100@prefill+6xh100@decode").describe()
+            '2 x h100-80@prefill + 6 x h100-80@decode'
         """
         settings.setdefault("timing", Roofline(mfu=mfu))
         workers: list[WorkerSpec] = []
@@ -184,9 +210,17 @@ class FleetSpec:
             found = _GROUP.fullmatch(group.strip())
             if not found or found[1] == "0" or found[3] == "0":
                 raise ValueError(f"fleet {text!r}: cannot read {group.strip()!r}; write groups like 8xa30+8xv100")
-            worker = WorkerSpec(find_gpu(found[2]), find_model(model), tensor_parallel=int(found[3] or 1), **settings)
+            own = {**settings, "tensor_parallel": int(found[3] or 1)}
+            if found[4]:
+                own["role"] = found[4]
+            worker = WorkerSpec(find_gpu(found[2]), find_model(model), **own)
             workers += [worker] * int(found[1] or 1)
         return cls(tuple(workers))
+
+    @property
+    def pairs(self) -> bool:
+        """Return whether prompts are computed on other workers than answers are generated."""
+        return any(worker.role == "prefill" for worker in self.workers)
 
     @property
     def names(self) -> list[str]:
@@ -213,7 +247,9 @@ class FleetSpec:
             Counts and devices, in order of first mention.
         """
         kinds = Counter(
-            worker.gpu.name + (f":tp{worker.tensor_parallel}" if worker.tensor_parallel > 1 else "")
+            worker.gpu.name
+            + (f":tp{worker.tensor_parallel}" if worker.tensor_parallel > 1 else "")
+            + (f"@{worker.role}" if worker.role != "both" else "")
             for worker in self.workers
         )
         return " + ".join(f"{count} x {kind}" for kind, count in kinds.items())
@@ -226,3 +262,8 @@ def _engine_defaults(gpu: GpuProfile) -> tuple[int, int]:
     if gpu.memory_bytes >= _LARGE_BYTES and not gpu.name.startswith("a100"):
         return _LARGE_BUDGET, _LARGE_SEQS
     return _SMALL_BUDGET, _SMALL_SEQS
+
+
+def _link(gpu: GpuProfile) -> float:
+    """Return the bytes per second of the NIC that is usual beside a device."""
+    return _FAST_LINK_BYTES_PER_S if gpu.name.startswith(_FAST_LINK_GPUS) else _LINK_BYTES_PER_S

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cachelb.decision import Decision
     from cachelb.router import Router
     from cachelb.sim.workloads import Workload
+    from cachelb.types import RequestArguments
 
 
 class Gateway(Protocol):
@@ -38,6 +39,23 @@ class Gateway(Protocol):
         """
         ...
 
+    def select_pair(
+        self, request: int, tried: list[int], now: float
+    ) -> tuple[tuple[int, int, int, int] | None, tuple[int, int, int, int]] | None:
+        """Place a request in a fleet with workers for prefill alone.
+
+        Args:
+            request: As for `select`.
+            tried: As for `select`.
+            now: As for `select`.
+
+        Returns:
+            Where its prompt is computed, None if the other worker does that too, and where it is
+            generated from; each as from `select` and with a number of its own. None if no worker
+            may be picked.
+        """
+        ...
+
     def first_token(self, ticket: int, now: float) -> None:
         """Hear of a request's first token."""
         ...
@@ -46,12 +64,16 @@ class Gateway(Protocol):
         """Hear of more tokens."""
         ...
 
-    def finished(self, ticket: int, cached_tokens: int, now: float) -> None:
-        """Hear that a request is complete, and what the engine says was cached."""
+    def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
+        """Hear that a request is complete, and what the engine says was cached; None where another computed it."""
         ...
 
     def failed(self, ticket: int, now: float) -> None:
         """Hear that its worker failed a request."""
+        ...
+
+    def cancelled(self, ticket: int, now: float) -> None:
+        """Hear that a request is given up: its client went away, or the other half of its pair failed."""
         ...
 
     def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
@@ -91,16 +113,32 @@ class RouterGateway:
     def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
         """Ask the router; see `Gateway.select`."""
         self._now = now
-        session = None if self._workload.session is None else self._workload.session[request]
         try:
-            decision = self.router.select_worker(
-                blocks=self._workload.prompt(request),
-                prompt_tokens=int(self._workload.prompt_tokens[request]),
-                session=session,
-                exclude=[self._names[at] for at in tried],
-            )
+            return self._opened(self.router.select_worker(**self._request(request, tried)))
         except NoWorkerAvailable:
             return None
+
+    def select_pair(
+        self, request: int, tried: list[int], now: float
+    ) -> tuple[tuple[int, int, int, int] | None, tuple[int, int, int, int]] | None:
+        """Ask the router; see `Gateway.select_pair`."""
+        self._now = now
+        try:
+            pair = self.router.select_pair(**self._request(request, tried))
+        except NoWorkerAvailable:
+            return None
+        prefill = None if pair.prefill is None else self._opened(pair.prefill)
+        return prefill, self._opened(pair.decode)
+
+    def _request(self, request: int, tried: list[int]) -> RequestArguments:
+        return {
+            "blocks": self._workload.prompt(request),
+            "prompt_tokens": int(self._workload.prompt_tokens[request]),
+            "session": None if self._workload.session is None else self._workload.session[request],
+            "exclude": [self._names[at] for at in tried],
+        }
+
+    def _opened(self, decision: Decision[str]) -> tuple[int, int, int, int]:
         self._next += 1
         self._open[self._next] = decision
         if decision.reason not in self.reasons:
@@ -118,7 +156,7 @@ class RouterGateway:
         self._now = now
         self._open[ticket].on_tokens(count)
 
-    def finished(self, ticket: int, cached_tokens: int, now: float) -> None:
+    def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
         """Tell the decision."""
         self._now = now
         self._open.pop(ticket).on_complete(cached_tokens=cached_tokens)
@@ -127,6 +165,11 @@ class RouterGateway:
         """Tell the decision."""
         self._now = now
         self._open.pop(ticket).on_error(ConnectionError("the simulated worker failed"))
+
+    def cancelled(self, ticket: int, now: float) -> None:
+        """Tell the decision."""
+        self._now = now
+        self._open.pop(ticket).cancel()
 
     def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
         """Tell the router."""

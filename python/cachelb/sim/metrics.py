@@ -165,6 +165,7 @@ class Metrics:
         failed: Those whose workers failed.
         too_long: Those that fit into no cache.
         unfinished: Those that were not over at the end of the run, or never arrived since their parent failed.
+        aborted: Those that their clients gave up.
         completed: Finished by offered.
         ttft_s: From arrival to the first token, waiting and network included.
         tpot_s: Per token after the first.
@@ -199,6 +200,7 @@ class Metrics:
     failed: int
     too_long: int
     unfinished: int
+    aborted: int
     completed: float
     ttft_s: Quantiles
     tpot_s: Quantiles
@@ -313,6 +315,7 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
         failed=counts[Status.FAILED],
         too_long=counts[Status.TOO_LONG],
         unfinished=counts[Status.UNFINISHED],
+        aborted=counts[Status.ABORTED],
         completed=_share(counts[Status.FINISHED], offered),
         ttft_s=Quantiles.of(result.ttft_s),
         tpot_s=Quantiles.of(result.tpot_s),

@@ -22,6 +22,7 @@ class Status(IntEnum):
     FAILED = 2
     REJECTED = 3
     TOO_LONG = 4
+    ABORTED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ class SimResult:
         first_token_s: When its first token came; NaN if none did.
         finish_s: When it was over; NaN if it never was.
         worker: Position of the worker that served it last, -1 for none.
+        prefill_worker: Position of the worker that computed its prompt for that one, -1 for none.
         reason: Index into ``reasons``.
         predicted_tokens: Prompt tokens the decision took to be cached.
         cached_tokens: Prompt tokens that were cached at its first admission.
@@ -63,6 +65,10 @@ class SimResult:
         busy_s: By worker: seconds at work.
         evicted_blocks: By worker: cached blocks given up.
         worker_preemptions: By worker.
+        event_messages: By worker: messages of its KV events.
+        lost_messages: By worker: those that were lost on their way.
+        replays: By worker: replays that brought what was lost.
+        resyncs: By worker: how often a gap was not closed, and all that was known of it dropped.
         itl_s: Gaps between tokens: mean, p50, p90, p99, the last three to half a percent.
         end_s: When the last request was over.
         wall_clock: Not part of what equal seeds make equal.
@@ -78,6 +84,7 @@ class SimResult:
     first_token_s: npt.NDArray[np.float64]
     finish_s: npt.NDArray[np.float64]
     worker: npt.NDArray[np.int32]
+    prefill_worker: npt.NDArray[np.int32]
     reason: npt.NDArray[np.uint8]
     predicted_tokens: npt.NDArray[np.uint32]
     cached_tokens: npt.NDArray[np.uint32]
@@ -89,6 +96,10 @@ class SimResult:
     busy_s: npt.NDArray[np.float64]
     evicted_blocks: npt.NDArray[np.uint64]
     worker_preemptions: npt.NDArray[np.uint64]
+    event_messages: npt.NDArray[np.uint64]
+    lost_messages: npt.NDArray[np.uint64]
+    replays: npt.NDArray[np.uint64]
+    resyncs: npt.NDArray[np.uint64]
     itl_s: npt.NDArray[np.float64]
     end_s: float
     wall_clock: WallClock
@@ -122,6 +133,11 @@ class SimResult:
     def finished(self) -> npt.NDArray[np.bool_]:
         """Return which requests were served whole."""
         return np.equal(self.status, Status.FINISHED)
+
+    @property
+    def aborted(self) -> npt.NDArray[np.bool_]:
+        """Return which requests their clients gave up."""
+        return np.equal(self.status, Status.ABORTED)
 
     @property
     def ttft_s(self) -> npt.NDArray[np.float64]:

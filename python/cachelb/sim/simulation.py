@@ -32,6 +32,11 @@ class Signals:
     Attributes:
         kv_events: Whether engines tell what they cache; None for those policies alone that go by it.
         event_lag_s: From the end of a pass to the arrival of its events.
+        event_loss: Share of their messages that is lost: of each worker the same ones by number,
+            whatever the policy does. A gap is noticed when the next one arrives, and the router's own
+            follower deals with it.
+        replay_delay_s: Until an engine has sent again what was lost; None for one that cannot: what
+            is known of the worker is dropped then.
         scrape_interval_s: Between load reports.
         report_lag_s: From a scrape to its arrival.
         net_delay_s: Of requests to a worker, and of answers back.
@@ -41,6 +46,8 @@ class Signals:
 
     kv_events: bool | None = None
     event_lag_s: float = 0.005
+    event_loss: float = 0.0
+    replay_delay_s: float | None = 0.05
     scrape_interval_s: float = 0.1
     report_lag_s: float = 0.0
     net_delay_s: float = 0.001
@@ -52,6 +59,8 @@ class Signals:
         lag = 0.0 if self.oracle else self.event_lag_s
         return {
             "event_lag": lag,
+            "event_loss": 0.0 if self.oracle else self.event_loss,
+            "replay_delay": self.replay_delay_s,
             "scrape_interval": self.scrape_interval_s,
             "report_lag": self.report_lag_s,
             "net_delay": self.net_delay_s,
@@ -98,7 +107,7 @@ def simulate(
         fleet: The workers; blocks as large as the workload's.
         policy: A name, or a policy. A name may end in ``+events``: engines tell what they cache;
             or in ``+oracle``: that and loads are known at once and exactly.
-        seed: Seed of the routers and of who comes to which gateway.
+        seed: Seed of the routers, of who comes to which gateway, and of what is lost.
         signals: What gateways see, and how late.
         gateways: Routers that share the fleet and know nothing of each other; requests come to them by session,
             or evenly.
@@ -125,6 +134,13 @@ def simulate(
         >>> result = simulate(chats, FleetSpec.parse("4xa30"), "cache-aware")
         >>> int(result.finished.sum()), bool(result.ttft_s.mean() < 1)
         (200, True)
+
+        A fleet whose prompts are computed apart has a policy for either half:
+
+        >>> split = FleetSpec.parse("1xh100@prefill+2xh100@decode")
+        >>> apart = simulate(chats, split, prefill_policy="cache-aware", decode_policy="least-loaded")
+        >>> sorted(set(apart.prefill_worker.tolist())), sorted(set(apart.worker.tolist()))
+        ([0], [1, 2])
     """
     signals = signals or Signals()
     name = policy if isinstance(policy, str) else getattr(policy, "name", type(policy).__name__)
@@ -132,7 +148,8 @@ def simulate(
         policy, signals = policy.removesuffix(_ORACLE), replace(signals, oracle=True, kv_events=True)
     elif isinstance(policy, str) and policy.endswith(_KV_EVENTS):
         policy, signals = policy.removesuffix(_KV_EVENTS), replace(signals, kv_events=True)
-    events = signals.kv_events if signals.kv_events is not None else policy == "kv-aware"
+    halves = (router_options.get("prefill_policy"), router_options.get("decode_policy"))
+    events = signals.kv_events if signals.kv_events is not None else "kv-aware" in (policy, *halves)
 
     def make(clock: Callable[[], float]) -> Router[str]:
         return _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
@@ -144,6 +161,7 @@ def simulate(
         entrances = [RouterGateway(make, workload, fleet.names) for _ in routers]
     options = {
         **signals.native(),
+        "loss_seed": seed,
         "retries": retries,
         "incidents": [(one.at_s, one.worker, one.what) for one in incidents],
         "until": until_s,
@@ -209,7 +227,7 @@ def _router(
 ) -> Router[str]:
     router: Router[str] = Router(policy=policy, block_size=workload.block_size, **options)
     for name, worker in zip(fleet.names, fleet, strict=True):
-        router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks)
+        router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks, role=worker.role)
     return router
 
 

@@ -20,6 +20,7 @@ _ENDS = {
     Status.FAILED: "its workers failed",
     Status.REJECTED: "no worker could be picked",
     Status.TOO_LONG: "fits into no cache",
+    Status.ABORTED: "its client went away",
 }
 
 

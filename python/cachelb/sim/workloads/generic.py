@@ -3,7 +3,8 @@
 ``arrival_s``, or ``parent`` (row number of an earlier request, from 0) with ``think_s``;
 ``input_length`` and ``output_length``; what the prompt is: ``hash_ids`` (chained, one per started
 or per full block) with ``block_size``, ``token_ids``, ``text``, or nothing of these for a prompt
-that shares nothing; optionally ``output_hash_ids`` and ``session_id``. Unknown keys are ignored.
+that shares nothing; optionally ``output_hash_ids``, ``session_id`` and ``abort_s``, seconds
+after the arrival at which the client goes away. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class _Reading:
         self.hashes: list[npt.NDArray[np.uint64]] = []
         self.output_hashes: list[npt.NDArray[np.uint64]] = []
         self.session: list[str | None] = []
+        self.abort_s: list[float] = []
 
     def add(self, row: dict[str, Any], where: str) -> None:
         """Check a row and append it."""
@@ -105,6 +107,7 @@ class _Reading:
         self.output_hashes.append(self._output(row, where) if "output_hash_ids" in row else _NONE)
         session = row.get("session_id")
         self.session.append(None if session is None else str(session))
+        self.abort_s.append(number(row, "abort_s", "seconds", where) if "abort_s" in row else np.nan)
 
     def workload(self, name: str) -> Workload:
         """Put the columns together."""
@@ -122,6 +125,7 @@ class _Reading:
             output_hashes=np.concatenate(self.output_hashes),
             output_offsets=np.cumsum([0, *map(len, self.output_hashes)]),
             session=[session or "" for session in self.session] if named else None,
+            abort_s=None if np.isnan(self.abort_s).all() else self.abort_s,
             seed=self.seed,
         )
 
@@ -290,6 +294,8 @@ def _lines(workload: Workload) -> Iterator[str]:
             fields["output_hash_ids"] = unmix(unmix(answer)).tolist()
         if workload.session is not None:
             fields["session_id"] = workload.session[row]
+        if workload.abort_s is not None and np.isfinite(workload.abort_s[row]):
+            fields["abort_s"] = float(workload.abort_s[row])
         yield json.dumps(fields, separators=(",", ":"))
         head = {}
 

@@ -53,6 +53,8 @@ class Workload:
             partial on; none where nobody can know them.
         output_offsets: As ``offsets``.
         session: What keeps a session's turns together, or None where nothing is known.
+        abort_s: Seconds after its arrival at which each client goes away, NaN for one that waits;
+            None if all do.
 
     Example:
         >>> from cachelb.sim.workloads import build
@@ -74,6 +76,7 @@ class Workload:
     output_hashes: npt.NDArray[np.uint64]
     output_offsets: npt.NDArray[np.uint64]
     session: list[str] | None = None
+    abort_s: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -82,9 +85,13 @@ class Workload:
         if not isinstance(other, Workload):
             return NotImplemented
         plain = ("name", "block_size", "seed", "session")
-        return all(getattr(self, key) == getattr(other, key) for key in plain) and all(
-            np.array_equal(getattr(self, key), getattr(other, key), equal_nan=kind is np.float64)
-            for key, kind in _COLUMNS.items()
+        return (
+            all(getattr(self, key) == getattr(other, key) for key in plain)
+            and all(
+                np.array_equal(getattr(self, key), getattr(other, key), equal_nan=kind is np.float64)
+                for key, kind in _COLUMNS.items()
+            )
+            and np.array_equal(_patience(self), _patience(other), equal_nan=True)
         )
 
     __hash__ = None  # type: ignore[assignment] # columns can be changed in place
@@ -98,7 +105,8 @@ class Workload:
         Returns:
             All columns but ``session``, contiguous.
         """
-        return {key: np.ascontiguousarray(getattr(self, key)) for key in _COLUMNS}
+        keys = _COLUMNS if self.abort_s is None else [*_COLUMNS, "abort_s"]
+        return {key: np.ascontiguousarray(getattr(self, key)) for key in keys}
 
     def prompt(self, row: int) -> npt.NDArray[np.uint64]:
         """Return the hashes of a prompt's full blocks.
@@ -138,6 +146,8 @@ class Workload:
         lengths = {key: len(getattr(self, key)) for key in ("parent", "think_s", "prompt_tokens", "output_tokens")}
         if self.session is not None:
             lengths["session"] = len(self.session)
+        if self.abort_s is not None:
+            lengths["abort_s"] = len(self.abort_s)
         for key, length in lengths.items():
             if length != count:
                 raise ValueError(f"{key} has {length} rows, arrival_s has {count}")
@@ -153,6 +163,9 @@ class Workload:
         _check_rows(root | np.isnan(self.arrival_s), "arrival_s must be NaN with a parent", self.arrival_s)
         thinks = np.isfinite(self.think_s) & (np.nan_to_num(self.think_s) >= 0)
         _check_rows(thinks, "think_s must be 0 or more", self.think_s)
+        patience = _patience(self)
+        waits = np.isnan(patience) | (np.isfinite(patience) & (patience >= 0))
+        _check_rows(waits, "abort_s must be 0 or more, or NaN", patience)
         full = self.prompt_tokens // np.uint32(self.block_size)
         _check_rows(_runs(self.offsets, self.hashes, count) == full, "a hash per full block is needed of", full)
         total = self.prompt_tokens.astype(np.int64) + self.output_tokens
@@ -212,6 +225,7 @@ class Workload:
             output_hashes=output_hashes,
             output_offsets=output_offsets,
             session=None if self.session is None else [self.session[row] for row in rows],
+            abort_s=None if self.abort_s is None else self.abort_s[rows],
         )
 
     def in_order(self) -> Workload:
@@ -270,6 +284,9 @@ class Workload:
             offsets=_joined([part.offsets for part in parts]),
             output_offsets=_joined([part.output_offsets for part in parts]),
             session=session,
+            abort_s=None
+            if all(part.abort_s is None for part in parts)
+            else np.concatenate([_patience(part) for part in parts]),
         )
         return whole.in_order()
 
@@ -306,6 +323,32 @@ class Workload:
             raise ValueError(f"seconds must be 0 or more, got {seconds}")
         delay = microseconds(np.random.default_rng(seed).random(len(self)) * seconds)
         return replace(self, arrival_s=microseconds(self.arrival_s + delay)).in_order()
+
+    def impatient(self, share: float, mean_s: float, seed: int = 0) -> Workload:
+        """Let some clients go away before they have their answer.
+
+        Args:
+            share: Of the requests, that have a limit to their patience.
+            mean_s: Its mean in seconds; exponential.
+            seed: Seed of who they are and how long they wait.
+
+        Returns:
+            A workload with ``abort_s``.
+
+        Raises:
+            ValueError: ``share`` is not between 0 and 1, or ``mean_s`` not positive.
+
+        Example:
+            >>> from cachelb.sim.workloads import build
+            >>> hasty = build("chat", seed=1, count=1_000).impatient(0.1, 5.0)
+            >>> int(np.isfinite(hasty.abort_s).sum())
+            89
+        """
+        if not 0 <= share <= 1 or not 0 < mean_s < float("inf"):
+            raise ValueError(f"share must be from 0 to 1 and mean_s positive, got {share} and {mean_s}")
+        rng = np.random.default_rng(seed)
+        leaves, patience = rng.random(len(self)) < share, rng.exponential(mean_s, len(self))
+        return replace(self, abort_s=np.where(leaves, microseconds(patience), np.nan))
 
     def rescale(
         self,
@@ -449,6 +492,7 @@ def make(  # the one place that fills columns in
     output_hashes: npt.NDArray[np.uint64] | None = None,
     output_offsets: npt.ArrayLike | None = None,
     session: list[str] | None = None,
+    abort_s: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> Workload:
     """Make a workload from what is known; the rest gets its neutral value.
@@ -466,6 +510,7 @@ def make(  # the one place that fills columns in
         output_hashes: As the column; unknown by default.
         output_offsets: As the column.
         session: As the column.
+        abort_s: As the column.
         seed: Seed it was made from.
 
     Returns:
@@ -491,6 +536,7 @@ def make(  # the one place that fills columns in
         if output_offsets is None
         else np.asarray(output_offsets, dtype=np.uint64),
         session=session,
+        abort_s=None if abort_s is None else np.asarray(abort_s, dtype=np.float64),
     ).validate()
 
 
@@ -499,6 +545,11 @@ def _check_rows(good: npt.NDArray[np.bool_], rule: str, values: npt.NDArray[Any]
     bad = np.flatnonzero(~good)
     if len(bad):
         raise ValueError(f"row {bad[0]}: {rule}, got {values[bad[0]]}")
+
+
+def _patience(workload: Workload) -> npt.NDArray[np.float64]:
+    """Return when clients go away, NaN for those that wait."""
+    return np.full(len(workload), np.nan) if workload.abort_s is None else workload.abort_s
 
 
 def _runs(offsets: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.int64]:

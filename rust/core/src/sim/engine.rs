@@ -5,7 +5,14 @@
 //! tried. Prompts are computed in chunks. At least one token of a prompt is computed, whatever is cached. Read in vLLM
 //! 0.32.0, `v1/core/sched/scheduler.py` and `v1/core/kv_cache_manager.py`.
 
+mod remote;
+mod sequence;
+
 use std::collections::VecDeque;
+
+pub use remote::Fetch;
+use remote::Remote;
+use sequence::Sequence;
 
 use super::cost::{Pass, Timing};
 use super::kv::KvPool;
@@ -70,33 +77,6 @@ pub trait Content {
     fn blocks(&self, id: u32) -> &[SequenceHash];
 }
 
-#[derive(Debug)]
-struct Sequence {
-    job: Job,
-    blocks: Vec<u32>,
-    /// Tokens in the cache.
-    computed: u32,
-    /// Tokens generated.
-    generated: u32,
-    /// Full blocks committed.
-    committed: u32,
-    /// Tokens the pass at work computes.
-    chunk: u32,
-    preemptions: u32,
-    /// Prompt tokens that were cached at the first admission.
-    cached: Option<u32>,
-}
-
-impl Sequence {
-    fn total(&self) -> u32 {
-        self.job.prompt_tokens + self.generated
-    }
-
-    fn decodes(&self) -> bool {
-        self.computed >= self.job.prompt_tokens && self.total() - self.computed == 1
-    }
-}
-
 /// What a pass brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
@@ -147,6 +127,7 @@ pub struct Engine {
     pool: KvPool,
     waiting: VecDeque<Sequence>,
     running: Vec<Sequence>,
+    remote: Remote,
     queued_tokens: u64,
     preemptions: u64,
     /// The pool's version when the head of the queue did not fit.
@@ -192,6 +173,7 @@ impl Engine {
             timing,
             waiting: VecDeque::new(),
             running: Vec::new(),
+            remote: Remote::default(),
             queued_tokens: 0,
             preemptions: 0,
             blocked_at: None,
@@ -227,7 +209,7 @@ impl Engine {
     /// Whether there is nothing to do.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty() && self.remote.len() == 0
     }
 
     /// Whether a pass is under way.
@@ -253,7 +235,12 @@ impl Engine {
     pub fn enqueue(&mut self, job: Job) {
         debug_assert!(self.fits(job) && job.prompt_tokens > 0 && job.output_tokens > 0);
         self.queued_tokens += u64::from(job.prompt_tokens);
-        self.waiting.push_back(Sequence {
+        let sequence = self.sequence(job);
+        self.waiting.push_back(sequence);
+    }
+
+    fn sequence(&mut self, job: Job) -> Sequence {
+        Sequence {
             job,
             blocks: self.spare.pop().unwrap_or_default(),
             computed: 0,
@@ -262,7 +249,17 @@ impl Engine {
             chunk: 0,
             preemptions: 0,
             cached: None,
-        });
+            remote: false,
+            aborted: false,
+        }
+    }
+
+    /// Requests it has, but those that leave when the pass at work ends.
+    pub fn requests(&self) -> impl Iterator<Item = u32> {
+        let admitted = self.running.iter().chain(self.remote.sequences());
+        let all = admitted.chain(&self.waiting);
+        all.filter(|sequence| !sequence.aborted)
+            .map(|sequence| sequence.job.id)
     }
 
     /// What it reports.
@@ -271,7 +268,7 @@ impl Engine {
         let capacity = f64::from(self.pool.capacity());
         EngineLoad {
             running: self.running.len() as u32,
-            waiting: self.waiting.len() as u32,
+            waiting: (self.waiting.len() + self.remote.len()) as u32,
             queued_tokens: self.queued_tokens,
             kv_usage: f64::from(self.pool.capacity() - self.pool.free()) / capacity,
         }
@@ -282,7 +279,8 @@ impl Engine {
         let mut left = self.settings.max_num_batched_tokens;
         let mut pass = Pass::default();
         let preempted = self.continue_running(content, &mut left, &mut pass);
-        if !(preempted && self.settings.hold_after_preemption) {
+        // A pass without anybody would be the last: what arrives from elsewhere holds blocks that it wants to give back.
+        if !(preempted && self.settings.hold_after_preemption && pass.tokens > 0) {
             self.admit(content, &mut left, &mut pass);
         }
         self.in_step = pass.tokens > 0;
@@ -302,9 +300,14 @@ impl Engine {
             }
             self.running[i].computed += chunk;
             if step_end {
-                self.commit(i, self.running[i].computed, content);
+                let sequence = &mut self.running[i];
+                sequence.commit(&mut self.pool, &self.settings, sequence.computed, content);
             }
             let sequence = &mut self.running[i];
+            if sequence.aborted {
+                finished = true;
+                continue;
+            }
             if sequence.computed < sequence.total() {
                 continue;
             }
@@ -321,25 +324,29 @@ impl Engine {
         }
         let (pool, spare) = (&mut self.pool, &mut self.spare);
         self.running.retain_mut(|sequence| {
-            if sequence.generated < sequence.job.output_tokens {
+            if sequence.generated < sequence.job.output_tokens && !sequence.aborted {
                 return true;
             }
             pool.release(&sequence.blocks);
             let mut blocks = std::mem::take(&mut sequence.blocks);
             blocks.clear();
             spare.push(blocks);
-            out.push(Output::Finished {
-                id: sequence.job.id,
-                preemptions: sequence.preemptions,
-            });
+            if !sequence.aborted {
+                out.push(Output::Finished {
+                    id: sequence.job.id,
+                    preemptions: sequence.preemptions,
+                });
+            }
             false
         });
     }
 
     /// Loses its memory and everything it worked on. Returns the requests, those running first.
     pub fn crash(&mut self) -> Vec<u32> {
-        let lost = self.running.drain(..).chain(self.waiting.drain(..));
-        let lost = lost.map(|sequence| sequence.job.id).collect();
+        let lost = self.requests().collect();
+        self.running.clear();
+        self.waiting.clear();
+        self.remote = Remote::default();
         self.pool.reset();
         self.queued_tokens = 0;
         self.admitted.clear();
@@ -348,20 +355,25 @@ impl Engine {
         lost
     }
 
-    /// Gives up a request, wherever it is. Returns whether it was there; not one whose pass is under way.
+    /// Gives up a request, wherever it is; one that the pass at work computes leaves when that ends. Returns whether it was
+    /// there.
     pub fn abort(&mut self, id: u32) -> bool {
         if let Some(at) = self.waiting.iter().position(|s| s.job.id == id) {
             if let Some(sequence) = self.waiting.remove(at) {
-                self.queued_tokens -= u64::from(sequence.job.prompt_tokens);
+                self.queued_tokens -= sequence.queued_tokens();
                 self.blocked_at = None;
             }
             return true;
         }
-        let at = self
-            .running
-            .iter()
-            .position(|s| s.job.id == id && s.chunk == 0);
-        let Some(at) = at else { return false };
+        if let Some(sequence) = self.remote.remove(id) {
+            self.pool.release(&sequence.blocks);
+            return true;
+        }
+        let found = self.running.iter().position(|s| s.job.id == id);
+        let Some(at) = found else { return false };
+        if self.running[at].chunk > 0 {
+            return !std::mem::replace(&mut self.running[at].aborted, true);
+        }
         let sequence = self.running.remove(at);
         self.pool.release(&sequence.blocks);
         true
@@ -396,6 +408,7 @@ impl Engine {
     }
 
     fn admit(&mut self, content: &impl Content, left: &mut u64, pass: &mut Pass) {
+        self.admit_ready(left, pass);
         while *left > 0 && self.running.len() < self.settings.max_num_seqs {
             let Some(head) = self.waiting.front() else {
                 return;
@@ -415,7 +428,7 @@ impl Engine {
             };
             let hit_tokens = hit as u32 * block_size;
             let chunk = self.chunk(u64::from(total - hit_tokens), *left);
-            let wanted = if self.settings.scheduler_reserve_full_isl {
+            let wanted = if self.settings.scheduler_reserve_full_isl || head.remote {
                 total
             } else {
                 hit_tokens + chunk
@@ -434,10 +447,14 @@ impl Engine {
             let Some(mut sequence) = self.waiting.pop_front() else {
                 return;
             };
-            self.queued_tokens -= u64::from(sequence.job.prompt_tokens);
+            self.queued_tokens -= sequence.queued_tokens();
             self.pool.share(&names[..hit], &mut sequence.blocks);
             sequence.computed = hit_tokens;
             sequence.committed = hit as u32;
+            if sequence.remote {
+                self.allocate(sequence, hit as u32);
+                continue;
+            }
             if sequence.cached.is_none() {
                 let cached_tokens = hit_tokens.min(sequence.job.prompt_tokens);
                 sequence.cached = Some(cached_tokens);
@@ -481,27 +498,8 @@ impl Engine {
         }
         let end = sequence.computed + chunk;
         if self.settings.commit == Commit::Schedule {
-            self.commit(i, end, content);
+            sequence.commit(&mut self.pool, &self.settings, end, content);
         }
-    }
-
-    /// Full blocks among the first `tokens` can be found from now on.
-    fn commit(&mut self, i: usize, tokens: u32, content: &impl Content) {
-        let sequence = &mut self.running[i];
-        let full = tokens / self.settings.block_size;
-        if full <= sequence.committed {
-            return;
-        }
-        let names = content.blocks(sequence.job.id);
-        for at in sequence.committed as usize..full as usize {
-            let hash = names
-                .get(at)
-                .copied()
-                .filter(|_| self.settings.prefix_caching);
-            let parent = at.checked_sub(1).and_then(|at| names.get(at).copied());
-            self.pool.commit(sequence.blocks[at], hash, parent);
-        }
-        sequence.committed = full;
     }
 
     fn preempt(&mut self, i: usize) {
@@ -511,6 +509,8 @@ impl Engine {
         sequence.computed = 0;
         sequence.committed = 0;
         sequence.preemptions += 1;
+        // What came from elsewhere is computed here now.
+        sequence.remote = false;
         self.preemptions += 1;
         self.queued_tokens += u64::from(sequence.job.prompt_tokens);
         self.waiting.push_front(sequence);
@@ -522,16 +522,10 @@ impl Engine {
     /// # Errors
     /// [`Error::Invariant`] naming the first disagreement.
     pub fn validate(&self) -> Result<()> {
-        let held = self
-            .running
-            .iter()
-            .map(|sequence| sequence.blocks.as_slice());
+        let held = self.running.iter().chain(self.remote.sequences());
+        let held = held.map(|sequence| sequence.blocks.as_slice());
         self.pool.validate(held)?;
-        let queued = self
-            .waiting
-            .iter()
-            .map(|s| u64::from(s.job.prompt_tokens))
-            .sum();
+        let queued = self.waiting.iter().map(Sequence::queued_tokens).sum();
         if self.queued_tokens != queued {
             return Err(Error::Invariant(format!(
                 "{queued} tokens are queued, {} counted",

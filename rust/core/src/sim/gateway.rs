@@ -1,5 +1,7 @@
 //! What stands between requests and engines: the router under test.
 
+use crate::events::FeedState;
+
 use super::engine::EngineLoad;
 use super::kv::Change;
 
@@ -16,6 +18,15 @@ pub struct Placed {
     pub reason: u8,
     /// Position of the gateway, if there are several.
     pub gateway: u16,
+}
+
+/// Where a gateway sends the halves of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    /// The half that computes the prompt, `None` if the other does it too.
+    pub prefill: Option<Placed>,
+    /// The half that generates.
+    pub decode: Placed,
 }
 
 /// One attempt to place a request.
@@ -42,6 +53,18 @@ pub trait Gateway {
     /// Whatever ends the run.
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Self::Error>;
 
+    /// Places a request in a fleet with workers for prefill alone. A gateway that knows no pairs sends it whole.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, Self::Error> {
+        let placed = self.select(attempt)?;
+        Ok(placed.map(|decode| Pair {
+            prefill: None,
+            decode,
+        }))
+    }
+
     /// Its first token arrived.
     ///
     /// # Errors
@@ -54,18 +77,28 @@ pub trait Gateway {
     /// Whatever ends the run.
     fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), Self::Error>;
 
-    /// It is complete; the engine says how many prompt tokens were cached.
+    /// It is complete; the engine says how many prompt tokens were cached, unless it had the prompt computed elsewhere.
     ///
     /// # Errors
     /// Whatever ends the run.
-    fn finished(&mut self, placed: Placed, cached_tokens: u32, now: f64)
-    -> Result<(), Self::Error>;
+    fn finished(
+        &mut self,
+        placed: Placed,
+        cached_tokens: Option<u32>,
+        now: f64,
+    ) -> Result<(), Self::Error>;
 
     /// Its worker failed it.
     ///
     /// # Errors
     /// Whatever ends the run.
     fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
+
+    /// It is given up: its client went away, or the other half of its pair failed.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
 
     /// A load report of a worker, as of `at`.
     ///
@@ -84,6 +117,15 @@ pub trait Gateway {
     /// # Errors
     /// Whatever ends the run.
     fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Self::Error>;
+
+    /// How far the changes of a worker can be believed from now on.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), Self::Error> {
+        let _ = (worker, state, now);
+        Ok(())
+    }
 
     /// A worker is found to be there, or not.
     ///

@@ -25,13 +25,13 @@ mod several;
 mod workload;
 
 pub use cost::{Pass, Polynomial, Roofline, Table, Timing};
-pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Job, Output};
-pub use gateway::{Attempt, Gateway, Placed};
+pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Fetch, Job, Output};
+pub use gateway::{Attempt, Gateway, Pair, Placed};
 pub use kv::{Change, KvPool};
-pub use options::{Incident, Options, WorkerSettings};
+pub use options::{Incident, Link, Options, WorkerSettings};
 pub use outcome::{Gaps, Outcomes, Status};
 pub use routed::{Keys, Routed};
-pub use run::{Stopped, run};
+pub use run::{Run, Stopped, run};
 pub use several::Several;
 pub use workload::Workload;
 

@@ -1,9 +1,29 @@
 //! What a run is made of beside its requests: workers, delays, incidents.
 
 use crate::error::{Error, Result};
+use crate::router::Role;
 
 use super::cost::Timing;
 use super::engine::EngineSettings;
+
+/// The way from one worker's cache to another's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Bytes of KV cache per token.
+    pub kv_bytes: f64,
+    /// Bytes per second.
+    pub bandwidth: f64,
+    /// Seconds until the first byte.
+    pub latency: f64,
+}
+
+impl Link {
+    /// Seconds that `tokens` take to another worker; the slower side decides, and transfers do not slow each other.
+    pub(super) fn seconds(&self, to: &Self, tokens: u32) -> f64 {
+        let bytes = f64::from(tokens) * to.kv_bytes;
+        self.latency.max(to.latency) + bytes / self.bandwidth.min(to.bandwidth)
+    }
+}
 
 /// One worker of the fleet.
 #[derive(Debug, Clone)]
@@ -14,6 +34,10 @@ pub struct WorkerSettings {
     pub timing: Timing,
     /// Whether it only computes prompts: a request is over with its first token.
     pub prefill_only: bool,
+    /// Which half of a request it does, where one computes the prompt and another generates.
+    pub role: Role,
+    /// To other workers.
+    pub link: Link,
     /// By how much its passes take longer from some second on: `(seconds, factor)`, ascending.
     pub slowdown: Vec<(f64, f64)>,
 }
@@ -34,6 +58,12 @@ pub enum Incident {
 pub struct Options {
     /// Seconds from the end of a pass to the arrival of its KV events.
     pub event_lag: f64,
+    /// Share of the messages with KV events that are lost.
+    pub event_loss: f64,
+    /// Seconds until an engine has sent what was lost again, `None` if it cannot.
+    pub replay_delay: Option<f64>,
+    /// Seed of what is lost: the same messages, by worker and number, whatever else happens.
+    pub loss_seed: u64,
     /// Seconds between load reports.
     pub scrape_interval: f64,
     /// Seconds from a scrape to its arrival.
@@ -60,6 +90,9 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             event_lag: 0.005,
+            event_loss: 0.0,
+            replay_delay: Some(0.05),
+            loss_seed: 0,
             scrape_interval: 0.1,
             report_lag: 0.0,
             net_delay: 0.001,
@@ -88,6 +121,7 @@ impl Options {
             ("report_lag", self.report_lag),
             ("net_delay", self.net_delay),
             ("detection_delay", self.detection_delay),
+            ("replay_delay", self.replay_delay.unwrap_or(0.0)),
         ] {
             if !(value.is_finite() && value >= 0.0) {
                 return bad(
@@ -105,6 +139,10 @@ impl Options {
             if value.is_nan() || value <= 0.0 {
                 return bad(name, "more than 0 seconds", value.to_string());
             }
+        }
+        if !(0.0..=1.0).contains(&self.event_loss) {
+            let got = self.event_loss.to_string();
+            return bad("event_loss", "a share from 0 to 1", got);
         }
         if self.tokens_per_message == 0 {
             return bad("tokens_per_message", "at least 1", "0".into());

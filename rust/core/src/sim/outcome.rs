@@ -15,6 +15,8 @@ pub enum Status {
     Rejected,
     /// It is longer than a worker's cache.
     TooLong,
+    /// Its client went away before it was over.
+    Aborted,
 }
 
 /// Width of one bin of [`Gaps`], as a ratio.
@@ -89,6 +91,8 @@ pub struct Outcomes {
     pub finish: Vec<f64>,
     /// The worker that served it last, -1 for none.
     pub worker: Vec<i32>,
+    /// The worker that computed its prompt for that one last, -1 for none.
+    pub prefill_worker: Vec<i32>,
     /// Why it was sent there, by the gateway's code.
     pub reason: Vec<u8>,
     /// Prompt tokens the gateway took to be cached.
@@ -111,6 +115,14 @@ pub struct Outcomes {
     pub evicted: Vec<u64>,
     /// By worker: preemptions.
     pub worker_preemptions: Vec<u64>,
+    /// By worker: messages of its KV events.
+    pub event_messages: Vec<u64>,
+    /// By worker: those that were lost on their way.
+    pub lost_messages: Vec<u64>,
+    /// By worker: replays that closed a gap.
+    pub replays: Vec<u64>,
+    /// By worker: gaps after which a gateway began from nothing.
+    pub resyncs: Vec<u64>,
     /// Simulated seconds from the first arrival to the last end.
     pub end: f64,
     /// Selections made.
@@ -125,6 +137,7 @@ impl Outcomes {
             first_token: vec![f64::NAN; requests],
             finish: vec![f64::NAN; requests],
             worker: vec![-1; requests],
+            prefill_worker: vec![-1; requests],
             reason: vec![0; requests],
             predicted_tokens: vec![0; requests],
             cached_tokens: vec![0; requests],
@@ -133,6 +146,10 @@ impl Outcomes {
             busy: vec![0.0; workers],
             evicted: vec![0; workers],
             worker_preemptions: vec![0; workers],
+            event_messages: vec![0; workers],
+            lost_messages: vec![0; workers],
+            replays: vec![0; workers],
+            resyncs: vec![0; workers],
             ..Self::default()
         }
     }

@@ -7,11 +7,13 @@ use crate::error::Error;
 use crate::events::{FeedState, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::{BookingId, Known, Report};
-use crate::router::{Ending, Offer, Offers, PoolId, Request, Selector, Standing, Usage};
+use crate::router::{
+    Ending, Offer, Offers, PairTerms, Pick, PoolId, Request, Selector, Standing, Usage,
+};
 use crate::tracker::Origin;
 
 use super::engine::EngineLoad;
-use super::gateway::{Attempt, Gateway, Placed};
+use super::gateway::{Attempt, Gateway, Pair, Placed};
 use super::kv::Change;
 use super::workload::Workload;
 
@@ -35,6 +37,8 @@ pub struct Keys<'a> {
     pub prefix_blocks: Option<usize>,
     /// No rule needs the blocks.
     pub blind: bool,
+    /// When a request goes to two workers.
+    pub terms: PairTerms,
 }
 
 fn millis(seconds: f64) -> Millis {
@@ -51,6 +55,16 @@ fn booking(placed: Placed) -> BookingId {
         entry: placed.ticket as u32,
         generation: (placed.ticket >> 32) as u32,
     }
+}
+
+fn placed(pick: &Pick) -> Option<Placed> {
+    pick.booking.map(|booking| Placed {
+        worker: pick.offer as u32,
+        ticket: ticket(booking),
+        predicted_tokens: pick.matched_tokens as u32,
+        reason: pick.reason as u8,
+        gateway: 0,
+    })
 }
 
 impl<'a> Routed<'a> {
@@ -88,40 +102,21 @@ impl Gateway for Routed<'_> {
     type Error = Error;
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Error> {
-        let blocks = self.workload.prompt(attempt.id);
-        let session = self.keys.sessions.get(attempt.id as usize);
-        let session = session.and_then(Option::as_deref);
-        let prefix = self.keys.prefix_blocks.and_then(|count| {
-            let hash = blocks.get(..count).unwrap_or(blocks).last()?;
-            Some(hash.0.to_le_bytes())
-        });
+        let pick = self.ask(attempt, |selector, offers, request| {
+            selector.select(offers, request, false)
+        })?;
+        Ok(pick.and_then(|pick| placed(&pick)))
+    }
+
+    fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, Error> {
         self.number += 1;
-        let request = Request {
-            pool: PoolId(0),
-            blocks: (!self.keys.blind).then_some((blocks, Origin::Tokens)),
-            prompt_tokens: u64::from(self.workload.prompt_tokens[attempt.id as usize]),
-            key: session.or(prefix.as_ref().map(<[u8; 8]>::as_slice)),
-            key_is_session: session.is_some(),
-            attempt: attempt.attempt,
-            number: self.number,
-            now: millis(attempt.now),
-            ..Request::default()
-        };
-        self.offers.reset();
-        for &worker in attempt.tried {
-            self.offers
-                .set_standing(worker as usize, Standing::Excluded);
-        }
-        let pick = match self.selector.select(&mut self.offers, &request, false) {
-            Err(Error::NoCandidate | Error::Refused(_)) => return Ok(None),
-            outcome => outcome?,
-        };
-        Ok(pick.booking.map(|booking| Placed {
-            worker: pick.offer as u32,
-            ticket: ticket(booking),
-            predicted_tokens: pick.matched_tokens as u32,
-            reason: pick.reason as u8,
-            gateway: 0,
+        let (prefill_number, terms) = (self.number, self.keys.terms);
+        let picks = self.ask(attempt, |selector, offers, request| {
+            selector.select_pair(offers, request, prefill_number, terms, false)
+        })?;
+        Ok(picks.and_then(|(prefill, decode)| {
+            let prefill = prefill.and_then(|pick| placed(&pick));
+            placed(&decode).map(|decode| Pair { prefill, decode })
         }))
     }
 
@@ -136,23 +131,27 @@ impl Gateway for Routed<'_> {
         Ok(())
     }
 
-    fn finished(&mut self, placed: Placed, cached_tokens: u32, now: f64) -> Result<(), Error> {
+    fn finished(
+        &mut self,
+        placed: Placed,
+        cached_tokens: Option<u32>,
+        now: f64,
+    ) -> Result<(), Error> {
         let usage = Usage {
-            cached_tokens: Some(u64::from(cached_tokens)),
+            cached_tokens: cached_tokens.map(u64::from),
             ..Usage::default()
         };
-        self.selector
-            .close(booking(placed), Ending::Completed, usage, millis(now));
+        self.close(placed, Ending::Completed, usage, now);
         Ok(())
     }
 
     fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
-        self.selector.close(
-            booking(placed),
-            Ending::Failed,
-            Usage::default(),
-            millis(now),
-        );
+        self.close(placed, Ending::Failed, Usage::default(), now);
+        Ok(())
+    }
+
+    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
+        self.close(placed, Ending::Cancelled, Usage::default(), now);
         Ok(())
     }
 
@@ -173,11 +172,7 @@ impl Gateway for Routed<'_> {
     fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Error> {
         let id = self.ids[worker as usize];
         if self.selector.fed(id).is_none() {
-            let worth = Worth::Believed {
-                state: FeedState::Live,
-                engine_block_size: Some(self.workload.block_size),
-            };
-            self.selector.set_worth(id, worth);
+            self.believe(id, FeedState::Live);
         }
         let mut chain: Vec<SequenceHash> = Vec::new();
         let mut before = None;
@@ -204,6 +199,11 @@ impl Gateway for Routed<'_> {
         Ok(())
     }
 
+    fn feed(&mut self, worker: u32, state: FeedState, _now: f64) -> Result<(), Error> {
+        self.believe(self.ids[worker as usize], state);
+        Ok(())
+    }
+
     fn set_ready(&mut self, worker: u32, ready: bool, _now: f64) -> Result<(), Error> {
         let name = std::sync::Arc::clone(&self.offers[worker as usize].name);
         self.selector.set_ready(&name, ready);
@@ -212,6 +212,55 @@ impl Gateway for Routed<'_> {
 }
 
 impl Routed<'_> {
+    /// Puts a request to the selector; `None` if there is nobody for it.
+    fn ask<T>(
+        &mut self,
+        attempt: &Attempt<'_>,
+        step: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let blocks = self.workload.prompt(attempt.id);
+        let session = self.keys.sessions.get(attempt.id as usize);
+        let session = session.and_then(Option::as_deref);
+        let prefix = self.keys.prefix_blocks.and_then(|count| {
+            let hash = blocks.get(..count).unwrap_or(blocks).last()?;
+            Some(hash.0.to_le_bytes())
+        });
+        self.number += 1;
+        let request = Request {
+            pool: PoolId(0),
+            blocks: (!self.keys.blind).then_some((blocks, Origin::Tokens)),
+            prompt_tokens: u64::from(self.workload.prompt_tokens[attempt.id as usize]),
+            key: session.or(prefix.as_ref().map(<[u8; 8]>::as_slice)),
+            key_is_session: session.is_some(),
+            attempt: attempt.attempt,
+            number: self.number,
+            now: millis(attempt.now),
+            ..Request::default()
+        };
+        self.offers.reset();
+        for &worker in attempt.tried {
+            self.offers
+                .set_standing(worker as usize, Standing::Excluded);
+        }
+        match step(self.selector, &mut self.offers, &request) {
+            Err(Error::NoCandidate | Error::Refused(_)) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    fn close(&mut self, placed: Placed, ending: Ending, usage: Usage, now: f64) {
+        self.selector
+            .close(booking(placed), ending, usage, millis(now));
+    }
+
+    fn believe(&mut self, id: WorkerId, state: FeedState) {
+        let worth = Worth::Believed {
+            state,
+            engine_block_size: Some(self.workload.block_size),
+        };
+        self.selector.set_worth(id, worth);
+    }
+
     fn announce(
         &mut self,
         id: WorkerId,

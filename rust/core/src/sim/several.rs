@@ -1,7 +1,9 @@
 //! Several gateways before one fleet: each serves its own clients, and all hear of the workers.
 
+use crate::events::FeedState;
+
 use super::engine::EngineLoad;
-use super::gateway::{Attempt, Gateway, Placed};
+use super::gateway::{Attempt, Gateway, Pair, Placed};
 use super::kv::Change;
 
 /// Gateways that know nothing of each other.
@@ -17,15 +19,29 @@ impl<'a, G> Several<'a, G> {
     pub fn new(gateways: Vec<G>, of: &'a [u16]) -> Self {
         Self { gateways, of }
     }
+
+    fn gateway_of(&self, attempt: &Attempt<'_>) -> u16 {
+        self.of.get(attempt.id as usize).copied().unwrap_or(0)
+    }
 }
 
 impl<G: Gateway> Gateway for Several<'_, G> {
     type Error = G::Error;
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, G::Error> {
-        let gateway = self.of.get(attempt.id as usize).copied().unwrap_or(0);
+        let gateway = self.gateway_of(attempt);
         let placed = self.gateways[gateway as usize].select(attempt)?;
         Ok(placed.map(|placed| Placed { gateway, ..placed }))
+    }
+
+    fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, G::Error> {
+        let gateway = self.gateway_of(attempt);
+        let pair = self.gateways[gateway as usize].select_pair(attempt)?;
+        let own = |placed| Placed { gateway, ..placed };
+        Ok(pair.map(|pair| Pair {
+            prefill: pair.prefill.map(own),
+            decode: own(pair.decode),
+        }))
     }
 
     fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
@@ -36,12 +52,21 @@ impl<G: Gateway> Gateway for Several<'_, G> {
         self.gateways[placed.gateway as usize].tokens(placed, n, now)
     }
 
-    fn finished(&mut self, placed: Placed, cached_tokens: u32, now: f64) -> Result<(), G::Error> {
+    fn finished(
+        &mut self,
+        placed: Placed,
+        cached_tokens: Option<u32>,
+        now: f64,
+    ) -> Result<(), G::Error> {
         self.gateways[placed.gateway as usize].finished(placed, cached_tokens, now)
     }
 
     fn failed(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
         self.gateways[placed.gateway as usize].failed(placed, now)
+    }
+
+    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
+        self.gateways[placed.gateway as usize].cancelled(placed, now)
     }
 
     fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), G::Error> {
@@ -54,6 +79,12 @@ impl<G: Gateway> Gateway for Several<'_, G> {
         self.gateways
             .iter_mut()
             .try_for_each(|gateway| gateway.changed(worker, changes, now))
+    }
+
+    fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), G::Error> {
+        self.gateways
+            .iter_mut()
+            .try_for_each(|gateway| gateway.feed(worker, state, now))
     }
 
     fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), G::Error> {

@@ -16,6 +16,8 @@ pub struct Workload {
     pub parent: Vec<i64>,
     /// Seconds between the end of the parent and the arrival.
     pub think: Vec<f64>,
+    /// Seconds after its arrival at which each client goes away, NaN for one that waits; empty if all do.
+    pub abort: Vec<f64>,
     /// Tokens of the prompts.
     pub prompt_tokens: Vec<u32>,
     /// Tokens to generate.
@@ -60,6 +62,12 @@ impl Workload {
         }
     }
 
+    /// Seconds after its arrival at which its client goes away.
+    pub(super) fn patience(&self, id: u32) -> Option<f64> {
+        let patience = self.abort.get(id as usize).copied();
+        patience.filter(|seconds| seconds.is_finite())
+    }
+
     /// Checks that the columns agree.
     ///
     /// # Errors
@@ -79,10 +87,14 @@ impl Workload {
             self.prompt_tokens.len(),
             self.output_tokens.len(),
         ];
-        if columns.iter().any(|len| *len != n) || self.offsets.len() != n + 1 {
+        let abort = self.abort.len();
+        if columns.iter().any(|len| *len != n)
+            || self.offsets.len() != n + 1
+            || abort != 0 && abort != n
+        {
             return bad(
                 "columns of one length, and one offset more",
-                format!("{n} arrivals, {columns:?}"),
+                format!("{n} arrivals, {columns:?}, {abort} aborts"),
             );
         }
         if self.block_size == 0 || u32::try_from(n).is_err() {
@@ -120,7 +132,13 @@ impl Workload {
                 );
             }
         }
-        Ok(())
+        match self.abort.iter().position(|seconds| *seconds < 0.0) {
+            Some(i) => bad(
+                "aborts 0 or more seconds after the arrival",
+                format!("request {i}: {}", self.abort[i]),
+            ),
+            None => Ok(()),
+        }
     }
 }
 

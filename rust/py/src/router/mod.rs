@@ -120,6 +120,11 @@ impl NativeRouter {
         self.customs.is_empty()
     }
 
+    /// When a request goes to two workers.
+    pub fn terms(&self) -> PairTerms {
+        self.terms
+    }
+
     pub fn readers(&self) -> Arc<[Reader]> {
         Arc::clone(&self.readers.lock().unwrap_or_else(PoisonError::into_inner))
     }

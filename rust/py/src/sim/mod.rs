@@ -267,6 +267,12 @@ fn columns<'py>(
     add(&out, "first_token_s", "f8", o.first_token.iter().copied())?;
     add(&out, "finish_s", "f8", o.finish.iter().copied())?;
     add(&out, "worker", "i4", o.worker.iter().copied())?;
+    add(
+        &out,
+        "prefill_worker",
+        "i4",
+        o.prefill_worker.iter().copied(),
+    )?;
     add(&out, "reason", "u1", o.reason.iter().copied())?;
     add(
         &out,
@@ -287,6 +293,14 @@ fn columns<'py>(
         "u8",
         o.worker_preemptions.iter().copied(),
     )?;
+    for (name, values) in [
+        ("event_messages", &o.event_messages),
+        ("lost_messages", &o.lost_messages),
+        ("replays", &o.replays),
+        ("resyncs", &o.resyncs),
+    ] {
+        add(&out, name, "u8", values.iter().copied())?;
+    }
     add(&out, "select_ns", "u4", nanoseconds.iter().copied())?;
     let quantile = |q| o.gaps.quantile(q).unwrap_or(f64::NAN);
     let gaps = [
@@ -342,6 +356,7 @@ impl NativeRouter {
             sessions,
             prefix_blocks: reader.prefix_blocks(),
             blind: !reader.need.blocks,
+            terms: self.terms(),
         })
     }
 }

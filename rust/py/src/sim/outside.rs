@@ -1,6 +1,6 @@
 //! A gateway written in Python.
 
-use cachelb_core::sim::{Attempt, Change, EngineLoad, Gateway, Placed};
+use cachelb_core::sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -17,6 +17,19 @@ impl Outside {
     }
 }
 
+/// What a gateway answers for one worker.
+type Answer = (u32, u64, u32, u8);
+
+fn placed((worker, ticket, predicted_tokens, reason): Answer) -> Placed {
+    Placed {
+        worker,
+        ticket,
+        predicted_tokens,
+        reason,
+        gateway: 0,
+    }
+}
+
 impl Gateway for Outside {
     type Error = PyErr;
 
@@ -25,16 +38,19 @@ impl Gateway for Outside {
             let gateway = self.gateway.bind(py);
             let given = (attempt.id, attempt.tried, attempt.now);
             let answer = gateway.call_method1(intern!(py, "select"), given)?;
-            if answer.is_none() {
-                return Ok(None);
-            }
-            let (worker, ticket, predicted_tokens, reason) = answer.extract()?;
-            Ok(Some(Placed {
-                worker,
-                ticket,
-                predicted_tokens,
-                reason,
-                gateway: 0,
+            Ok(answer.extract::<Option<Answer>>()?.map(placed))
+        })
+    }
+
+    fn select_pair(&mut self, attempt: &Attempt<'_>) -> PyResult<Option<Pair>> {
+        Python::attach(|py| {
+            let gateway = self.gateway.bind(py);
+            let given = (attempt.id, attempt.tried, attempt.now);
+            let answer = gateway.call_method1(intern!(py, "select_pair"), given)?;
+            let pair: Option<(Option<Answer>, Answer)> = answer.extract()?;
+            Ok(pair.map(|(prefill, decode)| Pair {
+                prefill: prefill.map(placed),
+                decode: placed(decode),
             }))
         })
     }
@@ -56,7 +72,7 @@ impl Gateway for Outside {
         })
     }
 
-    fn finished(&mut self, placed: Placed, cached_tokens: u32, now: f64) -> PyResult<()> {
+    fn finished(&mut self, placed: Placed, cached_tokens: Option<u32>, now: f64) -> PyResult<()> {
         Python::attach(|py| {
             let name = intern!(py, "finished");
             self.gateway
@@ -68,6 +84,14 @@ impl Gateway for Outside {
     fn failed(&mut self, placed: Placed, now: f64) -> PyResult<()> {
         Python::attach(|py| {
             let name = intern!(py, "failed");
+            self.gateway.call_method1(py, name, (placed.ticket, now))?;
+            Ok(())
+        })
+    }
+
+    fn cancelled(&mut self, placed: Placed, now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let name = intern!(py, "cancelled");
             self.gateway.call_method1(py, name, (placed.ticket, now))?;
             Ok(())
         })

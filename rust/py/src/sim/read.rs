@@ -1,9 +1,10 @@
 //! Workloads, workers and options from Python.
 
 use cachelb_core::ids::SequenceHash;
+use cachelb_core::router::Role;
 use cachelb_core::sim::{
-    Commit, EngineSettings, Incident, Options as RunOptions, Polynomial, Roofline, Table, Timing,
-    WorkerSettings, Workload,
+    Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial, Roofline, Table,
+    Timing, WorkerSettings, Workload,
 };
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyValueError;
@@ -15,6 +16,11 @@ use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, Range, n
 
 /// More than any engine has.
 const MANY: u64 = u32::MAX as u64;
+const ROLES: [(&str, Role); 3] = [
+    ("both", Role::Both),
+    ("prefill", Role::Prefill),
+    ("decode", Role::Decode),
+];
 const ANY_TIME: Range = ("more than 0 seconds", |v| v > 0.0);
 
 fn column<T: Element>(columns: &Bound<'_, PyDict>, name: &str) -> PyResult<Vec<T>> {
@@ -70,6 +76,10 @@ pub fn workload(block_size: u32, columns: &Bound<'_, PyDict>) -> PyResult<Worklo
         arrival,
         parent: column(columns, "parent")?,
         think: column(columns, "think_s")?,
+        abort: match columns.get_item("abort_s")? {
+            Some(_) => column(columns, "abort_s")?,
+            None => Vec::new(),
+        },
         prompt_tokens: column(columns, "prompt_tokens")?,
         output_tokens: column(columns, "output_tokens")?,
         hashes,
@@ -139,6 +149,12 @@ fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
         engine,
         timing: timing(&given.required("timing")?)?,
         prefill_only: given.flag("prefill_only")?,
+        role: given.choice("role", &ROLES)?,
+        link: Link {
+            kv_bytes: given.number("kv_bytes", NOT_NEGATIVE)?,
+            bandwidth: given.number("link_bytes_per_s", ABOVE_ZERO)?,
+            latency: given.number("link_latency_s", NOT_NEGATIVE)?,
+        },
         slowdown: pairs("slowdown", &given.required("slowdown")?)?,
     })
 }
@@ -172,6 +188,13 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
         let name: String = name.extract()?;
         let seconds = |range| number(&name, &value, range);
         match name.as_str() {
+            "event_loss" => options.event_loss = seconds(FRACTION)?,
+            "replay_delay" => {
+                let given = Some(&value).filter(|value| !value.is_none());
+                let given = given.map(|value| number(&name, value, NOT_NEGATIVE));
+                options.replay_delay = given.transpose()?;
+            }
+            "loss_seed" => options.loss_seed = value.extract()?,
             "event_lag" => options.event_lag = seconds(NOT_NEGATIVE)?,
             "report_lag" => options.report_lag = seconds(NOT_NEGATIVE)?,
             "net_delay" => options.net_delay = seconds(NOT_NEGATIVE)?,

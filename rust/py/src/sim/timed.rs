@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use cachelb_core::sim::{Attempt, Change, EngineLoad, Gateway, Placed};
+use cachelb_core::events::FeedState;
+use cachelb_core::sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
 
 /// A gateway and how long each of its selections took.
 #[derive(Debug)]
@@ -19,6 +20,14 @@ impl<G> Timed<G> {
         }
     }
 
+    fn timed<T>(&mut self, select: impl FnOnce(&mut G) -> T) -> T {
+        let begin = Instant::now();
+        let selected = select(&mut self.inner);
+        let ns = u32::try_from(begin.elapsed().as_nanos()).unwrap_or(u32::MAX);
+        self.nanoseconds.push(ns);
+        selected
+    }
+
     pub fn into_nanoseconds(self) -> Vec<u32> {
         self.nanoseconds
     }
@@ -28,11 +37,11 @@ impl<G: Gateway> Gateway for Timed<G> {
     type Error = G::Error;
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, G::Error> {
-        let begin = Instant::now();
-        let placed = self.inner.select(attempt);
-        let ns = u32::try_from(begin.elapsed().as_nanos()).unwrap_or(u32::MAX);
-        self.nanoseconds.push(ns);
-        placed
+        self.timed(|inner| inner.select(attempt))
+    }
+
+    fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, G::Error> {
+        self.timed(|inner| inner.select_pair(attempt))
     }
 
     fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
@@ -43,12 +52,21 @@ impl<G: Gateway> Gateway for Timed<G> {
         self.inner.tokens(placed, n, now)
     }
 
-    fn finished(&mut self, placed: Placed, cached_tokens: u32, now: f64) -> Result<(), G::Error> {
+    fn finished(
+        &mut self,
+        placed: Placed,
+        cached_tokens: Option<u32>,
+        now: f64,
+    ) -> Result<(), G::Error> {
         self.inner.finished(placed, cached_tokens, now)
     }
 
     fn failed(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
         self.inner.failed(placed, now)
+    }
+
+    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
+        self.inner.cancelled(placed, now)
     }
 
     fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), G::Error> {
@@ -57,6 +75,10 @@ impl<G: Gateway> Gateway for Timed<G> {
 
     fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), G::Error> {
         self.inner.changed(worker, changes, now)
+    }
+
+    fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), G::Error> {
+        self.inner.feed(worker, state, now)
     }
 
     fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), G::Error> {

@@ -1,6 +1,9 @@
 //! Engines and runs: known cases, and random ones that are recounted.
 
 mod engine;
+mod faults;
+mod pairs;
+mod random;
 mod routed;
 mod run;
 

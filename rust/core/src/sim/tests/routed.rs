@@ -1,5 +1,6 @@
 //! The real selector in simulated time.
 
+use super::pairs::split;
 use super::run::{fleet, workload};
 use super::*;
 use crate::ids::Millis;
@@ -102,6 +103,47 @@ fn with_events_at_once_what_is_predicted_is_what_is_cached() {
     };
     let (out, _) = outcomes(kv_aware(), &instant);
     assert_eq!(out.predicted_tokens, out.cached_tokens);
+    assert!(cached(&out) > 0);
+}
+
+#[test]
+fn pairs_leave_nothing_behind_whatever_fails() {
+    let mut w = families();
+    w.abort = (0..w.len())
+        .map(|i| if i % 3 == 0 { 2.5 } else { f64::NAN })
+        .collect();
+    let workers = split(2, 2, 128);
+    let mut selector = selector(kv_aware());
+    for (name, worker) in NAMES.iter().zip(&workers) {
+        let profile = Profile {
+            role: worker.role,
+            ..Profile::default()
+        };
+        selector.add_worker(name, profile, Millis(0));
+    }
+    let mut gateway = Routed::new(&mut selector, &w, &NAMES, Keys::default()).unwrap();
+    let faults = [
+        (50.0, 1, Incident::Crash),
+        (60.0, 1, Incident::Join),
+        (90.5, 2, Incident::Crash),
+        (99.0, 2, Incident::Join),
+    ];
+    let options = Options {
+        event_loss: 0.2,
+        incidents: faults.to_vec(),
+        ..Options::default()
+    };
+    let out = run(&w, &workers, &mut gateway, &options, |_| true).unwrap();
+    selector.validate().unwrap();
+    for (_, id) in selector.workers() {
+        assert_eq!(selector.book().inflight(id), 0);
+    }
+    let count = |wanted| out.status.iter().filter(|s| **s == wanted).count();
+    let (finished, aborted) = (count(Status::Finished), count(Status::Aborted));
+    assert!(finished > 100 && aborted > 50, "{finished}, {aborted}");
+    assert!(finished + aborted > 190);
+    let halves = out.worker.iter().zip(&out.prefill_worker);
+    assert!({ halves }.all(|(decode, prefill)| *decode < 2 && *prefill >= 2));
     assert!(cached(&out) > 0);
 }
 

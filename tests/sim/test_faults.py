@@ -1,0 +1,167 @@
+"""Clients that go away, events that get lost, workers that fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from cachelb.errors import TraceError
+from cachelb.sim import FleetSpec, Incident, Signals, Status, Workload, build, simulate
+from cachelb.sim.workloads.generic import read_generic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cachelb.policies import FleetView, RequestView
+
+FLEET = FleetSpec.parse("4xa30", kv_tokens=25_000)
+
+
+@pytest.fixture(scope="module")
+def chats() -> Workload:
+    return build("chat", seed=3, count=400)
+
+
+class First:
+    """The first that is there."""
+
+    name = "first"
+    needs: frozenset[str] = frozenset()
+
+    def choose(self, _request: RequestView, _fleet: FleetView) -> int:
+        return 0
+
+
+# === clients ===
+
+
+@pytest.mark.parametrize("policy", ["cache-aware", "kv-aware", First()], ids=["placements", "events", "python"])
+def test_clients_that_go_away_are_counted_apart(policy: Any, chats: Workload) -> None:
+    hasty = chats.impatient(0.3, 2.0, seed=4)
+    assert hasty.abort_s is not None
+    result = simulate(hasty, FLEET, policy, seed=1)
+    ended = np.isin(result.status, [Status.FINISHED, Status.ABORTED])
+    assert ended.all()
+    assert 20 < result.aborted.sum() < 120
+    waited = result.finish_s - result.arrival_s
+    assert np.allclose(waited[result.aborted], hasty.abort_s[result.aborted])
+    limited = result.finished & np.isfinite(hasty.abort_s)
+    assert (waited[limited] <= hasty.abort_s[limited]).all()
+
+
+def test_what_clients_give_up_is_not_computed(chats: Workload) -> None:
+    gone = replace(chats, abort_s=np.where(np.arange(len(chats)) % 2, 0.5, np.nan))
+    busy = [simulate(each, FLEET, "round-robin", seed=1).busy_s.sum() for each in (chats, gone)]
+    assert busy[1] < 0.8 * busy[0]
+
+
+def test_patience_is_drawn_by_seed_and_stays_with_its_request(chats: Workload) -> None:
+    hasty = chats.impatient(0.3, 2.0, seed=4)
+    assert hasty == chats.impatient(0.3, 2.0, seed=4)
+    assert hasty != chats.impatient(0.3, 2.0, seed=5)
+    assert hasty != chats
+    rows = np.flatnonzero(chats.parent < 0)[::-1].copy()
+    assert hasty.abort_s is not None
+    taken = hasty.take(rows).abort_s
+    assert taken is not None
+    assert np.array_equal(taken, hasty.abort_s[rows], equal_nan=True)
+    both = Workload.concat([replace(hasty, session=None), replace(chats, session=None)])
+    assert both.abort_s is not None
+    assert np.isfinite(both.abort_s).sum() == np.isfinite(hasty.abort_s).sum()
+
+
+def test_patience_is_kept_in_a_file(tmp_path: Path, chats: Workload) -> None:
+    hasty = chats.impatient(0.3, 2.0, seed=4)
+    hasty.save(tmp_path / "hasty.jsonl")
+    assert read_generic(tmp_path / "hasty.jsonl") == hasty
+    (tmp_path / "bad.jsonl").write_text('{"arrival_s": 0, "input_length": 1, "output_length": 1, "abort_s": -1}\n')
+    with pytest.raises(TraceError, match="abort_s must be seconds >= 0"):
+        read_generic(tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize("value", [-1.0, float("inf")])
+def test_patience_without_sense_is_named(value: float, chats: Workload) -> None:
+    with pytest.raises(ValueError, match=r"row 0: abort_s must be 0 or more, or NaN"):
+        replace(chats, abort_s=np.full(len(chats), value)).validate()
+    with pytest.raises(ValueError, match="share must be from 0 to 1"):
+        chats.impatient(value, 1.0)
+
+
+# === events ===
+
+
+def wrong(workload: Workload, **signals: Any) -> float:
+    """Run with signals; return by how many tokens predictions miss."""
+    result = simulate(workload, FLEET, "kv-aware", seed=1, signals=Signals(**signals))
+    assert result.finished.all()
+    return float(np.abs(result.predicted_tokens.astype(int) - result.cached_tokens).mean())
+
+
+def test_lost_events_are_replayed(chats: Workload) -> None:
+    result = simulate(chats, FLEET, "kv-aware", seed=1, signals=Signals(event_loss=0.2))
+    assert result.finished.all()
+    share = result.lost_messages.sum() / result.event_messages.sum()
+    assert 0.15 < share < 0.25
+    assert (result.replays > 0).all()
+    assert not result.resyncs.any()
+    lossless = simulate(chats, FLEET, "kv-aware", seed=1)
+    assert not lossless.lost_messages.any()
+    assert not lossless.replays.any()
+
+
+def test_events_that_cannot_be_replayed_make_predictions_worse(chats: Workload) -> None:
+    none, replayed, dropped = (
+        wrong(chats),
+        wrong(chats, event_loss=0.2, replay_delay_s=0.01),
+        wrong(chats, event_loss=0.2, replay_delay_s=None),
+    )
+    assert none <= replayed * 1.05
+    assert replayed < dropped
+    result = simulate(chats, FLEET, "kv-aware", seed=1, signals=Signals(event_loss=0.2, replay_delay_s=None))
+    assert (result.resyncs > 0).all()
+    assert not result.replays.any()
+
+
+def test_another_policy_loses_the_same_messages(chats: Workload) -> None:
+    # Of a worker's first messages the same ones are lost, so of equally many equally many.
+    one = FleetSpec.parse("1xa30", kv_tokens=25_000)
+    signals = Signals(kv_events=True, event_loss=0.2)
+    lost = [simulate(chats, one, policy, seed=1, signals=signals) for policy in ("kv-aware", "round-robin")]
+    assert lost[0].event_messages == lost[1].event_messages
+    assert lost[0].lost_messages == lost[1].lost_messages > 0
+    other = simulate(chats, one, "kv-aware", seed=2, signals=signals)
+    assert other.lost_messages != lost[0].lost_messages
+
+
+def test_runs_with_every_fault_repeat(chats: Workload) -> None:
+    def one() -> bytes:
+        result = simulate(
+            chats.impatient(0.2, 3.0),
+            FLEET,
+            "kv-aware",
+            seed=1,
+            gateways=2,
+            signals=Signals(event_loss=0.1, event_lag_s=0.05),
+            incidents=(Incident(5.0, 0, "crash"), Incident(20.0, 0, "join"), Incident(8.0, 1, "drain")),
+        )
+        assert set(result.status) <= {Status.FINISHED, Status.ABORTED}
+        return b"".join(each.tobytes() for each in (result.status, result.finish_s, result.worker, result.replays))
+
+    assert one() == one()
+
+
+def test_an_oracle_loses_nothing(chats: Workload) -> None:
+    result = simulate(chats, FLEET, "kv-aware+oracle", seed=1, signals=Signals(event_loss=0.5))
+    assert not result.lost_messages.any()
+
+
+@pytest.mark.parametrize(
+    ("signals", "message"),
+    [(Signals(event_loss=1.5), "event_loss"), (Signals(replay_delay_s=-1.0), "replay_delay")],
+)
+def test_signals_without_sense_are_named(signals: Signals, message: str, chats: Workload) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate(chats, FLEET, signals=signals)

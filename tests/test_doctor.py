@@ -17,7 +17,7 @@ from tests.http_client import send
 from tests.models.kv_streams import nothing_left
 
 from cachelb.cli.app import app
-from cachelb.doctor import Check, Diagnosis, Settings, examine
+from cachelb.doctor import Check, Diagnosis, Settings, WorkerReport, examine
 from cachelb.doctor.pages import Facts
 from cachelb.doctor.stream import Stream
 from cachelb.doctor.tap import StreamNotes
@@ -29,6 +29,8 @@ from cachelb.testing.fleet.tokens import encode, render_chat
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from cachelb.doctor.verdicts import Verdict
 
 WORKER_CHECKS = [
     "reachable",
@@ -283,6 +285,23 @@ def test_an_engine_that_hangs_is_given_up() -> None:
         checks = checks_of(fleet, timeout_s=QUICK)
         assert checks["cached-tokens"].verdict == "fail"
         assert checks["cached-tokens"].seen.endswith("no answer within 1 s")
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (["ok", "warn", "fail", "skip"], "fail"),
+        (["skip", "ok", "warn"], "warn"),
+        (["skip", "ok"], "ok"),
+        (["skip"], "skip"),
+        ([], "skip"),
+    ],
+)
+def test_one_failure_among_warnings_decides(found: list[Verdict], verdict: Verdict) -> None:
+    checks = [Check(f"check {at}", each, "seen") for at, each in enumerate(found)]
+    assert WorkerReport("http://gpu0:8000", checks).verdict == verdict
+    for diagnosis in (Diagnosis([WorkerReport("http://gpu0:8000", checks)], []), Diagnosis([], checks)):
+        assert diagnosis.is_healthy == (verdict != "fail")
 
 
 # --- ranks ---

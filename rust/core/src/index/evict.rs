@@ -74,15 +74,15 @@ impl BlockIndex {
     ) -> Result<u32> {
         self.worker(worker)?;
         let mut removed = 0;
-        // Deepest first: engines list a path from its root, and taking leaves away needs no split.
+        // Deepest first, for taking leaves away needs no split: a path told from its root is taken from its end.
         let mut end = hashes.len();
         while end > 0 {
-            let Some(last) = self.table.find(hashes[end - 1], &self.blocks) else {
+            let Some(block) = self.table.find(hashes[end - 1], &self.blocks) else {
                 self.stats.unknown_removals += 1;
                 end -= 1;
                 continue;
             };
-            let blocks = self.stretch(&hashes[..end], last);
+            let (last, blocks) = self.stretch(&hashes[..end], block);
             removed += self.remove_stretch(worker.slot, last, blocks, medium);
             end -= blocks as usize;
         }
@@ -90,13 +90,23 @@ impl BlockIndex {
         Ok(removed)
     }
 
-    /// How many of the last of `hashes` are blocks of one run in its order, of which `last` is the last.
-    fn stretch(&self, hashes: &[SequenceHash], last: u32) -> u32 {
-        let run = &self.runs[self.blocks.run(last)];
-        let most = (last - run.base + 1).min(hashes.len() as u32);
-        let stored = self.blocks.hashes(last + 1 - most, most);
-        let pairs = stored.iter().rev().zip(hashes.iter().rev());
-        pairs.take_while(|(a, b)| **a == b.0).count() as u32
+    /// How many of the last of `hashes`, of which the very last is `block`, are blocks of one run beside each other, told
+    /// from its root or towards it as an engine evicts; and the deepest of them.
+    fn stretch(&self, hashes: &[SequenceHash], block: u32) -> (u32, u32) {
+        let run = &self.runs[self.blocks.run(block)];
+        let told = |most: u32| hashes.iter().rev().take(most as usize);
+        let above = block - run.base + 1;
+        let stored = self.blocks.hashes(run.base, above).iter().rev();
+        let up = stored.zip(told(above)).take_while(|(a, b)| **a == b.0);
+        let up = up.count() as u32;
+        if up > 1 {
+            return (block, up);
+        }
+        let below = run.base + run.len - block;
+        let stored = self.blocks.hashes(block, below).iter();
+        let down = stored.zip(told(below)).take_while(|(a, b)| **a == b.0);
+        let down = down.count() as u32;
+        (block + down - 1, down)
     }
 
     /// Removes the `blocks` of one run that end with `last`.

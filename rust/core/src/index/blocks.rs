@@ -17,6 +17,11 @@ const SLACK: u64 = 12;
 const TRIES: usize = 8;
 /// A free range of this length is taken without looking further.
 const GOOD: u32 = 64;
+/// Ids that a shorter run gets for itself, as long as there are some to spare: one that an engine extends block by block
+/// would else be a run per block.
+const GROWTH: u32 = 16;
+/// So many ids may be free for the sake of that.
+const SPARE: u64 = 32_768;
 
 #[derive(Debug)]
 struct Chunk {
@@ -81,6 +86,18 @@ impl Chunk {
         best
     }
 
+    /// The first [`GROWTH`] free ids beside each other in one word.
+    fn roomy(&self) -> Option<usize> {
+        let room = |word: u64| {
+            let pairs = word & word >> 1;
+            let fours = pairs & pairs >> 2;
+            let eights = fours & fours >> 4;
+            eights & eights >> 8
+        };
+        let at = self.free.iter().position(|word| room(*word) != 0)?;
+        Some(at * 64 + room(self.free[at]).trailing_zeros() as usize)
+    }
+
     fn mark(&mut self, at: usize, length: usize, free: bool) {
         let (mut at, end) = (at, at + length);
         while at < end {
@@ -106,6 +123,8 @@ pub(super) struct Blocks {
     missing: Vec<u32>,
     /// Chunk that served last.
     cursor: usize,
+    /// In the chunk made last, the first id that no run was given.
+    fresh: u32,
     free_total: u64,
     /// Chunks without a live id.
     unused: usize,
@@ -189,16 +208,48 @@ impl Blocks {
     /// be made.
     pub(super) fn alloc(&mut self, want: u32, may_grow: bool) -> Option<(u32, u32)> {
         let want = want.min(CHUNK as u32);
-        let (chunk, at, got) = if may_grow {
-            let found = self.choose(want, (CHUNK / 16) as u16, false);
-            found.unwrap_or_else(|| (self.new_chunk(), 0, want))
-        } else {
-            let found = self.choose(want, (CHUNK / 16) as u16, true);
-            found.or_else(|| self.choose(want, 1, true))?
+        let found = if may_grow { self.roomy(want) } else { None };
+        let (chunk, at, got) = match found {
+            Some(found) => found,
+            None if may_grow => {
+                let found = self.choose(want, (CHUNK / 16) as u16, false);
+                found.unwrap_or_else(|| (self.new_chunk(), 0, want))
+            }
+            None => {
+                let found = self.choose(want, (CHUNK / 16) as u16, true);
+                found.or_else(|| self.choose(want, 1, true))?
+            }
         };
         self.cursor = chunk;
         self.take(chunk, at, got);
-        Some(((chunk * CHUNK + at) as u32, got))
+        let id = (chunk * CHUNK + at) as u32;
+        if id == self.fresh || at == 0 {
+            self.fresh = id + got.max(GROWTH);
+        }
+        Some((id, got))
+    }
+
+    /// Where `want` ids lie, with some to spare for growth where they are few; `None` if there are none to spare.
+    fn roomy(&mut self, want: u32) -> Option<(usize, usize, u32)> {
+        let (chunk, at) = (self.fresh as usize / CHUNK, self.fresh as usize % CHUNK);
+        let place = want.max(GROWTH);
+        if at > 0
+            && let Some(Some(c)) = self.chunks.get(chunk)
+            && c.free_from(at, place) == place
+        {
+            return Some((chunk, at, want));
+        }
+        if want >= GROWTH {
+            return None;
+        }
+        let count = self.chunks.len();
+        let others = (0..count.min(TRIES)).map(|step| (self.cursor + step) % count);
+        for chunk in others.filter(|chunk| u32::from(self.free[*chunk]) >= GROWTH) {
+            if let Some(at) = self.chunks[chunk].as_ref().and_then(Chunk::roomy) {
+                return Some((chunk, at, want));
+            }
+        }
+        (self.free_total < SPARE).then(|| (self.new_chunk(), 0, want))
     }
 
     /// Ids that are free in the chunks there are.

@@ -161,8 +161,8 @@ fn known(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Option<Event>> {
         let Some(kind) = Kind::of_map(cursor, pairs)? else {
             return Ok(None);
         };
-        for at in 0..pairs {
-            let field = kind.field_named(cursor, at)?;
+        for _ in fields.usual(kind, pairs, cursor, batch)?..pairs {
+            let field = kind.field_named(cursor)?;
             fields.read(field, cursor, batch)?;
         }
         kind

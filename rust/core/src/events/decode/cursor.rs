@@ -88,6 +88,29 @@ impl<'a> Cursor<'a> {
         nil
     }
 
+    /// Consumes exactly these bytes if they stand here: usual keys and texts take one comparison.
+    #[inline]
+    pub(super) fn take<const N: usize>(&mut self, expected: &[u8; N]) -> bool {
+        match self.rest.split_first_chunk() {
+            Some((head, rest)) if head == expected => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Consumes an array of nils alone if one stands here.
+    pub(super) fn nils(&mut self) -> bool {
+        let start = *self;
+        let nils = self.array().and_then(|items| self.bytes(items));
+        let all = nils.is_ok_and(|nils| nils.iter().all(|tag| *tag == 0xc0));
+        if !all {
+            *self = start;
+        }
+        all
+    }
+
     /// `None` for a nil, else what `read` makes of the value.
     pub(super) fn unless_nil<T>(
         &mut self,

@@ -34,6 +34,9 @@ pub(super) enum Field {
     Other,
 }
 
+/// Names that there is room for at once: how many are said to follow is not believed.
+const FEW: usize = 1024;
+
 /// Fields of a store in the array form, behind the tag; later ones are passed over.
 const STORED: [Field; 12] = [
     Field::Names,
@@ -53,29 +56,6 @@ const STORED: [Field; 12] = [
 /// The same of a removal.
 const REMOVED: [Field; 4] = [Field::Names, Field::Medium, Field::Group, Field::Locality];
 
-/// Keys of a store in the map form in vLLM's order, each as text of msgpack.
-const STORED_KEYS: [(&[u8], Field); 11] = [
-    (b"\xa4type", Field::Other),
-    (b"\xacblock_hashes", Field::Names),
-    (b"\xb1parent_block_hash", Field::Parent),
-    (b"\xa9token_ids", Field::Tokens),
-    (b"\xaablock_size", Field::BlockSize),
-    (b"\xa7lora_id", Field::LoraId),
-    (b"\xa6medium", Field::Medium),
-    (b"\xa9lora_name", Field::LoraName),
-    (b"\xaaextra_keys", Field::ExtraKeys),
-    (b"\xa9group_idx", Field::Group),
-    (b"\xb2kv_cache_spec_kind", Field::Attention),
-];
-
-/// The same of a removal.
-const REMOVED_KEYS: [(&[u8], Field); 4] = [
-    (b"\xa4type", Field::Other),
-    (b"\xacblock_hashes", Field::Names),
-    (b"\xa6medium", Field::Medium),
-    (b"\xa9group_idx", Field::Group),
-];
-
 impl Kind {
     /// The type called `tag`.
     pub(super) fn named(tag: &[u8]) -> Option<Self> {
@@ -91,6 +71,12 @@ impl Kind {
     /// type nobody knows.
     pub(super) fn of_map(start: &Cursor<'_>, pairs: usize) -> Read<Option<Self>> {
         let mut cursor = *start;
+        if pairs > 0 && cursor.take(b"\xa4type\xabBlockStored") {
+            return Ok(Some(Self::Stored));
+        }
+        if pairs > 0 && cursor.take(b"\xa4type\xacBlockRemoved") {
+            return Ok(Some(Self::Removed));
+        }
         for _ in 0..pairs {
             if key(&mut cursor)? == b"type" {
                 return Ok(Self::named(cursor.raw_text()?));
@@ -100,20 +86,8 @@ impl Kind {
         Err(Bad)
     }
 
-    /// The field of a map's next key, which is consumed. Most senders put the fields where vLLM puts them, and then the key
-    /// at position `at` is found by one comparison.
-    pub(super) fn field_named(self, cursor: &mut Cursor<'_>, at: usize) -> Read<Field> {
-        let usual: &[(&[u8], Field)] = match self {
-            Self::Stored => &STORED_KEYS,
-            Self::Removed => &REMOVED_KEYS,
-            Self::Cleared => &[],
-        };
-        if let Some((key, field)) = usual.get(at)
-            && let Some(rest) = cursor.rest().strip_prefix(*key)
-        {
-            cursor.go_to(rest);
-            return Ok(*field);
-        }
+    /// The field of a map's next key, which is consumed.
+    pub(super) fn field_named(self, cursor: &mut Cursor<'_>) -> Read<Field> {
         let key = key(cursor)?;
         Ok(match (self, key) {
             (Self::Cleared, _) => Field::Other,
@@ -175,7 +149,58 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// Reads the leading pairs of a map as long as they are those that vLLM writes, in its order; returns how many. Most
+    /// senders write them so, and then each key is found by one comparison of known length.
+    pub(super) fn usual(
+        &mut self,
+        kind: Kind,
+        pairs: usize,
+        cursor: &mut Cursor<'a>,
+        batch: &mut Batch,
+    ) -> Read<usize> {
+        macro_rules! in_order {
+            ($($key:literal $field:ident),+) => {{
+                let mut done = 0;
+                $(
+                    if done == pairs || !cursor.take($key) {
+                        return Ok(done);
+                    }
+                    self.read(Field::$field, cursor, batch)?;
+                    done += 1;
+                )+
+                Ok(done)
+            }};
+        }
+        match kind {
+            Kind::Stored => in_order!(
+                b"\xa4type" Other,
+                b"\xacblock_hashes" Names,
+                b"\xb1parent_block_hash" Parent,
+                b"\xa9token_ids" Tokens,
+                b"\xaablock_size" BlockSize,
+                b"\xa7lora_id" LoraId,
+                b"\xa6medium" Medium,
+                b"\xa9lora_name" LoraName,
+                b"\xaaextra_keys" ExtraKeys,
+                b"\xa9group_idx" Group,
+                b"\xb2kv_cache_spec_kind" Attention
+            ),
+            Kind::Removed => in_order!(
+                b"\xa4type" Other,
+                b"\xacblock_hashes" Names,
+                b"\xa6medium" Medium,
+                b"\xa9group_idx" Group
+            ),
+            Kind::Cleared => Ok(0),
+        }
+    }
+
     /// Reads the value of a field. Of a field that comes twice the last one counts.
+    #[expect(
+        clippy::inline_always,
+        reason = "where the field is known little of it is left"
+    )]
+    #[inline(always)]
     pub(super) fn read(
         &mut self,
         field: Field,
@@ -193,12 +218,17 @@ impl<'a> Fields<'a> {
             Field::BlockSize => self.block_size = Some(cursor.number()?),
             Field::LoraId => self.lora_id = cursor.unless_nil(Cursor::bits)?,
             Field::LoraName => self.lora_name = cursor.unless_nil(Cursor::text)?,
+            Field::Medium if cursor.take(b"\xa3GPU") => self.medium = Some("GPU"),
             Field::Medium => self.medium = cursor.unless_nil(Cursor::text)?,
             Field::Locality => self.locality = cursor.unless_nil(Cursor::text)?,
+            Field::ExtraKeys if cursor.nils() => self.extra_keys = None,
             Field::ExtraKeys => self.extra_keys = later(cursor)?,
             Field::Salt => self.salt = cursor.unless_nil(Cursor::text)?,
             Field::MmInfos => self.mm_infos = later(cursor)?,
             Field::Group => self.group = cursor.unless_nil(Cursor::number)?,
+            Field::Attention if cursor.take(b"\xaefull_attention") => {
+                self.attention = Attention::Full;
+            }
             Field::Attention => {
                 self.attention = cursor
                     .unless_nil(Cursor::text)?
@@ -307,7 +337,9 @@ fn later<'a>(cursor: &mut Cursor<'a>) -> Read<Option<Cursor<'a>>> {
 
 fn names(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Span> {
     let start = batch.names.len();
-    for _ in 0..cursor.array()? {
+    let count = cursor.array()?;
+    batch.names.reserve(count.min(FEW));
+    for _ in 0..count {
         batch.names.push(cursor.name()?);
     }
     Ok(span(start, batch.names.len()))

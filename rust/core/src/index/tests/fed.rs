@@ -257,3 +257,42 @@ fn a_limit_holds_with_speculative_blocks() {
         assert!(cuts > 20, "the limit never mattered: {cuts}");
     }
 }
+
+#[test]
+fn chains_that_grow_in_turns_are_few_runs() {
+    let mut index = index(100_000);
+    let contents = |chain: u64| (0..64).map(move |at| chain << 32 | at);
+    let chains: Vec<_> = (0..64)
+        .map(|chain| path(&contents(chain).collect::<Vec<u64>>()))
+        .collect();
+    for at in 0..64_usize {
+        for chain in &chains {
+            let parent = at.checked_sub(1).map(|before| chain[before]);
+            let new = index.announce(worker(0), parent, &chain[at..=at], Medium::Gpu);
+            assert_eq!(new, Ok(1));
+        }
+    }
+    index.validate().unwrap();
+    let runs = index.runs.iter().count();
+    assert!(runs <= 64 * 4, "{runs} runs");
+}
+
+#[test]
+fn blocks_are_removed_in_any_order() {
+    let hashes = chain(100);
+    let mut orders: Vec<Vec<usize>> = vec![(40..100).collect(), (40..100).rev().collect()];
+    orders.push((40..70).rev().chain((70..100).rev()).collect());
+    orders.push((40..100).map(|at| 40 + (at * 7) % 60).collect());
+    for order in orders {
+        let mut index = index(1000);
+        assert_eq!(
+            index.announce(worker(0), None, &hashes, Medium::Gpu),
+            Ok(100)
+        );
+        let told: Vec<_> = order.iter().map(|at| hashes[*at]).collect();
+        assert_eq!(index.remove(worker(0), &told, Some(Medium::Gpu)), Ok(60));
+        index.validate().unwrap();
+        assert_eq!((index.len(), index.stats().unknown_removals), (40, 0));
+        assert_eq!(index.runs.iter().count(), 1);
+    }
+}

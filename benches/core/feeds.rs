@@ -238,6 +238,10 @@ impl Holdings for Worker<'_> {
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.held(|s| s.holds(self.id, hash, medium))
     }
+
+    fn prefetch(&self, blocks: &[SequenceHash]) {
+        self.held(|s| s.prefetch(self.id, blocks));
+    }
 }
 
 impl Host for Worker<'_> {

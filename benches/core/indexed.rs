@@ -45,4 +45,8 @@ impl Holdings for Indexed {
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.0.holds(WORKER, hash, medium)
     }
+
+    fn prefetch(&self, blocks: &[SequenceHash]) {
+        self.0.prefetch(blocks);
+    }
 }

@@ -292,7 +292,7 @@ impl Feed {
         let applied = self.ingest.apply(batch, at.now, host);
         for event in &batch.events {
             self.received.count(event);
-            if *event == Event::Clear {
+            if matches!(event, Event::Clear) {
                 self.follower.cleared_by_engine();
             }
         }

@@ -25,4 +25,9 @@ pub trait Holdings {
 
     /// Whether the worker holds a block in a medium.
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool;
+
+    /// Hints that `blocks`, and what follows them, are about to be stored or removed.
+    fn prefetch(&self, blocks: &[SequenceHash]) {
+        let _ = blocks;
+    }
 }

@@ -6,6 +6,7 @@
 //! the wrong guess gives a block up too early, never too late. Cost: one hash of the tokens and one or two table
 //! look-ups per block.
 
+mod ahead;
 mod place;
 mod store;
 #[cfg(test)]
@@ -34,8 +35,6 @@ const MAX_ADAPTERS: usize = 1024;
 const MAX_ADAPTER_BYTES: usize = 512;
 /// Removed blocks that are collected before the holdings hear of them.
 const MAX_GONE: usize = 64;
-/// Events whose parents are fetched before the first of them is applied.
-const MAX_PREFETCHED: usize = 64;
 
 /// What an ingester is told once.
 #[derive(Debug, Clone, Copy)]
@@ -113,6 +112,8 @@ pub struct Ingest {
     places_said: bool,
     gone: Gone,
     scratch: Scratch,
+    /// Of the event at work.
+    foreseen: Option<ahead::Foreseen>,
 }
 
 /// Own blocks that nobody refers to any more and that the holdings do not know of yet.
@@ -147,6 +148,8 @@ struct Scratch {
     objects: Vec<MmObject>,
     changes: Vec<Change>,
     run: Vec<SequenceHash>,
+    ahead: Vec<SequenceHash>,
+    foreseen: Vec<Option<ahead::Foreseen>>,
 }
 
 impl Ingest {
@@ -170,6 +173,7 @@ impl Ingest {
                 medium: Medium::Gpu,
             },
             scratch: Scratch::default(),
+            foreseen: None,
         }
     }
 
@@ -183,9 +187,13 @@ impl Ingest {
         self.stats
             .drop(DropReason::MalformedEvent, u64::from(malformed));
         self.expire(now);
-        self.prefetch(batch);
         let mut applied = 0;
-        for event in &batch.events {
+        for (at, event) in batch.events.iter().enumerate() {
+            if at % ahead::WINDOW == 0 {
+                self.look_ahead(batch, at, to);
+            }
+            let foreseen = self.scratch.foreseen.get(at % ahead::WINDOW);
+            self.foreseen = foreseen.copied().flatten();
             applied += match event {
                 Event::Store(store) => self.store(batch, store, now, to),
                 Event::Remove(remove) => u32::from(self.remove(batch, remove, to)),
@@ -198,19 +206,6 @@ impl Ingest {
         }
         self.gone.flush(to);
         applied
-    }
-
-    /// Fetches what the stores of a message follow, which one small store after the other would wait for.
-    fn prefetch(&self, batch: &Batch) {
-        for event in batch.events.iter().take(MAX_PREFETCHED) {
-            if let Event::Store(store) = event
-                && let Some(parent) = &store.parent
-            {
-                for space in self.spaces.iter().filter(|s| s.group == store.group) {
-                    space.prefetch(std::slice::from_ref(parent));
-                }
-            }
-        }
     }
 
     /// Drops the orphans that have waited too long. [`Self::apply`] does so too.
@@ -363,7 +358,10 @@ impl Ingest {
         let scratch = self.scratch.identities.capacity() * size_of::<SequenceHash>()
             + self.scratch.objects.capacity() * size_of::<MmObject>()
             + self.scratch.changes.capacity() * size_of::<Change>()
-            + (self.scratch.run.capacity() + self.gone.blocks.capacity())
+            + self.scratch.foreseen.capacity() * size_of::<Option<ahead::Foreseen>>()
+            + (self.scratch.run.capacity()
+                + self.scratch.ahead.capacity()
+                + self.gone.blocks.capacity())
                 * size_of::<SequenceHash>();
         spaces
             + lanes

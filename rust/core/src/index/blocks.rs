@@ -170,6 +170,15 @@ impl Blocks {
         prefetch(&self.chunk(id).hashes[id as usize % CHUNK]);
     }
 
+    /// Fetches all that concerns a block and its end of a run.
+    #[inline]
+    pub(super) fn prefetch(&self, id: u32) {
+        let (chunk, at) = (self.chunk(id), id as usize % CHUNK);
+        prefetch(&chunk.hashes[at]);
+        prefetch(&chunk.runs[at]);
+        prefetch(&chunk.free[at / 64]);
+    }
+
     #[inline]
     pub(super) fn run(&self, id: u32) -> u32 {
         self.chunk(id).runs[id as usize % CHUNK]

@@ -14,6 +14,7 @@
 //! parent run has a record of the same lane; a record without kids is listed and covers something; epochs never decrease
 //! towards the recent end; counts, holes, sets and references equal a recount.
 
+mod ahead;
 mod blocks;
 mod cover;
 mod evict;

@@ -194,6 +194,15 @@ impl Selector {
         self.checks.totals(worker)
     }
 
+    /// Hints that [`Self::announce`] and [`Self::withdraw`] are about to be told of `blocks` of the worker, or of what follows
+    /// them.
+    pub fn prefetch(&self, worker: WorkerId, blocks: &[SequenceHash]) {
+        let home = self.home(worker);
+        if let Some(index) = home.and_then(|home| self.pools[home.0 as usize].index.as_ref()) {
+            index.prefetch(blocks);
+        }
+    }
+
     /// Whether the worker holds a block in a medium of its home pool.
     #[must_use]
     pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {

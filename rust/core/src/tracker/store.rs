@@ -274,6 +274,13 @@ impl Store {
         }
     }
 
+    /// Hints that blocks are about to be looked up or changed.
+    pub(crate) fn prefetch(&self, hashes: &[SequenceHash]) {
+        if let Self::Exact(index) = self {
+            index.prefetch(hashes);
+        }
+    }
+
     /// A block that the worker holds elsewhere, in one more medium.
     pub(crate) fn spread(
         &mut self,

@@ -179,6 +179,11 @@ impl Holdings for Rank<'_> {
         self.engine
             .held(|selector| selector.holds(self.worker, hash, medium))
     }
+
+    fn prefetch(&self, blocks: &[SequenceHash]) {
+        self.engine
+            .held(|selector| selector.prefetch(self.worker, blocks));
+    }
 }
 
 impl Host for Rank<'_> {

@@ -249,6 +249,13 @@ impl Ingest {
 
     /// Hashes the blocks, or pages, of a store.
     fn identify(&mut self, at: usize, store: &Incoming<'_>, base: Base) {
+        let namespace = self.namespaces.get(base.namespace);
+        let foreseen = self.foreseen.take();
+        if let Some(block) = foreseen.and_then(|f| f.after(base.chain, namespace)) {
+            self.scratch.identities.clear();
+            self.scratch.identities.push(block);
+            return;
+        }
         let scratch = &mut self.scratch;
         store.objects(&mut scratch.objects);
         self.spaces[at].prefetch(store.names);
@@ -259,7 +266,7 @@ impl Ingest {
         hasher.hash_after(
             base.chain,
             store.tokens,
-            self.namespaces.get(base.namespace),
+            namespace,
             &scratch.objects,
             &mut scratch.identities,
         );

@@ -1,4 +1,4 @@
-"""The lowest cost in blocks: prefill to do and decode held, less what is cached."""
+"""The lowest cost in blocks: prefill to do, less what is cached, and blocks held."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 class OverlapCost(BuiltinPolicy):
     """Dynamo's cost function, with its option names and defaults.
 
-    Per worker, in blocks: the prefill queued there and of this request, less what is cached, plus the blocks that
-    requests past their first token hold. Report first tokens (`on_first_token`), or every request counts as prefill
-    until it ends.
+    Per worker, in blocks: the prefill queued there and of this request, less what is cached, plus the blocks that its
+    requests hold. Report first tokens (`on_first_token`), or every request counts as prefill until it ends.
 
     Measured on a conversation trace, a `router_temperature` of 0.5 was slower than round robin: it gives up locality.
 

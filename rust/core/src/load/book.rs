@@ -1,11 +1,11 @@
 //! Bookings and their transitions.
 //!
-//! | event | inflight | pending prefill tokens | decode blocks |
-//! |---|---|---|---|
-//! | `book` | +1 | + uncached tokens | 0 |
-//! | `first_token` | 0 | - the amount booked | + full blocks of the prompt |
-//! | `tokens(n)` | 0 | 0 | + blocks filled by the output |
-//! | `close` | -1 | - rest | - all of it |
+//! | event | inflight | pending prefill tokens | prompt blocks | decode blocks |
+//! |---|---|---|---|---|
+//! | `book` | +1 | + uncached tokens | + full blocks of the prompt | 0 |
+//! | `first_token` | 0 | - the amount booked | - the same | + the same |
+//! | `tokens(n)` | 0 | 0 | 0 | + blocks filled by the output |
+//! | `close` | -1 | - rest | - rest | - all of it |
 //!
 //! Every operation is O(1); `silent_since` looks at two bookings per call, so a booking whose owner vanished is found within
 //! half as many selects as there are open bookings.
@@ -72,9 +72,10 @@ const SWEPT_PER_CALL: usize = 2;
 
 impl Load {
     /// A booking of that much work got its first token or closed without one.
-    fn leave_queue(&mut self, prefill_tokens: u64, estimate_ms: f64) {
+    fn leave_queue(&mut self, prefill_tokens: u64, prompt_blocks: u64, estimate_ms: f64) {
         self.pending -= 1;
         self.pending_prefill_tokens -= prefill_tokens;
+        self.prompt_blocks -= prompt_blocks;
         // An empty queue is exactly 0: rounding errors of a sum must not add up over days.
         self.pending_ms = if self.pending == 0 {
             0.0
@@ -281,6 +282,8 @@ impl LoadBook {
         load.inflight += 1;
         load.pending += 1;
         load.pending_prefill_tokens += work.prefill_tokens;
+        let block_size = u64::from(work.block_size.max(1));
+        load.prompt_blocks += work.prompt_tokens / block_size;
         load.pending_ms += work.estimate_ms;
         load.dispatched_tokens += work.prefill_tokens;
         let mut booking = Booking {
@@ -291,7 +294,7 @@ impl LoadBook {
             tokens: work.prompt_tokens,
             prefill_tokens: work.prefill_tokens,
             estimate_ms: work.estimate_ms,
-            block_size: u64::from(work.block_size.max(1)),
+            block_size,
             decode_blocks: 0,
             booked: now,
             touched: now,
@@ -352,7 +355,7 @@ impl LoadBook {
         let (worker, blocks) = (booking.worker, booking.decode_blocks);
         let took_ms = now.0.saturating_sub(booking.booked.0);
         if let Some(load) = self.load_mut(worker) {
-            load.leave_queue(prefill, estimate_ms);
+            load.leave_queue(prefill, blocks, estimate_ms);
             load.head_since = now;
             load.decode_blocks += blocks;
             if prefill > 0 && took_ms > 0 {
@@ -389,6 +392,7 @@ impl LoadBook {
             booking.estimate_ms,
             booking.decode_blocks,
         );
+        let prompt_blocks = booking.tokens / booking.block_size;
         self.dequeue(id.entry);
         self.free.push(id.entry);
         if let Some(load) = self.load_mut(worker) {
@@ -396,7 +400,7 @@ impl LoadBook {
             load.closed = load.closed.saturating_add(1);
             load.decode_blocks -= blocks;
             if phase == Phase::Booked {
-                load.leave_queue(prefill, estimate_ms);
+                load.leave_queue(prefill, prompt_blocks, estimate_ms);
             }
         }
         Some(phase)
@@ -436,7 +440,7 @@ impl LoadBook {
     /// # Errors
     /// [`Error::Invariant`] naming the first slot or entry that disagrees.
     pub fn validate(&self) -> Result<()> {
-        let mut counted = vec![(0_u32, 0_u64, 0_u64, 0_u32); self.loads.len()];
+        let mut counted = vec![(0_u32, 0_u64, 0_u64, 0_u64, 0_u32); self.loads.len()];
         let mut open = 0;
         for booking in self.bookings.iter().filter(|b| b.phase.is_some()) {
             open += 1;
@@ -445,7 +449,10 @@ impl LoadBook {
                 row.0 += 1;
                 row.1 += booking.prefill_tokens;
                 row.2 += booking.decode_blocks;
-                row.3 += u32::from(booking.phase == Some(Phase::Booked));
+                if booking.phase == Some(Phase::Booked) {
+                    row.3 += booking.tokens / booking.block_size;
+                    row.4 += 1;
+                }
             }
         }
         if open != self.len() {
@@ -460,6 +467,7 @@ impl LoadBook {
                 load.inflight,
                 load.pending_prefill_tokens,
                 load.decode_blocks,
+                load.prompt_blocks,
                 load.pending,
             );
             if held != *counted {

@@ -180,6 +180,8 @@ pub struct Load {
     pub pending_ms: f64,
     /// When the prefill at the head of that queue began.
     pub head_since: Millis,
+    /// Full blocks of the prompts of bookings without a first token.
+    pub prompt_blocks: u64,
     /// Prompt tokens per second, averaged over the bookings that got a first token.
     pub observed_prefill_tps: Known,
     /// Latest engine report.
@@ -210,6 +212,7 @@ impl Load {
         last_cold_pick: 0,
         pending_ms: 0.0,
         head_since: Millis(0),
+        prompt_blocks: 0,
         observed_prefill_tps: Known::UNKNOWN,
         report: Report::NONE,
     };

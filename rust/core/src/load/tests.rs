@@ -33,8 +33,10 @@ fn every_event_moves_the_columns_of_the_table() {
     book.add_worker(w);
     let id = book.book(w, work(100, 36), T0).unwrap();
     assert_eq!(row(&book, w), (1, 36, 0));
+    assert_eq!(book.load(w).unwrap().prompt_blocks, 6);
     assert!(book.first_token(id, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
+    assert_eq!(book.load(w).unwrap().prompt_blocks, 0);
     assert!(book.tokens(id, 11, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
     assert!(book.tokens(id, 1, T0));
@@ -50,6 +52,7 @@ fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
     book.add_worker(w);
     let first = book.book(w, work(32, 32), T0).unwrap();
     assert_eq!(book.close(first), Some(Phase::Booked));
+    assert_eq!(book.load(w).unwrap().prompt_blocks, 0);
     let second = book.book(w, work(48, 48), T0).unwrap();
     assert_eq!(second.entry, first.entry);
     assert_eq!(book.close(first), None);

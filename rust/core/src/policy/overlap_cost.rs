@@ -1,12 +1,17 @@
-//! Dynamo's cost in blocks: prefill to do plus decode held, less what is cached.
+//! Dynamo's cost in blocks: prefill to do, less what is cached, plus what requests hold.
 //!
 //! ```text
 //! decay  = 1 / (1 + overlap_score_credit_decay * (active prefill - min active prefill) / request)
 //! credit = overlap_score_credit * decay * gpu + host_cache_hit_weight * cpu + disk_cache_hit_weight * disk
 //!          + shared_cache_multiplier * shared beyond gpu
-//! cost   = prefill_load_scale * max(0, active prefill + request - credit) + decode blocks
+//! cost   = prefill_load_scale * max(0, active prefill + request - credit) + held blocks
 //!          + decode_active_request_weight * requests in flight
 //! ```
+//!
+//! Held are the prompt blocks of every request in flight, also of those that wait for their first token, and the blocks
+//! that outputs fill. Dynamo counts a block once that several requests of a worker share, and the request's own blocks
+//! unless they are among them; here shared blocks count for each. On a conversation trace the two agree within 3 % below
+//! saturation, and Dynamo's is ahead above it, where turns of one session wait side by side.
 //!
 //! A temperature draws by softmax over costs scaled to 0..1, which gives up locality quickly: measured on a
 //! conversation trace, 0.5 was slower than round robin.
@@ -90,6 +95,7 @@ impl OverlapCost {
         let row = &view.rows[i];
         let request = view.prompt_tokens as f64 / f64::from(view.block_size);
         let active = active_prefill(view, row);
+        let load = view.load(row);
         let decay = if request > 0.0 && self.overlap_score_credit_decay > 0.0 {
             1.0 / (1.0 + self.overlap_score_credit_decay * (active - least_active) / request)
         } else {
@@ -101,7 +107,7 @@ impl OverlapCost {
         };
         let credit = self.credit(view.media.get(i).unwrap_or(&on_device), decay);
         let cost = self.prefill_load_scale * (active + request - credit).max(0.0)
-            + view.load(row).decode_blocks as f64
+            + (load.prompt_blocks + load.decode_blocks) as f64
             + self.decode_active_request_weight * f64::from(row.inflight);
         cost / row.weight
     }

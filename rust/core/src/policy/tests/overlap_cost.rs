@@ -183,6 +183,13 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
 }
 
 #[test]
+fn blocks_of_requests_that_wait_for_their_first_token_are_held_too() {
+    let mut scene = scene(10, &[decode(3), At::default()]);
+    scene.loads[1].prompt_blocks = 5;
+    assert_eq!(costs(&D, &scene), [13.0, 15.0]);
+}
+
+#[test]
 fn without_media_every_held_block_is_on_the_device() {
     let scene = Scene::new(&[(8, 0), (0, 0)]).blocks(Some(10));
     assert_eq!(costs(&D, &scene), [2.0, 10.0]);

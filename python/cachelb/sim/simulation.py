@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cachelb.policies import PolicyLike
     from cachelb.sim.fleet import FleetSpec
+    from cachelb.sim.gateway import Gateway
     from cachelb.sim.workloads import Workload
 
 _KV_EVENTS = "+events"
@@ -97,6 +98,7 @@ def simulate(
     until_s: float = float("inf"),
     sample_interval_s: float = 1.0,
     prepared: SimWorkload | None = None,
+    gateway: Gateway | None = None,
     progress: Callable[[int], object] | None = None,
     **router_options: Any,  # noqa: ANN401 - the router's
 ) -> SimResult:
@@ -116,6 +118,7 @@ def simulate(
         until_s: End of the run, whatever is left.
         sample_interval_s: Between samples of the workers.
         prepared: The workload in the engine model's form, from `prepare`, to share among runs.
+        gateway: What routes instead of routers with ``policy``, which is then no more than its name; for one run.
         progress: Called now and then with the number of requests that are over.
         **router_options: Options of `cachelb.Router` and of the policy.
 
@@ -123,7 +126,7 @@ def simulate(
         What became of every request.
 
     Raises:
-        ValueError: A setting is out of range, or block sizes differ.
+        ValueError: A setting is out of range, block sizes differ, or ``gateway`` comes with several ``gateways``.
         TypeError: The policy does not take an option.
 
     Example:
@@ -154,11 +157,15 @@ def simulate(
     def make(clock: Callable[[], float]) -> Router[str]:
         return _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
 
-    routers = [make(lambda: 0.0) for _ in range(gateways)]
-    entrances: list[Any] = list(routers)
-    native = routers[0]._is_native  # noqa: SLF001 - the run's, not a caller's
-    if not native:
-        entrances = [RouterGateway(make, workload, fleet.names) for _ in routers]
+    if gateway is not None and gateways != 1:
+        raise ValueError(f"a gateway stands alone, got gateways={gateways}")
+    entrances: list[Any] = [gateway]
+    native = False
+    if gateway is None:
+        entrances = [make(lambda: 0.0) for _ in range(gateways)]
+        native = entrances[0]._is_native  # noqa: SLF001 - the run's, not a caller's
+        if not native:
+            entrances = [RouterGateway(make, workload, fleet.names) for _ in entrances]
     options = {
         **signals.native(),
         "loss_seed": seed,

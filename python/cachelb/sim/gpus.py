@@ -259,13 +259,12 @@ _ALL_GPUS = (
         165.2e12,
         1_008e9,
         25_250_627_584,
-        mfu=0.90,
+        mfu=0.85,
         mfu_range=(0.75, 0.95),
-        bandwidth_share=0.92,
+        bandwidth_share=0.90,
         basis="calibrated",
-        evidence="Fitted by hand to LLMServingSim's log of a real vLLM 0.19.0 run of Llama-3.1-8B, on a fast host. "
-        "The peak is from memory.",
-        pass_seconds=0.001,
+        evidence="The two shares are fitted by hand to LLMServingSim's log of a real vLLM 0.19.0 run of Llama-3.1-8B, "
+        "with the engine set as in that log. The peak is from memory.",
         kv_tokens=41_408,
     ),
     GpuProfile(

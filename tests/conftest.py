@@ -49,6 +49,12 @@ def conversation_trace() -> Path:
 
 
 @pytest.fixture(scope="session")
+def traces() -> Path:
+    """Traces, logs and figures of others that the simulator is held to."""
+    return shared_data("traces")
+
+
+@pytest.fixture(scope="session")
 def captures() -> Path:
     """Messages about KV caches that real engines sent."""
     return shared_data("captures")

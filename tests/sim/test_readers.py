@@ -22,12 +22,6 @@ GOOD: dict[str, Any] = {"arrival_s": 0.5, "input_length": 40, "output_length": 3
 IDS: dict[str, Any] = {"hash_ids": [7, 8], "block_size": 16}
 
 
-@pytest.fixture
-def traces(conversation_trace: Path) -> Path:
-    """The folder of all published traces."""
-    return conversation_trace.parents[1]
-
-
 def generic(folder: Path, *rows: Any, block_size: int | None = None) -> Any:
     file = folder / "rows.jsonl"
     file.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))

@@ -1,0 +1,62 @@
+"""A gateway of a simulated fleet that hears everything and does nothing: others say what they care for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Placed = tuple[int, int, int, int]
+
+
+class QuietGateway:
+    """A `cachelb.sim.gateway.Gateway` but for `select`."""
+
+    reasons: Sequence[str] = ("any",)
+
+    def select_pair(self, request: int, tried: list[int], now: float) -> tuple[Placed | None, Placed] | None:
+        raise NotImplementedError(f"request {request} at {now}, tried on {tried}")
+
+    def first_token(self, ticket: int, now: float) -> None:
+        """Of no interest."""
+
+    def tokens(self, ticket: int, count: int, now: float) -> None:
+        """Of no interest."""
+
+    def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
+        """Of no interest."""
+
+    def failed(self, ticket: int, now: float) -> None:
+        """Of no interest."""
+
+    def cancelled(self, ticket: int, now: float) -> None:
+        """Of no interest."""
+
+    def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
+        """Of no interest."""
+
+    def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
+        """Of no interest."""
+
+    def set_ready(self, worker: int, ready: bool, now: float) -> None:
+        """Of no interest."""
+
+
+def follow(held: set[int], changes: list[tuple[Any, ...]]) -> None:
+    """Apply what changed to the blocks that a worker holds."""
+    for what, *rest in changes:
+        if what == "stored":
+            held.add(rest[0])
+        elif what == "removed":
+            held.discard(rest[0])
+        else:
+            held.clear()
+
+
+def leading(blocks: list[int], known: set[int] | dict[int, Any]) -> int:
+    """How many leading blocks are known."""
+    for count, block in enumerate(blocks):
+        if block not in known:
+            return count
+    return len(blocks)

@@ -44,7 +44,7 @@ impl Selector {
     /// What decision `number` saw, `None` once it is no longer kept.
     #[must_use]
     pub fn seen_by(&self, number: u64) -> Option<Vec<Seen>> {
-        self.trail.get(number).map(<[Seen]>::to_vec)
+        self.trail.get(number)
     }
 
     /// What the next selection would pick and sees. Changes nothing.
@@ -59,7 +59,8 @@ impl Selector {
         let decided = self.decide(offers, request, true)?;
         let mut seen = Vec::with_capacity(offers.len());
         self.see(offers, &decided, request, usize::MAX, &mut seen);
-        Ok((decided.pick, seen))
+        let name = |offer: u32| Arc::clone(&offers[offer as usize].name);
+        Ok((decided.pick, Seen::named(&seen, name)))
     }
 
     /// Distinct blocks known, of one worker or of all; 0 for an unknown worker and for rules that keep no index.

@@ -70,7 +70,7 @@ pub use settings::{Placements, PoolSettings, Settings, Veto};
 pub use sizes::{Disagreement, Facts};
 pub use survey::{Column, Survey};
 pub use timing::Timing;
-pub use trail::{Held, Seen};
+pub use trail::{Held, Seen, Sight};
 
 #[cfg(test)]
 mod tests;

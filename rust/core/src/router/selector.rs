@@ -205,7 +205,7 @@ impl Selector {
     /// The second half: books, records, tells the rules.
     pub(super) fn commit(
         &mut self,
-        offers: &[Offer],
+        offers: &Offers,
         decided: &Decided,
         request: &Request<'_>,
         prefill_tokens: u64,

@@ -1,20 +1,18 @@
 //! What a decision saw, written down as it is made.
 
-use std::sync::Arc;
-
 use crate::load::Known;
 use crate::policy::Candidate;
 
 use super::fleet::Standing;
 use super::gather::{OfferNames, view};
-use super::offers::Offer;
+use super::offers::Offers;
 use super::request::Request;
 use super::selector::{Decided, Selector};
-use super::trail::{KEPT_ROWS, Seen};
+use super::trail::{KEPT_ROWS, Sight};
 
 impl Selector {
-    pub(super) fn trace(&mut self, offers: &[Offer], decided: &Decided, request: &Request<'_>) {
-        let mut entry = self.trail.recycle(request.number);
+    pub(super) fn trace(&mut self, offers: &Offers, decided: &Decided, request: &Request<'_>) {
+        let mut entry = self.trail.recycle(request.number, offers);
         self.see(offers, decided, request, KEPT_ROWS, &mut entry.rows);
         self.trail.push(entry);
     }
@@ -23,11 +21,11 @@ impl Selector {
     /// nobody did, the first.
     pub(super) fn see(
         &self,
-        offers: &[Offer],
+        offers: &Offers,
         decided: &Decided,
         request: &Request<'_>,
         limit: usize,
-        seen: &mut Vec<Seen>,
+        seen: &mut Vec<Sight>,
     ) {
         let pool = &self.pools[request.pool.0 as usize];
         let names = OfferNames(offers);
@@ -41,11 +39,11 @@ impl Selector {
         );
         let rule = pool.rule(request.wanted);
         let scored = limit == usize::MAX || rule.scored_in_passing();
-        let mut see = |offer: &Offer, row: Option<(usize, &Candidate)>, picked| {
+        let mut see = |offer: u32, row: Option<(usize, &Candidate)>, picked| {
             seen.push(match row {
-                None => Seen::absent(Arc::clone(&offer.name), offer.standing),
-                Some((at, row)) => Seen {
-                    name: Arc::clone(&offer.name),
+                None => Sight::absent(offer, offers[offer as usize].standing),
+                Some((at, row)) => Sight {
+                    offer,
                     standing: Standing::Candidate,
                     picked,
                     overlap_blocks: row.overlap,
@@ -62,9 +60,9 @@ impl Selector {
         };
         let mut rows = self.rows.iter().enumerate().peekable();
         if offers.len() <= limit {
-            for (i, offer) in offers.iter().enumerate() {
-                let row = rows.next_if(|(_, row)| row.offer as usize == i);
-                see(offer, row, i == decided.pick.offer);
+            for offer in 0..offers.len() as u32 {
+                let row = rows.next_if(|(_, row)| row.offer == offer);
+                see(offer, row, offer as usize == decided.pick.offer);
             }
             return;
         }
@@ -74,7 +72,7 @@ impl Selector {
             let wanted = row.overlap > 0 || self.rows.best_overlap() == 0;
             if picked || (wanted && left > 0) {
                 left -= usize::from(!picked);
-                see(&offers[row.offer as usize], Some((at, row)), picked);
+                see(row.offer, Some((at, row)), picked);
             } else if left == 0 && row.offer as usize > decided.pick.offer {
                 break;
             }

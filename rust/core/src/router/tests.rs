@@ -188,3 +188,32 @@ fn silent_bookings_expire() {
         (1, 1)
     );
 }
+
+#[test]
+fn decisions_keep_the_names_of_the_workers_they_saw() {
+    let mut s = selector(Box::new(LeastLoaded::default()));
+    let lists: [(&[&str], Option<u64>); 5] = [
+        (&["a", "b"], Some(1)),
+        (&["a", "b"], Some(1)),
+        (&["b", "c"], Some(2)),
+        (&["d", "e"], None),
+        (&["e", "d"], None),
+    ];
+    for (number, (names, version)) in (0..).zip(lists) {
+        let list = names.iter().map(|&name| Offer::new(name)).collect();
+        let mut offers = match version {
+            Some(version) => Offers::versioned(list, version),
+            None => Offers::new(list),
+        };
+        let request = Request {
+            number,
+            ..Request::default()
+        };
+        s.select(&mut offers, &request, false).unwrap();
+    }
+    for (number, (names, _)) in (0..).zip(lists) {
+        let seen = s.seen_by(number).unwrap();
+        let told: Vec<&str> = seen.iter().map(|seen| &*seen.name).collect();
+        assert_eq!(told, names, "decision {number}");
+    }
+}

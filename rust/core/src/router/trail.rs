@@ -3,6 +3,7 @@
 //! A ring of a fixed number of decisions, each with at most [`KEPT_ROWS`] workers. Buffers are reused, so a decision allocates nothing once the ring is full.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::events::FeedState;
@@ -10,6 +11,7 @@ use crate::ids::Medium;
 use crate::load::Known;
 
 use super::fleet::Standing;
+use super::offers::Offers;
 
 /// Decisions kept.
 const KEPT: usize = 256;
@@ -31,10 +33,10 @@ impl Held {
 }
 
 /// What a selection saw of one offered worker, before it booked anything. Zeros for one that was no candidate.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
-    /// Unique name of the candidate.
-    pub name: Arc<str>,
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sight {
+    /// Position of the worker among those offered.
+    pub offer: u32,
     /// Whether it took part.
     pub standing: Standing,
     /// Whether it was picked.
@@ -59,11 +61,11 @@ pub struct Seen {
     pub score: Known,
 }
 
-impl Seen {
+impl Sight {
     /// A worker that took no part.
-    pub(super) fn absent(name: Arc<str>, standing: Standing) -> Self {
+    pub(super) fn absent(offer: u32, standing: Standing) -> Self {
         Self {
-            name,
+            offer,
             standing,
             picked: false,
             overlap_blocks: 0,
@@ -79,47 +81,102 @@ impl Seen {
     }
 }
 
+/// The same, with the worker's name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    /// Unique name of the candidate.
+    pub name: Arc<str>,
+    /// What was seen of it.
+    pub sight: Sight,
+}
+
+impl Seen {
+    /// `rows` with names out of those of the offers.
+    pub(super) fn named(rows: &[Sight], name: impl Fn(u32) -> Arc<str>) -> Vec<Self> {
+        let named = |sight: &Sight| Self {
+            name: name(sight.offer),
+            sight: *sight,
+        };
+        rows.iter().map(named).collect()
+    }
+}
+
+impl Deref for Seen {
+    type Target = Sight;
+
+    fn deref(&self) -> &Sight {
+        &self.sight
+    }
+}
+
+/// Names of the offers of a list, which decisions over the same list share: to count a reference per worker would cost
+/// more than all else that is kept of it.
+type Names = Arc<[Arc<str>]>;
+
 /// What one decision saw.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     number: u64,
-    pub rows: Vec<Seen>,
+    names: Names,
+    pub rows: Vec<Sight>,
 }
 
 /// The latest decisions, by number.
 #[derive(Debug, Default)]
-pub(super) struct Trail(VecDeque<Entry>);
+pub(super) struct Trail {
+    entries: VecDeque<Entry>,
+    /// Names of the latest list, and its version.
+    latest: (Option<u64>, Names),
+}
 
 impl Trail {
-    /// An empty entry for decision `number`; the oldest one's memory, once there are enough.
-    pub fn recycle(&mut self, number: u64) -> Entry {
-        let mut entry = if self.0.len() == KEPT {
-            self.0.pop_front().unwrap_or_default()
+    /// An empty entry for decision `number` over `offers`; the oldest one's memory, once there are enough.
+    pub fn recycle(&mut self, number: u64, offers: &Offers) -> Entry {
+        let mut entry = if self.entries.len() == KEPT {
+            self.entries.pop_front().unwrap_or_default()
         } else {
             Entry::default()
         };
         entry.number = number;
+        entry.names = self.names(offers);
         entry.rows.clear();
         entry
     }
 
+    fn names(&mut self, offers: &Offers) -> Names {
+        let (version, names) = &self.latest;
+        let same = || {
+            let mut both = names.iter().zip(offers.iter());
+            names.len() == offers.len() && both.all(|(name, offer)| Arc::ptr_eq(name, &offer.name))
+        };
+        let known = version.is_some() && *version == offers.version();
+        if !(known || same()) {
+            let names = offers.iter().map(|offer| Arc::clone(&offer.name));
+            self.latest = (offers.version(), names.collect());
+        }
+        Arc::clone(&self.latest.1)
+    }
+
     /// Keeps a filled entry.
     pub fn push(&mut self, entry: Entry) {
-        self.0.push_back(entry);
+        self.entries.push_back(entry);
     }
 
     /// What decision `number` saw, `None` once it is no longer kept.
-    pub fn get(&self, number: u64) -> Option<&[Seen]> {
-        let entry = self.0.iter().rev().find(|entry| entry.number == number)?;
-        Some(&entry.rows)
+    pub fn get(&self, number: u64) -> Option<Vec<Seen>> {
+        let mut entries = self.entries.iter().rev();
+        let entry = entries.find(|entry| entry.number == number)?;
+        let name = |offer: u32| Arc::clone(&entry.names[offer as usize]);
+        Some(Seen::named(&entry.rows, name))
     }
 
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.entries.clear();
+        self.latest = Default::default();
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let rows: usize = self.0.iter().map(|entry| entry.rows.capacity()).sum();
-        rows * size_of::<Seen>() + self.0.capacity() * size_of::<Entry>()
+        let rows: usize = self.entries.iter().map(|entry| entry.rows.capacity()).sum();
+        rows * size_of::<Sight>() + self.entries.capacity() * size_of::<Entry>()
     }
 }

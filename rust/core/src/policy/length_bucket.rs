@@ -150,9 +150,14 @@ impl LengthBucket {
 
     /// Window load per weight of every row.
     fn loads(&self, buckets: &Buckets, view: &View<'_>) -> Vec<f64> {
+        let gone = |sent: &Sent| self.has_left(sent, view.now);
+        if !self.window.front().is_some_and(gone) {
+            let load =
+                |row: &Candidate| buckets.members[buckets.member(row)].tokens as f64 / row.weight;
+            return view.rows.iter().map(load).collect();
+        }
         let mut tokens: Vec<u64> = buckets.members.iter().map(|m| m.tokens).collect();
-        let gone = |sent: &&Sent| self.has_left(sent, view.now);
-        for sent in self.window.iter().take_while(gone) {
+        for sent in self.window.iter().take_while(|sent| gone(sent)) {
             if let Some(at) = buckets.position(sent.order) {
                 tokens[at] -= sent.tokens;
             }
@@ -193,15 +198,18 @@ fn holder(buckets: &Buckets, view: &View<'_>, loads: &[f64], rng: &mut Rng) -> u
     let (mut below, mut above) = (None, None);
     for (i, row) in view.rows.iter().enumerate() {
         let at = buckets.member(row);
-        if at <= home && below.is_none_or(|(best, _)| at > best) {
+        if at == home {
+            return i;
+        }
+        if at < home && below.is_none_or(|(best, _)| at > best) {
             below = Some((at, i));
         }
-        if at >= home && above.is_none_or(|(best, _)| at < best) {
+        if at > home && above.is_none_or(|(best, _)| at < best) {
             above = Some((at, i));
         }
     }
     match (below, above) {
-        (Some((_, below)), Some((_, above))) if below != above => {
+        (Some((_, below)), Some((_, above))) => {
             let tie = loads[below].total_cmp(&loads[above]);
             if tie.is_lt() || (tie.is_eq() && rng.below(2) == 0) {
                 below
@@ -209,7 +217,7 @@ fn holder(buckets: &Buckets, view: &View<'_>, loads: &[f64], rng: &mut Rng) -> u
                 above
             }
         }
-        (Some((_, row)), _) | (None, Some((_, row))) => row,
+        (Some((_, row)), None) | (None, Some((_, row))) => row,
         (None, None) => 0,
     }
 }

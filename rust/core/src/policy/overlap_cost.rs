@@ -19,7 +19,7 @@
 use super::credits::{Continuation, Credits};
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
-use super::view::{Candidate, Media, View, draw_at, lowest_at};
+use super::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
 
 /// Settings of the rule, by Dynamo's names.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,9 +91,14 @@ impl OverlapCost {
             + self.shared_cache_multiplier * f64::from(beyond(media.external, media.gpu))
     }
 
-    fn cost(&self, view: &View<'_>, least_active: f64, i: usize) -> f64 {
-        let row = &view.rows[i];
+    /// Blocks of the prompt, and the least of those that a worker computes already: the same for all of them.
+    fn terms(&self, view: &View<'_>) -> (f64, f64) {
         let request = view.prompt_tokens as f64 / f64::from(view.block_size);
+        (request, least_active(view, self.overlap_score_credit_decay))
+    }
+
+    fn cost(&self, view: &View<'_>, (request, least_active): (f64, f64), i: usize) -> f64 {
+        let row = &view.rows[i];
         let active = active_prefill(view, row);
         let load = view.load(row);
         let decay = if request > 0.0 && self.overlap_score_credit_decay > 0.0 {
@@ -101,22 +106,21 @@ impl OverlapCost {
         } else {
             1.0
         };
-        let on_device = Media {
-            gpu: row.overlap,
-            ..Media::default()
+        let credit = match view.media.get(i) {
+            Some(media) => self.credit(media, decay),
+            None => self.overlap_score_credit * decay * f64::from(row.overlap),
         };
-        let credit = self.credit(view.media.get(i).unwrap_or(&on_device), decay);
         let cost = self.prefill_load_scale * (active + request - credit).max(0.0)
             + (load.prompt_blocks + load.decode_blocks) as f64
             + self.decode_active_request_weight * f64::from(row.inflight);
-        cost / row.weight
+        per_weight(cost, row.weight)
     }
 }
 
 impl Rule for OverlapCost {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let least = least_active(view, self.overlap_score_credit_decay);
-        let cost = |i| self.cost(view, least, i);
+        let terms = self.terms(view);
+        let cost = |i| self.cost(view, terms, i);
         let row = if self.router_temperature > 0.0 {
             let costs = (0..view.rows.len()).map(cost);
             let (low, high) = costs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), c| {
@@ -134,8 +138,7 @@ impl Rule for OverlapCost {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let least = least_active(view, self.overlap_score_credit_decay);
-        Some(self.cost(view, least, row))
+        Some(self.cost(view, self.terms(view), row))
     }
 
     fn records_placement(&self) -> bool {

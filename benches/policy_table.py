@@ -32,20 +32,6 @@ if TYPE_CHECKING:
 
 FLEETS = {"8 x L40S": "8xl40s", "4 x H100 + 4 x L40S": "4xh100-80+4xl40s"}
 WORKLOADS = ("conversation", *GENERATORS)
-LOADS = (
-    "conversation",
-    "prefix-mixed",
-    "prefix-70",
-    "prefix-shift",
-    "chat",
-    "agent",
-    "rag-sorted",
-    "monopoly",
-    "bursts",
-    "tool-agent",
-    "long-documents",
-    "churn",
-)
 LOADS = (0.5, 0.7, 0.9)
 EXTRA = ("kv-aware+oracle",)
 COUNT = 800

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cachelb.sim import FleetSpec, SimResult, build, simulate
+from cachelb.sim.metrics import hit_rate
 from cachelb.sim.plots import curves, write_html, write_images
 
 if TYPE_CHECKING:
@@ -40,8 +41,17 @@ def test_distribution_of_nothing_is_empty() -> None:
 
 def test_hit_rate_counts_tokens(runs: list[SimResult]) -> None:
     run = runs[0]
-    assert curves.hit_rate(run) == run.cached_tokens.sum() / run.workload.prompt_tokens.sum()
-    assert curves.hit_rate(run) > curves.hit_rate(runs[2])
+    assert hit_rate(run) == run.cached_tokens.sum() / run.workload.prompt_tokens.sum()
+    assert hit_rate(run) > hit_rate(runs[2])
+
+
+def test_hit_rates_span_the_seeds(runs: list[SimResult]) -> None:
+    aware, round_robin = curves.hit_rates(runs)
+    both = [hit_rate(run) for run in runs[:2]]
+    assert [aware.policy, round_robin.policy] == ["cache-aware", "round-robin"]
+    assert aware.mean == pytest.approx(sum(both) / 2)
+    assert (aware.mean - aware.below, aware.mean + aware.above) == pytest.approx((min(both), max(both)))
+    assert (round_robin.below, round_robin.above) == (0, 0)
 
 
 def test_shares_are_those_of_the_workers(runs: list[SimResult]) -> None:

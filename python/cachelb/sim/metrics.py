@@ -298,11 +298,10 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
         >>> found.completed, 0.5 < found.of_bound <= 1.1
         (1.0, True)
     """
-    workload, offered = result.workload, len(result.workload)
+    offered = len(result.workload)
     counts = {status: int(np.equal(result.status, status).sum()) for status in Status}
     begun = np.isfinite(result.first_token_s)
-    prompt_tokens = int(workload.prompt_tokens[begun].sum(dtype=np.int64))
-    hit_rate = _share(int(result.cached_tokens[begun].sum(dtype=np.int64)), prompt_tokens)
+    cached = hit_rate(result)
     steady = _Steady.of(result)
     served = result.worker[result.worker >= 0]
     by_worker = result.samples.astype(np.float64)
@@ -325,10 +324,10 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
         attained=None if slo is None else _share(int(_within(result, slo).sum()), offered),
         input_tokens_per_s=steady.input_per_s(result),
         output_tokens_per_s=steady.output_per_s(result),
-        hit_rate=hit_rate,
+        hit_rate=cached,
         bound_rate=bound.token_rate,
         infinite_rate=infinite.token_rate,
-        of_bound=hit_rate / bound.token_rate if bound.token_rate else None,
+        of_bound=cached / bound.token_rate if bound.token_rate else None,
         prediction=_prediction(result, begun),
         busy=Imbalance.of(result.busy_s),
         queued=Imbalance.of(over_time[:, _QUEUED_TOKENS]),
@@ -417,6 +416,20 @@ def _reasons(result: SimResult) -> dict[str, int]:
     codes = Counter(result.reason[result.worker >= 0].tolist())
     named = sorted(((count, result.reasons[code]) for code, count in codes.items()), key=lambda one: (-one[0], one[1]))
     return {name: count for count, name in named}
+
+
+def hit_rate(result: SimResult) -> float:
+    """Return the share of prompt tokens that were cached at first admission.
+
+    Args:
+        result: A run.
+
+    Returns:
+        From 0 to 1, of the requests with a first token; 0 if there is none.
+    """
+    begun = np.isfinite(result.first_token_s)
+    prompt_tokens = int(result.workload.prompt_tokens[begun].sum(dtype=np.int64))
+    return _share(int(result.cached_tokens[begun].sum(dtype=np.int64)), prompt_tokens)
 
 
 def _share(part: int, whole: int) -> float:

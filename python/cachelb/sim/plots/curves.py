@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cachelb.sim.metrics import hit_rate
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -82,18 +84,38 @@ def ttft_distributions(results: Iterable[SimResult]) -> list[Curve]:
     ]
 
 
-def hit_rate(result: SimResult) -> float:
-    """Return the share of prompt tokens that were cached at first admission.
+@dataclass(frozen=True, slots=True)
+class HitRates:
+    """What the seeds of one policy found cached.
+
+    Attributes:
+        policy: Its name.
+        mean: Of all seeds.
+        below: From the lowest to the mean.
+        above: From the mean to the highest.
+    """
+
+    policy: str
+    mean: float
+    below: float
+    above: float
+
+
+def hit_rates(results: Iterable[SimResult]) -> list[HitRates]:
+    """Return the shares of prompt tokens that were cached.
 
     Args:
-        result: A run.
+        results: Runs.
 
     Returns:
-        From 0 to 1, of the requests that were admitted; 0 if none was.
+        One per policy.
     """
-    admitted = ~np.isnan(result.first_token_s)
-    prompt = int(result.workload.prompt_tokens[admitted].sum(dtype=np.int64))
-    return int(result.cached_tokens[admitted].sum(dtype=np.int64)) / prompt if prompt else 0.0
+    rates = {policy: [hit_rate(run) for run in runs] for policy, runs in by_policy(results).items()}
+    means = {policy: sum(values) / len(values) for policy, values in rates.items()}
+    return [
+        HitRates(policy, means[policy], means[policy] - min(values), max(values) - means[policy])
+        for policy, values in rates.items()
+    ]
 
 
 def shares(result: SimResult) -> npt.NDArray[np.float64]:

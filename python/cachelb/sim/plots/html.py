@@ -92,16 +92,15 @@ def _distributions(page: _Page, results: Sequence[SimResult]) -> Any:  # noqa: A
 
 
 def _hit_rates(page: _Page, results: Sequence[SimResult], bounds: Mapping[str, float]) -> Any:  # noqa: ANN401 - plotly's
-    rates = {policy: [curves.hit_rate(run) for run in runs] for policy, runs in curves.by_policy(results).items()}
-    means = [sum(values) / len(values) for values in rates.values()]
+    rates = curves.hit_rates(results)
     error = {
         "type": "data",
         "symmetric": False,
-        "array": [max(values) - mean for values, mean in zip(rates.values(), means, strict=True)],
-        "arrayminus": [mean - min(values) for values, mean in zip(rates.values(), means, strict=True)],
+        "array": [rate.above for rate in rates],
+        "arrayminus": [rate.below for rate in rates],
     }
     figure = page.graphs.Figure()
-    figure.add_bar(x=list(rates), y=means, error_y=error)
+    figure.add_bar(x=[rate.policy for rate in rates], y=[rate.mean for rate in rates], error_y=error)
     for name, bound in bounds.items():
         figure.add_hline(y=bound, line_dash="dash", annotation_text=name)
     figure.update_layout(yaxis_title="cached share of prompt tokens")

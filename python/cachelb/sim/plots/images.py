@@ -85,11 +85,9 @@ def _distributions(axes: Axes, results: Sequence[SimResult]) -> None:
 
 
 def _hit_rates(axes: Axes, results: Sequence[SimResult], bounds: Mapping[str, float]) -> None:
-    rates = {policy: [curves.hit_rate(run) for run in runs] for policy, runs in curves.by_policy(results).items()}
-    means = [sum(values) / len(values) for values in rates.values()]
-    below = [mean - min(values) for values, mean in zip(rates.values(), means, strict=True)]
-    above = [max(values) - mean for values, mean in zip(rates.values(), means, strict=True)]
-    axes.barh(list(rates), means, xerr=[below, above])
+    rates = curves.hit_rates(results)
+    spread = [[rate.below for rate in rates], [rate.above for rate in rates]]
+    axes.barh([rate.policy for rate in rates], [rate.mean for rate in rates], xerr=spread)
     for name, bound in bounds.items():
         axes.axvline(bound, linestyle="--", color="black", label=name)
     axes.set(xlabel="cached share of prompt tokens")

@@ -16,11 +16,12 @@ from click.testing import CliRunner, Result
 from tests.http_client import send
 from tests.models.kv_streams import nothing_left
 
+from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.doctor import Check, Diagnosis, Settings, WorkerReport, examine
 from cachelb.doctor.pages import Facts
 from cachelb.doctor.stream import Stream
-from cachelb.doctor.tap import StreamNotes
+from cachelb.doctor.tap import StreamNotes, Tap
 from cachelb.events import Endpoint
 from cachelb.testing import FakeFleet
 from cachelb.testing.events import encode_batch, stored
@@ -494,3 +495,15 @@ def test_neither_key_nor_password_nor_prompt_is_shown() -> None:
         assert request.headers["Authorization"] == "Bearer hidden2"
         assert ", ".join(map(str, request.body["prompt"][:3])) not in result.output
     assert "hidden2" not in repr(Settings(api_key="hidden2"))
+
+
+def test_what_one_rank_announces_does_not_cover_the_prompt_of_another() -> None:
+    router = Router[str](block_size=4)
+    router.add_worker("a", dp_size=2)
+    tap = Tap(router)
+    prompt = list(range(8))
+    first, second = tap.watch(prompt), tap.watch(prompt)
+    tap._kv_connected("a", 0, False)
+    tap._kv_live("a", 0, 0, encode_batch([stored([1, 2], prompt)]))
+    assert [tap.covered(first, 0), tap.covered(second, 0), tap.covered(second, 1)] == [8, 8, 0]
+    router.close()

@@ -104,8 +104,11 @@ class Prober:
         sent = [await self._send(prompt, again=False)]
         if stream is not None and probe is not None:
             full = len(prompt) // self._size * self._size
-            await asyncio.to_thread(stream.tap.wait_for, lambda: stream.tap.covered(probe) >= full, self._timeout_s)
-            if stream.tap.covered(probe) < full:
+
+            def is_covered() -> bool:
+                return stream.tap.covered(probe, self._rank) >= full
+
+            if not await asyncio.to_thread(stream.tap.wait_for, is_covered, self._timeout_s):
                 self._stream = None  # nothing can be predicted from events that do not come
         return [*sent, await self._send(prompt, again=True)]
 

@@ -116,10 +116,12 @@ class Tap:
             self._probes.append(tokens)
             return len(self._probes) - 1
 
-    def covered(self, probe: int) -> int:
-        """Return how many leading tokens of a probe were announced, with it or with an earlier one."""
+    def covered(self, probe: int, rank: int | None) -> int:
+        """Return how many leading tokens of a probe a rank announced, with it or with an earlier one."""
         held = [
-            (found.start, min(found.start + found.tokens, self._shared(found.probe, probe))) for found in self.announced
+            (found.start, min(found.start + found.tokens, self._shared(found.probe, probe)))
+            for found in self.announced
+            if found.rank == rank  # ranks get equal prompts where a seed is set
         ]
         end = 0
         while (further := max((stop for start, stop in held if start <= end), default=0)) > end:

@@ -504,6 +504,6 @@ def test_what_one_rank_announces_does_not_cover_the_prompt_of_another() -> None:
     prompt = list(range(8))
     first, second = tap.watch(prompt), tap.watch(prompt)
     tap._kv_connected("a", 0, False)
-    tap._kv_live("a", 0, 0, encode_batch([stored([1, 2], prompt)]))
+    tap._kv_live("a", 0, 0, encode_batch([stored([1, 2], prompt)], ts=1.0))
     assert [tap.covered(first, 0), tap.covered(second, 0), tap.covered(second, 1)] == [8, 8, 0]
     router.close()

@@ -24,6 +24,8 @@ CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "memory"
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
+SCRIPTS = ("fed_selection", "steady_router")
+
 # The first pattern that matches a row's id gives its target: at most so much, in the row's unit.
 TARGETS: tuple[tuple[str, float], ...] = (
     (r"decode/store-1/", 250.0),
@@ -52,6 +54,7 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/record_request/32768/list/known", 65.0),
     (r"python/select_worker/512/", 5.0),
     (r"python/select_worker/131072/known", 50.0),
+    (r"python/router/steady/", 6.0),
     (r"python/router/1024/", 20.0),
     (r"python/router/64/text-8192", 15.0),
     (r"python/router/64/custom", 30.0),
@@ -95,9 +98,9 @@ def core_rows() -> list[Row]:
     return rows
 
 
-def fed_selection_rows() -> list[Row]:
-    """Run the measurement of selections beside announcements."""
-    command = [sys.executable, "benches/fed_selection.py"]
+def script_rows(name: str) -> list[Row]:
+    """Run a measurement that is a script of its own."""
+    command = [sys.executable, "-m", f"benches.{name}"]
     run = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     return [Row(**json.loads(line)) for line in run.stdout.splitlines()]
 
@@ -198,7 +201,8 @@ def main() -> int:
     """Measure, print, write."""
     RESULTS.mkdir(exist_ok=True)
     where = machine()
-    rows = [*core_rows(), *boundary_rows(), *fed_selection_rows(), import_row(), wheel_row()]
+    scripts = [row for name in SCRIPTS for row in script_rows(name)]
+    rows = [*core_rows(), *boundary_rows(), *scripts, import_row(), wheel_row()]
     print("{cpu}, {cores} cores, load {load} at the start; Python {python}, {rustc}; commit {commit}".format(**where))
     print(table(rows))
     path = RESULTS / f"{where['date']}-{where['commit']}.json"

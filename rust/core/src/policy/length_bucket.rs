@@ -21,7 +21,7 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::slots::Slots;
-use super::view::{Candidate, View, cold_spread};
+use super::view::{Candidate, View, cold_spread, lowest_at, per_weight};
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,8 +55,16 @@ struct Buckets {
 }
 
 impl Buckets {
-    fn covers(&self, rows: &[Candidate]) -> bool {
-        rows.iter().all(|row| self.slots.find(row).is_some())
+    /// Notes the weights of the rows' members. Returns whether all of them have one.
+    fn weigh(&mut self, rows: &[Candidate]) -> bool {
+        let (members, slots) = (&mut self.members, &self.slots);
+        rows.iter().all(|row| {
+            let member = slots.find(row).map(|at| &mut members[at]);
+            member.is_some_and(|member| {
+                member.weight = row.weight;
+                true
+            })
+        })
     }
 
     fn position(&self, order: u64) -> Option<usize> {
@@ -148,13 +156,15 @@ impl LengthBucket {
         sent.at.0.saturating_add(self.settings.interval_ms) <= now.0
     }
 
-    /// Window load per weight of every row.
-    fn loads(&self, buckets: &Buckets, view: &View<'_>) -> Vec<f64> {
+    /// Window load per weight of every row, whose members are at `places`.
+    fn loads(&self, buckets: &Buckets, places: &[usize], view: &View<'_>) -> Vec<f64> {
+        let rows = || view.rows.iter().zip(places);
         let gone = |sent: &Sent| self.has_left(sent, view.now);
         if !self.window.front().is_some_and(gone) {
-            let load =
-                |row: &Candidate| buckets.members[buckets.member(row)].tokens as f64 / row.weight;
-            return view.rows.iter().map(load).collect();
+            let tokens = |at: usize| buckets.members[at].tokens as f64;
+            return rows()
+                .map(|(row, at)| per_weight(tokens(*at), row.weight))
+                .collect();
         }
         let mut tokens: Vec<u64> = buckets.members.iter().map(|m| m.tokens).collect();
         for sent in self.window.iter().take_while(|sent| gone(sent)) {
@@ -162,17 +172,22 @@ impl LengthBucket {
                 tokens[at] -= sent.tokens;
             }
         }
-        let load = |row: &Candidate| tokens[buckets.member(row)] as f64 / row.weight;
-        view.rows.iter().map(load).collect()
+        rows()
+            .map(|(row, at)| per_weight(tokens[*at] as f64, row.weight))
+            .collect()
     }
 
-    fn covering(&self, rows: &[Candidate]) -> Cow<'_, Buckets> {
-        if self.buckets.covers(rows) {
-            return Cow::Borrowed(&self.buckets);
+    /// The buckets that have a member for each of the rows, and where those are.
+    fn covering(&self, rows: &[Candidate]) -> (Cow<'_, Buckets>, Vec<usize>) {
+        let mut places = Vec::with_capacity(rows.len());
+        places.extend(rows.iter().map_while(|row| self.buckets.slots.find(row)));
+        if places.len() == rows.len() {
+            return (Cow::Borrowed(&self.buckets), places);
         }
         let mut buckets = self.buckets.clone();
         buckets.add(rows, self.settings.l_max);
-        Cow::Owned(buckets)
+        let places = rows.iter().map(|row| buckets.member(row)).collect();
+        (Cow::Owned(buckets), places)
     }
 
     fn cut(&mut self) {
@@ -192,12 +207,17 @@ impl LengthBucket {
 }
 
 /// The row whose worker's range holds the length, else the less loaded of the nearest on both sides.
-fn holder(buckets: &Buckets, view: &View<'_>, loads: &[f64], rng: &mut Rng) -> usize {
+fn holder(
+    buckets: &Buckets,
+    places: &[usize],
+    view: &View<'_>,
+    loads: &[f64],
+    rng: &mut Rng,
+) -> usize {
     let length = view.prompt_tokens;
     let home = buckets.cuts.partition_point(|&cut| cut <= length);
     let (mut below, mut above) = (None, None);
-    for (i, row) in view.rows.iter().enumerate() {
-        let at = buckets.member(row);
+    for (i, &at) in places.iter().enumerate() {
         if at == home {
             return i;
         }
@@ -233,22 +253,23 @@ impl Rule for LengthBucket {
         if view.prompt_tokens == 0 && view.blocks.is_none() {
             return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
         }
-        let buckets = self.covering(view.rows);
-        let loads = self.loads(&buckets, view);
+        let (buckets, places) = self.covering(view.rows);
+        let loads = self.loads(&buckets, &places, view);
         let (low, high) = extremes(&loads);
         if high - low > self.settings.balance_abs_threshold
             && high > self.settings.balance_rel_threshold * low
         {
-            let least: Vec<usize> = (0..loads.len()).filter(|&i| loads[i] <= low).collect();
-            return Choice::warm(least[rng.below(least.len())], Reason::Imbalance);
+            let least = lowest_at(loads.len(), rng, |i| Some(loads[i])).unwrap_or(0);
+            return Choice::warm(least, Reason::Imbalance);
         }
-        let row = holder(&buckets, view, &loads, rng);
+        let row = holder(&buckets, &places, view, &loads, rng);
         Choice::warm(row, Reason::LengthBucket)
     }
 
     fn settle(&mut self, view: &View<'_>, choice: Choice, _booking: BookingId) {
-        if !self.buckets.covers(view.rows) {
+        if !self.buckets.weigh(view.rows) {
             self.buckets.add(view.rows, self.settings.l_max);
+            self.buckets.weigh(view.rows);
             self.last_cut = view.now;
             self.cut_load = 0.0;
         }
@@ -260,10 +281,6 @@ impl Rule for LengthBucket {
             if let Some(at) = self.buckets.position(sent.order) {
                 self.buckets.members[at].tokens -= sent.tokens;
             }
-        }
-        for row in view.rows {
-            let at = self.buckets.member(row);
-            self.buckets.members[at].weight = row.weight;
         }
         let row = &view.rows[choice.row];
         let at = self.buckets.member(row);
@@ -294,7 +311,7 @@ impl Rule for LengthBucket {
         let row = &view.rows[row];
         let member = self.buckets.slots.find(row);
         let tokens = member.map_or(0, |at| self.buckets.members[at].tokens);
-        Some(tokens as f64 / row.weight)
+        Some(per_weight(tokens as f64, row.weight))
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

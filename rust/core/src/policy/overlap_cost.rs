@@ -97,6 +97,7 @@ impl OverlapCost {
         (request, least_active(view, self.overlap_score_credit_decay))
     }
 
+    #[inline]
     fn cost(&self, view: &View<'_>, (request, least_active): (f64, f64), i: usize) -> f64 {
         let row = &view.rows[i];
         let active = active_prefill(view, row);

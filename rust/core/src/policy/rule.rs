@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::load::BookingId;
+use crate::load::{BookingId, Known};
 
 use super::credits::Credits;
 use super::reason::Reason;
@@ -106,6 +106,12 @@ pub trait Rule: Debug + Send {
     /// What the rule ranked row `row` by, for explanations; the unit is the rule's own. `None` if it has no number.
     fn score(&self, _view: &View<'_>, _row: usize) -> Option<f64> {
         None
+    }
+
+    /// [`Rule::score`] of every row. One call for all of them, so that what they have in common is computed once.
+    fn scores(&self, view: &View<'_>) -> Vec<Known> {
+        let score = |row| Known::from(self.score(view, row));
+        (0..view.rows.len()).map(score).collect()
     }
 
     /// Whether scores are cheap enough to keep those of every decision; if not, only an explanation asks for them.

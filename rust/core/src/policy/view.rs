@@ -193,7 +193,7 @@ pub(super) fn ceil(value: f64) -> f64 {
 /// Index of the row with the lowest `cost`; equal ones are drawn uniformly.
 ///
 /// `cost` must be totally ordered on the rows `keep` admits; `None` if it admits none.
-pub(super) fn lowest<K: PartialOrd>(
+pub(super) fn lowest<K: PartialOrd + Copy>(
     rows: &[Candidate],
     rng: &mut Rng,
     keep: impl Fn(&Candidate) -> bool,
@@ -203,32 +203,34 @@ pub(super) fn lowest<K: PartialOrd>(
 }
 
 /// As [`lowest`], by index: the one of `0..n` with the lowest `cost`, leaving out those without any.
-pub(super) fn lowest_at<K: PartialOrd>(
+///
+/// Costs are kept, and ties counted apart from the search: where many rows cost the same, whether the next one does is
+/// what a processor guesses wrong.
+pub(super) fn lowest_at<K: PartialOrd + Copy>(
     n: usize,
     rng: &mut Rng,
     cost: impl Fn(usize) -> Option<K>,
 ) -> Option<usize> {
-    let mut best: Option<(usize, K)> = None;
-    let mut ties = 0;
-    for (i, own) in (0..n).filter_map(|i| Some((i, cost(i)?))) {
-        match &best {
-            Some((_, lowest)) if own > *lowest => {}
-            Some((_, lowest)) if own == *lowest => ties += 1,
-            _ => {
-                best = Some((i, own));
-                ties = 1;
-            }
+    let mut costs = Vec::with_capacity(n);
+    costs.extend((0..n).filter_map(|i| Some((i, cost(i)?))));
+    let mut lowest = costs.first()?.1;
+    for &(_, own) in &costs {
+        if own < lowest {
+            lowest = own;
         }
     }
-    let (first, lowest) = best?;
-    if ties < 2 {
-        return Some(first);
-    }
-    let equals = |&i: &usize| cost(i).is_some_and(|own| own == lowest);
-    (first..n)
-        .filter(equals)
-        .nth(rng.below(ties))
-        .or(Some(first))
+    let ties: usize = costs
+        .iter()
+        .map(|(_, own)| usize::from(*own == lowest))
+        .sum();
+    let mut before = if ties < 2 { 0 } else { rng.below(ties) };
+    let drawn = costs.iter().find(|(_, own)| {
+        let equal = *own == lowest;
+        let found = equal && before == 0;
+        before = before.wrapping_sub(usize::from(equal));
+        found
+    });
+    drawn.map(|&(i, _)| i)
 }
 
 /// Index drawn with probability proportional to `weight`, which must be finite, 0 or more, and positive somewhere.

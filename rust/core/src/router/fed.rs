@@ -94,6 +94,7 @@ impl Selector {
         if !fed.is_some_and(Fed::is_caught_up) {
             self.checks.lose_sight(worker);
         }
+        self.ever_fed |= fed.is_some();
         self.resize(worker, |member| member.fed = fed);
     }
 

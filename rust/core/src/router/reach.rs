@@ -55,6 +55,9 @@ impl Selector {
 
     /// How far events can be believed that say what the worker in `slot` holds of a request, `None` without.
     pub(super) fn feed_state(&self, slot: u32, request: &Request<'_>) -> Option<FeedState> {
+        if !self.ever_fed {
+            return None;
+        }
         let fed = self.fleet.at(slot)?.fed_in(request.pool)?;
         Some(fed.state)
     }

@@ -60,6 +60,8 @@ pub struct Selector {
     pub(super) trail: Trail,
     pub(super) ledger: Ledger,
     pub(super) checks: Checks,
+    /// Whether any worker ever was fed: as long as none was, none is asked.
+    pub(super) ever_fed: bool,
 }
 
 impl Selector {
@@ -82,6 +84,7 @@ impl Selector {
             trail: Trail::default(),
             ledger: Ledger::new(settings.records),
             checks: Checks::default(),
+            ever_fed: false,
             settings,
         }
     }

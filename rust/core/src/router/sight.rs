@@ -1,5 +1,6 @@
 //! What a decision saw, written down as it is made.
 
+use crate::events::FeedState;
 use crate::load::Known;
 use crate::policy::Candidate;
 
@@ -8,7 +9,7 @@ use super::gather::{OfferNames, view};
 use super::offers::Offers;
 use super::request::Request;
 use super::selector::{Decided, Selector};
-use super::trail::{KEPT_ROWS, Sight};
+use super::trail::{Held, KEPT_ROWS, Sight};
 
 impl Selector {
     pub(super) fn trace(&mut self, offers: &Offers, decided: &Decided, request: &Request<'_>) {
@@ -38,41 +39,56 @@ impl Selector {
             request,
         );
         let rule = pool.rule(request.wanted);
-        let scored = limit == usize::MAX || rule.scored_in_passing();
-        let mut see = |offer: u32, row: Option<(usize, &Candidate)>, picked| {
-            seen.push(match row {
-                None => Sight::absent(offer, offers[offer as usize].standing),
-                Some((at, row)) => Sight {
-                    offer,
-                    standing: Standing::Candidate,
-                    picked,
-                    overlap_blocks: row.overlap,
-                    held: self.held(pool, request.pool, row, view.media.get(at)),
-                    events: self.feed_state(row.slot, request),
-                    matched_tokens: row.matched_tokens,
-                    inflight: row.inflight,
-                    pending_prefill_tokens: row.pending_prefill_tokens,
-                    decode_blocks: view.load(row).decode_blocks,
-                    weight: row.weight,
-                    score: Known::from(scored.then(|| rule.score(&view, at)).flatten()),
-                },
-            });
+        let ranked = limit == usize::MAX || rule.scored_in_passing();
+        let sight = |row: &Candidate, held: Held, events: Option<FeedState>, score: Known| Sight {
+            offer: row.offer,
+            standing: Standing::Candidate,
+            picked: row.offer as usize == decided.pick.offer,
+            overlap_blocks: row.overlap,
+            held,
+            events,
+            matched_tokens: row.matched_tokens,
+            inflight: row.inflight,
+            pending_prefill_tokens: row.pending_prefill_tokens,
+            decode_blocks: view.load(row).decode_blocks,
+            weight: row.weight,
+            score,
         };
-        let mut rows = self.rows.iter().enumerate().peekable();
+        let see = |(at, row): (usize, &Candidate), score| {
+            let held = self.held(pool, request.pool, row, view.media.get(at));
+            sight(row, held, self.feed_state(row.slot, request), score)
+        };
         if offers.len() <= limit {
+            let scores = if ranked {
+                rule.scores(&view)
+            } else {
+                vec![Known::UNKNOWN; self.rows.len()]
+            };
+            let mut ranks = self.rows.iter().zip(scores).enumerate().peekable();
+            if self.rows.len() == offers.len() && !self.ever_fed {
+                // The common case, without a question per row.
+                seen.extend(ranks.map(|(_, (row, score))| {
+                    sight(row, Held::unconfirmed(row.overlap), None, score)
+                }));
+                return;
+            }
             for offer in 0..offers.len() as u32 {
-                let row = rows.next_if(|(_, row)| row.offer == offer);
-                see(offer, row, offer as usize == decided.pick.offer);
+                let row = ranks.next_if(|(_, (row, _))| row.offer == offer);
+                seen.push(match row {
+                    None => Sight::absent(offer, offers[offer as usize].standing),
+                    Some((at, (row, score))) => see((at, row), score),
+                });
             }
             return;
         }
+        let score = |at| Known::from(ranked.then(|| rule.score(&view, at)).flatten());
         let mut left = limit - 1;
-        for (at, row) in rows {
+        for (at, row) in self.rows.iter().enumerate() {
             let picked = row.offer as usize == decided.pick.offer;
             let wanted = row.overlap > 0 || self.rows.best_overlap() == 0;
             if picked || (wanted && left > 0) {
                 left -= usize::from(!picked);
-                see(row.offer, Some((at, row)), picked);
+                seen.push(see((at, row), score(at)));
             } else if left == 0 && row.offer as usize > decided.pick.offer {
                 break;
             }

@@ -30,6 +30,14 @@ pub struct Held {
 impl Held {
     /// Media of [`Self::confirmed`].
     pub const MEDIA: [Medium; 3] = Medium::ANNOUNCED;
+
+    /// Leading blocks that nobody confirmed.
+    pub(super) fn unconfirmed(blocks: u32) -> Self {
+        Self {
+            speculative: blocks,
+            ..Self::default()
+        }
+    }
 }
 
 /// What a selection saw of one offered worker, before it booked anything. Zeros for one that was no candidate.

@@ -230,6 +230,7 @@ impl Selector {
             trail: Trail::default(),
             ledger: Ledger::new(self.settings.records),
             checks: Checks::default(),
+            ever_fed: false,
         }
     }
 }

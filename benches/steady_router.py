@@ -1,0 +1,93 @@
+"""What a selection costs by every policy, while the machine is at its full speed.
+
+python -m benches.steady_router [SECONDS]
+
+The policies take turns for `SECONDS` (60), 2,000 selections each. Between stretches of 40 a yardstick is timed: a
+fixed piece of work of the interpreter. A stretch counts as steady if the yardstick took no longer than 1.15 of its
+fastest percent before and after it: the others say how busy or how throttled the machine was, not what a selection
+costs. Prints a row of JSON per policy, with the median of all stretches beside that of the steady ones.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import sys
+import time
+from collections import defaultdict
+
+import numpy as np
+from benches.test_router import IN_FLIGHT, KNOWN, OPTIONS, fleet, prompts
+
+from cachelb.policies import POLICIES
+
+STRETCHES, WARM_UP, SELECTIONS = 50, 5, 40
+STEADY = 1.15
+ENTRIES = np.random.default_rng(3).permutation(1 << 15).tolist()
+
+
+def yardstick() -> int:
+    """Do the same work as always. Returns how many nanoseconds it took."""
+    begin = time.perf_counter_ns()
+    table = {entry: position for position, entry in enumerate(ENTRIES[:400])}
+    sum(table[entry] for entry in ENTRIES[:400])
+    return time.perf_counter_ns() - begin
+
+
+def measure(seconds: float) -> dict[str, list[tuple[int, list[int]]]]:
+    """Time stretches of selections by every policy. Returns the slower yardstick and the nanoseconds of each."""
+    requests = prompts()
+    order = itertools.cycle(np.random.default_rng(2).integers(0, KNOWN, 500_000).tolist())
+    routers = {policy: fleet(64, policy=policy, **OPTIONS.get(policy, {})) for policy in POLICIES}
+    for router in routers.values():
+        for request in requests:
+            router.select_worker(**request).on_complete()
+    in_flight = [router.select_worker(**requests[next(order)]) for router in routers.values() for _ in range(IN_FLIGHT)]
+    found = defaultdict(list)
+    clock = time.perf_counter_ns
+    gc.disable()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for policy, router in routers.items():
+            select = router.select_worker
+            before = yardstick()
+            for stretch in range(STRETCHES):
+                chosen = [requests[next(order)] for _ in range(SELECTIONS)]
+                times, decisions = [], []
+                for request in chosen:
+                    begin = clock()
+                    decision = select(**request)
+                    times.append(clock() - begin)
+                    decisions.append(decision)
+                after = yardstick()
+                for decision in decisions:
+                    decision.on_complete()
+                if stretch >= WARM_UP:  # the first ones find the caches full of another router
+                    found[policy].append((max(before, after), times))
+                before = after
+    assert len(in_flight) == IN_FLIGHT * len(routers)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    found = measure(float(sys.argv[1]) if len(sys.argv) > 1 else 60)
+    fastest = np.quantile([took for rows in found.values() for took, _ in rows], 0.01)
+    for policy, rows in found.items():
+        everything = [times for _, times in rows]
+        steady = [times for took, times in rows if took <= STEADY * fastest] or everything
+        p50, p99 = np.quantile(steady, (0.5, 0.99)) / 1e3
+        row = {
+            "id": f"python/router/steady/64/{policy}",
+            "unit": "us",
+            "p50": round(p50, 2),
+            "p99": round(p99, 2),
+            "n": len(steady) * SELECTIONS,
+            "note": f"{len(steady)} of {len(rows)} stretches; p50 of all {np.median(everything) / 1e3:.2f}",
+        }
+        print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Workers and the addresses that a proxy knows them by: `ip:port`, or `[ip]:port` for IPv6."""
+
+from __future__ import annotations
+
+import logging
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cachelb.router import Router
+
+_PORTS = {"http": 80, "https": 443}
+
+_log = logging.getLogger("cachelb.ext_proc")
+
+
+def address_of(key: str) -> str | None:
+    """Read the address out of a worker's key.
+
+    Args:
+        key: A URL, or an address itself.
+
+    Returns:
+        The address; None if the key has a name in place of an IP address, no port, or is a socket's path.
+
+    Example:
+        >>> address_of("http://10.0.0.1:8000"), address_of("10.0.0.1:8000"), address_of("https://[fd00::1]")
+        ('10.0.0.1:8000', '10.0.0.1:8000', '[fd00::1]:443')
+        >>> address_of("http://gpu0:8000") is None
+        True
+    """
+    try:
+        parts = urlsplit(key if "://" in key else f"//{key}")
+        ip = ip_address(parts.hostname or "")
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    if port is None:
+        return None
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"  # noqa: PLR2004 - the version
+
+
+class Addresses:
+    """Which worker has which address. It follows the router's list of workers.
+
+    A worker without an address cannot be named to the proxy: it is never picked, and a warning says so once.
+    """
+
+    def __init__(self, router: Router[Any], address: Callable[[Any], str] | None) -> None:
+        """Read nothing yet.
+
+        Args:
+            router: Has the workers.
+            address: Gives the address of a worker, None for `address_of` its key.
+        """
+        self._router = router
+        self._address = address
+        self._keys: list[str] = []
+        self._by_key: dict[str, str] = {}
+        self._by_address: dict[str, str] = {}
+
+    def among(self, subset: Iterable[str] | None) -> list[str] | None:
+        """Find out who may be picked.
+
+        Args:
+            subset: Addresses, of which one without a port means every worker there; None for all workers.
+
+        Returns:
+            Keys of workers. None means that there is no need for a list: all of them.
+        """
+        self._refresh()
+        if subset is None:
+            return None if len(self._by_key) == len(self._keys) else list(self._by_key)
+        wanted = {address_of(entry.strip()) or entry.strip().strip("[]") for entry in subset}
+        return [
+            key
+            for key, address in self._by_key.items()
+            if address in wanted or address.rpartition(":")[0].strip("[]") in wanted
+        ]
+
+    def of(self, key: str) -> str:
+        """Return the address of a worker that `among` allowed."""
+        return self._by_key[key]
+
+    def key_at(self, address: str) -> str | None:
+        """Return who has an address, None if no worker has."""
+        self._refresh()
+        return self._by_address.get(address_of(address.strip()) or "")
+
+    def _refresh(self) -> None:
+        keys = self._router.keys()
+        if keys == self._keys:
+            return
+        known = set(self._keys)
+        self._keys = keys
+        self._by_key = {}
+        for key, worker in zip(keys, self._router.workers(), strict=False):
+            address = address_of(key if self._address is None else self._address(worker))
+            if address is not None:
+                self._by_key[key] = address
+            elif key not in known:
+                _log.warning(
+                    "worker %s is never picked: it has no IP address and port; register it by address, or pass "
+                    "`address=` to EndpointPicker",
+                    key,
+                )
+        self._by_address = {address: key for key, address in self._by_key.items()}

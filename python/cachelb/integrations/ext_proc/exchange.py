@@ -1,0 +1,241 @@
+"""One stream: the messages about one HTTP request and its answer, in the order in which the proxy sends them.
+
+There is no I/O here: a message goes in, replies come out. In "duplex" mode the proxy keeps nothing, so the headers wait
+until the body is complete, and every byte is given back. In "buffered" mode the proxy keeps headers and body until it
+has the reply to the body. In the others the headers leave before the body is there, and are all there is to pick by.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cachelb.integrations.ext_proc import replies
+from cachelb.integrations.ext_proc.messages import (
+    BODY_BUFFERED,
+    BODY_BUFFERED_PARTIAL,
+    BODY_DUPLEX,
+    BODY_NONE,
+    BODY_STREAMED,
+)
+from cachelb.integrations.ext_proc.picking import Pick, Refusal
+from cachelb.openai import TAIL_BYTES, read_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cachelb.integrations.ext_proc.picking import Picker
+
+_MODES = {"none": BODY_NONE, "streamed": BODY_STREAMED, "buffered": BODY_BUFFERED, "duplex": BODY_DUPLEX}
+_WHOLE = frozenset({BODY_BUFFERED, BODY_BUFFERED_PARTIAL})
+
+_SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+_SUBSET = "x-gateway-destination-endpoint-subset"
+_SERVED = "x-gateway-destination-endpoint-served"
+_CODE_DETAILS = "response.code_details"
+_ERROR = 400
+
+
+class Exchange:
+    """What is known of one request, from its headers to the end of its answer."""
+
+    def __init__(self, picker: Picker) -> None:
+        """Begin with nothing heard.
+
+        Args:
+            picker: Asks the router.
+        """
+        self.over = False
+        self._picker = picker
+        self._request_mode = self._answer_mode = _MODES[picker.options.default_body_mode]
+        self._first = True
+        self._headers: dict[str, str] = {}
+        self._subset: list[str] | None = None
+        self._body = bytearray()
+        self._pick: Pick | None = None
+        self._answered = False
+        self._is_stream = False
+        self._begun = False
+        self._tail = b""
+        self._handlers: dict[str, Callable[[Any], Iterable[Any]]] = {
+            "request_headers": self._on_request_headers,
+            "request_body": self._on_request_body,
+            "request_trailers": self._on_request_trailers,
+            "response_headers": self._on_answer_headers,
+            "response_body": self._on_answer_body,
+            "response_trailers": self._on_answer_trailers,
+        }
+
+    def receive(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+        """Take a message of the proxy in.
+
+        Args:
+            message: A ProcessingRequest.
+
+        Returns:
+            The replies to it, which may be none. `over` says whether the exchange ends with them.
+        """
+        if self._first:
+            self._first = False
+            if message.HasField("protocol_config"):
+                self._request_mode = message.protocol_config.request_body_mode
+                self._answer_mode = message.protocol_config.response_body_mode
+        if message.observability_mode:
+            # The proxy only lets us watch and has no use for a pick.
+            self._picker.counts["observed"] += 1
+            self.over = True
+            return ()
+        kind = message.WhichOneof("request")
+        return self._handlers[kind](message) if kind else ()
+
+    def close(self) -> None:
+        """Take note that no message follows, which releases what is booked, whatever went before."""
+        self.over = True
+        self._body.clear()
+        if self._pick is None:
+            return
+        if self._answered and self._answer_mode == BODY_NONE:
+            # The body of the answer passes elsewhere: this is all we hear of its end.
+            self._pick.decision.on_complete()
+        else:
+            self._pick.decision.cancel()
+
+    # --- the request ---
+
+    def _on_request_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+        self._headers = _read_headers(message.request_headers.headers)
+        self._subset = _read_subset(message)
+        if message.request_headers.end_of_stream:
+            return self._go("request_headers", None)
+        if self._request_mode == BODY_DUPLEX:
+            return ()
+        if self._request_mode in _WHOLE:
+            return (replies.headers_reply("request_headers"),)
+        self._picker.counts["body-not-sent"] += 1
+        return self._go("request_headers", None)
+
+    def _on_request_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+        chunk, end = message.request_body.body, message.request_body.end_of_stream
+        if self._pick is not None:
+            if self._request_mode == BODY_DUPLEX:
+                return replies.streamed_replies("request_body", chunk, end=end)
+            return (replies.body_reply("request_body"),)
+        self._body += chunk
+        if len(self._body) > self._picker.options.max_body_bytes:
+            if self._picker.options.large_bodies == "refuse":
+                return self._refuse(self._picker.too_large())
+            self._picker.counts["too-large"] += 1
+            return self._send(None, end=end)
+        if end or self._request_mode in _WHOLE:
+            return self._send(bytes(self._body), end=end)
+        return ()
+
+    def _on_request_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+        sent = [] if self._pick is not None else list(self._send(bytes(self._body), end=False))
+        return sent if self.over else [*sent, replies.trailers_reply("request_trailers")]
+
+    def _send(self, read: bytes | None, *, end: bool) -> Iterable[Any]:
+        """Pick by as much of the body as is to be read, and give back what was held."""
+        if self._request_mode != BODY_DUPLEX:
+            self._body.clear()
+            return self._go("request_body", read)
+        headers = self._go("request_headers", read)
+        if self._pick is None:
+            return headers
+        body = bytes(self._body) if self._pick.body is None else self._pick.body
+        self._body.clear()
+        return [*headers, *replies.streamed_replies("request_body", body, end=end)]
+
+    def _go(self, part: str, body: bytes | None) -> Iterable[Any]:
+        found = self._picker.pick(self._headers, body, self._subset)
+        if isinstance(found, Refusal):
+            return self._refuse(found)
+        self._pick = found
+        return (replies.picked_reply(part, found),)
+
+    def _refuse(self, refusal: Refusal) -> Iterable[Any]:
+        self.over = True
+        self._body.clear()
+        return (replies.refusal_reply(refusal),)
+
+    # --- the answer ---
+
+    def _on_answer_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+        if self._pick is None:
+            return (replies.headers_reply("response_headers"),)
+        served = _text(message, "envoy.lb", _SERVED)
+        if served is not None:
+            self._picker.commit(self._pick, served)
+        decision = self._pick.decision
+        headers = _read_headers(message.response_headers.headers)
+        self._answered = True
+        self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        status = int(headers.get(":status", "200"))
+        if status >= _ERROR:
+            decision.on_error(status if _is_of_worker(message) else 502)
+        elif message.response_headers.end_of_stream:
+            decision.on_complete()
+        shown = {name: value for name, value in decision.headers.items() if name.startswith("x-cachelb-")}
+        return (replies.headers_reply("response_headers", shown),)
+
+    def _on_answer_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+        chunk, end = message.response_body.body, message.response_body.end_of_stream
+        if self._pick is not None:
+            self._hear(self._pick, chunk)
+            if end:
+                self._pick.decision.on_complete(**read_usage(self._tail))
+        if self._answer_mode == BODY_DUPLEX:
+            return replies.streamed_replies("response_body", chunk, end=end)
+        return (replies.body_reply("response_body"),)
+
+    def _on_answer_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+        if self._pick is not None:
+            self._pick.decision.on_complete(**read_usage(self._tail))
+        return (replies.trailers_reply("response_trailers"),)
+
+    def _hear(self, pick: Pick, chunk: bytes) -> None:
+        self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+        if not self._is_stream or not chunk:
+            return
+        if self._begun:
+            pick.decision.on_tokens(1)
+        else:
+            self._begun = True
+            pick.decision.on_first_token()
+
+
+def _read_headers(header_map: Any) -> dict[str, str]:  # noqa: ANN401 - a message
+    """Read headers; of several with one name the first, as nobody here reads lists."""
+    headers: dict[str, str] = {}
+    for header in header_map.headers:
+        headers.setdefault(header.key.lower(), header.raw_value.decode("latin-1") or header.value)
+    return headers
+
+
+def _metadata(message: Any, namespace: str, name: str) -> Any:  # noqa: ANN401 - a message
+    """Find a value in the metadata, None if it is not there; looking must not add it, as maps of protobuf do."""
+    spaces = message.metadata_context.filter_metadata
+    if namespace not in spaces or name not in spaces[namespace].fields:
+        return None
+    return spaces[namespace].fields[name]
+
+
+def _text(message: Any, namespace: str, name: str) -> str | None:  # noqa: ANN401 - a message
+    value = _metadata(message, namespace, name)
+    return value.string_value if value is not None and value.string_value else None
+
+
+def _read_subset(message: Any) -> list[str] | None:  # noqa: ANN401 - a message
+    """Read the addresses to choose from: a list, or names in one string where a filter copied them from a header."""
+    value = _metadata(message, _SUBSET_NAMESPACE, _SUBSET)
+    if value is None:
+        return None
+    entries = [entry.string_value for entry in value.list_value.values] or [value.string_value]
+    return [part for entry in entries for part in entry.split(",") if part.strip()]
+
+
+def _is_of_worker(message: Any) -> bool:  # noqa: ANN401 - a message
+    """Whether the answer came from a worker, and is not the proxy's own about a worker it could not reach."""
+    for attributes in message.attributes.values():
+        if _CODE_DETAILS in attributes.fields:
+            return bool(attributes.fields[_CODE_DETAILS].string_value == "via_upstream")
+    return True

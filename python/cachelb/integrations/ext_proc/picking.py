@@ -1,0 +1,245 @@
+"""From a request to endpoints: what the router is asked, and what it is told of where the request really went."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from cachelb.errors import NoWorkerAvailable
+from cachelb.openai import routing_arguments
+from cachelb.session import session_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cachelb.decision import Decision
+    from cachelb.integrations.ext_proc.addresses import Addresses
+    from cachelb.router import Router
+    from cachelb.types import RequestArguments
+
+TENANT = "x-gateway-inference-fairness-id"
+OBJECTIVE = "x-gateway-inference-objective"
+MODEL = "x-gateway-model-name-rewrite"
+
+MOST_FALLBACKS = 3
+
+BodyMode: TypeAlias = Literal["none", "streamed", "buffered", "duplex"]
+
+_log = logging.getLogger("cachelb.ext_proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `EndpointPicker` was told; it documents the fields."""
+
+    max_body_bytes: int = 10 << 20
+    large_bodies: Literal["refuse", "pass"] = "refuse"
+    fallbacks: int = 2
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    shed_inflight: int | None = None
+    rewrite_model: bool = False
+    default_body_mode: BodyMode = "duplex"
+
+    def __post_init__(self) -> None:
+        """Check what types alone do not."""
+        if self.max_body_bytes < 1:
+            raise ValueError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
+        if self.large_bodies not in {"refuse", "pass"}:
+            raise ValueError(f"large_bodies must be 'refuse' or 'pass', got {self.large_bodies!r}")
+        if not 0 <= self.fallbacks <= MOST_FALLBACKS:
+            raise ValueError(f"fallbacks must be from 0 to {MOST_FALLBACKS}, got {self.fallbacks}")
+        if self.shed_inflight is not None and self.shed_inflight < 1:
+            raise ValueError(f"shed_inflight must be at least 1, got {self.shed_inflight}; None sheds nothing")
+        if self.default_body_mode not in {"none", "streamed", "buffered", "duplex"}:
+            raise ValueError(
+                f"default_body_mode must be 'none', 'streamed', 'buffered' or 'duplex', got {self.default_body_mode!r}"
+            )
+
+
+@dataclass(slots=True)
+class Pick:
+    """Where a request is to go.
+
+    Attributes:
+        decision: Owns the booked load.
+        endpoints: Addresses in the order in which they are to be tried.
+        arguments: What the router was asked.
+        body: What to send in place of the body, None to leave it as it is.
+    """
+
+    decision: Decision[Any]
+    endpoints: list[str]
+    arguments: RequestArguments
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request goes nowhere.
+
+    Attributes:
+        status: HTTP status of the answer.
+        message: For the client: it names no worker.
+        reason: For counters and access logs.
+        retry_after_s: When to try again, None for never.
+    """
+
+    status: int
+    message: str
+    reason: str
+    retry_after_s: float | None = None
+
+
+class Picker:
+    """Asks the router on behalf of every stream, and counts what happens."""
+
+    def __init__(self, router: Router[Any], addresses: Addresses, options: Options) -> None:
+        """Keep the parts.
+
+        Args:
+            router: Decides.
+            addresses: Translates.
+            options: Settings.
+        """
+        self.options = options
+        self.counts: Counter[str] = Counter()
+        self._router = router
+        self._addresses = addresses
+
+    def pick(self, headers: Mapping[str, str], body: bytes | None, subset: Sequence[str] | None) -> Pick | Refusal:
+        """Pick a worker and the next best ones, and book the load on the first.
+
+        Args:
+            headers: The request's headers, names in lower case.
+            body: The request's body, None if it is unknown or there is none.
+            subset: Addresses to choose from, None for all.
+
+        Returns:
+            The pick, or why there is none.
+        """
+        arguments, sent = self._arguments(headers, body)
+        among = self._addresses.among(subset)
+        if among is not None:
+            arguments["among"] = among
+        try:
+            if self._sheds(arguments):
+                return self._refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
+            decision = self._router.select_worker(**arguments)
+        except NoWorkerAvailable as error:
+            return self._refuse(503, "no-worker", _summary(error, among), error.retry_after_s)
+        except (TypeError, ValueError):
+            # The prompt is none. What that means to the client is for the engine to say.
+            self.counts["unroutable"] += 1
+            arguments = _without_prompt(arguments)
+            try:
+                decision = self._router.select_worker(**arguments)
+            except NoWorkerAvailable as error:
+                return self._refuse(503, "no-worker", _summary(error, among), error.retry_after_s)
+        self.counts["picked"] += 1
+        return Pick(decision, self._ranked(decision, arguments), arguments, sent)
+
+    def too_large(self) -> Refusal:
+        """Refuse a body that is over the limit."""
+        limit = self.options.max_body_bytes
+        return self._refuse(413, "too-large", f"the body is longer than {limit} bytes")
+
+    def commit(self, pick: Pick, served: str) -> None:
+        """Move the booking to the worker that served the request.
+
+        Args:
+            pick: What was picked; its decision may be another one afterwards.
+            served: Address of who served it.
+        """
+        key = self._addresses.key_at(served)
+        if key == pick.decision.key:
+            return
+        if key is None:
+            self.counts["served-unknown"] += 1
+            pick.decision.cancel()
+            return
+        # The proxy goes down the list when a worker cannot be reached or refuses, as it would for a retry of ours.
+        self.counts["served-fallback"] += 1
+        pick.decision.on_error(502)
+        arguments = pick.arguments.copy()
+        arguments["among"] = [key]
+        try:
+            pick.decision = self._router.select_worker(**arguments)
+        except NoWorkerAvailable:
+            self.counts["served-unbooked"] += 1
+
+    def _arguments(self, headers: Mapping[str, str], body: bytes | None) -> tuple[RequestArguments, bytes | None]:
+        """Read what the router wants to know, and the new body if the model is to be renamed in it."""
+        parsed: Any = None
+        if body:
+            try:
+                parsed = json.loads(body)
+            except (ValueError, RecursionError):
+                self.counts["no-json"] += 1
+        arguments: RequestArguments = {}
+        if parsed is not None:
+            try:
+                arguments = routing_arguments(parsed, headers)
+            except (TypeError, ValueError):
+                self.counts["unroutable"] += 1
+        if "session" not in arguments and (session := session_key(headers)) is not None:
+            arguments["session"] = session
+        if tenant := headers.get(TENANT):
+            arguments["tenant"] = tenant
+        if objective := headers.get(OBJECTIVE):
+            arguments["priority"] = self.options.priorities.get(objective, 0)
+        sent = None
+        if model := headers.get(MODEL):
+            arguments["model"] = model
+            if self.options.rewrite_model and isinstance(parsed, dict) and parsed.get("model") != model:
+                sent = json.dumps({**parsed, "model": model}).encode()
+        return arguments, sent
+
+    def _sheds(self, arguments: RequestArguments) -> bool:
+        limit = self.options.shed_inflight
+        if limit is None or arguments.get("priority", 0) >= 0:
+            return False
+        found = self._router.select_worker(**arguments, dry_run=True)
+        rank = "" if found.dp_rank is None else f"#{found.dp_rank}"
+        return self._router.loads().get(found.key + rank, 0) >= limit
+
+    def _ranked(self, decision: Decision[Any], arguments: RequestArguments) -> list[str]:
+        """Put those behind the picked worker that the router would pick without it.
+
+        Asking it again costs a fifth or less of what the decision's explanation does, which has no ranks for policies
+        without scores and not every worker of a large fleet.
+        """
+        tried = [decision.key]
+        # The header with the rank goes to whoever serves the request, and is right for one worker only.
+        wanted = 1 if decision.dp_rank is not None else 1 + self.options.fallbacks
+        arguments = arguments.copy()
+        while len(tried) < wanted:
+            arguments["exclude"] = tried
+            try:
+                found = self._router.select_worker(**arguments, dry_run=True)
+            except NoWorkerAvailable:
+                break
+            tried.append(found.key)
+        return [self._addresses.of(key) for key in tried]
+
+    def _refuse(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> Refusal:
+        self.counts[reason] += 1
+        _log.debug("refused with %d: %s", status, message)
+        return Refusal(status, message, reason, retry_after_s)
+
+
+def _without_prompt(arguments: RequestArguments) -> RequestArguments:
+    left = arguments.copy()
+    left.pop("tokens", None)
+    left.pop("text", None)
+    return left
+
+
+def _summary(error: NoWorkerAvailable, among: list[str] | None) -> str:
+    """Tell why there is nobody, without naming workers to clients."""
+    reasons = Counter(why for key, why in error.reasons.items() if among is None or key in among)
+    if not reasons:
+        return "no worker is available: none may be chosen"
+    return "no worker is available: " + ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))

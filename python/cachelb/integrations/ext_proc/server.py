@@ -1,0 +1,205 @@
+"""The gRPC server around it: streams, health, start and end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from cachelb.integrations.ext_proc.addresses import Addresses
+from cachelb.integrations.ext_proc.exchange import Exchange
+from cachelb.integrations.ext_proc.messages import SERVICE, ProcessingRequest, ProcessingResponse
+from cachelb.integrations.ext_proc.picking import Options, Picker
+
+try:
+    import grpc
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "cachelb.integrations.ext_proc needs grpcio and grpcio-health-checking: pip install 'cachelb[extproc]'",
+        name=error.name,
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from types import TracebackType
+    from typing import Literal, Self
+
+    from cachelb.integrations.ext_proc.picking import BodyMode
+    from cachelb.router import Router
+
+W = TypeVar("W")
+
+LIVENESS = "liveness"
+READINESS = "readiness"
+
+_MESSAGE_OVERHEAD = 1 << 20
+"""Bytes of headers and metadata that may come with the longest body."""
+
+
+class EndpointPicker(Generic[W]):
+    """Picks workers for Envoy and everything built on it, over Envoy's external processing protocol.
+
+    It follows the endpoint picker protocol of the Gateway API inference extension. Everything runs in the event loop
+    that `start` is called in. Workers need an IP address and a port: `http://10.0.0.1:8000` or `10.0.0.1:8000`.
+
+    Example:
+        >>> import asyncio
+        >>> import cachelb
+        >>> from cachelb.integrations.ext_proc import EndpointPicker
+        >>> async def main():
+        ...     router = cachelb.Router(["http://10.0.0.1:8000", "http://10.0.0.2:8000"])
+        ...     async with EndpointPicker(router) as picker:
+        ...         port = await picker.start("127.0.0.1:0")
+        ...         return port > 0  # ... until something ends the service
+        >>> asyncio.run(main())
+        True
+    """
+
+    def __init__(
+        self,
+        router: Router[W],
+        *,
+        address: Callable[[W], str] | None = None,
+        max_body_bytes: int = 10 << 20,
+        large_bodies: Literal["refuse", "pass"] = "refuse",
+        fallbacks: int = 2,
+        priorities: Mapping[str, int] | None = None,
+        shed_inflight: int | None = None,
+        rewrite_model: bool = False,
+        default_body_mode: BodyMode = "duplex",
+    ) -> None:
+        """Prepare the service; `start` opens it.
+
+        Args:
+            router: Decides, and is told how requests went.
+            address: Gives a worker's `ip:port`, None to read it from the worker's key.
+            max_body_bytes: Bytes of a request's body that are held and read at most.
+            large_bodies: What becomes of longer ones: "refuse" answers 413, "pass" picks without reading them.
+            fallbacks: Workers to name behind the picked one, for the proxy to try in turn, at most 3.
+            priorities: Priorities by the value of the header `x-gateway-inference-objective`; 0 for the others.
+            shed_inflight: A request of a negative priority is answered with 429 if the worker it would go to has this
+                many requests in flight. None sheds nothing.
+            rewrite_model: Put the name in the header `x-gateway-model-name-rewrite` into the body. Without it the name
+                counts for the pick only, and the body stays as it is.
+            default_body_mode: How a proxy that does not tell sends bodies.
+
+        Raises:
+            ValueError: An argument is out of range.
+        """
+        options = Options(
+            max_body_bytes=max_body_bytes,
+            large_bodies=large_bodies,
+            fallbacks=fallbacks,
+            priorities=dict(priorities or {}),
+            shed_inflight=shed_inflight,
+            rewrite_model=rewrite_model,
+            default_body_mode=default_body_mode,
+        )
+        self._picker = Picker(router, Addresses(router, address), options)
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - imported in a condition
+        self._server: Any = None
+        self._streams = 0
+
+    async def start(
+        self,
+        listen: str = "127.0.0.1:9002",
+        *,
+        ready: bool = True,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> int:
+        """Open the service.
+
+        Args:
+            listen: Address to listen on; port 0 takes a free one.
+            ready: Whether requests may come at once. If not, `set_ready` tells when, such as after state was restored.
+            credentials: For TLS, as `grpc.ssl_server_credentials` makes them.
+
+        Returns:
+            The port.
+
+        Raises:
+            RuntimeError: The address cannot be listened on, or the service was started before.
+        """
+        if self._server is not None:
+            raise RuntimeError("an EndpointPicker starts once: make another one")
+        self._server = grpc.aio.server(
+            options=[
+                # Two services on one port would share the requests, and neither would know of the other's.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", 2 * self._picker.options.max_body_bytes + _MESSAGE_OVERHEAD),
+                ("grpc.max_send_message_length", -1),
+            ]
+        )
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._process,
+            request_deserializer=ProcessingRequest.FromString,
+            response_serializer=ProcessingResponse.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if credentials is None:
+            port = self._server.add_insecure_port(listen)
+        else:
+            port = self._server.add_secure_port(listen, credentials)
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self.set_ready(ready)
+        await self._server.start()
+        return int(port)
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """End the service: readiness goes, no stream begins, and those that are open may end; idempotent.
+
+        Args:
+            grace_s: How long to wait for them, in seconds. The rest is broken off and its load released.
+        """
+        if self._server is None:
+            return
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+
+    async def set_ready(self, ready: bool) -> None:  # noqa: FBT001 - as `Router.set_ready`
+        """Tell health checks whether requests may come.
+
+        Args:
+            ready: Whether they may.
+        """
+        states = health_pb2.HealthCheckResponse
+        state = states.SERVING if ready else states.NOT_SERVING
+        for name in ("", READINESS, SERVICE):
+            await self._health.set(name, state)
+
+    @property
+    def open_streams(self) -> int:
+        """Requests that the proxies have open here."""
+        return self._streams
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What happened how often.
+
+        "picked"; refused as "no-worker", "shed" or "too-large" (which also counts bodies that pass unread); picked by
+        headers alone because the body is "no-json", "unroutable" (no request for a completion) or "body-not-sent";
+        served by a "served-fallback", by somebody "served-unknown", or by one that could not be booked,
+        "served-unbooked"; "observed" streams that want no reply.
+        """
+        return dict(self._picker.counts)
+
+    async def _process(self, messages: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401 - untyped in grpc
+        exchange = Exchange(self._picker)
+        self._streams += 1
+        try:
+            async for message in messages:
+                for reply in exchange.receive(message):
+                    await context.write(reply)
+                if exchange.over:
+                    return
+        finally:
+            self._streams -= 1
+            exchange.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()

@@ -1,0 +1,219 @@
+"""The proxy's side of an ext_proc stream, over a real gRPC channel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+
+from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb.integrations.ext_proc.messages import METHOD, ProcessingRequest, ProcessingResponse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+
+    from cachelb import Router
+
+DEADLINE_S = 30.0
+DUPLEX = {"request": 4, "answer": 4}
+BUFFERED = {"request": 2, "answer": 1}
+DESTINATION = "x-gateway-destination-endpoint"
+
+
+class Picked(NamedTuple):
+    """What the picker said of a request."""
+
+    endpoints: list[str]
+    headers: dict[str, str]
+    body: bytes
+
+
+class Stream:
+    """One request. What it sends is in the order and shape of Envoy 1.39; `modes` None leaves the modes untold."""
+
+    def __init__(self, call: Any, modes: Mapping[str, int] | None) -> None:
+        self.call = call
+        self.modes = modes
+        self._first = True
+
+    async def send(self, message: Any) -> None:
+        if self._first and self.modes is not None:
+            message.protocol_config.SetInParent()
+            message.protocol_config.request_body_mode = self.modes["request"]
+            message.protocol_config.response_body_mode = self.modes["answer"]
+        self._first = False
+        await asyncio.wait_for(self.call.write(message), DEADLINE_S)
+
+    async def read(self) -> Any:
+        """Read a reply, None at the end."""
+        reply = await asyncio.wait_for(self.call.read(), DEADLINE_S)
+        return None if reply is grpc.aio.EOF else reply
+
+    # --- the request ---
+
+    async def send_headers(
+        self, headers: Mapping[str, str] | None = None, *, end: bool = False, subset: object = None, **pseudo: str
+    ) -> None:
+        message = ProcessingRequest()
+        pseudo = {"method": "POST", "path": "/v1/completions", **pseudo}
+        for name, value in [*((f":{name}", value) for name, value in pseudo.items()), *(headers or {}).items()]:
+            message.request_headers.headers.headers.add(key=name, raw_value=value.encode())
+        message.request_headers.end_of_stream = end
+        if subset is not None:
+            space = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
+            space.update({f"{DESTINATION}-subset": subset})
+        await self.send(message)
+
+    async def send_body(self, body: bytes, *, end: bool = True) -> None:
+        message = ProcessingRequest()
+        message.request_body.body = body
+        message.request_body.end_of_stream = end
+        await self.send(message)
+
+    async def send_trailers(self) -> None:
+        message = ProcessingRequest()
+        message.request_trailers.trailers.headers.add(key="x-end", raw_value=b"1")
+        await self.send(message)
+
+    async def read_picked(self, *, body: bool = True) -> Picked:
+        """Read the pick, and in duplex mode the body that comes back with it."""
+        reply = await self.read()
+        assert reply is not None
+        assert reply.WhichOneof("response") != "immediate_response", reply.immediate_response
+        common = getattr(reply, reply.WhichOneof("response")).response
+        headers = {option.header.key: option.header.raw_value.decode() for option in common.header_mutation.set_headers}
+        assert {option.append_action for option in common.header_mutation.set_headers} == {2}
+        assert common.clear_route_cache
+        metadata = reply.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION].string_value
+        assert headers[DESTINATION] == metadata
+        received = bytes(common.body_mutation.body)
+        if body:
+            received = await self.read_body("request_body")
+        return Picked(metadata.split(","), headers, received)
+
+    async def read_body(self, part: str) -> bytes:
+        """Read a body that comes back in pieces, to its end."""
+        received: list[bytes] = []
+        while True:
+            reply = await self.read()
+            streamed = getattr(reply, part).response.body_mutation.streamed_response
+            assert len(streamed.body) <= 64 * 1024
+            received.append(streamed.body)
+            if streamed.end_of_stream:
+                return b"".join(received)
+
+    async def request(self, body: bytes, headers: Mapping[str, str] | None = None, **options: Any) -> Picked:
+        """Send a whole request in duplex mode."""
+        await self.send_headers(headers, **options)
+        await self.send_body(body)
+        return await self.read_picked()
+
+    async def read_refusal(self) -> tuple[int, dict[str, str], bytes]:
+        """Read the answer that the client gets at once, after which the stream ends."""
+        reply = await self.read()
+        assert reply is not None
+        assert reply.WhichOneof("response") == "immediate_response"
+        answer = reply.immediate_response
+        headers = {option.header.key: option.header.raw_value.decode() for option in answer.headers.set_headers}
+        assert await self.read() is None
+        return answer.status.code, headers, answer.body
+
+    # --- the answer ---
+
+    async def answer_headers(
+        self,
+        status: int = 200,
+        *,
+        served: str | None = None,
+        end: bool = False,
+        details: str | None = None,
+        kind: str = "application/json",
+    ) -> dict[str, str]:
+        """Send the headers of the answer; return those that the picker adds."""
+        message = ProcessingRequest()
+        for name, value in ((":status", str(status)), ("content-type", kind)):
+            message.response_headers.headers.headers.add(key=name, raw_value=value.encode())
+        message.response_headers.end_of_stream = end
+        if served is not None:
+            message.metadata_context.filter_metadata["envoy.lb"].update({f"{DESTINATION}-served": served})
+        if details is not None:
+            message.attributes["envoy.filters.http.ext_proc"].update({"response.code_details": details})
+        await self.send(message)
+        reply = await self.read()
+        assert reply is not None
+        options = reply.response_headers.response.header_mutation.set_headers
+        return {option.header.key: option.header.raw_value.decode() for option in options}
+
+    async def answer_body(self, body: bytes, *, end: bool = True) -> Any:
+        """Send a part of the answer; return the reply to it."""
+        message = ProcessingRequest()
+        message.response_body.body = body
+        message.response_body.end_of_stream = end
+        await self.send(message)
+        return await self.read()
+
+    async def answer_trailers(self) -> Any:
+        message = ProcessingRequest()
+        message.response_trailers.SetInParent()
+        await self.send(message)
+        return await self.read()
+
+    async def finish(self) -> None:
+        """End the stream as Envoy does when the request is over."""
+        await self.call.done_writing()
+        assert await self.read() is None
+
+
+class Proxy:
+    """Opens streams."""
+
+    def __init__(self, channel: Any) -> None:
+        self._method = channel.stream_stream(
+            METHOD,
+            request_serializer=ProcessingRequest.SerializeToString,
+            response_deserializer=ProcessingResponse.FromString,
+        )
+
+    def stream(self, modes: Mapping[str, int] | None = DUPLEX) -> Stream:
+        return Stream(self._method(), modes)
+
+
+class Service(NamedTuple):
+    """A running picker and a proxy that is connected to it."""
+
+    picker: EndpointPicker[str]
+    proxy: Proxy
+    channel: Any
+
+    def stream(self, modes: Mapping[str, int] | None = DUPLEX) -> Stream:
+        return self.proxy.stream(modes)
+
+    async def settled(self) -> None:
+        """Wait until the picker knows that every stream ended."""
+        await until(lambda: self.picker.open_streams == 0)
+
+
+@contextlib.asynccontextmanager
+async def serve(router: Router[str], *, ready: bool = True, **options: Any) -> AsyncIterator[Service]:
+    """Run a picker on loopback, and connect."""
+    async with EndpointPicker(router, **options) as picker:
+        port = await picker.start("127.0.0.1:0", ready=ready)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield Service(picker, Proxy(channel), channel)
+            await picker.stop(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that announces itself to nobody."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, f"still not so after {DEADLINE_S} s"
+        await asyncio.sleep(0.002)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a test."""
+    asyncio.run(asyncio.wait_for(main, 4 * DEADLINE_S))

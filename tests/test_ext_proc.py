@@ -1,0 +1,493 @@
+"""The endpoint picker, asked by a real gRPC client as a proxy asks it: what is picked, and what the proxy is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, run, serve
+
+from cachelb import Router
+from cachelb.integrations.ext_proc.messages import ProcessingRequest, ProcessingResponse
+
+if TYPE_CHECKING:
+    from cachelb.policies.custom import FleetView, RequestView
+
+A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
+URLS = [f"http://{address}" for address in (A, B, C)]
+PROMPT = "The five boxing wizards jump quickly over the lazy dog. " * 20
+NONE = {"request": 0, "answer": 0}
+STREAMED = {"request": 1, "answer": 1}
+
+
+def body_of(prompt: object = PROMPT, **fields: object) -> bytes:
+    return json.dumps({"prompt": prompt, "max_tokens": 8, **fields}).encode()
+
+
+# --- the pick ---
+
+
+def test_headers_wait_for_the_body_and_header_and_metadata_are_equal() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.send_headers()
+            await stream.send_body(body_of()[:50], end=False)
+            waiting = asyncio.ensure_future(stream.read())
+            await stream.send_body(body_of()[50:])
+            reply = await waiting
+            assert reply.WhichOneof("response") == "request_headers"
+            assert reply.request_headers.response.clear_route_cache
+            header = reply.request_headers.response.header_mutation.set_headers[0]
+            assert header.header.key == DESTINATION
+            endpoints = header.header.raw_value.decode().split(",")
+            assert sorted(endpoints) == [A, B, C]
+            assert reply.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION].string_value == ",".join(
+                endpoints
+            )
+            assert await stream.read_body("request_body") == body_of()
+            assert router.loads()[f"http://{endpoints[0]}"] == 1
+            stream.call.cancel()
+            await service.settled()
+
+    run(main())
+
+
+def test_requests_that_begin_alike_go_to_one_worker() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            first = await service.stream().request(body_of())
+            messages = [{"role": "user", "content": PROMPT}]
+            for body in (
+                body_of(PROMPT + "and more"),
+                body_of([*range(500)]),
+                json.dumps({"messages": messages}).encode(),
+            ):
+                again = [await service.stream().request(body) for _ in range(2)]
+                assert again[0].endpoints[0] == again[1].endpoints[0]
+            assert (await service.stream().request(body_of(PROMPT + "other"))).endpoints[0] == first.endpoints[0]
+            assert router.stats().funnel.selected_matched_tokens == 0  # nobody finished yet
+
+    run(main())
+
+
+def test_long_body_comes_back_unchanged_in_small_pieces() -> None:
+    body = body_of("grün " * 60_000)
+
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1)) as service:
+            stream = service.stream()
+            await stream.send_headers()
+            for start in range(0, len(body), 65_536):
+                await stream.send_body(body[start : start + 65_536], end=start + 65_536 >= len(body))
+            assert (await stream.read_picked()).body == body
+
+    run(main())
+
+
+def test_request_with_trailers_is_picked_at_the_trailers() -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1)) as service:
+            stream = service.stream()
+            await stream.send_headers()
+            await stream.send_body(body_of(), end=False)
+            await stream.send_trailers()
+            picked = await stream.read_picked(body=False)
+            assert len(picked.endpoints) == 3
+            part = (await stream.read()).request_body.response.body_mutation.streamed_response
+            assert (part.body, part.end_of_stream) == (body_of(), False)
+            assert (await stream.read()).WhichOneof("response") == "request_trailers"
+
+    run(main())
+
+
+def test_buffered_body_is_answered_once_with_the_pick() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            for _ in range(2):
+                stream = service.stream(BUFFERED)
+                await stream.send_headers()
+                passed = await stream.read()
+                assert passed.WhichOneof("response") == "request_headers"
+                assert not passed.request_headers.response.header_mutation.set_headers
+                await stream.send_body(body_of())
+                picked = await stream.read_picked(body=False)
+                assert picked.body == b""
+                await stream.answer_headers()
+                reply = await stream.answer_body(b"{}")
+                assert reply.WhichOneof("response") == "response_body"
+                assert not reply.response_body.response.HasField("body_mutation")
+                await stream.finish()
+            await service.settled()
+            assert [record.reason for record in router.recent()] == ["cold", "prefix"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("modes", [NONE, STREAMED], ids=["none", "streamed"])
+def test_body_that_comes_too_late_or_never_leaves_the_session_to_pick_by(modes: dict[str, int]) -> None:
+    async def main() -> None:
+        router = Router(URLS, policy="session", seed=1)
+        async with serve(router) as service:
+            seen = set()
+            for _ in range(6):
+                stream = service.stream(modes)
+                await stream.send_headers({"x-session-id": "s1"})
+                seen.add((await stream.read_picked(body=False)).endpoints[0])
+                if modes is STREAMED:
+                    await stream.send_body(body_of())
+                    assert (await stream.read()).WhichOneof("response") == "request_body"
+            assert len(seen) == 1
+            assert service.picker.counts["body-not-sent"] == 6
+
+    run(main())
+
+
+@pytest.mark.parametrize(("mode", "waits"), [("duplex", True), ("buffered", False)])
+def test_proxy_that_does_not_tell_its_modes_is_taken_to_have_the_default_ones(mode: Any, waits: bool) -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1), default_body_mode=mode) as service:
+            stream = service.stream(None)
+            await stream.send_headers()
+            if not waits:
+                assert (await stream.read()).WhichOneof("response") == "request_headers"
+            await stream.send_body(body_of())
+            assert (await stream.read_picked(body=waits)).body == (body_of() if waits else b"")
+
+    run(main())
+
+
+def test_request_without_a_body_goes_to_any_ready_worker() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        router.set_ready(URLS[0], False)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.send_headers(end=True, method="GET", path="/v1/models")
+            picked = await stream.read_picked(body=False)
+            assert sorted(picked.endpoints) == [B, C]
+            await stream.answer_headers(served=picked.endpoints[0])
+            await stream.answer_body(b"{}")
+            await stream.finish()
+            await service.settled()
+            assert router.stats().endings["completed"] == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("body", "counted"),
+    [
+        (b"--boundary\r\nnot json", "no-json"),
+        (b"[" * 100_000, "no-json"),
+        (b"[1, 2]", "unroutable"),
+        (b'{"messages": 7}', "unroutable"),
+        (b'{"prompt": [1, -2]}', "unroutable"),
+        (b'{"prompt": ["", 2], "user": "\\ud800"}', None),
+    ],
+    ids=["multipart", "deep", "array", "no messages", "no token", "half a character"],
+)
+def test_body_that_is_no_completion_request_is_left_to_the_worker(body: bytes, counted: str | None) -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1)) as service:
+            assert (await service.stream().request(body)).body == body
+            assert service.picker.counts == {"picked": 1, **({counted: 1} if counted else {})}
+
+    run(main())
+
+
+# --- whom to choose from ---
+
+
+@pytest.mark.parametrize(
+    ("subset", "chosen"),
+    [
+        ([B], [B]),
+        ([B, C], [B, C]),
+        (f"{B}, {C}", [B, C]),
+        ([f"{B},{C}"], [B, C]),
+        (["10.0.0.3"], [C]),
+        ([C, "10.9.9.9:1"], [C]),
+    ],
+    ids=["one", "two", "text", "text in a list", "no port", "a stranger too"],
+)
+def test_pick_is_from_the_subset_only(subset: object, chosen: list[str]) -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1)) as service:
+            for turn in range(4):
+                picked = await service.stream().request(body_of(f"{turn}" * 400), subset=subset)
+                assert sorted(picked.endpoints) == chosen
+
+    run(main())
+
+
+@pytest.mark.parametrize("subset", [[], "", ["10.9.9.9:1"], [B]], ids=["empty", "no text", "stranger", "not ready"])
+def test_subset_without_anybody_eligible_is_503(subset: object) -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        router.set_ready(URLS[1], False)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.send_headers(subset=subset)
+            await stream.send_body(body_of())
+            status, headers, _ = await stream.read_refusal()
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert router.stats().open_requests == 0
+
+    run(main())
+
+
+def test_no_ready_worker_is_503_and_names_no_worker() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        for url in URLS:
+            router.set_ready(url, False)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.send_headers()
+            await stream.send_body(body_of())
+            status, headers, body = await stream.read_refusal()
+            assert status == 503
+            assert headers == {"content-type": "application/json", "retry-after": "1"}
+            assert json.loads(body)["error"]["message"] == "no worker is available: 3 not ready"
+            assert service.picker.counts == {"no-worker": 1}
+
+    run(main())
+
+
+def test_workers_without_an_ip_address_are_never_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        router = Router(["http://gpu0:8000", "unix:///run/gpu1.sock", URLS[0]], seed=1)
+        async with serve(router) as service:
+            for _ in range(4):
+                assert (await service.stream().request(body_of())).endpoints == [A]
+            router.add_worker(URLS[1])
+            assert sorted((await service.stream().request(body_of())).endpoints) == [A, B]
+
+    run(main())
+    assert [record.args[0] for record in caplog.records] == ["http://gpu0:8000", "unix:///run/gpu1.sock"]  # type: ignore[index]
+
+
+def test_addresses_can_be_told_apart_from_keys() -> None:
+    async def main() -> None:
+        addresses = {"gpu0": A, "gpu1": "[fd00::1]:8000"}
+        async with serve(Router(list(addresses), seed=1), address=addresses.__getitem__) as service:
+            picked = await service.stream().request(body_of())
+            assert sorted(picked.endpoints) == [A, "[fd00::1]:8000"]
+            for subset in (["[fd00::1]:8000"], ["fd00::1"]):
+                picked = await service.stream().request(body_of(), subset=subset)
+                assert picked.endpoints == ["[fd00::1]:8000"]
+
+    run(main())
+
+
+# --- fallbacks and ranks ---
+
+
+@pytest.mark.parametrize(("fallbacks", "named"), [(0, 1), (1, 2), (2, 3), (3, 4)])
+def test_fallbacks_are_named_in_the_order_in_which_the_router_would_pick_them(fallbacks: int, named: int) -> None:
+    urls = [f"http://10.0.0.{number}:8000" for number in range(1, 7)]
+
+    async def main() -> None:
+        router = Router(urls, policy="least-loaded", seed=1)
+        for number, url in enumerate(urls):
+            for _ in range(number):
+                router.select_worker(among=[url]).on_first_token()
+        held = [router.select_worker(among=[url]) for url, n in zip(urls, range(6), strict=True) for _ in range(n)]
+        async with serve(router, fallbacks=fallbacks) as service:
+            picked = await service.stream().request(body_of())
+            assert picked.endpoints == [f"10.0.0.{number}:8000" for number in range(1, 1 + named)]
+        del held
+
+    run(main())
+
+
+def test_rank_is_told_to_the_worker_and_nobody_else_is_named() -> None:
+    async def main() -> None:
+        router: Router[str] = Router(seed=1)
+        for url in URLS:
+            router.add_worker(url, dp_size=2)
+        async with serve(router) as service:
+            ranks = set()
+            for turn in range(8):
+                picked = await service.stream().request(body_of(f"{turn}" * 400))
+                assert len(picked.endpoints) == 1
+                ranks.add(picked.headers["x-data-parallel-rank"])
+            assert ranks == {"0", "1"}
+
+    run(main())
+
+
+# --- what else the headers say ---
+
+
+class Watcher:
+    """A policy that writes down what it is asked."""
+
+    name = "watcher"
+    needs = frozenset[str]()
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str | None, int, str | None]] = []
+
+    def choose(self, request: RequestView, fleet: FleetView) -> int:
+        if not request.dry_run:
+            self.seen.append((request.tenant, request.priority, request.model))
+        return 0
+
+
+def test_tenant_priority_and_model_come_from_the_headers() -> None:
+    async def main() -> None:
+        watcher = Watcher()
+        async with serve(Router(URLS, policy=watcher, seed=1), priorities={"batch": -5}) as service:
+            headers = {
+                "x-gateway-inference-fairness-id": "team-a",
+                "x-gateway-inference-objective": "batch",
+                "x-gateway-model-name-rewrite": "llama-v2",
+            }
+            body = body_of(model="llama")
+            assert (await service.stream().request(body, headers)).body == body
+            await service.stream().request(body, {"x-gateway-inference-objective": "unknown"})
+        assert watcher.seen == [("team-a", -5, "llama-v2"), (None, 0, "llama")]
+
+    run(main())
+
+
+@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
+def test_model_is_renamed_in_the_body_if_asked(modes: dict[str, int]) -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1), rewrite_model=True) as service:
+            stream = service.stream(modes)
+            await stream.send_headers({"x-gateway-model-name-rewrite": "llama-v2"})
+            if modes is BUFFERED:
+                await stream.read()
+            await stream.send_body(body_of(model="llama", temperature=0.25))
+            picked = await stream.read_picked(body=modes is DUPLEX)
+            assert json.loads(picked.body) == {
+                "prompt": PROMPT,
+                "max_tokens": 8,
+                "model": "llama-v2",
+                "temperature": 0.25,
+            }
+            assert picked.headers.get("content-length") == (str(len(picked.body)) if modes is BUFFERED else None)
+
+    run(main())
+
+
+def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
+    async def main() -> None:
+        router = Router(URLS[:1], seed=1)
+        async with serve(router, priorities={"batch": -1}, shed_inflight=2) as service:
+            batch = {"x-gateway-inference-objective": "batch"}
+            streams = [service.stream() for _ in range(2)]
+            for stream in streams:
+                await stream.request(body_of(), batch)
+            refused = service.stream()
+            await refused.send_headers(batch)
+            await refused.send_body(body_of())
+            status, headers, body = await refused.read_refusal()
+            assert (status, headers["retry-after"]) == (429, "1")
+            assert json.loads(body)["error"]["type"] == "shed"
+            await service.stream().request(body_of())  # others are served
+            assert router.loads() == {URLS[0]: 3}
+
+    run(main())
+
+
+# --- bodies over the limit ---
+
+
+@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
+def test_body_over_the_limit_is_413(modes: dict[str, int]) -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router, max_body_bytes=1000) as service:
+            stream = service.stream(modes)
+            await stream.send_headers()
+            if modes is BUFFERED:
+                await stream.read()
+                await stream.send_body(b"x" * 1001)
+            else:
+                await stream.send_body(b"x" * 1000, end=False)
+                await stream.send_body(b"x", end=False)
+            status, headers, _ = await stream.read_refusal()
+            assert (status, headers) == (413, {"content-type": "application/json"})
+            assert router.stats().open_requests == 0
+            assert service.picker.counts == {"too-large": 1}
+
+    run(main())
+
+
+def test_body_over_the_limit_passes_unread_if_asked() -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1), max_body_bytes=1000, large_bodies="pass") as service:
+            stream = service.stream()
+            await stream.send_headers()
+            await stream.send_body(b"x" * 900, end=False)
+            await stream.send_body(b"y" * 900, end=False)
+            picked = await stream.read_picked(body=False)
+            assert len(picked.endpoints) == 3
+            first = (await stream.read()).request_body.response.body_mutation.streamed_response
+            assert (first.body, first.end_of_stream) == (b"x" * 900 + b"y" * 900, False)
+            await stream.send_body(b"z" * 900)
+            assert await stream.read_body("request_body") == b"z" * 900
+            assert service.picker.counts == {"picked": 1, "too-large": 1}
+
+    run(main())
+
+
+# --- the wire ---
+
+
+def test_messages_have_the_numbers_of_the_protocol() -> None:
+    # By hand: field 4 (request_body) holds field 1 (body) "ab" and field 2 (end_of_stream) true.
+    body = ProcessingRequest.FromString(b"\x22\x06\x0a\x02ab\x10\x01")
+    assert (body.WhichOneof("request"), body.request_body.body, body.request_body.end_of_stream) == (
+        "request_body",
+        b"ab",
+        True,
+    )
+    # Field 2 (request_headers), 1 (headers), 1 (headers): key 1 and raw_value 3. Field 11: body modes 4 and 1.
+    headers = ProcessingRequest.FromString(b"\x12\x0a\x0a\x08\x0a\x06\x0a\x01a\x1a\x01b\x5a\x04\x08\x04\x10\x01")
+    assert headers.request_headers.headers.headers[0].raw_value == b"b"
+    assert (headers.protocol_config.request_body_mode, headers.protocol_config.response_body_mode) == (4, 1)
+    reply = ProcessingResponse()
+    reply.immediate_response.status.code = 503
+    assert reply.SerializeToString() == b"\x3a\x05\x0a\x03\x08\xf7\x03"
+    reply = ProcessingResponse()
+    reply.response_body.response.body_mutation.streamed_response.end_of_stream = True
+    assert reply.SerializeToString() == b"\x22\x08\x0a\x06\x1a\x04\x1a\x02\x10\x01"
+
+
+def test_unknown_fields_are_carried_along() -> None:
+    unknown = b"\xca\x3e\x02hi"  # field 1001
+    message = ProcessingRequest.FromString(b"\x22\x04\x0a\x02ab" + unknown)
+    assert message.request_body.body == b"ab"
+    assert message.SerializeToString() == b"\x22\x04\x0a\x02ab" + unknown
+
+
+def test_message_of_a_kind_from_the_future_is_passed_over() -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1)) as service:
+            stream = service.stream()
+            await stream.send(ProcessingRequest.FromString(b"\xca\x3e\x02hi"))
+            assert (await stream.request(body_of())).body == body_of()
+
+    run(main())
+
+
+def test_proxy_that_only_watches_gets_no_pick() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.send(ProcessingRequest(observability_mode=True))
+            assert await stream.read() is None
+            assert service.picker.counts == {"observed": 1}
+
+    run(main())

@@ -1,0 +1,328 @@
+"""The endpoint picker and the answers of workers: who is booked, how requests end, and that nothing stays booked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.models.ext_proc_client import BUFFERED, DUPLEX, run, serve, until
+
+from cachelb import Router
+
+if TYPE_CHECKING:
+    from tests.models.ext_proc_client import Service, Stream
+
+A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
+URLS = [f"http://{address}" for address in (A, B, C)]
+BODY = json.dumps({"prompt": "The five boxing wizards jump quickly over the lazy dog. " * 20}).encode()
+USAGE = b'"usage":{"prompt_tokens":64,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":48}}'
+NO_ANSWER_BODY = {"request": 4, "answer": 0}
+
+
+def endings(router: Router[str]) -> dict[str, int]:
+    return {name: count for name, count in router.stats().endings.items() if count}
+
+
+# --- who served it ---
+
+
+def test_fallback_that_served_the_request_is_booked_in_place_of_the_pick() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            picked, fallback, _ = (await stream.request(BODY)).endpoints
+            assert router.loads()[f"http://{picked}"] == 1
+            added = await stream.answer_headers(served=fallback)
+            assert added["x-cachelb-worker"] == f"http://{fallback}"
+            assert router.loads() == {url: int(url.endswith(fallback)) for url in URLS}
+            await stream.answer_body(b"{" + USAGE + b"}")
+            assert endings(router) == {"failed": 1, "completed": 1}
+            assert service.picker.counts == {"picked": 1, "served-fallback": 1}
+            # It holds the prompt now, and is picked for it.
+            assert (await service.stream().request(BODY)).endpoints[0] == fallback
+
+    run(main())
+
+
+def test_pick_that_served_the_request_stays_booked() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            picked = (await stream.request(BODY)).endpoints[0]
+            added = await stream.answer_headers(served=picked)
+            assert sorted(added) == [
+                "x-cachelb-decision",
+                "x-cachelb-matched-tokens",
+                "x-cachelb-reason",
+                "x-cachelb-worker",
+            ]
+            assert router.loads()[f"http://{picked}"] == 1
+            await stream.answer_body(b"{}")
+            assert endings(router) == {"completed": 1}
+
+    run(main())
+
+
+def test_request_served_by_a_stranger_is_booked_nowhere() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.request(BODY)
+            await stream.answer_headers(served="10.9.9.9:1")
+            assert router.stats().open_requests == 0
+            assert endings(router) == {"cancelled": 1}
+            assert service.picker.counts["served-unknown"] == 1
+
+    run(main())
+
+
+def test_request_served_by_a_worker_that_left_meanwhile_is_booked_nowhere() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            fallback = (await stream.request(BODY)).endpoints[1]
+            router.set_ready(f"http://{fallback}", False)
+            await stream.answer_headers(served=fallback)
+            assert router.stats().open_requests == 0
+            assert service.picker.counts["served-unbooked"] == 1
+            reply = await stream.answer_body(b"{}")
+            assert reply.response_body.response.body_mutation.streamed_response.body == b"{}"
+
+    run(main())
+
+
+# --- how it ends ---
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "ending"),
+    [
+        (200, None, "completed"),
+        (302, None, "completed"),
+        (400, None, "client"),
+        (429, None, "backpressure"),
+        (503, None, "backpressure"),
+        (503, "via_upstream", "backpressure"),
+        (503, "upstream_reset_before_response_started{connection_failure}", "failed"),
+        (500, None, "failed"),
+        (504, None, "failed"),
+    ],
+)
+def test_status_decides_how_the_request_ends(status: int, details: str | None, ending: str) -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.request(BODY)
+            await stream.answer_headers(status, details=details)
+            assert endings(router) == ({ending: 1} if status >= 400 else {})
+            await stream.answer_body(b"{}")
+            await stream.finish()
+            await service.settled()
+            assert endings(router) == {ending: 1}
+
+    run(main())
+
+
+def test_answer_without_a_body_completes_at_its_headers() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.request(BODY)
+            await stream.answer_headers(204, end=True)
+            assert endings(router) == {"completed": 1}
+
+    run(main())
+
+
+@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "streamed"])
+def test_usage_is_read_from_the_last_events_however_they_are_cut(modes: dict[str, int]) -> None:
+    events = b'data: {"text":"a"}\n\n' * 50 + b"data: {" + USAGE + b"}\n\ndata: [DONE]\n\n"
+    pieces = [events[start : start + 7] for start in range(0, len(events), 7)]
+
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream(modes)
+            await stream.send_headers()
+            if modes is BUFFERED:
+                await stream.read()
+            await stream.send_body(BODY)
+            await stream.read_picked(body=modes is DUPLEX)
+            await stream.answer_headers(kind="text/event-stream; charset=utf-8")
+            returned = b""
+            for piece in pieces:
+                reply = await stream.answer_body(piece, end=False)
+                returned += reply.response_body.response.body_mutation.streamed_response.body
+            assert returned == (events if modes is DUPLEX else b"")
+            assert router.recent() == []
+            await stream.answer_body(b"")
+            [record] = router.recent()
+            assert (record.cached_tokens, record.engine_prompt_tokens, record.output_tokens) == (48, 64, 3)
+            assert record.ttft_s is not None
+            assert record.duration_s is not None
+            assert record.ttft_s <= record.duration_s
+
+    run(main())
+
+
+def test_trailers_end_the_answer() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.request(BODY)
+            await stream.answer_headers()
+            await stream.answer_body(b"{" + USAGE + b"}", end=False)
+            assert (await stream.answer_trailers()).WhichOneof("response") == "response_trailers"
+            assert [record.cached_tokens for record in router.recent()] == [48]
+
+    run(main())
+
+
+async def _before_the_pick(stream: Stream) -> None:
+    await stream.send_headers()
+    await stream.send_body(BODY[:50], end=False)
+
+
+async def _before_the_answer(stream: Stream) -> None:
+    await stream.request(BODY)
+
+
+async def _within_the_answer(stream: Stream) -> None:
+    await stream.request(BODY)
+    await stream.answer_headers()
+    await stream.answer_body(b"{", end=False)
+
+
+async def _at_the_end(stream: Stream) -> None:
+    await _within_the_answer(stream)
+    await stream.answer_body(b"}")
+
+
+PHASES = [_before_the_pick, _before_the_answer, _within_the_answer, _at_the_end]
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+@pytest.mark.parametrize(
+    ("phase", "ending"), [(PHASES[0], {}), (PHASES[1], {"cancelled": 1}), (PHASES[2], {"cancelled": 1})]
+)
+def test_stream_that_ends_early_cancels_the_request(phase: Any, ending: dict[str, int], how: str) -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await phase(stream)
+            if how == "cancel":
+                stream.call.cancel()
+            else:
+                await stream.finish()
+            await service.settled()
+            assert endings(router) == ending
+            assert router.stats().open_requests == 0
+
+    run(main())
+
+
+def test_end_of_the_stream_completes_a_request_whose_answer_is_not_sent_here() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream(NO_ANSWER_BODY)
+            await stream.request(BODY)
+            await stream.answer_headers()
+            assert router.stats().open_requests == 1
+            await stream.finish()
+            await service.settled()
+            assert endings(router) == {"completed": 1}
+
+    run(main())
+
+
+def test_stopping_breaks_off_open_streams_and_releases_them() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            streams = [service.stream() for _ in range(4)]
+            for stream in streams:
+                await stream.request(BODY)
+            assert router.stats().open_requests == 4
+            await service.picker.stop(0)
+            await service.settled()
+            assert endings(router) == {"cancelled": 4}
+
+    run(main())
+
+
+# --- nothing stays booked ---
+
+
+async def _one(service: Service, number: int) -> None:
+    rng = random.Random(number)
+    stream = service.stream()
+    how = rng.choice(["whole", "cancel", "close", "fallback", "refused", "error"])
+    if how == "refused":
+        await stream.send_headers(subset=["10.9.9.9:1"])
+        await stream.send_body(BODY)
+        assert (await stream.read_refusal())[0] == 503
+    elif how == "fallback":
+        picked = await stream.request(BODY)
+        await stream.answer_headers(served=picked.endpoints[rng.randrange(3)])
+        await stream.answer_body(b"{}", end=rng.random() < 0.5)
+        stream.call.cancel()
+    elif how == "error":
+        await stream.request(BODY)
+        await stream.answer_headers(rng.choice([400, 429, 500, 503]))
+        await stream.finish()
+    else:
+        await rng.choice(PHASES)(stream)
+        if how == "cancel":
+            stream.call.cancel()
+        else:
+            await stream.finish()
+
+
+def test_300_streams_at_once_with_aborts_leave_nothing_booked() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1, breaker_failures=0)
+        async with serve(router) as service:
+            await asyncio.gather(*(_one(service, number) for number in range(300)))
+            await service.settled()
+            assert router.stats().open_requests == 0
+            assert set(router.loads().values()) == {0}
+            ended = Counter(endings(router))
+            counts = service.picker.counts
+            booked = counts["picked"] + counts["served-fallback"]
+            assert sum(ended.values()) == booked
+            assert ended["abandoned"] == 0
+            assert min(ended["completed"], ended["cancelled"], ended["failed"], ended["backpressure"]) > 0
+            router.validate()
+
+    run(main())
+
+
+def test_client_that_stops_reading_holds_nothing_once_it_is_gone() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.send_headers()
+            # More than the connection's window: the picker has to wait until somebody reads.
+            body = json.dumps({"prompt": "x" * 9_000_000}).encode()
+            for start in range(0, len(body), 60_000):
+                await stream.send_body(body[start : start + 60_000], end=start + 60_000 >= len(body))
+            await until(lambda: router.stats().open_requests == 1)
+            stream.call.cancel()
+            await service.settled()
+            assert endings(router) == {"cancelled": 1}
+
+    run(main())

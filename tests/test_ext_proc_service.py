@@ -1,0 +1,227 @@
+"""The endpoint picker as a service: health, start and stop, options, and its command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, run, serve
+
+from cachelb import Router
+from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb.integrations.ext_proc.__main__ import main as command
+from cachelb.integrations.ext_proc.__main__ import parse
+from cachelb.integrations.ext_proc.addresses import address_of
+from cachelb.integrations.ext_proc.messages import SERVICE
+
+URLS = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
+BODY = json.dumps({"prompt": "Once upon a time"}).encode()
+MODULE = "cachelb.integrations.ext_proc"
+
+
+async def health_of(channel: Any, name: str) -> str:
+    stub = health_pb2_grpc.HealthStub(channel)
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+def test_health_tells_that_it_lives_and_whether_it_is_ready() -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1), ready=False) as service:
+            names = ("liveness", "readiness", SERVICE)
+            states = [await health_of(service.channel, name) for name in names]
+            assert states == ["SERVING", "NOT_SERVING", "NOT_SERVING"]
+            await service.picker.set_ready(True)
+            assert [await health_of(service.channel, name) for name in names] == ["SERVING"] * 3
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await health_of(service.channel, "something-else")
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+    run(main())
+
+
+def test_open_streams_end_within_the_grace_of_a_stop() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router) as service:
+            stream = service.stream()
+            await stream.request(BODY)
+            stopping = asyncio.ensure_future(service.picker.stop(DEADLINE_S))
+            await stream.answer_headers()
+            await stream.answer_body(b"{}")
+            await stream.finish()
+            await stopping
+            assert router.stats().endings["completed"] == 1
+            assert service.picker.open_streams == 0
+
+    run(main())
+
+
+def test_service_starts_once_and_stops_twice() -> None:
+    async def main() -> None:
+        picker = EndpointPicker(Router(URLS, seed=1))
+        await picker.stop()
+        await picker.start("127.0.0.1:0")
+        with pytest.raises(RuntimeError, match="starts once"):
+            await picker.start("127.0.0.1:0")
+        await picker.stop()
+        await picker.stop()
+
+    run(main())
+
+
+def test_port_in_use_is_an_error() -> None:
+    async def main() -> None:
+        async with EndpointPicker(Router(URLS, seed=1)) as first, EndpointPicker(Router(URLS, seed=1)) as second:
+            port = await first.start("127.0.0.1:0")
+            with pytest.raises(RuntimeError, match=str(port)):
+                await second.start(f"127.0.0.1:{port}")
+
+    run(main())
+
+
+def test_credentials_protect_the_port() -> None:
+    async def main() -> None:
+        async with EndpointPicker(Router(URLS, seed=1)) as picker:
+            port = await picker.start("127.0.0.1:0", credentials=grpc.local_server_credentials())
+            async with grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.local_channel_credentials()) as channel:
+                stream = Service(picker, Proxy(channel), channel).stream()
+                assert (await stream.request(BODY)).body == BODY
+                await stream.finish()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_body_bytes": 0}, "max_body_bytes must be at least 1, got 0"),
+        ({"large_bodies": "drop"}, "large_bodies must be 'refuse' or 'pass', got 'drop'"),
+        ({"fallbacks": 4}, "fallbacks must be from 0 to 3, got 4"),
+        ({"shed_inflight": 0}, "shed_inflight must be at least 1, got 0"),
+        ({"default_body_mode": "grpc"}, "default_body_mode must be .* got 'grpc'"),
+    ],
+)
+def test_options_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EndpointPicker(Router(URLS), **options)
+
+
+@pytest.mark.parametrize(
+    ("key", "address"),
+    [
+        ("http://10.0.0.1:8000", "10.0.0.1:8000"),
+        ("10.0.0.1:8000", "10.0.0.1:8000"),
+        ("http://10.0.0.1", "10.0.0.1:80"),
+        ("https://10.0.0.1/v1", "10.0.0.1:443"),
+        ("http://[FD00:0::1]:8000/", "[fd00::1]:8000"),
+        ("10.0.0.1", None),
+        ("http://gpu0:8000", None),
+        ("http://10.0.0.1:99999", None),
+        ("unix:///run/vllm.sock", None),
+        ("http://[::1", None),
+        ("", None),
+    ],
+)
+def test_address_of_a_key(key: str, address: str | None) -> None:
+    assert address_of(key) == address
+
+
+# --- the command ---
+
+
+def test_command_serves_a_configuration_until_it_is_told_to_end(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text(f"workers = {json.dumps(URLS)}\n[router]\nseed = 1\n", "utf-8")
+    words = [sys.executable, "-m", MODULE, "--config", str(config), "--listen", "127.0.0.1:0", "--fallbacks", "0"]
+    process = subprocess.Popen([*words, "--priority", "batch=-1"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        found = re.search(r"listening on 127\.0\.0\.1:(\d+), 2 workers", process.stderr.readline())
+        assert found is not None
+
+        async def main() -> None:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{found[1]}") as channel:
+                assert await health_of(channel, "readiness") == "SERVING"
+                stream = Proxy(channel).stream()
+                assert len((await stream.request(BODY)).endpoints) == 1
+                await stream.finish()
+
+        run(main())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+        assert "stopped: {'picked': 1}" in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command(["--help"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    for option in ("--config", "--listen", "--fallbacks", "--max-body-mb", "--large-bodies", "--priority", "example:"):
+        assert option in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("[router]\nblock_sise = 3\n", [], "did you mean 'block_size'"),
+        ("workers = []\n", ["--fallbacks", "9"], "fallbacks must be from 0 to 3"),
+        (None, [], "No such file"),
+    ],
+    ids=["key", "option", "file"],
+)
+def test_command_says_what_is_wrong(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, words: list[str], message: str
+) -> None:
+    config = tmp_path / "gateway.toml"
+    if text is not None:
+        config.write_text(text, "utf-8")
+    assert command(["--config", str(config), "--listen", "127.0.0.1:0", *words]) == 1
+    assert message in caplog.text
+
+
+def test_command_refuses_a_priority_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command(["--config", "x", "--priority", "batch"])
+    assert "'batch' is not NAME=N" in capsys.readouterr().err
+
+
+def test_example_names_what_the_picker_reads_and_writes() -> None:
+    folder = Path(__file__).resolve().parents[1] / "examples" / "envoy"
+    text = (folder / "envoy.yaml").read_text("utf-8")
+    document = yaml.safe_load(text)
+    for name in (SERVICE, "x-gateway-destination-endpoint}", "x-gateway-destination-endpoint-served}", "envoy.lb"):
+        assert name in text
+    clusters = {
+        cluster["name"]: cluster["load_assignment"]["endpoints"] for cluster in document["static_resources"]["clusters"]
+    }
+    sockets = {
+        name: [endpoint["endpoint"]["address"]["socket_address"] for endpoint in endpoints[0]["lb_endpoints"]]
+        for name, endpoints in clusters.items()
+    }
+    with Router.from_config(folder / "gateway.toml") as router:
+        keys = [f"http://{socket['address']}:{socket['port_value']}" for socket in sockets["workers"]]
+        assert router.keys() == keys
+    assert f"{sockets['picker'][0]['address']}:{sockets['picker'][0]['port_value']}" == parse(["--config", "x"]).listen
+
+
+@pytest.mark.parametrize("missing", ["google.protobuf", "grpc"])
+def test_missing_extra_is_named(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\nimport {MODULE}"
+    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "pip install 'cachelb[extproc]'" in run.stderr

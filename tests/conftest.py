@@ -13,22 +13,27 @@ settings.register_profile("fixed", derandomize=True, deadline=None, database=Non
 settings.load_profile("fixed")
 
 
-ENGINE_TESTS = Path(__file__).parent / "engine"
+HERE = Path(__file__).parent
+ASKED_FOR = {HERE / "engine": "make test-engine", HERE / "envoy": "make test-envoy"}
+"""Tests that need a program of others, by the command that runs them."""
 
 
-def _names_engine_tests(config: pytest.Config) -> bool:
+def _is_named(folder: Path, config: pytest.Config) -> bool:
     paths = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
-    return any(path.is_relative_to(ENGINE_TESTS) for path in paths)
+    return any(path.is_relative_to(folder) for path in paths)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tests that need a real engine, unless the command line names them."""
-    return True if collection_path == ENGINE_TESTS and not _names_engine_tests(config) else None
+    """Leave out the tests that need a real engine or proxy, unless the command line names them."""
+    return True if collection_path in ASKED_FOR and not _is_named(collection_path, config) else None
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say so."""
-    return "tests/engine: " + ("collected" if _names_engine_tests(config) else "left out, `make test-engine` runs it")
+    return [
+        f"tests/{folder.name}: " + ("collected" if _is_named(folder, config) else f"left out, `{command}` runs it")
+        for folder, command in ASKED_FOR.items()
+    ]
 
 
 def shared_data(*parts: str) -> Path:

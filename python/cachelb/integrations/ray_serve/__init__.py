@@ -1,0 +1,33 @@
+"""cachelb inside Ray Serve: a request router for `request_router_config`, and a tree for Ray's own prefix router.
+
+`CachelbRequestRouter` and `PrefixTreeActor` need `pip install 'cachelb[ray]'`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cachelb.integrations.ray_serve.router import CachelbRequestRouter
+
+__all__ = ["CachelbRequestRouter"]
+
+_HOMES = {"CachelbRequestRouter": "router"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs Ray when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        home = import_module(f"{__name__}.{_HOMES[name]}")
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] == "cachelb":
+            raise
+        raise ModuleNotFoundError(
+            f"{__name__}.{name} needs Ray Serve ({missing}): pip install 'cachelb[ray]'", name=missing.name
+        ) from missing
+    found: object = getattr(home, name)
+    return found

@@ -1,0 +1,362 @@
+"""The requests that Ray Serve routes through here, and what each of them has booked.
+
+Serve asks for a replica, sends the request, and reports two things later: that a replica took it, and that it ended. It
+reports the end of every attempt, also of those that a replica refused, and in any order. It may pick another replica
+than the first one offered, ask again for the same request, and use one request id for several calls. So a booking is
+found by the call it belongs to, and an end counts only if it is the end of what is booked:
+
+* the end of an attempt that was refused before the next choice is expected once, and passed over when it comes;
+* an end that comes before anybody said "taken" frees the load at once. Whether the replica refused the request or was
+  done already is told by what follows: another choice, or "taken", which records where the prompt is now;
+* any other end of a request that is not booked there is counted and changes nothing.
+
+A booking whose end nobody tells expires (`abandoned`). Nothing here knows Ray: a call is any object with a `future`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cachelb.errors import NoWorkerAvailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cachelb.decision import Decision
+    from cachelb.router import Router
+
+_SWEPT_AT_ONCE = 16
+
+
+class Call(Protocol):
+    """A call that waits for a replica: Serve's `PendingRequest`. A new attempt has a new future."""
+
+    @property
+    def future(self) -> Any:  # noqa: ANN401 - Serve's, which resolves to a replica
+        """What the call waits on, cancelled if its caller gives up."""
+        ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened besides plain routing. Counters only rise.
+
+    Attributes:
+        chosen: Choices made, again for the same request included.
+        chosen_again: Choices for a request that had one.
+        moved: Requests that Serve gave to another replica than the best one; they are booked there.
+        refused: Ends of attempts that a replica refused.
+        early: Ends that came before Serve said that the replica took the request.
+        unmatched: Ends of requests that are not booked, or not there.
+        withdrawn: Requests that the caller gave up before they were sent.
+        abandoned: Bookings whose end nobody told in time.
+        no_worker: Choices left to Serve because nobody could be picked.
+        unreadable: Requests whose prompt could not be read; they are routed by load.
+        failed: Choices left to Serve because of an error here, which is logged.
+    """
+
+    chosen: int = 0
+    chosen_again: int = 0
+    moved: int = 0
+    refused: int = 0
+    early: int = 0
+    unmatched: int = 0
+    withdrawn: int = 0
+    abandoned: int = 0
+    no_worker: int = 0
+    unreadable: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Booking:
+    """One call. Until a replica took it, `call` and `arguments` are kept to book it elsewhere."""
+
+    request_id: str
+    call: Call | None
+    arguments: dict[str, Any]
+    attempt: Any
+    decision: Decision[str] | None = None
+    deadline: float = 0.0
+    ended: bool = False
+    tried: set[str] = field(default_factory=set)
+    owed: dict[str, int] = field(default_factory=dict)
+
+
+class Bookings:
+    """Every open booking of one router.
+
+    Example:
+        >>> from concurrent.futures import Future
+        >>> from types import SimpleNamespace
+        >>> from cachelb import Router
+        >>> router = Router(["replica-a", "replica-b"], seed=1)
+        >>> bookings = Bookings(router, landed=lambda future: None)
+        >>> call = SimpleNamespace(future=Future())
+        >>> best = bookings.choose("id-1", call, {"text": "Once upon a time"}, ["replica-a", "replica-b"])[0]
+        >>> bookings.taken("id-1", call, best, dict), sum(router.loads().values())
+        ({'text': 'Once upon a time'}, 1)
+        >>> bookings.ended("id-1", best), sum(router.loads().values())
+        (None, 0)
+    """
+
+    def __init__(
+        self,
+        router: Router[str],
+        *,
+        landed: Callable[[Any], str | None],
+        refusable: bool = True,
+        unrouted_ttl_s: float = 30.0,
+        booking_ttl_s: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            router: Holds the load and the placements; its workers are replicas, by key.
+            landed: Tells from the future of an attempt which replica it was given to, None if none or not yet.
+            refusable: Whether replicas may refuse requests. If not, nobody says "taken" either.
+            unrouted_ttl_s: Seconds a choice is booked without a sign that it was used.
+            booking_ttl_s: Seconds a request is booked without a sign that it ended.
+            clock: Monotonic seconds.
+        """
+        self.counters = Counters()
+        self._router = router
+        self._landed = landed
+        self._refusable = refusable
+        self._unrouted_ttl_s = unrouted_ttl_s
+        self._booking_ttl_s = booking_ttl_s
+        self._clock = clock
+        self._open: dict[str, list[_Booking]] = {}
+        self._waiting: OrderedDict[_Booking, None] = OrderedDict()
+        self._running: OrderedDict[_Booking, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._running)
+
+    # --- what Serve asks and tells ---
+
+    def choose(self, request_id: str, call: Call, arguments: dict[str, Any], candidates: Sequence[str]) -> list[str]:
+        """Pick the best replica for a call and book it there; a second choice for the call replaces the first.
+
+        Args:
+            request_id: Serve's internal id of the request.
+            call: The call.
+            arguments: What describes the request to `Router.select_worker`.
+            candidates: Keys of the replicas that may take it.
+
+        Returns:
+            The best, and the second best of three or more; nothing if nobody could be picked.
+        """
+        self.sweep()
+        self.counters.chosen += 1
+        booking = self._find(request_id, call)
+        if booking is None:
+            booking = self._begin(request_id, call, arguments)
+            self._watch(booking, call)
+        else:
+            self.counters.chosen_again += 1
+            self._again(booking, call)
+        if booking.tried:
+            candidates = [key for key in candidates if key not in booking.tried] or candidates
+        booking.decision = self._select(booking.arguments, candidates)
+        if booking.decision is None:
+            self.counters.no_worker += 1
+            self._close(booking)
+            return []
+        self._wait(booking)
+        best = booking.decision.key
+        if len(candidates) < 3:  # noqa: PLR2004 - the other one is what Serve tries next anyway
+            return [best]
+        second = self._select(booking.arguments, candidates, exclude=(best,), dry_run=True)
+        return [best] if second is None else [best, second.key]
+
+    def rank(self, candidates: Sequence[str]) -> list[str]:
+        """Pick for nobody in particular, by load, and book nothing.
+
+        Args:
+            candidates: Keys of the replicas.
+
+        Returns:
+            The best, or nothing.
+        """
+        best = self._select({}, candidates, dry_run=True)
+        return [] if best is None else [best.key]
+
+    def taken(self, request_id: str, call: Call, key: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """Bind a call to the replica that took it, and book it there if it was booked elsewhere.
+
+        Args:
+            request_id: Serve's internal id of the request.
+            call: The call.
+            key: The replica.
+            read: Tells what describes the request, for one that is no longer known here.
+
+        Returns:
+            What describes the request whose prompt counts as held by that replica now, None if it does not count.
+        """
+        booking = self._find(request_id, call) or self._begin(request_id, call, read())
+        arguments = booking.arguments
+        done = booking.ended
+        decision = booking.decision
+        if decision is None or decision.key != key:
+            if decision is not None:
+                self.counters.moved += 1
+                decision.cancel()
+            booking.decision = self._select(arguments, (key,))
+        if booking.decision is None:
+            self._close(booking)
+            return None
+        if done:
+            self._close(booking)
+            booking.decision.on_complete()
+        else:
+            self._run(booking)
+        return arguments
+
+    def ended(self, request_id: str, key: str) -> None:
+        """Take in that an attempt ended at a replica, in whatever way.
+
+        Args:
+            request_id: Serve's internal id of the request.
+            key: The replica.
+        """
+        bookings = self._open.get(request_id, ())
+        for booking in bookings:
+            if owed := booking.owed.get(key, 0):
+                booking.owed[key] = owed - 1
+                self.counters.refused += 1
+                return
+        # A request id may stand for several calls: those that a replica took come first.
+        for booking in sorted(bookings, key=lambda booking: booking.call is not None):
+            if booking.call is None:
+                if booking.decision is not None and booking.decision.key == key:
+                    self._close(booking)
+                    booking.decision.on_complete()
+                    return
+            elif not booking.ended and self._place(booking) == key:
+                self._ended_early(booking, key)
+                return
+        self.counters.unmatched += 1
+
+    def sweep(self) -> None:
+        """Give up the bookings that are overdue, a few at a time: the oldest first."""
+        now = self._clock()
+        for queue in (self._waiting, self._running):
+            for _ in range(_SWEPT_AT_ONCE):
+                booking = next(iter(queue), None)
+                if booking is None or booking.deadline > now:
+                    break
+                self._overdue(booking)
+
+    # --- inside ---
+
+    def _begin(self, request_id: str, call: Call, arguments: dict[str, Any]) -> _Booking:
+        booking = _Booking(request_id, call, arguments, call.future)
+        self._open.setdefault(request_id, []).append(booking)
+        return booking
+
+    def _watch(self, booking: _Booking, call: Call) -> None:
+        """Release a call that its caller gives up while it waits for a replica: Serve says nothing of that."""
+
+        def done(future: Any) -> None:  # noqa: ANN401 - as in Call
+            if future.cancelled() and booking in self._waiting and booking.attempt is future:
+                self.counters.withdrawn += 1
+                self._close(booking)
+                if booking.decision is not None:
+                    booking.decision.cancel()
+
+        call.future.add_done_callback(done)
+
+    def _find(self, request_id: str, call: Call) -> _Booking | None:
+        for booking in self._open.get(request_id, ()):
+            if booking.call is call:
+                return booking
+        return None
+
+    def _again(self, booking: _Booking, call: Call) -> None:
+        """Make a booking ready for another choice. With a new future, the last attempt was sent and came back."""
+        if booking.attempt is not call.future:
+            place = self._landed(booking.attempt)
+            if place is not None:
+                booking.tried.add(place)
+                if not booking.ended:
+                    booking.owed[place] = booking.owed.get(place, 0) + 1
+            booking.attempt = call.future
+            self._watch(booking, call)
+        booking.ended = False
+        if booking.decision is not None:
+            booking.decision.cancel()
+            booking.decision = None
+
+    def _place(self, booking: _Booking) -> str | None:
+        """Where a call is that nobody has said "taken" of."""
+        place = self._landed(booking.attempt)
+        return place if place is not None or booking.decision is None else booking.decision.key
+
+    def _ended_early(self, booking: _Booking, key: str) -> None:
+        self.counters.early += 1
+        decision = booking.decision
+        if self._refusable:
+            # Stays open without load: "taken" or another choice may still come, and if not, its deadline.
+            if decision is not None:
+                decision.cancel()
+            booking.decision = None
+            booking.ended = True
+            return
+        if decision is not None and decision.key != key:
+            self.counters.moved += 1
+            decision.cancel()
+            decision = self._select(booking.arguments, (key,))
+        self._close(booking)
+        if decision is not None:
+            decision.on_complete()
+
+    def _overdue(self, booking: _Booking) -> None:
+        """Drop a booking, which leaves what is known of the prompt: a caller may send it by itself."""
+        if booking.call is not None and not booking.ended and (place := self._landed(booking.attempt)) is not None:
+            # Given to a replica by a caller that reserved it: it ends like any other, only nobody says "taken".
+            self.taken(booking.request_id, booking.call, place, dict)
+            return
+        self._close(booking)
+        if not booking.ended:
+            self.counters.abandoned += 1
+        booking.decision = None
+
+    def _select(
+        self, arguments: dict[str, Any], among: Sequence[str], *, exclude: Sequence[str] = (), dry_run: bool = False
+    ) -> Decision[str] | None:
+        try:
+            return self._router.select_worker(**arguments, among=among, exclude=exclude, dry_run=dry_run)
+        except NoWorkerAvailable:
+            return None
+        except (TypeError, ValueError):
+            if not arguments:
+                raise
+            # Whatever a client can send must not stop the routing: load decides, now and if it is chosen for again.
+            self.counters.unreadable += 1
+            arguments.clear()
+            return self._select(arguments, among, exclude=exclude, dry_run=dry_run)
+
+    def _wait(self, booking: _Booking) -> None:
+        booking.deadline = self._clock() + self._unrouted_ttl_s
+        self._waiting[booking] = None
+        self._waiting.move_to_end(booking)
+
+    def _run(self, booking: _Booking) -> None:
+        self._waiting.pop(booking, None)
+        booking.deadline = self._clock() + self._booking_ttl_s
+        booking.call = None
+        booking.arguments = {}
+        self._running[booking] = None
+
+    def _close(self, booking: _Booking) -> None:
+        self._waiting.pop(booking, None)
+        self._running.pop(booking, None)
+        bookings = self._open[booking.request_id]
+        bookings.remove(booking)
+        if not bookings:
+            del self._open[booking.request_id]

@@ -1,0 +1,98 @@
+"""What `request_router_kwargs` may hold: the options of `cachelb.Router`, those of Ray's prefix router, and our own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from cachelb.policies import POLICIES
+from cachelb.router import Router
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RAY_NAMES = frozenset(
+    {
+        "imbalanced_threshold",
+        "match_rate_threshold",
+        "do_eviction",
+        "eviction_threshold_chars",
+        "eviction_target_chars",
+        "eviction_interval_secs",
+    }
+)
+"""The options of Ray's own prefix router. Any of them selects the policy `prefix-affinity`, which has them all."""
+
+_DEFAULTS: dict[str, Any] = {
+    # Serve tells the end of every request, and how long it believes a queue length: ten seconds.
+    "reconcile_grace_s": None,
+    "max_report_age_s": 10.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the adapter itself.
+
+    Attributes:
+        shared: Share what is placed where with the routers of the other processes, through a detached actor.
+        share_interval_s: Seconds between two exchanges with it.
+        share_max_mb: Megabytes of prompts it keeps.
+        unrouted_ttl_s: Seconds a choice counts as load without a sign that it was used.
+    """
+
+    shared: bool = False
+    share_interval_s: float = 0.5
+    share_max_mb: float = 64.0
+    unrouted_ttl_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shared, bool):
+            raise TypeError(f"shared must be bool, not {type(self.shared).__name__}")
+        for name in ("share_interval_s", "share_max_mb", "unrouted_ttl_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+            if not 0 < value < 1e6:  # noqa: PLR2004 - no NaN, no infinity
+                raise ValueError(f"{name} must be above 0 and below 1000000, got {value}")
+
+
+def build(given: Mapping[str, Any]) -> tuple[Router[str], Options]:
+    """Build the router that `request_router_kwargs` describe.
+
+    Args:
+        given: The keyword arguments.
+
+    Returns:
+        The router, still without workers, and the options of the adapter.
+
+    Raises:
+        TypeError: There is no such option, or it has the wrong type.
+        ValueError: An option is outside its range.
+
+    Example:
+        >>> router, options = build({"policy": "power-of-two", "shared": True})
+        >>> router.policy, options.shared
+        ('power-of-two', True)
+    """
+    own = {option.name for option in fields(Options)}
+    options = Options(**{name: value for name, value in given.items() if name in own})
+    routing = {**_DEFAULTS, **{name: value for name, value in given.items() if name not in own}}
+    if RAY_NAMES & routing.keys():
+        routing.setdefault("policy", "prefix-affinity")
+        if "prefix-affinity" not in POLICIES:
+            _as_cache_aware(routing)
+    return Router(**routing), options
+
+
+def _as_cache_aware(routing: dict[str, Any]) -> None:
+    """Say the options of Ray's prefix router as those of `cache-aware`, which has near relatives of them."""
+    routing["policy"] = "cache-aware"
+    named = {"imbalanced_threshold": "balance_abs_threshold", "match_rate_threshold": "cache_threshold"}
+    for name, ours in named.items():
+        if name in routing:
+            routing[ours] = routing.pop(name)
+    routing.pop("eviction_target_chars", None)
+    chars = routing.pop("eviction_threshold_chars", 400_000)
+    if routing.pop("do_eviction", True):
+        routing["max_blocks_per_worker"] = max(chars // (4 * routing.get("block_size", 16)), 1)

@@ -1,0 +1,185 @@
+"""What the routers of several processes tell each other: which prompt was placed where.
+
+`PlacementStore` is what the shared actor runs. It keeps the newest placements up to a number of bytes, so that a router
+that starts anew is told what the others know. A placement that continues an older one of the same replica takes its
+place: of a conversation, the last turn stays.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cachelb._core import hash_blocks, hash_text
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+_REPLY_BYTES = 4 << 20
+_CHUNK_BYTES = 256
+_CHUNK_TOKENS = 64
+_OVERHEAD = 300  # bytes of an entry beside its prompt, measured
+
+
+class Placement(NamedTuple):
+    """A prompt that a replica was given, and what partitions it: adapter, salt, session.
+
+    Never shown: it holds the prompt itself.
+    """
+
+    worker: str
+    prompt: str | bytes
+    lora: str | None = None
+    cache_salt: str | None = None
+    session: str | None = None
+
+    @property
+    def size(self) -> int:
+        """About the bytes it takes."""
+        return len(self.prompt) + _OVERHEAD
+
+    def arguments(self) -> dict[str, Any]:
+        """Say it as `Router.select_worker` takes it."""
+        found: dict[str, Any] = {"text" if isinstance(self.prompt, str) else "tokens": self.prompt}
+        found.update((name, value) for name in ("lora", "cache_salt", "session") if (value := getattr(self, name)))
+        return found
+
+    def __repr__(self) -> str:
+        return f"Placement(worker={self.worker!r}, ...)"
+
+
+class Reply(NamedTuple):
+    """What the store answers.
+
+    Attributes:
+        epoch: Names the store's life; another one means that it started anew, and `since` begins at 0 again.
+        cursor: What to ask with next time.
+        placements: What the other routers placed, oldest first.
+        more: Whether there is more to fetch now.
+    """
+
+    epoch: str
+    cursor: int
+    placements: list[Placement]
+    more: bool
+
+
+@dataclass(slots=True)
+class _Entry:
+    number: int
+    origin: str
+    placement: Placement
+
+
+class PlacementStore:
+    """The newest placements of all routers of a deployment.
+
+    Example:
+        >>> store = PlacementStore()
+        >>> reply = store.exchange("router-1", 0, [Placement("replica-a", "Once upon a time")])
+        >>> [placement.worker for placement in store.exchange("router-2", 0, []).placements]
+        ['replica-a']
+    """
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        """Begin empty.
+
+        Args:
+            max_bytes: Bytes of placements to keep, about.
+        """
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._numbered = 0
+        self._evicted = 0
+        self._epoch = secrets.token_hex(8)
+        # In the order of their numbers: an entry that comes again moves to the end.
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+
+    def exchange(self, origin: str, since: int, placements: Sequence[Placement], gone: Sequence[str] = ()) -> Reply:
+        """Take in what one router placed, and tell it what the others did.
+
+        Args:
+            origin: Names the router.
+            since: The cursor of its last call, 0 at first.
+            placements: What it placed since then, oldest first.
+            gone: Replicas that are no more.
+
+        Returns:
+            What the others placed after `since`, up to some megabytes.
+        """
+        for placement in placements:
+            self._add(origin, Placement(*placement))
+        if gone:
+            dead = set(gone)
+            for key in [key for key, entry in self._entries.items() if entry.placement.worker in dead]:
+                self._drop(key)
+        newer: list[_Entry] = []
+        for entry in reversed(self._entries.values()):
+            if entry.number <= since:
+                break
+            newer.append(entry)
+        told: list[Placement] = []
+        room, cursor = _REPLY_BYTES, since
+        while newer and room > 0:
+            entry = newer.pop()
+            cursor = entry.number
+            if entry.origin != origin:
+                told.append(entry.placement)
+                room -= entry.placement.size
+        return Reply(self._epoch, cursor, told, bool(newer))
+
+    def stats(self) -> dict[str, int]:
+        """Count.
+
+        Returns:
+            Placements kept, their bytes, and how many were dropped for want of room.
+        """
+        return {"placements": len(self._entries), "bytes": self._bytes, "evicted": self._evicted}
+
+    def _add(self, origin: str, placement: Placement) -> None:
+        space = (placement.worker, placement.lora, placement.cache_salt)
+        chain = _chain(placement.prompt)
+        for shorter in chain[:-1]:
+            self._drop((*space, shorter))
+        # A prompt shorter than one chunk has no hash.
+        key = (*space, chain[-1] if chain else placement.prompt)
+        self._drop(key)
+        self._numbered += 1
+        self._entries[key] = _Entry(self._numbered, origin, placement)
+        self._bytes += placement.size
+        while self._bytes > self._max_bytes:
+            self._evicted += 1
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry.placement.size
+
+
+def placement_of(worker: str, arguments: dict[str, Any]) -> Placement | None:
+    """Make a placement of what a request was routed by.
+
+    Args:
+        worker: Key of the replica.
+        arguments: As for `Router.select_worker`.
+
+    Returns:
+        The placement, None without a prompt.
+    """
+    prompt = arguments.get("text")
+    if prompt is None and (tokens := arguments.get("tokens")) is not None:
+        import numpy as np
+
+        prompt = np.asarray(tokens, dtype="<u4").tobytes()
+    if not prompt:
+        return None
+    return Placement(worker, prompt, arguments.get("lora"), arguments.get("cache_salt"), arguments.get("session"))
+
+
+def _chain(prompt: str | bytes) -> list[int]:
+    hashes = hash_text(prompt, _CHUNK_BYTES) if isinstance(prompt, str) else hash_blocks(prompt, _CHUNK_TOKENS)
+    found: list[int] = hashes.tolist()
+    return found

@@ -1,0 +1,240 @@
+"""The request router that Ray Serve runs in every process that holds a handle.
+
+Serve copies the module of this class by value into the controller and from there into those processes, so it keeps no
+state and no function of its own that anybody else uses.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ray.serve.request_router import LocalityMixin, MultiplexMixin, RequestRouter
+
+from cachelb.integrations.ray_serve import actor, options, placements, prompts
+from cachelb.integrations.ray_serve.bookings import Bookings
+from cachelb.integrations.ray_serve.sharing import Sharing
+
+if TYPE_CHECKING:
+    from ray.serve.request_router import PendingRequest, ReplicaID, RunningReplica
+
+    from cachelb.router import Router
+
+_UNAVAILABLE_S = 2.0
+
+_log = logging.getLogger("cachelb.integrations.ray_serve")
+
+
+class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
+    """Sends a request to the replica that holds most of its prompt, unless that one has too much to do.
+
+    Give it to `request_router_config`, and the options of `cachelb.Router`, of Ray's own prefix router, or of
+    `cachelb.integrations.ray_serve.options.Options` as its `request_router_kwargs`. Locality and multiplexed models
+    come first, as in Serve's default; full replicas are left out, and Serve still checks every queue.
+
+    Not a `FIFOMixin`: that hands a replica to the first request in the queue instead of the one it was chosen for.
+    """
+
+    def initialize_state(self, **kwargs: Any) -> None:  # noqa: ANN401 - whatever the configuration says
+        """Build the router. Serve calls this once, with `request_router_kwargs`.
+
+        Args:
+            **kwargs: The options.
+
+        Raises:
+            TypeError: There is no such option, or it has the wrong type.
+            ValueError: An option is outside its range.
+        """
+        self._fleet, chosen = options.build(kwargs)
+        self._bookings = Bookings(
+            self._fleet,
+            landed=_landed,
+            refusable=self._use_replica_queue_len_cache,
+            unrouted_ttl_s=chosen.unrouted_ttl_s,
+        )
+        self._sharing: Sharing | None = None
+        if chosen.shared:
+            connect = actor.connector(self._deployment_id, int(chosen.share_max_mb * (1 << 20)))
+            self._sharing = Sharing(self._fleet, connect, interval_s=chosen.share_interval_s)
+        self._keys: dict[ReplicaID, str] = {}
+        self._reported: dict[str, int | None] = {}
+        self._unready: dict[str, float] = {}
+
+    # --- observation ---
+
+    @property
+    def fleet(self) -> Router[str]:
+        """The `cachelb.Router` behind this; its workers are the full ids of the replicas."""
+        return self._fleet
+
+    def counters(self) -> dict[str, int]:
+        """Count what happened besides plain routing.
+
+        Returns:
+            The counters of `Bookings`, and with `shared` those of `Sharing`, by name.
+        """
+        found = asdict(self._bookings.counters)
+        return found if self._sharing is None else {**found, **asdict(self._sharing.counters)}
+
+    # --- what Serve asks ---
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Rank the replicas for a request, and book the best one.
+
+        Args:
+            candidate_replicas: All replicas.
+            pending_request: The request, None for nobody in particular.
+
+        Returns:
+            The best, the second best, and all others that may take it.
+        """
+        eligible = self._eligible(pending_request)
+        candidates = [replica for replica in candidate_replicas if replica.replica_id in eligible]
+        if not candidates:
+            return []
+        try:
+            best = self._choose(candidates, pending_request)
+        except Exception:  # noqa: BLE001 - counted and logged
+            # A request must not fail because of its router: Serve takes the replica with the shortest queue.
+            self._bookings.counters.failed += 1
+            _log.exception("a replica could not be chosen; Serve chooses")
+            return [candidates]
+        by_key = {self._key(replica.replica_id): replica for replica in candidates}
+        groups = [[by_key.pop(key)] for key in best if key in by_key]
+        return [*groups, list(by_key.values())] if by_key else groups
+
+    def _eligible(self, pending_request: PendingRequest | None) -> set[ReplicaID]:
+        if pending_request is not None and pending_request.metadata.multiplexed_model_id:
+            return self.apply_multiplex_routing(pending_request=pending_request)
+        return self.apply_locality_routing(pending_request=pending_request)
+
+    def _choose(self, candidates: list[RunningReplica], pending_request: PendingRequest | None) -> list[str]:
+        free = self._observe(candidates)
+        keys = free or [self._key(replica.replica_id) for replica in candidates]
+        if pending_request is None:
+            return self._bookings.rank(keys)
+        return self._bookings.choose(
+            pending_request.metadata.internal_request_id, pending_request, self._read(pending_request), keys
+        )
+
+    def _observe(self, candidates: list[RunningReplica]) -> list[str]:
+        """Pass on the queue lengths that Serve believes. Returns the replicas that are not known to be full."""
+        free = []
+        known = self._replica_queue_len_cache.get
+        for replica in candidates:
+            key = self._key(replica.replica_id)
+            length = known(replica.replica_id) if self._use_replica_queue_len_cache else None
+            if key in self._unready and (length is not None or time.monotonic() >= self._unready[key]):
+                del self._unready[key]
+                self._fleet.set_ready(key, ready=True)
+            if length != self._reported.get(key):
+                self._reported[key] = length
+                self._fleet.update_load(key, running=length, waiting=None if length is None else 0)
+            if length is None or length < replica.max_ongoing_requests:
+                free.append(key)
+        return free
+
+    def _read(self, pending_request: PendingRequest) -> dict[str, Any]:
+        try:
+            return prompts.read_request(pending_request)
+        except Exception:  # noqa: BLE001 - counted; arguments are objects of the user, which may do anything when read
+            self._bookings.counters.unreadable += 1
+            return {}
+
+    # --- what Serve tells ---
+
+    def on_request_routed(
+        self,
+        pending_request: PendingRequest,
+        replica_id: ReplicaID,
+        result: Any,  # noqa: ANN401 - ReplicaResult is not public
+    ) -> None:
+        """Bind the request to the replica that took it.
+
+        Args:
+            pending_request: The request.
+            replica_id: The replica.
+            result: Its answer to come.
+        """
+        super().on_request_routed(pending_request, replica_id, result)
+        key = self._key(replica_id)
+        if self._unready.pop(key, None) is not None:
+            self._fleet.set_ready(key, ready=True)
+        arguments = self._bookings.taken(
+            pending_request.metadata.internal_request_id, pending_request, key, lambda: self._read(pending_request)
+        )
+        if self._sharing is not None and arguments:
+            placement = placements.placement_of(key, arguments)
+            if placement is not None:
+                self._sharing.offer(placement)
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """Release what the request booked, unless it is only an attempt that was refused.
+
+        Args:
+            replica_id: The replica.
+            internal_request_id: The request.
+        """
+        super().on_request_completed(replica_id, internal_request_id)
+        self._bookings.ended(internal_request_id, self._key(replica_id))
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Take in which replicas there are now. A scale-down is told here and nowhere else.
+
+        Args:
+            replicas: All of them.
+        """
+        super().update_replicas(replicas)
+        before = self._keys
+        self._keys = {replica.replica_id: replica.replica_id.to_full_id_str() for replica in replicas}
+        self._fleet.sync_workers(self._keys.values())
+        for replica_id in before.keys() - self._keys.keys():
+            self._forget(before[replica_id])
+        self._bookings.sweep()
+        if self._sharing is not None and self._keys:
+            self._sharing.start()
+
+    def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
+        """Forget a replica, with what it held.
+
+        Args:
+            replica_id: The replica.
+        """
+        super().on_replica_actor_died(replica_id)
+        key = self._keys.pop(replica_id, None)
+        if key is not None:
+            self._fleet.remove_worker(key)
+            self._forget(key)
+
+    def on_replica_actor_unavailable(self, replica_id: ReplicaID) -> None:
+        """Pass over a replica until its queue length is known again, or for two seconds. What it holds stays known.
+
+        Args:
+            replica_id: The replica.
+        """
+        super().on_replica_actor_unavailable(replica_id)
+        key = self._keys.get(replica_id)
+        if key is not None:
+            self._fleet.set_ready(key, ready=False)
+            self._unready[key] = time.monotonic() + _UNAVAILABLE_S
+
+    def _forget(self, key: str) -> None:
+        self._reported.pop(key, None)
+        self._unready.pop(key, None)
+        if self._sharing is not None:
+            self._sharing.gone(key)
+
+    def _key(self, replica_id: ReplicaID) -> str:
+        return self._keys.get(replica_id) or replica_id.to_full_id_str()
+
+
+def _landed(attempt: Any) -> str | None:  # noqa: ANN401 - the future of a PendingRequest
+    """Which replica an attempt was given to."""
+    if not attempt.done() or attempt.cancelled() or attempt.exception() is not None:
+        return None
+    key: str = attempt.result().replica_id.to_full_id_str()
+    return key

@@ -1,0 +1,206 @@
+"""A router's end of the shared state: a task in its event loop that trades placements with the detached actor.
+
+Nothing waits for it. What is placed is put into a bounded outbox; every interval, one call takes the outbox to the
+actor and brings back what the others placed. If the actor cannot be reached, routing goes on with what is known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cachelb.errors import NoWorkerAvailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cachelb.integrations.ray_serve.placements import Placement, Reply
+    from cachelb.router import Router
+
+    Exchange = Callable[[str, int, list[Placement], list[str]], Awaitable[Reply]]
+
+_OUTBOX_BYTES = 16 << 20
+_BATCH_BYTES = 4 << 20
+_APPLIED_AT_ONCE = 64
+_LONGEST_WAIT_S = 10.0
+
+_log = logging.getLogger("cachelb.integrations.ray_serve")
+
+
+@dataclass(slots=True)
+class ShareCounters:
+    """What became of the placements that are shared. Counters only rise.
+
+    Attributes:
+        sent: Placements the actor took.
+        dropped: Placements that were not sent: the outbox was full, or the call failed.
+        received: Placements of other routers that were taken in.
+        strangers: Placements of other routers at replicas that are not known here.
+        failures: Calls that failed, each logged at most once in a row.
+    """
+
+    sent: int = 0
+    dropped: int = 0
+    received: int = 0
+    strangers: int = 0
+    failures: int = 0
+
+
+class Sharing:
+    """The outbox of one router, and the task that empties it."""
+
+    def __init__(
+        self,
+        router: Router[str],
+        connect: Callable[[], Exchange],
+        *,
+        interval_s: float = 0.5,
+        outbox_bytes: int = _OUTBOX_BYTES,
+    ) -> None:
+        """Prepare; `start` begins.
+
+        Args:
+            router: Is told what others placed.
+            connect: Finds or starts the actor, and returns how to call it. Blocks, so it runs in a thread, once, and
+                again when the actor is lost.
+            interval_s: Seconds between two calls.
+            outbox_bytes: Bytes that may wait to be sent.
+        """
+        self.counters = ShareCounters()
+        self.origin = secrets.token_hex(8)
+        self._router = router
+        self._connect = connect
+        self._interval_s = interval_s
+        self._outbox: deque[Placement] = deque()
+        self._outbox_bytes = 0
+        self._max_bytes = outbox_bytes
+        self._gone: list[str] = []
+        self._epoch = ""
+        self._cursor = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, in the running event loop; idempotent."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(_run(weakref.ref(self), self._interval_s))
+
+    def stop(self) -> None:
+        """End; idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def offer(self, placement: Placement) -> None:
+        """Send a placement with the next call, unless too much waits already.
+
+        Args:
+            placement: What was placed here.
+        """
+        if self._outbox_bytes + placement.size > self._max_bytes:
+            self.counters.dropped += 1
+            return
+        self._outbox.append(placement)
+        self._outbox_bytes += placement.size
+
+    def gone(self, worker: str) -> None:
+        """Tell with the next call that a replica is no more.
+
+        Args:
+            worker: Its key.
+        """
+        self._gone.append(worker)
+
+    async def trade(self, exchange: Exchange) -> bool:
+        """Make one call, and take in what it brings.
+
+        Args:
+            exchange: Calls the actor.
+
+        Returns:
+            Whether there is more to trade now.
+        """
+        batch, size = [], 0
+        while self._outbox and size < _BATCH_BYTES:
+            placement = self._outbox.popleft()
+            self._outbox_bytes -= placement.size
+            size += placement.size
+            batch.append(placement)
+        gone, self._gone = self._gone, []
+        try:
+            reply = await exchange(self.origin, self._cursor, batch, gone)
+        except BaseException:
+            self.counters.dropped += len(batch)
+            self._gone = gone + self._gone
+            raise
+        self.counters.sent += len(batch)
+        if reply.epoch != self._epoch:
+            self._epoch, known = reply.epoch, self._epoch
+            if known:
+                # The actor started anew, and counts from 1 again.
+                self._cursor = 0
+                return True
+        self._cursor = reply.cursor
+        await self._take_in(reply.placements)
+        return reply.more or bool(self._outbox)
+
+    async def connect(self) -> Exchange:
+        """Find or start the actor, without blocking the event loop.
+
+        Returns:
+            How to call it.
+        """
+        return await asyncio.to_thread(self._connect)
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure, and log the first in a row.
+
+        Args:
+            error: What happened.
+        """
+        self.counters.failures += 1
+        _log.warning("placements cannot be shared with other routers for now: %s", type(error).__name__)
+
+    async def _take_in(self, placements: list[Placement]) -> None:
+        known = set(self._router.keys())
+        for at, placement in enumerate(placements):
+            if at % _APPLIED_AT_ONCE == _APPLIED_AT_ONCE - 1:
+                await asyncio.sleep(0)  # requests that came meanwhile go first
+                known = set(self._router.keys())
+            if placement.worker not in known:
+                self.counters.strangers += 1
+                continue
+            try:
+                decision = self._router.select_worker(**placement.arguments(), among=(placement.worker,))
+            except NoWorkerAvailable:
+                self.counters.strangers += 1
+                continue
+            decision.on_complete()
+            self.counters.received += 1
+
+
+async def _run(sharing_of: weakref.ref[Sharing], interval_s: float) -> None:
+    """Trade until the router is dropped. Holds it only while a call is under way."""
+    exchange: Any = None
+    wait_s = 0.0
+    while True:
+        await asyncio.sleep(wait_s)
+        sharing = sharing_of()
+        if sharing is None:
+            return
+        try:
+            if exchange is None:
+                exchange = await sharing.connect()
+            wait_s = 0.0 if await sharing.trade(exchange) else interval_s
+        except Exception as error:  # noqa: BLE001 - counted and logged; routing must not stop with the sharing
+            if wait_s <= interval_s:
+                sharing.failed(error)
+            else:
+                sharing.counters.failures += 1
+            exchange = None
+            wait_s = min(max(2 * wait_s, 2 * interval_s), _LONGEST_WAIT_S)
+        del sharing

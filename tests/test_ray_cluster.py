@@ -1,0 +1,274 @@
+"""The request router on a real Ray cluster of one machine, with three replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import ray
+from ray import serve
+from tests.gateways import wait_until
+
+from cachelb.integrations.ray_serve import CachelbRequestRouter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ray.serve.handle import DeploymentHandle
+
+deployment: Any = serve.deployment  # its types and those of `remote` know decorators only
+STORY = "Once upon a time, in a land far away, there lived a small dragon who could not breathe fire. " * 20
+
+
+class Gate:
+    """Holds requests until it is opened."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._inside = 0
+
+    async def wait(self) -> None:
+        self._inside += 1
+        await self._open.wait()
+
+    async def inside(self) -> int:
+        return self._inside
+
+    async def open(self) -> None:
+        self._open.set()
+
+
+class Model:
+    """Says which replica it is; with a gate in the body, once that is open."""
+
+    def __init__(self) -> None:
+        self.name = serve.get_replica_context().replica_id.unique_id
+
+    @serve.multiplexed(max_num_models_per_replica=3)  # type: ignore[untyped-decorator]
+    async def load(self, model_id: str) -> str:
+        return model_id
+
+    async def __call__(self, body: dict[str, Any]) -> str:
+        if model_id := serve.get_multiplexed_model_id():
+            await self.load(model_id)
+        if gate := body.get("gate"):
+            await gate.wait.remote()
+        return self.name
+
+
+remote: Any = ray.remote(num_cpus=0)
+OPTIONS: dict[str, Any] = {
+    # Without a version, Serve takes every deployment for new code and replaces all replicas.
+    "version": "1",
+    "_internal": True,
+    "ray_actor_options": {"num_cpus": 0},
+    "health_check_period_s": 0.5,
+    "graceful_shutdown_timeout_s": 2,
+    "graceful_shutdown_wait_loop_s": 0.1,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short, as Ray makes socket paths of it
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=100_000_000,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+            log_to_driver=False,
+        )
+        try:
+            serve.start(proxy_location="Disabled")
+            yield
+        finally:
+            serve.shutdown()  # type: ignore[no-untyped-call]
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class App:
+    """A deployment, and the router of this process's handle to it."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.name = name
+        self._deployment = deployment(Model).options(**OPTIONS, **options)
+        self.handle: DeploymentHandle[Any] = serve.run(self._deployment.bind(), name=name, route_prefix=None)
+
+    def scale(self, replicas: int) -> None:
+        self._deployment = self._deployment.options(num_replicas=replicas, version="1", _internal=True)
+        serve.run(self._deployment.bind(), name=self.name, route_prefix=None)
+        wait_until(lambda: len(self.router.fleet.keys()) == replicas)
+
+    def ask(self, prompt: str | None, **options: Any) -> str:
+        handle = self.handle.options(**options) if options else self.handle
+        return str(handle.remote({"prompt": prompt}).result(timeout_s=60))
+
+    @property
+    def router(self) -> CachelbRequestRouter:
+        found = router_of(self.handle)
+        assert found is not None
+        return found
+
+    def wait_idle(self) -> None:
+        wait_until(lambda: sum(self.router.fleet.loads().values()) == 0)
+
+
+def router_of(handle: DeploymentHandle[Any]) -> CachelbRequestRouter | None:
+    router: CachelbRequestRouter | None = handle._router._asyncio_router._request_router  # type: ignore[union-attr]
+    return router
+
+
+@pytest.fixture(scope="module")
+def running(cluster: None) -> App:
+    return App(
+        "chat",
+        num_replicas=3,
+        max_ongoing_requests=200,
+        request_router_config={
+            "request_router_class": "cachelb.integrations.ray_serve.CachelbRequestRouter",
+            "request_router_kwargs": {"seed": 1, "shared": True, "share_interval_s": 0.05},
+        },
+    )
+
+
+@pytest.fixture
+def app(running: App) -> App:
+    """The deployment, with three replicas that the router knows and nothing under way."""
+    running.ask(None)
+    wait_until(lambda: len(running.router.fleet.keys()) == 3)
+    running.wait_idle()
+    return running
+
+
+def test_prompts_stay_with_their_replicas_and_leave_no_load(app: App) -> None:
+    asked = Counter((at % 6, app.ask(f"affinity {at % 6} {STORY}")) for at in range(30))
+    assert sorted(asked.values()) == [5] * 6, "each of six prompts went to one replica, five times"
+    assert len({replica for _, replica in asked}) == 3
+    app.wait_idle()
+    assert app.router.counters()["failed"] == 0
+    assert app.router.fleet.stats().open_requests == 0
+
+
+def test_one_prompt_for_all_does_not_end_at_one_replica(app: App) -> None:
+    gate = remote(Gate).remote()
+    body = {"prompt": f"monopoly {STORY}", "gate": gate}
+    responses: list[Any] = [app.handle.remote(body) for _ in range(60)]
+    wait_until(lambda: ray.get(gate.inside.remote()) == 60)
+    assert sum(app.router.fleet.loads().values()) == 60
+    ray.get(gate.open.remote())
+    spread = Counter(response.result(timeout_s=60) for response in responses)
+    assert max(spread.values()) <= 40, spread
+    app.wait_idle()
+
+
+def test_caller_that_gives_up_leaves_no_load(app: App) -> None:
+    gate = remote(Gate).remote()
+    response: Any = app.handle.remote({"prompt": f"cancelled {STORY}", "gate": gate})
+    wait_until(lambda: ray.get(gate.inside.remote()) == 1)
+    response.cancel()
+    app.wait_idle()
+
+
+def test_multiplexed_model_stays_with_its_replica(app: App) -> None:
+    first = app.ask(STORY, multiplexed_model_id="french")
+    router = app.router
+    wait_until(lambda: any("french" in replica.multiplexed_model_ids for replica in router.curr_replicas.values()))
+    assert {app.ask(f"{at} {STORY}", multiplexed_model_id="french") for at in range(6)} == {first}
+
+
+def test_dead_replica_is_replaced(app: App) -> None:
+    prompt = f"death {STORY}"
+    victim = app.ask(prompt)
+    key = next(key for key in app.router.fleet.keys() if key.endswith(victim))  # noqa: SIM118 - a method of the router
+    ray.kill(ray.get_actor(key, namespace="serve"))
+    replacement = app.ask(prompt)
+    assert replacement != victim
+    assert app.ask(prompt) == replacement
+    wait_until(lambda: len({*app.router.fleet.keys()} - {key}) == 3)
+    app.wait_idle()
+
+
+def test_scale_up_is_used_and_scale_down_forgotten(app: App) -> None:
+    before = set(app.router.fleet.keys())
+    app.scale(4)
+    assert before < set(app.router.fleet.keys()), "those that were there stay"
+    assert len({app.ask(f"scale {at} {STORY}") for at in range(16)}) == 4
+    app.scale(3)
+    left = set(app.router.fleet.keys())
+    assert {app.ask(f"scale {at} {STORY}") for at in range(16)} == {key.rpartition("#")[2] for key in left}
+    app.wait_idle()
+
+
+class Ingress:
+    """Another process with a handle, and so with a router of its own."""
+
+    def __init__(self, app: str, *, prefer_local: bool = False) -> None:
+        handle: Any = serve.get_app_handle(app)
+        handle._init(_prefer_local_routing=prefer_local)
+        self._handle = handle
+
+    async def ask(self, prompt: str | None) -> str:
+        return str(await self._handle.remote({"prompt": prompt}))
+
+    async def counters(self) -> dict[str, int]:
+        router = router_of(self._handle)
+        assert router is not None
+        return router.counters()
+
+    async def prefers_local(self) -> bool:
+        router = router_of(self._handle)
+        assert router is not None
+        return router._prefer_local_node_routing
+
+
+def test_state_survives_the_router_that_made_it(app: App) -> None:
+    prompts = [f"survivor {at} {STORY}" for at in range(6)]
+    first = remote(Ingress).remote(app.name)
+    placed = [ray.get(first.ask.remote(prompt)) for prompt in prompts]
+    wait_until(lambda: ray.get(first.counters.remote())["sent"] == len(prompts))
+    ray.kill(first)
+
+    second = remote(Ingress).remote(app.name, prefer_local=True)
+    ray.get(second.ask.remote(None))
+    wait_until(lambda: ray.get(second.counters.remote())["received"] >= len(prompts))
+    assert [ray.get(second.ask.remote(prompt)) for prompt in prompts] == placed
+    assert ray.get(second.prefers_local.remote())
+    ray.kill(second)
+
+
+def test_snippet_of_ray_s_prefix_router_works_with_the_class_exchanged(cluster: None) -> None:
+    """And two requests at a time at most: most attempts are refused, and every request is served once."""
+    deployment_config = {
+        "autoscaling_config": {"min_replicas": 2, "max_replicas": 2},
+        "max_ongoing_requests": 2,
+        "request_router_config": {
+            "request_router_class": CachelbRequestRouter,
+            "request_router_kwargs": {
+                "imbalanced_threshold": 5,
+                "match_rate_threshold": 0.15,
+                "do_eviction": True,
+                "eviction_threshold_chars": 500_000,
+                "eviction_target_chars": 400_000,
+                "eviction_interval_secs": 30,
+            },
+        },
+    }
+    app = App("snippet", **deployment_config)
+    try:
+        prompts = [f"snippet {at} {STORY}" for at in range(2)]
+        placed = [app.ask(prompt) for prompt in prompts]
+        assert [app.ask(prompt) for prompt in prompts] == placed
+        responses = [app.handle.remote({"prompt": f"{at % 5} {STORY}"}) for at in range(60)]
+        assert len([response.result(timeout_s=60) for response in responses]) == 60
+        app.wait_idle()
+        assert app.router.fleet.stats().open_requests == 0
+    finally:
+        serve.delete("snippet")

@@ -1,0 +1,668 @@
+"""The request router for Ray Serve against fake replicas: every order in which Serve calls its hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.ray_fakes import STORY, Client, FakeReplica, make_router, set_replicas, settle
+
+from cachelb.integrations.ray_serve import bookings as bookings_module
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ray.serve.request_router import PendingRequest
+
+    from cachelb.integrations.ray_serve import CachelbRequestRouter
+
+
+def in_event_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an asynchronous test; Serve calls every hook in an event loop."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def body() -> None:
+            await test(*args, **kwargs)
+            await settle()
+
+        asyncio.run(body())
+
+    return run
+
+
+def fleet(n: int = 3, **fields: Any) -> list[FakeReplica]:
+    return [FakeReplica(f"replica-{at}", **fields) for at in range(n)]
+
+
+def loads(router: CachelbRequestRouter) -> int:
+    return sum(router.fleet.loads().values())
+
+
+def held(router: CachelbRequestRouter, prompt: str = STORY) -> set[str]:
+    """Names of the replicas that are believed to hold all of a prompt that fits in whole blocks."""
+    workers = router.fleet.explain(text=prompt).candidates
+    most = max(worker.matched_tokens for worker in workers)
+    return {worker.key.rpartition("#")[2] for worker in workers if worker.matched_tokens == most and most > 0}
+
+
+# --- where requests go ---
+
+
+@in_event_loop
+async def test_same_prompt_goes_where_it_is_cached() -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    first = client.request()
+    replica = await client.serve(first)
+    client.finish(first, replica)
+    for _ in range(5):
+        request = client.request()
+        assert await client.serve(request) is replica
+        client.finish(request, replica)
+    assert router.fleet.stats().decisions[("cache-aware", "prefix")] == 5
+
+
+@in_event_loop
+async def test_groups_are_the_best_the_second_best_and_all_others() -> None:
+    replicas = fleet(5)
+    client = Client(make_router(replicas))
+    groups = await client.choose(client.request())
+    assert [len(group) for group in groups] == [1, 1, 3]
+    assert {replica for group in groups for replica in group} == set(replicas)
+
+
+@in_event_loop
+async def test_second_best_holds_the_second_longest_prefix() -> None:
+    replicas = fleet(4)
+    router = make_router(replicas)
+    client = Client(router)
+    half, whole = client.request(STORY[:900]), client.request()
+    await client.choose(half, [replicas[2]])
+    client.give(half, replicas[2])
+    client.accept(half, replicas[2])
+    await client.choose(whole, [replicas[1]])
+    client.give(whole, replicas[1])
+    client.accept(whole, replicas[1])
+    groups = await client.choose(client.request())
+    assert groups[0] == [replicas[1]]
+    assert groups[1] == [replicas[2]]
+
+
+@in_event_loop
+async def test_only_candidates_are_returned() -> None:
+    replicas = fleet(4)
+    client = Client(make_router(replicas))
+    groups = await client.choose(client.request(), replicas[1:3])
+    assert {replica for group in groups for replica in group} == set(replicas[1:3])
+
+
+@in_event_loop
+async def test_no_candidates_is_no_choice_and_books_nothing() -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    assert await client.choose(client.request(), []) == []
+    assert loads(router) == 0
+
+
+@in_event_loop
+async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
+    replicas = fleet(3)
+    router = make_router(replicas)
+    client = Client(router)
+    busy = {await client.serve(client.request(f"{at} {STORY}")) for at in range(2)}
+    groups = await client.choose(None)
+    assert set(groups[0]) == set(replicas) - busy
+    assert loads(router) == 2
+
+
+@in_event_loop
+async def test_request_without_a_prompt_goes_by_load() -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    requests = [client.request(None) for _ in range(3)]
+    assert len({await client.serve(request) for request in requests}) == 3
+
+
+@in_event_loop
+async def test_one_prompt_for_all_spreads_under_load() -> None:
+    """A hundred at once of one prompt, which a single replica could hold."""
+    replicas = fleet(4, max_ongoing_requests=1000)
+    router = make_router(replicas)
+    client = Client(router)
+    for _ in range(100):
+        await client.serve(client.request())
+    assert max(replica.queue for replica in replicas) <= 50
+
+
+# --- what is booked ---
+
+
+@in_event_loop
+async def test_request_is_booked_from_choice_to_completion() -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    request = client.request()
+    replica = (await client.choose(request))[0][0]
+    assert router.fleet.loads()[replica.key] == 1
+    client.give(request, replica)
+    client.accept(request, replica)
+    assert loads(router) == 1
+    client.finish(request, replica)
+    assert loads(router) == 0
+    assert router.fleet.stats().endings["completed"] == 1
+
+
+@in_event_loop
+async def test_second_choice_for_a_request_replaces_the_first() -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    request = client.request()
+    for _ in range(4):
+        await client.choose(request)
+        assert loads(router) == 1
+    replica = (await client.choose(request))[0][0]
+    client.give(request, replica)
+    client.accept(request, replica)
+    client.finish(request, replica)
+    assert loads(router) == 0
+    assert router.counters()["chosen_again"] == 4
+    assert held(router) == {replica.replica_id.unique_id}
+
+
+@in_event_loop
+async def test_request_is_rebooked_at_the_replica_that_took_it() -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    request = client.request()
+    groups = await client.choose(request)
+    best, other = groups[0][0], groups[-1][0]
+    client.give(request, other)
+    client.accept(request, other)
+    assert router.fleet.loads()[other.key] == 1
+    assert router.fleet.loads()[best.key] == 0
+    assert held(router) == {other.replica_id.unique_id}
+    client.finish(request, other)
+    assert loads(router) == 0
+    assert router.counters()["moved"] == 1
+
+
+@pytest.mark.parametrize("order", ["refusal, end, choice", "refusal, choice, end", "refusal, choice, taken, end"])
+@in_event_loop
+async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    request = client.request()
+    refusing = (await client.choose(request))[0][0]
+    client.give(request, refusing)
+    client.refuse(request, refusing)
+    if order == "refusal, end, choice":
+        client.end(request, refusing)
+        assert loads(router) == 0
+    replica = (await client.choose(request))[0][0]
+    assert replica is not refusing
+    if order == "refusal, choice, end":
+        client.end(request, refusing)
+    assert loads(router) == 1
+    client.give(request, replica)
+    client.accept(request, replica)
+    if order == "refusal, choice, taken, end":
+        client.end(request, refusing)
+    assert router.fleet.loads()[replica.key] == 1
+    assert held(router) == {replica.replica_id.unique_id}
+    client.finish(request, replica)
+    assert loads(router) == 0
+    assert router.counters()["unmatched"] == 0
+
+
+@in_event_loop
+async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() -> None:
+    """The only replica: both ends come from it, and nothing tells which is which."""
+    router = make_router(fleet(1))
+    client = Client(router)
+    request = client.request()
+    (replica,) = (await client.choose(request))[0]
+    client.give(request, replica)
+    client.refuse(request, replica)
+    assert (await client.choose(request))[0] == [replica]
+    client.give(request, replica)
+    client.accept(request, replica)
+    client.end(request, replica)
+    assert loads(router) == 1
+    client.end(request, replica)
+    assert loads(router) == 0
+    client.end(request, replica)
+    assert router.counters()["unmatched"] == 1
+
+
+@in_event_loop
+async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    request = client.request()
+    replica = (await client.choose(request))[0][0]
+    client.give(request, replica)
+    client.end(request, replica)
+    assert loads(router) == 0
+    client.accept(request, replica)
+    assert loads(router) == 0
+    assert held(router) == {replica.replica_id.unique_id}
+    assert len(router._bookings) == 0
+
+
+@in_event_loop
+async def test_calls_that_share_a_request_id_are_booked_apart() -> None:
+    """An ingress that calls the deployment twice for one request passes its id on to both."""
+    router = make_router(fleet())
+    client = Client(router)
+    calls = [client.request(f"{at} {STORY}", request_id="same") for at in range(3)]
+    replicas = [await client.serve(call) for call in calls]
+    assert loads(router) == 3
+    for left, (call, replica) in enumerate(zip(calls, replicas, strict=True)):
+        assert loads(router) == 3 - left
+        client.finish(call, replica)
+    assert loads(router) == 0
+
+
+@in_event_loop
+async def test_end_of_an_unknown_request_changes_nothing() -> None:
+    replicas = fleet()
+    router = make_router(replicas)
+    client = Client(router)
+    await client.serve(client.request())
+    client.end(client.request(request_id="never seen"), replicas[0])
+    assert loads(router) == 1
+    assert router.counters()["unmatched"] == 1
+
+
+@in_event_loop
+async def test_caller_that_gives_up_in_the_queue_releases_its_booking() -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    request = client.request()
+    await client.choose(request)
+    request.future.cancel()
+    await settle()
+    assert loads(router) == 0
+    assert router.counters()["withdrawn"] == 1
+    assert held(router) == set()
+
+
+@in_event_loop
+async def test_replicas_that_cannot_refuse_say_only_that_a_request_ended() -> None:
+    replicas = fleet()
+    router = make_router(replicas, strict=False)
+    client = Client(router)
+    request = client.request()
+    groups = await client.choose(request)
+    other = groups[-1][0]
+    client.give(request, other)
+    assert loads(router) == 1
+    client.end(request, other)
+    assert loads(router) == 0
+    assert held(router) == {other.replica_id.unique_id}
+
+
+# --- bookings nobody ends ---
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    defaults = bookings_module.Bookings.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "clock", clock)
+    return clock
+
+
+@in_event_loop
+async def test_choice_that_was_never_used_expires_and_its_prompt_stays(clock: Clock) -> None:
+    """A caller that only asks where to go: nobody reports anything."""
+    router = make_router(fleet(), options={"unrouted_ttl_s": 5})
+    client = Client(router)
+    replica = (await client.choose(client.request()))[0][0]
+    clock.now += 4.9
+    router._bookings.sweep()
+    assert loads(router) == 1
+    clock.now += 0.2
+    router._bookings.sweep()
+    assert loads(router) == 0
+    assert router.counters()["abandoned"] == 1
+    assert router.fleet.stats().endings["abandoned"] == 1
+    assert held(router) == {replica.replica_id.unique_id}
+
+
+@in_event_loop
+async def test_reserved_replica_counts_until_the_request_ends(clock: Clock) -> None:
+    """A caller that reserves a slot and dispatches later: nobody says that the replica took the request."""
+    router = make_router(fleet(), options={"unrouted_ttl_s": 5})
+    client = Client(router)
+    request = client.request()
+    replica = (await client.choose(request))[0][0]
+    request.future.set_result(replica)
+    clock.now += 60
+    router._bookings.sweep()
+    assert router.fleet.loads()[replica.key] == 1
+    client.end(request, replica)
+    assert loads(router) == 0
+    assert router.counters()["abandoned"] == 0
+
+
+@in_event_loop
+async def test_taken_request_expires_after_an_hour_without_an_end(clock: Clock) -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    await client.serve(client.request())
+    clock.now += 3599
+    router._bookings.sweep()
+    assert loads(router) == 1
+    clock.now += 2
+    router._bookings.sweep()
+    assert loads(router) == 0
+    assert router.counters()["abandoned"] == 1
+
+
+@in_event_loop
+async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: Clock) -> None:
+    router = make_router(fleet(), options={"unrouted_ttl_s": 5})
+    client = Client(router)
+    request = client.request()
+    replica = (await client.choose(request))[0][0]
+    clock.now += 6
+    router._bookings.sweep()
+    client.give(request, replica)
+    client.accept(request, replica)
+    assert router.fleet.loads()[replica.key] == 1
+    client.finish(request, replica)
+    assert loads(router) == 0
+
+
+# --- queues ---
+
+
+@in_event_loop
+async def test_full_replica_is_passed_over() -> None:
+    replicas = fleet()
+    router = make_router(replicas)
+    client = Client(router)
+    request = client.request()
+    holder = await client.serve(request)
+    client.finish(request, holder)
+    router.on_new_queue_len_info(holder.replica_id, holder.max_ongoing_requests)
+    assert (await client.choose(client.request()))[0] != [holder]
+    router.on_new_queue_len_info(holder.replica_id, holder.max_ongoing_requests - 1)
+    free = client.request(STORY + "the end")
+    assert holder in [replica for group in await client.choose(free) for replica in group]
+
+
+@in_event_loop
+async def test_all_replicas_are_offered_if_all_are_full() -> None:
+    replicas = fleet(3, queue=10)
+    client = Client(make_router(replicas))
+    groups = await client.choose(client.request())
+    assert {replica for group in groups for replica in group} == set(replicas)
+
+
+@in_event_loop
+async def test_replica_with_an_unknown_queue_may_be_chosen() -> None:
+    replicas = fleet()
+    router = make_router(replicas)
+    client = Client(router)
+    request = client.request()
+    holder = await client.serve(request)
+    client.finish(request, holder)
+    router.replica_queue_len_cache.invalidate_key(holder.replica_id)
+    assert (await client.choose(client.request()))[0] == [holder]
+
+
+@in_event_loop
+async def test_load_that_other_routers_bring_is_seen() -> None:
+    replicas = fleet(2, max_ongoing_requests=100)
+    router = make_router(replicas, options={"policy": "least-loaded"})
+    client = Client(router)
+    router.on_new_queue_len_info(replicas[0].replica_id, 50)
+    for _ in range(10):
+        assert (await client.choose(client.request(None)))[0] == [replicas[1]]
+
+
+@in_event_loop
+async def test_unavailable_replica_is_passed_over_until_its_queue_is_known() -> None:
+    replicas = fleet()
+    router = make_router(replicas)
+    client = Client(router)
+    request = client.request()
+    holder = await client.serve(request)
+    client.finish(request, holder)
+    router.on_replica_actor_unavailable(holder.replica_id)
+    groups = await client.choose(client.request())
+    assert groups[0] != [holder]
+    assert holder in groups[-1], "Serve may still try it, last"
+    await client.choose(client.request(), [holder])
+    assert router.counters()["no_worker"] == 1
+    router.on_new_queue_len_info(holder.replica_id, 0)
+    assert await client.choose(client.request(), [holder]) == [[holder]]
+    assert router.counters()["no_worker"] == 1
+
+
+@in_event_loop
+async def test_only_replica_is_offered_although_it_is_unavailable() -> None:
+    (replica,) = replicas = fleet(1)
+    router = make_router(replicas)
+    router.on_replica_actor_unavailable(replica.replica_id)
+    client = Client(router)
+    assert await client.choose(client.request()) == [[replica]]
+    assert router.counters()["no_worker"] == 1
+    assert loads(router) == 0
+
+
+# --- replicas that come and go ---
+
+
+@in_event_loop
+async def test_scale_down_forgets_the_replica_with_its_load() -> None:
+    """Only `update_replicas` tells it; nothing dies."""
+    replicas = fleet()
+    router = make_router(replicas)
+    client = Client(router)
+    request = client.request()
+    gone = await client.serve(request)
+    left = [replica for replica in replicas if replica is not gone]
+    set_replicas(router, left)
+    assert gone.key not in router.fleet.keys()  # noqa: SIM118 - a method of the router
+    assert loads(router) == 0
+    client.finish(request, gone)
+    assert loads(router) == 0
+    assert held(router) == set()
+    assert (await client.choose(client.request()))[0][0] in left
+
+
+@in_event_loop
+async def test_dead_replica_is_not_offered_again() -> None:
+    replicas = fleet()
+    router = make_router(replicas)
+    client = Client(router)
+    request = client.request()
+    dead = await client.serve(request)
+    router.on_replica_actor_died(dead.replica_id)
+    client.end(request, dead)
+    assert loads(router) == 0
+    for _ in range(5):
+        groups = await client.choose(client.request())
+        assert dead not in [replica for group in groups for replica in group]
+
+
+@in_event_loop
+async def test_scale_up_takes_its_share() -> None:
+    replicas = fleet(2)
+    router = make_router(replicas)
+    client = Client(router)
+    for at in range(4):
+        await client.serve(client.request(f"{at} {STORY}"))
+    new = FakeReplica("new")
+    set_replicas(router, [*replicas, new])
+    assert await client.serve(client.request(f"new {STORY}")) is new
+    assert loads(router) == 5, "the others keep their requests"
+
+
+# --- locality and multiplexed models ---
+
+
+@in_event_loop
+async def test_replicas_on_the_same_node_come_first_and_once() -> None:
+    near, far = FakeReplica("near"), FakeReplica("far", node_id="elsewhere")
+    router = make_router([near, far], prefer_local_node_routing=True)
+    client = Client(router)
+    request = client.request()
+    assert await client.choose(request) == [[near]]
+    assert request.routing_context.should_backoff is False
+    assert {replica for group in await client.choose(request) for replica in group} == {near, far}
+
+
+@in_event_loop
+async def test_replicas_with_the_model_come_first() -> None:
+    replicas = [FakeReplica("a", models=["base", "french"]), FakeReplica("b", models=["german"]), FakeReplica("c")]
+    client = Client(make_router(replicas))
+    groups = await client.choose(client.request(multiplexed_model_id="german"))
+    assert groups == [[replicas[1]]]
+
+
+@in_event_loop
+async def test_prompts_of_different_models_do_not_match() -> None:
+    replicas = fleet(3, models=["french", "german"])
+    router = make_router(replicas)
+    client = Client(router)
+    await client.serve(client.request(multiplexed_model_id="french"))
+    assert router.fleet.explain(text=STORY, lora="french", among=None).matched_tokens > 0
+    await client.serve(client.request(multiplexed_model_id="german"))
+    assert router.fleet.stats().decisions.get(("cache-aware", "prefix"), 0) == 0
+
+
+# --- prompts ---
+
+
+class Unreadable:
+    """An argument that does not like to be looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("no")
+
+
+def with_arguments(client: Client, *args: Any, **kwargs: Any) -> PendingRequest:
+    request = client.request(None)
+    request.args, request.kwargs = list(args), kwargs
+    return request
+
+
+CHAT = [{"role": "system", "content": "Answer in verse. " * 20}, {"role": "user", "content": "What is a cache? " * 20}]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((SimpleNamespace(prompt=STORY),), {}),
+        (("GET", SimpleNamespace(prompt=STORY)), {}),
+        (({"prompt": STORY},), {}),
+        ((SimpleNamespace(prompt=[STORY]),), {}),
+        ((SimpleNamespace(messages=CHAT),), {}),
+        ((SimpleNamespace(messages=[SimpleNamespace(model_dump=lambda exclude_none: CHAT[0])]),), {}),
+        ((SimpleNamespace(messages=[{"content": STORY}]),), {}),
+        ((SimpleNamespace(messages=[STORY]),), {}),
+        ((SimpleNamespace(prompt=list(range(500))),), {}),
+        ((object(),), {"request_token_ids": list(range(500))}),
+    ],
+    ids=[
+        "prompt",
+        "not the first argument",
+        "JSON body",
+        "list of prompts",
+        "messages",
+        "message objects",
+        "messages without a role",
+        "messages that are text",
+        "prompt of token ids",
+        "token ids beside",
+    ],
+)
+@in_event_loop
+async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    first = await client.serve(with_arguments(client, *args, **kwargs))
+    assert await client.serve(with_arguments(client, *args, **kwargs)) is first
+    assert router.fleet.stats().decisions[("cache-aware", "prefix")] == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((Unreadable(),), {}),
+        ((SimpleNamespace(prompt=[-1, -2]),), {}),
+        ((SimpleNamespace(prompt=3.5),), {}),
+        ((SimpleNamespace(messages=7),), {}),
+        ((), {"request_token_ids": ["a", "b"]}),
+    ],
+    ids=["raises", "negative tokens", "a number", "messages that are a number", "token ids that are text"],
+)
+@in_event_loop
+async def test_prompt_that_cannot_be_read_is_routed_by_load(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    router = make_router(fleet())
+    client = Client(router)
+    request = with_arguments(client, *args, **kwargs)
+    replica = await client.serve(request)
+    assert router.fleet.loads()[replica.key] == 1
+    client.finish(request, replica)
+    assert loads(router) == 0
+    assert router.counters()["failed"] == 0
+
+
+@in_event_loop
+async def test_session_of_the_request_reaches_the_policy() -> None:
+    router = make_router(fleet(), options={"policy": "session"})
+    client = Client(router)
+    first = await client.serve(client.request(None, session_id="chat-7"))
+    for _ in range(5):
+        assert (await client.choose(client.request(None, session_id="chat-7")))[0] == [first]
+
+
+# --- options and errors ---
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"polcy": "random"}, "polcy"),
+        ({"shared": 1}, "shared must be bool, not int"),
+        ({"share_interval_s": 0}, "share_interval_s must be above 0"),
+        ({"unrouted_ttl_s": "soon"}, "unrouted_ttl_s must be a number, not str"),
+        ({"policy": "cache-awar"}, "did you mean 'cache-aware'"),
+    ],
+)
+@in_event_loop
+async def test_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        make_router([], options=options)
+
+
+@in_event_loop
+async def test_error_of_a_policy_leaves_the_choice_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = fleet()
+    router = make_router(replicas)
+    client = Client(router)
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(router._bookings, "choose", broken)
+    assert await client.choose(client.request()) == [replicas]
+    assert router.counters()["failed"] == 1

@@ -1,0 +1,224 @@
+"""Placements that the routers of several processes share, with the store in this process instead of in an actor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cachelb import Router
+from cachelb.integrations.ray_serve.placements import Placement, PlacementStore, placement_of
+from cachelb.integrations.ray_serve.sharing import Sharing
+
+if TYPE_CHECKING:
+    from cachelb.integrations.ray_serve.placements import Reply
+
+STORY = "Once upon a time, in a land far away, there lived a small dragon. " * 20
+WORKERS = ["a", "b", "c"]
+
+
+class Link:
+    """The way to a store, which may break."""
+
+    def __init__(self, store: PlacementStore) -> None:
+        self.store = store
+        self.broken = False
+        self.batches: list[int] = []
+
+    async def __call__(self, origin: str, since: int, placements: list[Placement], gone: list[str]) -> Reply:
+        if self.broken:
+            raise ConnectionError("no actor")
+        self.batches.append(len(placements))
+        return self.store.exchange(origin, since, placements, gone)
+
+
+def sharing(router: Router[str], link: Link, **options: Any) -> Sharing:
+    return Sharing(router, lambda: link, **options)
+
+
+def matched(router: Router[str], prompt: str, **identity: str) -> dict[str, float]:
+    workers = router.explain(text=prompt, **identity).candidates  # type: ignore[arg-type]
+    return {worker.key: worker.matched_tokens for worker in workers if worker.matched_tokens}
+
+
+# --- the store ---
+
+
+def test_placement_reaches_the_others_and_not_its_origin() -> None:
+    store = PlacementStore()
+    assert store.exchange("one", 0, [Placement("a", STORY)]).placements == []
+    reply = store.exchange("two", 0, [])
+    assert reply.placements == [Placement("a", STORY)]
+    assert store.exchange("two", reply.cursor, []).placements == []
+
+
+def test_newcomer_is_told_everything_oldest_first() -> None:
+    store = PlacementStore()
+    placed = [Placement(worker, f"{at} {STORY}") for at, worker in enumerate(WORKERS)]
+    for placement in placed:
+        store.exchange(placement.worker, 0, [placement])
+    assert store.exchange("new", 0, []).placements == placed
+
+
+def test_longer_prompt_takes_the_place_of_its_beginning() -> None:
+    store = PlacementStore()
+    turns = [STORY, STORY + "What then? " * 30, STORY + "What then? " * 30 + "The end. " * 40]
+    store.exchange("one", 0, [Placement("a", turn) for turn in turns])
+    store.exchange("one", 0, [Placement("b", turns[0]), Placement("a", turns[2], lora="french")])
+    told = store.exchange("two", 0, []).placements
+    assert told == [Placement("a", turns[2]), Placement("b", turns[0]), Placement("a", turns[2], lora="french")]
+
+
+def test_token_prompts_are_kept_like_texts() -> None:
+    store = PlacementStore()
+    short, long = (placement_of("a", {"tokens": list(range(n))}) for n in (128, 300))
+    assert short is not None
+    assert long is not None
+    store.exchange("one", 0, [short, long])
+    (told,) = store.exchange("two", 0, []).placements
+    router = Router(["a"], seed=1)
+    router.select_worker(**told.arguments()).on_complete()
+    assert router.select_worker(tokens=list(range(300)), dry_run=True).matched_tokens == 288
+
+
+@pytest.mark.parametrize("arguments", [{}, {"text": ""}, {"session": "s"}, {"tokens": []}])
+def test_request_without_a_prompt_is_no_placement(arguments: dict[str, Any]) -> None:
+    assert placement_of("a", arguments) is None
+
+
+def test_store_stays_below_its_bytes_and_drops_the_oldest() -> None:
+    store = PlacementStore(max_bytes=20_000)
+    for at in range(100):
+        store.exchange("one", 0, [Placement("a", f"{at} {STORY}")])
+    told = store.exchange("two", 0, []).placements
+    assert told[-1].prompt == f"99 {STORY}"
+    assert sum(placement.size for placement in told) == store.stats()["bytes"] <= 20_000
+    assert store.stats() == {"placements": len(told), "bytes": store.stats()["bytes"], "evicted": 100 - len(told)}
+
+
+def test_placements_of_replicas_that_are_gone_go_too() -> None:
+    store = PlacementStore()
+    store.exchange("one", 0, [Placement("a", STORY), Placement("b", STORY)])
+    store.exchange("one", 0, [], ["a"])
+    assert [placement.worker for placement in store.exchange("two", 0, []).placements] == ["b"]
+
+
+def test_large_state_comes_in_pages() -> None:
+    store = PlacementStore()
+    text = "x" * 500_000
+    store.exchange("one", 0, [Placement("a", f"{at} {text}") for at in range(20)])
+    cursor, pages, told = 0, 0, []
+    more = True
+    while more:
+        reply = store.exchange("two", cursor, [])
+        cursor, more = reply.cursor, reply.more
+        told += reply.placements
+        pages += 1
+    assert [placement.prompt[:2].strip() for placement in told] == [str(at) for at in range(20)]
+    assert pages == 3
+
+
+def test_prompt_is_not_shown() -> None:
+    placement = Placement("a", "the secret", cache_salt="salt", session="s1")
+    assert repr(placement) == "Placement(worker='a', ...)"
+
+
+# --- a router's end ---
+
+
+def test_router_that_starts_anew_gets_the_state() -> None:
+    async def body() -> None:
+        link = Link(PlacementStore())
+        old = sharing(Router(WORKERS, seed=1), link)
+        old.offer(Placement("b", STORY, lora="french", cache_salt="s", session="chat"))
+        await old.trade(link)
+        router = Router(WORKERS, seed=2)
+        new = sharing(router, link)
+        await new.trade(link)
+        assert set(matched(router, STORY, lora="french", cache_salt="s")) == {"b"}
+        assert matched(router, STORY) == {}
+        assert sum(router.loads().values()) == 0
+        assert (old.counters.sent, new.counters.received) == (1, 1)
+
+    asyncio.run(body())
+
+
+def test_placement_at_an_unknown_replica_is_counted() -> None:
+    async def body() -> None:
+        link = Link(PlacementStore())
+        link.store.exchange("other", 0, [Placement("stranger", STORY)])
+        here = sharing(Router(WORKERS, seed=1), link)
+        await here.trade(link)
+        assert (here.counters.strangers, here.counters.received) == (1, 0)
+
+    asyncio.run(body())
+
+
+def test_outbox_is_bounded() -> None:
+    link = Link(PlacementStore())
+    here = sharing(Router(WORKERS, seed=1), link, outbox_bytes=5_000)
+    for at in range(10):
+        here.offer(Placement("a", f"{at} {STORY}"))
+    assert here.counters.dropped == 7
+    asyncio.run(here.trade(link))
+    assert (link.batches, here.counters.sent) == ([3], 3)
+
+
+def test_state_is_told_again_after_the_actor_started_anew() -> None:
+    async def body() -> None:
+        link = Link(PlacementStore())
+        one, two = (sharing(Router(WORKERS, seed=seed), link) for seed in (1, 2))
+        for at in range(3):
+            one.offer(Placement("a", f"{at} {STORY}"))
+        await one.trade(link)
+        await two.trade(link)
+        link.store = PlacementStore()
+        one.offer(Placement("a", f"after {STORY}"))
+        while await one.trade(link):
+            pass
+        while await two.trade(link):
+            pass
+        assert two.counters.received == 4
+
+    asyncio.run(body())
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for sets no event
+            await asyncio.sleep(0.001)
+
+
+def test_task_trades_and_goes_on_after_failures(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        link = Link(PlacementStore())
+        routers = [Router(WORKERS, seed=seed) for seed in (1, 2)]
+        ends = [sharing(router, link, interval_s=0.005) for router in routers]
+        link.broken = True
+        for end in ends:
+            end.start()
+            end.start()
+        await until(lambda: all(end.counters.failures >= 2 for end in ends))
+        assert len(caplog.messages) == 2, "one line each, whatever the number of failures"
+        assert STORY[:9] not in caplog.text
+        link.broken = False
+        ends[0].offer(Placement("c", STORY))
+        await until(lambda: ends[1].counters.received)
+        assert set(matched(routers[1], STORY)) == {"c"}
+        for end in ends:
+            end.stop()
+
+    asyncio.run(body())
+
+
+def test_task_ends_when_its_router_is_dropped() -> None:
+    async def body() -> None:
+        end = sharing(Router(WORKERS, seed=1), Link(PlacementStore()), interval_s=0.001)
+        end.start()
+        task = end._task
+        assert task is not None
+        del end
+        await asyncio.wait_for(task, 30)
+
+    asyncio.run(body())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -215,5 +216,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a test."""
+    """Run a test, and let gRPC end its thread, beside which a child of a fork would wait for ever."""
     asyncio.run(asyncio.wait_for(main, 4 * DEADLINE_S))
+    gc.collect()

@@ -180,6 +180,22 @@ def test_request_without_a_body_goes_to_any_ready_worker() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
+def test_connection_that_is_upgraded_is_not_waited_for(modes: dict[str, int]) -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1)) as service:
+            stream = service.stream(modes)
+            await stream.send_headers({"upgrade": "websocket"}, method="GET", path="/v1/realtime")
+            assert len((await stream.read_picked(body=False)).endpoints) == 3
+            await stream.answer_headers(101)
+            await stream.send_body(b"frame", end=False)
+            reply = await stream.read()
+            streamed = reply.request_body.response.body_mutation.streamed_response.body
+            assert streamed == (b"frame" if modes is DUPLEX else b"")
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("body", "counted"),
     [
@@ -271,6 +287,32 @@ def test_workers_without_an_ip_address_are_never_named(caplog: pytest.LogCapture
 
     run(main())
     assert [record.args[0] for record in caplog.records] == ["http://gpu0:8000", "unix:///run/gpu1.sock"]  # type: ignore[index]
+
+
+class GrowingRouter(Router[str]):
+    """Gets a worker right after somebody asked who there is."""
+
+    late: str | None = None
+
+    def keys(self) -> list[str]:
+        keys = super().keys()
+        if self.late is not None:
+            late, self.late = self.late, None
+            self.add_worker(late)
+        return keys
+
+
+@pytest.mark.parametrize(("late", "named"), [("http://gpu9:8000", [A]), (URLS[1], [B, A])])
+def test_worker_that_joins_during_a_pick_is_named_only_if_it_has_an_address(late: str, named: list[str]) -> None:
+    async def main() -> None:
+        router = GrowingRouter(URLS[:1], policy="least-loaded", seed=1)
+        async with serve(router) as service:
+            await service.stream().request(body_of())
+            router.late = late
+            assert (await service.stream().request(body_of())).endpoints == named
+            assert router.stats().open_requests == 2
+
+    run(main())
 
 
 def test_addresses_can_be_told_apart_from_keys() -> None:

@@ -99,6 +99,24 @@ def test_request_served_by_a_worker_that_left_meanwhile_is_booked_nowhere() -> N
     run(main())
 
 
+def test_conformance_tests_choose_the_worker_and_see_who_served() -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1), conformance=True) as service:
+            stream = service.stream()
+            picked = await stream.request(BODY, {"test-epp-endpoint-selection": C}, subset=[A])
+            assert picked.endpoints == [C]
+            assert (await stream.answer_headers(served=C))["x-conformance-test-served-endpoint"] == C
+            stream = service.stream()
+            await stream.request(BODY)
+            shown = await stream.answer_headers()
+            assert shown["x-conformance-test-served-endpoint"].startswith("fail: missing")
+        async with serve(Router(URLS, seed=1)) as service:
+            picked = await service.stream().request(BODY, {"test-epp-endpoint-selection": C}, subset=[A])
+            assert picked.endpoints == [A]
+
+    run(main())
+
+
 # --- how it ends ---
 
 
@@ -112,6 +130,10 @@ def test_request_served_by_a_worker_that_left_meanwhile_is_booked_nowhere() -> N
         (503, None, "backpressure"),
         (503, "via_upstream", "backpressure"),
         (503, "upstream_reset_before_response_started{connection_failure}", "failed"),
+        (503, "upstream_reset_before_response_started{overflow}", "cancelled"),
+        (503, "overload", "cancelled"),
+        (413, "request_payload_too_large", "cancelled"),
+        (429, "rate_limited", "cancelled"),
         (500, None, "failed"),
         (504, None, "failed"),
     ],

@@ -50,6 +50,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--shed-inflight", type=int, metavar="N", help="answer 429 to negative priorities from N on")
     parser.add_argument("--rewrite-model", action="store_true", help="follow x-gateway-model-name-rewrite in the body")
+    parser.add_argument("--conformance", action="store_true", help="obey and show test headers; never in production")
     parser.add_argument("--grace-s", type=float, default=30, metavar="S", help="for open streams at the end")
     return parser.parse_args(arguments)
 
@@ -69,6 +70,7 @@ async def serve(options: argparse.Namespace) -> None:
             priorities=dict(options.priority),
             shed_inflight=options.shed_inflight,
             rewrite_model=options.rewrite_model,
+            conformance=options.conformance,
         )
         end = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

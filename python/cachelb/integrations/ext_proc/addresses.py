@@ -81,9 +81,11 @@ class Addresses:
             if address in wanted or address.rpartition(":")[0].strip("[]") in wanted
         ]
 
-    def of(self, key: str) -> str:
-        """Return the address of a worker that `among` allowed."""
-        return self._by_key[key]
+    def of(self, key: str) -> str | None:
+        """Return the address of a worker, None if it has none or is gone."""
+        if key not in self._by_key:
+            self._refresh()
+        return self._by_key.get(key)
 
     def key_at(self, address: str) -> str | None:
         """Return who has an address, None if no worker has."""

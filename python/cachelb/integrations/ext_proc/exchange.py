@@ -23,6 +23,7 @@ from cachelb.openai import TAIL_BYTES, read_usage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from cachelb.decision import Decision
     from cachelb.integrations.ext_proc.picking import Picker
 
 _MODES = {"none": BODY_NONE, "streamed": BODY_STREAMED, "buffered": BODY_BUFFERED, "duplex": BODY_DUPLEX}
@@ -32,7 +33,11 @@ _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _SUBSET = "x-gateway-destination-endpoint-subset"
 _SERVED = "x-gateway-destination-endpoint-served"
 _CODE_DETAILS = "response.code_details"
-_ERROR = 400
+_CLIENT_ERROR, _SERVER_ERROR = 400, 500
+
+# For the tests of the inference extension.
+_TEST_SELECTION = "test-epp-endpoint-selection"
+_TEST_SERVED = "x-conformance-test-served-endpoint"
 
 
 class Exchange:
@@ -104,7 +109,10 @@ class Exchange:
     def _on_request_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         self._headers = _read_headers(message.request_headers.headers)
         self._subset = _read_subset(message)
-        if message.request_headers.end_of_stream:
+        if self._picker.options.conformance and _TEST_SELECTION in self._headers:
+            self._subset = _split(self._headers[_TEST_SELECTION])
+        # What is upgraded becomes a connection, whose body ends with it.
+        if message.request_headers.end_of_stream or "upgrade" in self._headers:
             return self._go("request_headers", None)
         if self._request_mode == BODY_DUPLEX:
             return ()
@@ -146,6 +154,8 @@ class Exchange:
         return [*headers, *replies.streamed_replies("request_body", body, end=end)]
 
     def _go(self, part: str, body: bytes | None) -> Iterable[Any]:
+        if self._pick is not None:
+            self._pick.decision.cancel()  # a proxy that sends two requests in one stream means the last
         found = self._picker.pick(self._headers, body, self._subset)
         if isinstance(found, Refusal):
             return self._refuse(found)
@@ -170,11 +180,13 @@ class Exchange:
         self._answered = True
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         status = int(headers.get(":status", "200"))
-        if status >= _ERROR:
-            decision.on_error(status if _is_of_worker(message) else 502)
+        if status >= _CLIENT_ERROR:
+            _report_error(decision, status, _code_details(message))
         elif message.response_headers.end_of_stream:
             decision.on_complete()
         shown = {name: value for name, value in decision.headers.items() if name.startswith("x-cachelb-")}
+        if self._picker.options.conformance:
+            shown[_TEST_SERVED] = served or "fail: missing destination endpoint served metadata"
         return (replies.headers_reply("response_headers", shown),)
 
     def _on_answer_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
@@ -230,12 +242,30 @@ def _read_subset(message: Any) -> list[str] | None:  # noqa: ANN401 - a message
     if value is None:
         return None
     entries = [entry.string_value for entry in value.list_value.values] or [value.string_value]
-    return [part for entry in entries for part in entry.split(",") if part.strip()]
+    return [part for entry in entries for part in _split(entry)]
 
 
-def _is_of_worker(message: Any) -> bool:  # noqa: ANN401 - a message
-    """Whether the answer came from a worker, and is not the proxy's own about a worker it could not reach."""
+def _split(text: str) -> list[str]:
+    return [part for part in text.split(",") if part.strip()]
+
+
+def _code_details(message: Any) -> str | None:  # noqa: ANN401 - a message
+    """Read where the answer comes from, None if the proxy does not say."""
     for attributes in message.attributes.values():
         if _CODE_DETAILS in attributes.fields:
-            return bool(attributes.fields[_CODE_DETAILS].string_value == "via_upstream")
-    return True
+            return str(attributes.fields[_CODE_DETAILS].string_value)
+    return None
+
+
+def _report_error(decision: Decision[Any], status: int, details: str | None) -> None:
+    """End a request that failed, and blame the worker only for what it did.
+
+    The proxy answers by itself when it cannot reach a worker, and for many reasons that have nothing to do with one,
+    such as limits of its own.
+    """
+    if details is None or details == "via_upstream":
+        decision.on_error(status)
+    elif status >= _SERVER_ERROR and "upstream" in details and "overflow" not in details:
+        decision.on_error(502)
+    else:
+        decision.cancel()

@@ -42,6 +42,7 @@ class Options:
     shed_inflight: int | None = None
     rewrite_model: bool = False
     default_body_mode: BodyMode = "duplex"
+    conformance: bool = False
 
     def __post_init__(self) -> None:
         """Check what types alone do not."""
@@ -125,19 +126,17 @@ class Picker:
         if among is not None:
             arguments["among"] = among
         try:
-            if self._sheds(arguments):
-                return self._refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
-            decision = self._router.select_worker(**arguments)
+            try:
+                if self._sheds(arguments):
+                    return self._refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
+                decision = self._select(arguments, subset)
+            except (TypeError, ValueError):
+                # The prompt is none. What that means to the client is for the engine to say.
+                self.counts["unroutable"] += 1
+                arguments = _without_prompt(arguments)
+                decision = self._select(arguments, subset)
         except NoWorkerAvailable as error:
             return self._refuse(503, "no-worker", _summary(error, among), error.retry_after_s)
-        except (TypeError, ValueError):
-            # The prompt is none. What that means to the client is for the engine to say.
-            self.counts["unroutable"] += 1
-            arguments = _without_prompt(arguments)
-            try:
-                decision = self._router.select_worker(**arguments)
-            except NoWorkerAvailable as error:
-                return self._refuse(503, "no-worker", _summary(error, among), error.retry_after_s)
         self.counts["picked"] += 1
         return Pick(decision, self._ranked(decision, arguments), arguments, sent)
 
@@ -197,6 +196,15 @@ class Picker:
                 sent = json.dumps({**parsed, "model": model}).encode()
         return arguments, sent
 
+    def _select(self, arguments: RequestArguments, subset: Sequence[str] | None) -> Decision[Any]:
+        """Book a worker that can be named: one without an address may have joined since the list was read."""
+        decision = self._router.select_worker(**arguments)
+        while self._addresses.of(decision.key) is None:
+            decision.cancel()
+            arguments["among"] = self._addresses.among(subset)
+            decision = self._router.select_worker(**arguments)
+        return decision
+
     def _sheds(self, arguments: RequestArguments) -> bool:
         limit = self.options.shed_inflight
         if limit is None or arguments.get("priority", 0) >= 0:
@@ -222,7 +230,7 @@ class Picker:
             except NoWorkerAvailable:
                 break
             tried.append(found.key)
-        return [self._addresses.of(key) for key in tried]
+        return [address for key in tried if (address := self._addresses.of(key)) is not None]
 
     def _refuse(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> Refusal:
         self.counts[reason] += 1

@@ -66,6 +66,7 @@ class EndpointPicker(Generic[W]):
         shed_inflight: int | None = None,
         rewrite_model: bool = False,
         default_body_mode: BodyMode = "duplex",
+        conformance: bool = False,
     ) -> None:
         """Prepare the service; `start` opens it.
 
@@ -81,6 +82,9 @@ class EndpointPicker(Generic[W]):
             rewrite_model: Put the name in the header `x-gateway-model-name-rewrite` into the body. Without it the name
                 counts for the pick only, and the body stays as it is.
             default_body_mode: How a proxy that does not tell sends bodies.
+            conformance: Do what the tests of the Gateway API inference extension ask a picker for: pick from the
+                header `test-epp-endpoint-selection`, and show clients in `x-conformance-test-served-endpoint` who the
+                proxy says served them. Never where clients are not trusted.
 
         Raises:
             ValueError: An argument is out of range.
@@ -93,6 +97,7 @@ class EndpointPicker(Generic[W]):
             shed_inflight=shed_inflight,
             rewrite_model=rewrite_model,
             default_body_mode=default_body_mode,
+            conformance=conformance,
         )
         self._picker = Picker(router, Addresses(router, address), options)
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - imported in a condition

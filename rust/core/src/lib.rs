@@ -1,8 +1,8 @@
 //! Data structures of cachelb, free of Python, I/O and clocks.
 //!
-//! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds,
-//! `load` books requests in flight, `policy` holds one routing rule per file, `router` runs them over a fleet, `events`
-//! tells the index what engines announce.
+//! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds, `radix`
+//! how many characters or tokens, `load` books requests in flight, `policy` holds one routing rule per file, `router` runs
+//! them over a fleet, `events` tells the index what engines announce.
 
 pub mod error;
 pub mod events;
@@ -12,6 +12,7 @@ pub mod index;
 pub mod load;
 pub mod policy;
 pub mod positional;
+pub mod radix;
 pub mod registry;
 pub mod router;
 pub mod sim;

@@ -4,26 +4,44 @@
 use std::collections::BTreeSet;
 
 use super::BlockIndex;
-use super::recency::NEVER;
+use super::recency::{NEVER, Records};
 use crate::ids::Millis;
 
 #[derive(Debug, Default)]
-pub(super) struct Expiry {
+pub(crate) struct Expiry {
     queue: BTreeSet<(u64, u32)>,
     /// Whether a finite time to live was ever given since the index was empty.
     used: bool,
 }
 
 impl Expiry {
-    pub(super) fn used(&self) -> bool {
+    pub(crate) fn used(&self) -> bool {
         self.used
     }
 
-    pub(super) fn next(&self) -> Option<u64> {
+    pub(crate) fn next(&self) -> Option<u64> {
         self.queue.first().map(|(deadline, _)| *deadline)
     }
 
-    fn pop(&mut self, now: u64) -> Option<u32> {
+    /// Queues a leaf with a finite time to live.
+    pub(crate) fn arm(&mut self, records: &mut Records, record: u32) {
+        let r = &mut records[record];
+        if r.kids == 0 && r.expires != 0 && r.expires != NEVER && r.armed == 0 {
+            r.armed = r.expires;
+            self.queue.insert((r.armed, record));
+        }
+    }
+
+    /// Takes a record that is about to go out of the queue.
+    pub(crate) fn disarm(&mut self, records: &mut Records, record: u32) {
+        let armed = std::mem::take(&mut records[record].armed);
+        if armed != 0 {
+            self.queue.remove(&(armed, record));
+        }
+    }
+
+    /// Takes out a record that is due at `now`.
+    pub(crate) fn pop(&mut self, now: u64) -> Option<u32> {
         let &(deadline, record) = self.queue.first()?;
         if deadline > now {
             return None;
@@ -32,26 +50,26 @@ impl Expiry {
         Some(record)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
     /// Forgets everything, for an index without blocks.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    pub(super) fn mark_used(&mut self) {
+    pub(crate) fn mark_used(&mut self) {
         self.used = true;
     }
 
     /// Bytes that `more` deadlines add.
-    pub(super) fn growth(more: usize) -> usize {
+    pub(crate) fn growth(more: usize) -> usize {
         // B-tree nodes are two thirds full on average.
         more * size_of::<(u64, u32)>() * 3 / 2
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         Self::growth(self.queue.len())
     }
 }
@@ -64,20 +82,13 @@ impl BlockIndex {
     }
 
     /// Queues a leaf with a finite time to live.
-    pub(super) fn arm(&mut self, record: u32) {
-        let r = &mut self.records[record];
-        if r.kids == 0 && r.expires != 0 && r.expires != NEVER && r.armed == 0 {
-            r.armed = r.expires;
-            self.expiry.queue.insert((r.armed, record));
-        }
+    pub(crate) fn arm(&mut self, record: u32) {
+        self.expiry.arm(&mut self.records, record);
     }
 
     /// Takes a record that is about to go out of the queue.
-    pub(super) fn disarm(&mut self, record: u32) {
-        let armed = std::mem::take(&mut self.records[record].armed);
-        if armed != 0 {
-            self.expiry.queue.remove(&(armed, record));
-        }
+    pub(crate) fn disarm(&mut self, record: u32) {
+        self.expiry.disarm(&mut self.records, record);
     }
 
     /// Drops entries whose time to live ended at or before `now`; returns the blocks dropped, per medium.

@@ -7,39 +7,39 @@ use super::recency::Records;
 use crate::ids::Medium;
 
 /// Media of a worker.
-pub(super) const MEDIA: usize = Medium::ALL.len();
+pub(crate) const MEDIA: usize = Medium::ALL.len();
 
 /// The lane of a worker's slot and a medium.
 #[inline]
-pub(super) fn lane_of(slot: u32, medium: Medium) -> u32 {
+pub(crate) fn lane_of(slot: u32, medium: Medium) -> u32 {
     slot * MEDIA as u32 + medium as u32
 }
 
 /// The slot of a lane's worker.
 #[inline]
-pub(super) fn slot_of(lane: u32) -> u32 {
+pub(crate) fn slot_of(lane: u32) -> u32 {
     lane / MEDIA as u32
 }
 
 /// The place of a lane's medium in [`Medium::ALL`].
 #[inline]
-pub(super) fn medium_of(lane: u32) -> usize {
+pub(crate) fn medium_of(lane: u32) -> usize {
     lane as usize % MEDIA
 }
 
 /// Per (worker, medium).
 #[derive(Debug, Clone)]
-pub(super) struct Lane {
+pub(crate) struct Lane {
     /// Blocks held.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// Held blocks whose parent block the lane does not hold.
-    pub(super) holes: u64,
+    pub(crate) holes: u64,
     /// Time of the last access.
-    pub(super) clock: u64,
-    pub(super) oldest: u32,
-    pub(super) newest: u32,
+    pub(crate) clock: u64,
+    pub(crate) oldest: u32,
+    pub(crate) newest: u32,
     /// Whether the lane is in the queue of lanes by age.
-    pub(super) queued: bool,
+    pub(crate) queued: bool,
 }
 
 impl Lane {
@@ -57,20 +57,20 @@ impl Lane {
 
 /// Per worker incarnation.
 #[derive(Debug, Clone)]
-pub(super) struct Worker {
-    pub(super) generation: u32,
+pub(crate) struct Worker {
+    pub(crate) generation: u32,
     /// Most blocks per medium.
-    pub(super) capacity: u32,
+    pub(crate) capacity: u32,
     /// Blocks held in any medium.
-    pub(super) distinct: u64,
+    pub(crate) distinct: u64,
 }
 
 /// All workers and lanes.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     /// By medium and slot; none of a medium that nobody used yet.
     items: [Vec<Lane>; MEDIA],
-    pub(super) workers: Vec<Option<Worker>>,
+    pub(crate) workers: Vec<Option<Worker>>,
 }
 
 impl std::ops::Index<u32> for Lanes {
@@ -90,23 +90,23 @@ impl std::ops::IndexMut<u32> for Lanes {
 
 impl Lanes {
     #[inline]
-    pub(super) fn worker(&self, slot: u32) -> Option<&Worker> {
+    pub(crate) fn worker(&self, slot: u32) -> Option<&Worker> {
         self.workers.get(slot as usize).and_then(Option::as_ref)
     }
 
     /// A lane, if its medium is in use.
-    pub(super) fn get(&self, lane: u32) -> Option<&Lane> {
+    pub(crate) fn get(&self, lane: u32) -> Option<&Lane> {
         self.items[medium_of(lane)].get(slot_of(lane) as usize)
     }
 
     /// Slots with a worker, ascending.
-    pub(super) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
         let workers = (0..).zip(&self.workers);
         workers.filter_map(|(slot, worker)| worker.is_some().then_some(slot))
     }
 
     /// Makes room for slots `0..slots`.
-    pub(super) fn reserve(&mut self, slots: usize) {
+    pub(crate) fn reserve(&mut self, slots: usize) {
         if self.workers.len() >= slots {
             return;
         }
@@ -117,39 +117,39 @@ impl Lanes {
     }
 
     /// Makes the lanes of a medium where nobody used it before.
-    pub(super) fn open(&mut self, medium: Medium) {
+    pub(crate) fn open(&mut self, medium: Medium) {
         self.items[medium as usize].resize(self.workers.len(), Lane::empty());
     }
 
     /// Whether the medium has lanes.
     #[inline]
-    pub(super) fn is_open(&self, medium: Medium) -> bool {
+    pub(crate) fn is_open(&self, medium: Medium) -> bool {
         !self.items[medium as usize].is_empty()
     }
 
     /// How many of [`Medium::ALL`] there are up to the last that was used, at least one.
-    pub(super) fn media(&self) -> usize {
+    pub(crate) fn media(&self) -> usize {
         let last = self.items.iter().rposition(|lanes| !lanes.is_empty());
         last.map_or(1, |last| last + 1)
     }
 
     /// Blocks of a lane, whether it exists or not.
     #[inline]
-    pub(super) fn count(&self, slot: u32, medium: Medium) -> u64 {
+    pub(crate) fn count(&self, slot: u32, medium: Medium) -> u64 {
         let lane = self.items[medium as usize].get(slot as usize);
         lane.map_or(0, |lane| lane.count)
     }
 
     /// Lanes of a worker that hold something.
     #[inline]
-    pub(super) fn holding(&self, slot: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn holding(&self, slot: u32) -> impl Iterator<Item = u32> + '_ {
         let held = move |medium: &Medium| self.count(slot, *medium) > 0;
         let media = Medium::ALL.into_iter().filter(held);
         media.map(move |medium| lane_of(slot, medium))
     }
 
     /// Every lane of every slot, in use or not.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Lane)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Lane)> {
         let media = Medium::ALL.into_iter().zip(&self.items);
         media.flat_map(|(medium, lanes)| {
             let slots = (0..).zip(lanes);
@@ -158,7 +158,7 @@ impl Lanes {
     }
 
     /// Forgets a worker, whose lanes are empty. True if it was the last one.
-    pub(super) fn forget(&mut self, slot: u32) -> bool {
+    pub(crate) fn forget(&mut self, slot: u32) -> bool {
         if let Some(worker) = self.workers.get_mut(slot as usize) {
             *worker = None;
         }
@@ -176,13 +176,13 @@ impl Lanes {
         last
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let lanes: usize = self.items.iter().map(Vec::capacity).sum();
         lanes * size_of::<Lane>() + self.workers.capacity() * size_of::<Option<Worker>>()
     }
 
     /// Bytes that opening a medium adds.
-    pub(super) fn growth(&self, medium: Medium) -> usize {
+    pub(crate) fn growth(&self, medium: Medium) -> usize {
         if self.is_open(medium) {
             0
         } else {
@@ -192,7 +192,7 @@ impl Lanes {
 
     /// Lane and records borrowed together, for list work.
     #[inline]
-    pub(super) fn touch(&mut self, records: &mut Records, record: u32, expires: u64) {
+    pub(crate) fn touch(&mut self, records: &mut Records, record: u32, expires: u64) {
         let lane = records[record].lane;
         records.touch(&mut self[lane], record, expires);
     }

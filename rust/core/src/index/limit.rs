@@ -5,20 +5,14 @@
 //! used before anything grows. The tables that hold the bulk leave a reserve to what is small and cannot be foreseen slot
 //! by slot: holders of shared runs, sets, deadlines.
 //!
-//! For the caller's choice of what goes, a heap knows the age of every lane's oldest record. Ages only rise, so entries
-//! may lag behind and are put right when they come up.
+//! For the caller's choice of what goes, `ages` knows how old every lane's oldest record is.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
+use super::ages::Ages;
 use super::expiry::Expiry;
 use super::lanes::{lane_of, medium_of, slot_of};
 use super::runs::Holders;
 use super::{BlockIndex, NONE};
 use crate::ids::Medium;
-
-/// Ages put right per look at the oldest: what is left is put right by the next.
-const CORRECTIONS: usize = 4096;
 
 /// What a change takes.
 #[derive(Debug, Default, Clone, Copy)]
@@ -62,8 +56,7 @@ pub(super) struct Limit {
     /// Blocks that the latest record had no room for, if it ended early.
     cut: Option<usize>,
     need: Need,
-    /// Age of the oldest record of every lane that was used, or less.
-    ages: BinaryHeap<Reverse<(u64, u32)>>,
+    ages: Ages,
 }
 
 impl Default for Limit {
@@ -73,14 +66,14 @@ impl Default for Limit {
             reserve: 0,
             cut: None,
             need: Need::default(),
-            ages: BinaryHeap::new(),
+            ages: Ages::default(),
         }
     }
 }
 
 impl Limit {
     pub(super) fn memory_bytes(&self) -> usize {
-        self.ages.capacity() * size_of::<Reverse<(u64, u32)>>()
+        self.ages.memory_bytes()
     }
 }
 
@@ -270,11 +263,7 @@ impl BlockIndex {
     }
 
     fn queue(&mut self, lane: u32) {
-        let l = &mut self.lanes[lane];
-        if !l.queued {
-            l.queued = true;
-            self.limit.ages.push(Reverse((0, lane)));
-        }
+        self.limit.ages.queue(&mut self.lanes[lane], lane);
     }
 
     /// When what goes next was used, by the tick of its use, or earlier; `None` if there is nothing to evict.
@@ -283,23 +272,7 @@ impl BlockIndex {
     }
 
     fn oldest_lane(&mut self) -> Option<(u64, u32)> {
-        let mut corrections = 0;
-        loop {
-            let mut top = self.limit.ages.peek_mut()?;
-            let Reverse((age, lane)) = *top;
-            let record = self.lanes[lane].oldest;
-            if record == NONE {
-                std::collections::binary_heap::PeekMut::pop(top);
-                self.lanes[lane].queued = false;
-                continue;
-            }
-            let epoch = self.records[record].epoch;
-            if epoch <= age || corrections == CORRECTIONS {
-                return Some((epoch, lane));
-            }
-            corrections += 1;
-            *top = Reverse((epoch, lane));
-        }
+        self.limit.ages.oldest(&mut self.lanes, &self.records)
     }
 
     /// Evicts the least recently used leaf of all workers, at most `blocks` of it, if its last use was before the tick

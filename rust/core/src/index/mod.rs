@@ -14,22 +14,24 @@
 //! parent run has a record of the same lane; a record without kids is listed and covers something; epochs never decrease
 //! towards the recent end; counts, holes, sets and references equal a recount.
 
+pub(crate) mod ages;
 mod ahead;
 mod blocks;
 mod cover;
 mod evict;
-mod expiry;
+pub(crate) mod expiry;
 pub(crate) mod hints;
 mod insert;
-mod lanes;
+pub(crate) mod lanes;
+pub(crate) mod leading;
 mod limit;
 mod media;
 mod overlap;
-mod recency;
-mod runs;
+pub(crate) mod recency;
+pub(crate) mod runs;
 mod search;
-mod sets;
-mod slab;
+pub(crate) mod sets;
+pub(crate) mod slab;
 mod snapshot;
 mod split;
 mod table;
@@ -44,7 +46,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Medium, WorkerId};
 
 /// Absent id.
-const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 /// Items of scratch space kept between changes.
 const SCRATCH: usize = 256;
 

@@ -6,58 +6,10 @@
 //! lanes does.
 
 use super::lanes::{medium_of, slot_of};
+use super::leading::Leading;
 use super::runs::Run;
-use super::sets::ones;
 use super::{BlockIndex, NONE};
 use crate::ids::{Medium, SequenceHash};
-
-/// Leading blocks by slot; valid where the member bit is set.
-#[derive(Debug, Default, Clone)]
-struct Leading {
-    depth: Vec<u32>,
-    members: Vec<u64>,
-}
-
-impl Leading {
-    #[inline]
-    fn get(&self, slot: u32) -> u32 {
-        let word = self.members.get(slot as usize / 64).copied().unwrap_or(0);
-        if word >> (slot % 64) & 1 == 1 {
-            self.depth[slot as usize]
-        } else {
-            0
-        }
-    }
-
-    fn reset(&mut self, slots: usize, words: usize) {
-        if self.depth.len() < slots {
-            self.depth.resize(slots, 0);
-        }
-        self.members.clear();
-        self.members.resize(words, 0);
-    }
-
-    #[inline]
-    fn set(&mut self, slot: u32, depth: u32) {
-        self.depth[slot as usize] = depth;
-        self.members[slot as usize / 64] |= 1 << (slot % 64);
-    }
-
-    /// Goes up into a run that is held in full by `full`, a bitmap word by word, and asked for up to the depth `end`.
-    #[inline]
-    fn climb(&mut self, full: impl Iterator<Item = u64>, end: u32) {
-        let members = self.members.iter_mut();
-        for (at, (members, full)) in members.zip(full).enumerate() {
-            // These hold the run, but not the first block below it.
-            let mut rest = full & !*members;
-            while rest != 0 {
-                self.depth[at * 64 + rest.trailing_zeros() as usize] = end;
-                rest &= rest - 1;
-            }
-            *members = full;
-        }
-    }
-}
 
 /// Answer buffer of [`BlockIndex::overlaps`], reused between calls so that a lookup allocates nothing.
 #[derive(Debug, Default, Clone)]
@@ -96,7 +48,7 @@ impl Overlaps {
 
     /// Every worker slot that holds at least one leading block, with its depth, in ascending slot order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        ones(&self.held.members).map(|slot| (slot, self.held.depth[slot as usize]))
+        self.held.iter()
     }
 
     /// The deepest depth in the answer, 0 if nobody holds block 0.
@@ -240,9 +192,8 @@ impl BlockIndex {
             }
             if slot == longest {
                 // Lanes of a worker are neighbours.
-                let held = &mut out.held.depth[slot as usize];
-                *held = depth.max(*held);
-            } else if out.held.members[slot as usize / 64] >> (slot % 64) & 1 == 0 {
+                out.held.raise(slot, depth);
+            } else if !out.held.has(slot) {
                 // Another of its lanes holds the whole run if the bit is set.
                 out.held.set(slot, depth);
                 longest = slot;

@@ -11,32 +11,32 @@ use super::slab::{Slab, Slot};
 /// In `prev`: the record is in no list.
 const UNLISTED: u32 = u32::MAX - 1;
 /// In `Record::expires`: an access without time to live ended here.
-pub(super) const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// What one lane remembers about one run.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
-    pub(super) run: u32,
-    pub(super) lane: u32,
+pub(crate) struct Record {
+    pub(crate) run: u32,
+    pub(crate) lane: u32,
     /// The lane's record of the parent run.
-    pub(super) parent: u32,
-    pub(super) prev: u32,
-    pub(super) next: u32,
+    pub(crate) parent: u32,
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
     /// Records of the same lane in child runs.
-    pub(super) kids: u32,
+    pub(crate) kids: u32,
     /// Those of them that hold their first block.
-    pub(super) held_kids: u32,
+    pub(crate) held_kids: u32,
     /// Last access that ended here, in the lane's own time.
-    pub(super) epoch: u64,
+    pub(crate) epoch: u64,
     /// Milliseconds at which the newest access that ended here stops counting; 0: none ended here.
-    pub(super) expires: u64,
+    pub(crate) expires: u64,
     /// Milliseconds at which the record is looked at again, 0 if it is not queued.
-    pub(super) armed: u64,
+    pub(crate) armed: u64,
 }
 
 impl Record {
     #[inline]
-    pub(super) fn listed(&self) -> bool {
+    pub(crate) fn listed(&self) -> bool {
         self.prev != UNLISTED
     }
 }
@@ -60,10 +60,10 @@ impl Slot for Record {
 
 /// All records.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(crate) struct Records {
     items: Slab<Record>,
     /// No access from now on counts as older than this: what makes the times of lanes and of indexes comparable.
-    pub(super) tick: u64,
+    pub(crate) tick: u64,
 }
 
 impl std::ops::Index<u32> for Records {
@@ -83,7 +83,7 @@ impl std::ops::IndexMut<u32> for Records {
 
 impl Records {
     /// An unlisted record; the caller counts it with its parent.
-    pub(super) fn add(&mut self, run: u32, lane: u32, parent: u32) -> u32 {
+    pub(crate) fn add(&mut self, run: u32, lane: u32, parent: u32) -> u32 {
         self.items.add(Record {
             run,
             lane,
@@ -93,25 +93,25 @@ impl Records {
     }
 
     /// Frees an unlisted record.
-    pub(super) fn forget(&mut self, record: u32) {
+    pub(crate) fn forget(&mut self, record: u32) {
         self.items.remove(record);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Record)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Record)> {
         self.items.iter()
     }
 
     /// Bytes that `more` records may add at most.
-    pub(super) fn growth(&self, more: usize) -> usize {
+    pub(crate) fn growth(&self, more: usize) -> usize {
         self.items.growth(more)
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.items.memory_bytes()
     }
 
     /// Takes a listed record out of its lane's list.
-    pub(super) fn unlink(&mut self, lane: &mut Lane, record: u32) {
+    pub(crate) fn unlink(&mut self, lane: &mut Lane, record: u32) {
         let Record { prev, next, .. } = self[record];
         if prev == NONE {
             lane.oldest = next;
@@ -128,7 +128,7 @@ impl Records {
     }
 
     /// Puts an unlisted record behind `place` (towards the recent end); `NONE` is the old end itself.
-    pub(super) fn link_after(&mut self, lane: &mut Lane, record: u32, place: u32) {
+    pub(crate) fn link_after(&mut self, lane: &mut Lane, record: u32, place: u32) {
         let next = if place == NONE {
             lane.oldest
         } else {
@@ -149,8 +149,18 @@ impl Records {
     }
 
     /// Makes the record the lane's most recent use.
-    pub(super) fn touch(&mut self, lane: &mut Lane, record: u32, expires: u64) {
-        lane.clock = (lane.clock + 1).max(self.tick);
+    pub(crate) fn touch(&mut self, lane: &mut Lane, record: u32, expires: u64) {
+        let time = (lane.clock + 1).max(self.tick);
+        self.touch_at(lane, record, time, expires);
+    }
+
+    /// Makes the record the lane's most recent use, at a time that is not before the one of any other.
+    pub(crate) fn touch_at(&mut self, lane: &mut Lane, record: u32, time: u64, expires: u64) {
+        debug_assert!(
+            time >= lane.clock,
+            "epochs never decrease towards the recent end"
+        );
+        lane.clock = time;
         if lane.newest != record {
             if self[record].listed() {
                 self.unlink(lane, record);
@@ -158,14 +168,13 @@ impl Records {
             let newest = lane.newest;
             self.link_after(lane, record, newest);
         }
-        let clock = lane.clock;
         let touched = &mut self[record];
-        touched.epoch = clock;
+        touched.epoch = time;
         touched.expires = touched.expires.max(expires);
     }
 
     /// Hands the place of a record that is about to go to its parent record, which stands for the path from now on.
-    pub(super) fn pass_to_parent(&mut self, lane: &mut Lane, record: u32) -> u32 {
+    pub(crate) fn pass_to_parent(&mut self, lane: &mut Lane, record: u32) -> u32 {
         let mut place = self[record].prev;
         let Record {
             epoch,

@@ -9,17 +9,17 @@ use super::slab::{Slab, Slot};
 
 /// One lane's share of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) lane: u32,
+pub(crate) struct Entry {
+    pub(crate) lane: u32,
     /// The lane's recency record of the run.
-    pub(super) record: u32,
+    pub(crate) record: u32,
     /// Leading blocks of the run held; 0 makes the entry a ghost that only connects descendants.
-    pub(super) count: u32,
+    pub(crate) count: u32,
 }
 
 /// The entries of a run, ascending by lane. Most runs have one.
 #[derive(Debug, Default, Clone)]
-pub(super) enum Holders {
+pub(crate) enum Holders {
     #[default]
     None,
     One(Entry),
@@ -30,7 +30,7 @@ pub(super) enum Holders {
 
 impl Holders {
     #[inline]
-    pub(super) fn as_slice(&self) -> &[Entry] {
+    pub(crate) fn as_slice(&self) -> &[Entry] {
         match self {
             Self::None => &[],
             Self::One(entry) => std::slice::from_ref(entry),
@@ -39,7 +39,7 @@ impl Holders {
     }
 
     #[inline]
-    pub(super) fn get(&self, lane: u32) -> Option<&Entry> {
+    pub(crate) fn get(&self, lane: u32) -> Option<&Entry> {
         match self {
             Self::None => None,
             Self::One(entry) => (entry.lane == lane).then_some(entry),
@@ -51,7 +51,7 @@ impl Holders {
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, lane: u32) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, lane: u32) -> Option<&mut Entry> {
         match self {
             Self::None => None,
             Self::One(entry) => (entry.lane == lane).then_some(entry),
@@ -63,7 +63,7 @@ impl Holders {
     }
 
     /// Adds the entry of a lane that has none.
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(crate) fn insert(&mut self, entry: Entry) {
         match self {
             Self::None => *self = Self::One(entry),
             Self::One(first) => {
@@ -78,7 +78,7 @@ impl Holders {
         }
     }
 
-    pub(super) fn remove(&mut self, lane: u32) {
+    pub(crate) fn remove(&mut self, lane: u32) {
         match self {
             Self::None => {}
             Self::One(entry) => {
@@ -98,7 +98,7 @@ impl Holders {
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Self::Many(entries) => {
                 size_of::<Vec<Entry>>() + entries.capacity() * size_of::<Entry>()
@@ -110,30 +110,30 @@ impl Holders {
 
 /// A stretch of blocks with contiguous ids `base..base + len` at depths `start..start + len`.
 #[derive(Debug, Clone)]
-pub(super) struct Run {
-    pub(super) base: u32,
-    pub(super) len: u32,
-    pub(super) start: u32,
-    pub(super) parent: u32,
+pub(crate) struct Run {
+    pub(crate) base: u32,
+    pub(crate) len: u32,
+    pub(crate) start: u32,
+    pub(crate) parent: u32,
     /// Runs whose parent this is.
-    pub(super) children: u32,
+    pub(crate) children: u32,
     /// Interned set of the lanes that hold all of it.
-    pub(super) full: u32,
+    pub(crate) full: u32,
     /// Entries with `0 < count < len`.
-    pub(super) partial: u32,
+    pub(crate) partial: u32,
     /// Its hashes were stored as given, not computed from tokens: whether they follow from each other is a claim.
-    pub(super) claimed: bool,
-    pub(super) holders: Holders,
+    pub(crate) claimed: bool,
+    pub(crate) holders: Holders,
 }
 
 impl Run {
-    pub(super) fn end(&self) -> u32 {
+    pub(crate) fn end(&self) -> u32 {
         self.start + self.len
     }
 
     /// Entries that cover some of the run and not all.
     #[inline]
-    pub(super) fn partials(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn partials(&self) -> impl Iterator<Item = &Entry> {
         let entries = self.holders.as_slice().iter();
         entries.filter(|e| e.count > 0 && e.count < self.len)
     }
@@ -157,7 +157,7 @@ impl Slot for Run {
 
 /// All runs.
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(crate) struct Runs {
     items: Slab<Run>,
     /// Heap bytes of all holders.
     heap: usize,
@@ -180,7 +180,7 @@ impl std::ops::IndexMut<u32> for Runs {
 
 impl Runs {
     /// Adds a run nobody holds yet.
-    pub(super) fn add(&mut self, base: u32, len: u32, start: u32, parent: u32) -> u32 {
+    pub(crate) fn add(&mut self, base: u32, len: u32, start: u32, parent: u32) -> u32 {
         if parent != NONE {
             self[parent].children += 1;
         }
@@ -194,13 +194,13 @@ impl Runs {
     }
 
     /// Frees the slot of a run without holders; the caller has dealt with parent, blocks and set.
-    pub(super) fn forget(&mut self, run: u32) {
+    pub(crate) fn forget(&mut self, run: u32) {
         debug_assert!(self[run].holders.as_slice().is_empty(), "nobody holds it");
         self.items.remove(run);
     }
 
     /// Adds the entry of a lane that has none.
-    pub(super) fn hold(&mut self, run: u32, entry: Entry) {
+    pub(crate) fn hold(&mut self, run: u32, entry: Entry) {
         let holders = &mut self.items[run].holders;
         self.heap -= holders.memory_bytes();
         holders.insert(entry);
@@ -208,7 +208,7 @@ impl Runs {
     }
 
     /// Takes out the entry of a lane.
-    pub(super) fn release(&mut self, run: u32, lane: u32) {
+    pub(crate) fn release(&mut self, run: u32, lane: u32) {
         let holders = &mut self.items[run].holders;
         self.heap -= holders.memory_bytes();
         holders.remove(lane);
@@ -216,14 +216,14 @@ impl Runs {
     }
 
     /// Takes all entries out.
-    pub(super) fn take_holders(&mut self, run: u32) -> Holders {
+    pub(crate) fn take_holders(&mut self, run: u32) -> Holders {
         let holders = std::mem::take(&mut self.items[run].holders);
         self.heap -= holders.memory_bytes();
         holders
     }
 
     /// Sets the entries of a run, ascending by lane.
-    pub(super) fn give_holders(&mut self, run: u32, entries: Vec<Entry>) {
+    pub(crate) fn give_holders(&mut self, run: u32, entries: Vec<Entry>) {
         self.heap -= self.items[run].holders.memory_bytes();
         let holders = match entries.len() {
             0 => Holders::None,
@@ -235,25 +235,25 @@ impl Runs {
     }
 
     /// Every run id is below it.
-    pub(super) fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.items.slots()
     }
 
     /// Live runs with their ids.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Run)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Run)> {
         self.items.iter()
     }
 
-    pub(super) fn is_live(&self, run: u32) -> bool {
+    pub(crate) fn is_live(&self, run: u32) -> bool {
         self.items.is_live(run)
     }
 
     /// Bytes that `more` runs may add at most, without their holders.
-    pub(super) fn growth(&self, more: usize) -> usize {
+    pub(crate) fn growth(&self, more: usize) -> usize {
         self.items.growth(more)
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.items.memory_bytes() + self.heap
     }
 }

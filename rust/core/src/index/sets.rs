@@ -13,7 +13,7 @@ use super::NONE;
 use super::lanes::{MEDIA, medium_of, slot_of};
 
 /// Id of the empty set, which is not counted.
-pub(super) const EMPTY: u32 = 0;
+pub(crate) const EMPTY: u32 = 0;
 
 /// Keys are already uniform hashes.
 #[derive(Debug, Default, Clone)]
@@ -53,7 +53,7 @@ struct Head {
 
 /// The interner.
 #[derive(Debug)]
-pub(super) struct LaneSets {
+pub(crate) struct LaneSets {
     /// Words per medium of every set.
     words: usize,
     /// Words per set.
@@ -68,7 +68,7 @@ pub(super) struct LaneSets {
 }
 
 impl LaneSets {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let empty = Head {
             hash: 0,
             references: 1,
@@ -87,13 +87,13 @@ impl LaneSets {
 
     /// Words of every bitmap of slots.
     #[inline]
-    pub(super) fn words(&self) -> usize {
+    pub(crate) fn words(&self) -> usize {
         self.words
     }
 
     /// Whether sets tell media apart: with one there is only device memory.
     #[inline]
-    pub(super) fn several_media(&self) -> bool {
+    pub(crate) fn several_media(&self) -> bool {
         self.stride > self.words
     }
 
@@ -105,11 +105,11 @@ impl LaneSets {
     }
 
     /// Sets known, the empty one and forgotten ones included.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.heads.len()
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.bits.capacity() * size_of::<u64>()
             + self.heads.capacity() * size_of::<Head>()
             + self.by_hash.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1)
@@ -121,7 +121,7 @@ impl LaneSets {
     }
 
     /// Bytes that `more` sets may add at most.
-    pub(super) fn growth(&self, more: usize) -> usize {
+    pub(crate) fn growth(&self, more: usize) -> usize {
         let room = self.vacant + self.heads.capacity() - self.heads.len();
         let lacking = more.saturating_sub(room);
         let set = size_of::<Head>() + self.stride * size_of::<u64>();
@@ -140,13 +140,13 @@ impl LaneSets {
     }
 
     /// Bytes that room for so many media adds.
-    pub(super) fn growth_by_media(&self, media: usize) -> usize {
+    pub(crate) fn growth_by_media(&self, media: usize) -> usize {
         let more = (media * self.words).saturating_sub(self.stride);
         self.heads.capacity() * more * size_of::<u64>()
     }
 
     /// Makes room for slots `0..slots` in the first `media`.
-    pub(super) fn reserve(&mut self, slots: usize, media: usize) {
+    pub(crate) fn reserve(&mut self, slots: usize, media: usize) {
         let words = slots.div_ceil(64).next_power_of_two().max(self.words);
         let stride = words * media.max(self.stride / self.words);
         if stride == self.stride {
@@ -166,25 +166,25 @@ impl LaneSets {
 
     /// Bitmaps of a set, medium by medium.
     #[inline]
-    pub(super) fn members(&self, set: u32) -> &[u64] {
+    pub(crate) fn members(&self, set: u32) -> &[u64] {
         let at = set as usize * self.stride;
         &self.bits[at..at + self.stride]
     }
 
     #[inline]
-    pub(super) fn contains(&self, set: u32, lane: u32) -> bool {
+    pub(crate) fn contains(&self, set: u32, lane: u32) -> bool {
         let (word, bit) = self.place(lane);
         self.members(set)[word] & bit != 0
     }
 
     /// Members of a set, medium by medium.
-    pub(super) fn iter(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn iter(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
         let media = self.members(set).chunks(self.words).zip(0..);
         media.flat_map(|(slots, medium)| ones(slots).map(move |slot| slot * MEDIA as u32 + medium))
     }
 
     /// One more reference to a set.
-    pub(super) fn share(&mut self, set: u32) -> u32 {
+    pub(crate) fn share(&mut self, set: u32) -> u32 {
         if set != EMPTY {
             self.heads[set as usize].references += 1;
         }
@@ -192,7 +192,7 @@ impl LaneSets {
     }
 
     /// One reference less; a set without one is forgotten.
-    pub(super) fn release(&mut self, set: u32) {
+    pub(crate) fn release(&mut self, set: u32) {
         if set == EMPTY {
             return;
         }
@@ -221,7 +221,7 @@ impl LaneSets {
     }
 
     /// Turns a reference to `set` into one to the set with `lane` added or, if it is a member, taken out.
-    pub(super) fn toggle(&mut self, set: u32, lane: u32) -> u32 {
+    pub(crate) fn toggle(&mut self, set: u32, lane: u32) -> u32 {
         let hash = self.heads[set as usize].hash ^ member_hash(lane);
         let (word, bit) = self.place(lane);
         let first = self.by_hash.get(&hash).copied().unwrap_or(NONE);
@@ -270,7 +270,7 @@ impl LaneSets {
     }
 
     /// Sets in use, but for the empty one, with their reference counts; for recounts.
-    pub(super) fn references(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub(crate) fn references(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.heads
             .iter()
             .enumerate()
@@ -281,7 +281,7 @@ impl LaneSets {
 }
 
 /// Positions of the set bits, ascending.
-pub(super) fn ones(words: &[u64]) -> impl Iterator<Item = u32> + '_ {
+pub(crate) fn ones(words: &[u64]) -> impl Iterator<Item = u32> + '_ {
     words.iter().enumerate().flat_map(|(index, &word)| {
         let mut rest = word;
         std::iter::from_fn(move || {

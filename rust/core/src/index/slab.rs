@@ -8,7 +8,7 @@ const CHUNK: usize = 128;
 const WORDS: usize = CHUNK / 64;
 
 /// What a slab can hold.
-pub(super) trait Slot {
+pub(crate) trait Slot {
     /// What stands in a free slot.
     fn vacant() -> Self;
 }
@@ -69,7 +69,7 @@ impl Lowest {
 
 /// Items by number.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     chunks: Vec<Option<Box<Chunk<T>>>>,
     /// Chunks with a free slot.
     open: Lowest,
@@ -111,7 +111,7 @@ impl<T: Slot> std::ops::IndexMut<u32> for Slab<T> {
 
 impl<T: Slot> Slab<T> {
     /// Puts an item into the lowest free slot.
-    pub(super) fn add(&mut self, item: T) -> u32 {
+    pub(crate) fn add(&mut self, item: T) -> u32 {
         let at = self.open.first().unwrap_or_else(|| self.new_chunk());
         let chunk = self.chunks[at].get_or_insert_with(Chunk::boxed);
         self.unused -= usize::from(chunk.free == [u64::MAX; WORDS]);
@@ -142,7 +142,7 @@ impl<T: Slot> Slab<T> {
     }
 
     /// Frees a slot in use.
-    pub(super) fn remove(&mut self, slot: u32) {
+    pub(crate) fn remove(&mut self, slot: u32) {
         self.live -= 1;
         if self.live == 0 {
             *self = Self::default();
@@ -168,7 +168,7 @@ impl<T: Slot> Slab<T> {
     }
 
     /// Items with their numbers, ascending.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let chunks = self.chunks.iter().enumerate();
         chunks
             .filter_map(|(at, chunk)| chunk.as_ref().map(|chunk| (at, chunk)))
@@ -179,7 +179,7 @@ impl<T: Slot> Slab<T> {
             })
     }
 
-    pub(super) fn is_live(&self, slot: u32) -> bool {
+    pub(crate) fn is_live(&self, slot: u32) -> bool {
         let (at, slot) = (slot as usize / CHUNK, slot as usize % CHUNK);
         self.chunks
             .get(at)
@@ -188,7 +188,7 @@ impl<T: Slot> Slab<T> {
     }
 
     /// Every number is below it.
-    pub(super) fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.chunks.len() * CHUNK
     }
 
@@ -197,7 +197,7 @@ impl<T: Slot> Slab<T> {
     }
 
     /// Bytes that `more` items may add at most.
-    pub(super) fn growth(&self, more: usize) -> usize {
+    pub(crate) fn growth(&self, more: usize) -> usize {
         let free = self.held_chunks() * CHUNK - self.live;
         let chunks = more.saturating_sub(free).div_ceil(CHUNK);
         let list = if self.chunks.len() + chunks > self.chunks.capacity() + self.missing.len() {
@@ -209,7 +209,7 @@ impl<T: Slot> Slab<T> {
         chunks * size_of::<Chunk<T>>() + list
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.held_chunks() * size_of::<Chunk<T>>()
             + self.chunks.capacity() * size_of::<usize>()
             + self.open.memory_bytes()

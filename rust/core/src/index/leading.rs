@@ -1,0 +1,87 @@
+//! How many leading units every worker holds, filled from the deepest part of a path upwards.
+
+use super::sets::ones;
+
+/// Leading blocks by slot; valid where the member bit is set.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Leading {
+    depth: Vec<u32>,
+    members: Vec<u64>,
+}
+
+impl Leading {
+    /// Depth of a slot, 0 for no member.
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> u32 {
+        if self.has(slot) {
+            self.depth[slot as usize]
+        } else {
+            0
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, slot: u32) -> bool {
+        let word = self.members.get(slot as usize / 64).copied().unwrap_or(0);
+        word >> (slot % 64) & 1 == 1
+    }
+
+    /// Members with their depths, ascending by slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        ones(&self.members).map(|slot| (slot, self.depth[slot as usize]))
+    }
+
+    /// Sets the depth of a member that may be deeper already.
+    #[inline]
+    pub(crate) fn raise(&mut self, slot: u32, depth: u32) {
+        let held = &mut self.depth[slot as usize];
+        *held = depth.max(*held);
+    }
+
+    pub(crate) fn reset(&mut self, slots: usize, words: usize) {
+        if self.depth.len() < slots {
+            self.depth.resize(slots, 0);
+        }
+        self.members.clear();
+        self.members.resize(words, 0);
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, slot: u32, depth: u32) {
+        self.depth[slot as usize] = depth;
+        self.members[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Goes up into a run that is held in full by `full`, a bitmap word by word, and asked for up to the depth `end`.
+    #[inline]
+    pub(crate) fn climb(&mut self, full: impl Iterator<Item = u64>, end: u32) {
+        let members = self.members.iter_mut();
+        for (at, (members, full)) in members.zip(full).enumerate() {
+            // These hold the run, but not the first block below it.
+            let mut rest = full & !*members;
+            while rest != 0 {
+                self.depth[at * 64 + rest.trailing_zeros() as usize] = end;
+                rest &= rest - 1;
+            }
+            *members = full;
+        }
+    }
+
+    /// Leaves only those that reach `depth`.
+    pub(crate) fn keep(&mut self, depth: u32) {
+        let Self {
+            depth: held,
+            members,
+        } = self;
+        for (at, word) in members.iter_mut().enumerate() {
+            let mut rest = *word;
+            while rest != 0 {
+                let bit = rest.trailing_zeros();
+                rest &= rest - 1;
+                if held[at * 64 + bit as usize] < depth {
+                    *word &= !(1 << bit);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Recording that a worker holds a key.
+
+use super::unit::{Key, Unit};
+use super::walk::Spot;
+use super::{EDGE, RadixTree, STEPS, Trust, Use};
+use crate::error::Result;
+use crate::ids::{Millis, WorkerId};
+use crate::index::NONE;
+use crate::index::recency::NEVER;
+
+impl<U: Unit> RadixTree<U> {
+    /// Records that `worker` holds the whole of `key`, used now and by what this process saw; see [`Self::insert`].
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn record<K: Key<U> + ?Sized>(
+        &mut self,
+        worker: WorkerId,
+        key: &K,
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        let how = Use {
+            expires,
+            ..Use::default()
+        };
+        self.insert(worker, key, how)
+    }
+
+    /// Records that `worker` holds `key` in whole pages, as many from its beginning as its capacity and the budget allow,
+    /// makes that the latest use of the whole path, and evicts what no longer fits, at most [`STEPS`] leaves: what is left
+    /// over is owed, see [`Self::settle`]. Returns the units the worker did not hold before: fewer than there are if
+    /// [`Self::set_limit`] leaves no room.
+    ///
+    /// What others said ([`Trust::Remote`]) is not kept where the worker holds all of it by what this process saw.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn insert<K: Key<U> + ?Sized>(
+        &mut self,
+        worker: WorkerId,
+        key: &K,
+        how: Use,
+    ) -> Result<u32> {
+        let present = self.worker(worker)?;
+        let (before, capacity) = (present.distinct, u64::from(present.capacity));
+        self.start_limited();
+        let whole_pages = |units: u64| units - units % self.page as u64;
+        let most = whole_pages(capacity.min(self.max_units)) as u32;
+        let (spot, end) = self.reach(key, most);
+        let rest = end - spot.at;
+        let lane = how.trust.lane(worker.slot);
+        if spot.node == NONE && rest == 0 {
+            return Ok(0);
+        }
+        if how.trust == Trust::Remote
+            && rest == 0
+            && self.covered(spot.node, Trust::Local.lane(worker.slot)) >= spot.upto
+        {
+            return Ok(0);
+        }
+        let Some(admitted) = self.admit(lane, spot, rest) else {
+            return Ok(0);
+        };
+        let room = most - self.depth(spot);
+        self.open(how.trust);
+        let expires = self.deadline(how.expires);
+        let known = self.end_at(spot, lane, admitted > 0);
+        if known != NONE {
+            self.hold_path(known, spot.upto, lane, expires);
+        }
+        let last = self.extend(known, lane, key, spot.at..spot.at + admitted, room);
+        self.touch(last, lane, how, expires);
+        if how.trust == Trust::Local {
+            self.drop_redundant(worker.slot, last);
+        }
+        let held = self.worker(worker)?.distinct - before;
+        let mut steps = STEPS;
+        self.pay(worker.slot, &mut steps);
+        self.pay_total(&mut steps);
+        self.finish();
+        Ok(held as u32)
+    }
+
+    /// Follows a key as far as it may be held, to a depth of `most`; also returns where the key ends, in stored units.
+    fn reach<K: Key<U> + ?Sized>(&self, key: &K, most: u32) -> (Spot, usize) {
+        let mut end = self.whole(key);
+        if U::PLAIN {
+            end = end.min(most as usize);
+        }
+        let mut spot = self.walk(key, end);
+        if self.depth(spot) < most {
+            return (spot, end);
+        }
+        // Deep enough. The rest of the key does not matter, so neither does how long it is.
+        while spot.node != NONE && self.nodes[spot.node].start >= most {
+            spot.node = self.nodes[spot.node].parent;
+        }
+        if spot.node != NONE {
+            spot.upto = most - self.nodes[spot.node].start;
+            spot.inside = self.stored(spot.node, spot.upto);
+        }
+        (spot, spot.at)
+    }
+
+    /// Makes the lanes of a trust on its first use.
+    fn open(&mut self, trust: Trust) {
+        if !self.lanes.is_open(trust.medium()) {
+            self.lanes.open(trust.medium());
+            self.reserve_sets();
+        }
+    }
+
+    fn deadline(&mut self, expires: Option<Millis>) -> u64 {
+        let Some(Millis(at)) = expires else {
+            return NEVER;
+        };
+        self.expiry.mark_used();
+        at.clamp(1, NEVER - 1)
+    }
+
+    /// The node that ends where the known part of the key does. It is split there if something must hang or end at exactly
+    /// this place: a new node (`grows`), or a use by a lane that covers more of it and remembers when it used which part.
+    fn end_at(&mut self, spot: Spot, lane: u32, grows: bool) -> u32 {
+        let Spot {
+            node, inside, upto, ..
+        } = spot;
+        if node == NONE || upto == self.nodes[node].len {
+            return node;
+        }
+        if grows || self.covered(node, lane) > upto {
+            return self.split(node, inside, upto);
+        }
+        node
+    }
+
+    /// Makes the lane hold the path down to the first `upto` units of `node`.
+    fn hold_path(&mut self, node: u32, upto: u32, lane: u32, expires: u64) {
+        let mut steps = std::mem::take(&mut self.steps);
+        let (mut node, mut want) = (node, upto);
+        loop {
+            let entry = self.entry(node, lane);
+            let count = entry.map_or(0, |e| e.count);
+            if count < want {
+                let longer = entry.is_some_and(|e| self.records[e.record].expires > expires);
+                if longer {
+                    // What is held lives longer than what is added: two records.
+                    let stored = self.stored(node, count);
+                    self.split(node, stored, count);
+                    want -= count;
+                }
+                steps.push((node, want));
+            }
+            // Whatever is above a held unit is held.
+            if count > 0 || self.nodes[node].parent == NONE {
+                break;
+            }
+            node = self.nodes[node].parent;
+            want = self.nodes[node].len;
+        }
+        while let Some((node, want)) = steps.pop() {
+            self.cover(node, lane, want);
+        }
+        self.steps = steps;
+    }
+
+    /// Adds a stretch of the key behind `node` (`NONE`: the root), at most `room` counted units of it, held by the lane;
+    /// returns the last node of the path.
+    fn extend<K: Key<U> + ?Sized>(
+        &mut self,
+        node: u32,
+        lane: u32,
+        key: &K,
+        stretch: std::ops::Range<usize>,
+        room: u32,
+    ) -> u32 {
+        let (mut node, mut at, mut room) = (node, stretch.start, room);
+        while at < stretch.end && room > 0 {
+            let most = (stretch.end - at).min(EDGE);
+            let mut label = Vec::with_capacity(most);
+            key.copy_to(at..at + most, &mut label);
+            label.truncate(U::whole(&label, self.page));
+            label.truncate(U::prefix(&label, room as usize));
+            if label.is_empty() {
+                break;
+            }
+            if label.capacity() > label.len() {
+                label.shrink_to_fit();
+            }
+            let space = if node == NONE { key.namespace() } else { 0 };
+            at += label.len();
+            node = self.nodes.add(node, space, label, self.page);
+            let len = self.nodes[node].len;
+            room -= len;
+            self.cover(node, lane, len);
+        }
+        node
+    }
+
+    /// Makes the lane's record of a node its latest use.
+    fn touch(&mut self, node: u32, lane: u32, how: Use, expires: u64) {
+        let Some(entry) = self.entry(node, lane) else {
+            return;
+        };
+        let l = &mut self.lanes[lane];
+        let time = match how.time {
+            Some(time) => time.0.max(l.clock),
+            None => (self.clock + 1).max(self.records.tick),
+        };
+        self.clock = self.clock.max(time);
+        let rank = usize::from(how.trust == Trust::Local);
+        self.ages[rank].queue(l, lane);
+        self.records.touch_at(l, entry.record, time, expires);
+        self.expiry.arm(&mut self.records, entry.record);
+    }
+
+    /// What others said about the path to `node` and what this process saw there now.
+    fn drop_redundant(&mut self, slot: u32, node: u32) {
+        if self.lanes.count(slot, Trust::Remote.medium()) == 0 {
+            return;
+        }
+        let lane = Trust::Remote.lane(slot);
+        let mut node = node;
+        while node != NONE {
+            if let Some(entry) = self.entry(node, lane) {
+                if self.is_redundant(entry.record) {
+                    self.reap(entry.record);
+                }
+                return;
+            }
+            node = self.nodes[node].parent;
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Unit tests of single mechanisms; the model tests live in `rust/core/tests`.
+
+use super::{EDGE, Key, PrefixOverlaps, RadixTree, STEPS, Time, Trust, Unit, Use};
+use crate::error::Error;
+use crate::ids::{Millis, SequenceHash, WorkerId};
+
+fn worker(slot: u32) -> WorkerId {
+    WorkerId {
+        slot,
+        generation: 0,
+    }
+}
+
+fn text(workers: u32) -> RadixTree<u8> {
+    let mut tree = RadixTree::new(1, None).unwrap();
+    for slot in 0..workers {
+        tree.add_worker(worker(slot), u32::MAX);
+    }
+    tree
+}
+
+fn depths<U: Unit, K: Key<U> + ?Sized>(tree: &RadixTree<U>, key: &K) -> Vec<(u32, u32)> {
+    tree.validate().unwrap();
+    let mut out = PrefixOverlaps::default();
+    tree.overlaps(key, &mut out);
+    out.iter().collect()
+}
+
+#[test]
+fn characters_are_counted_and_never_divided() {
+    let mut tree = text(2);
+    assert_eq!(tree.record(worker(0), "né", None), Ok(2));
+    assert_eq!(tree.record(worker(1), "nè", None), Ok(2));
+    assert_eq!(depths(&tree, "né"), [(0, 2), (1, 1)]);
+    assert_eq!(depths(&tree, "nê"), [(0, 1), (1, 1)]);
+    assert_eq!((tree.len(), tree.total(), tree.node_count()), (3, 4, 3));
+}
+
+#[test]
+fn long_keys_become_several_edges_that_end_between_characters() {
+    let mut tree = text(1);
+    let long: String = "日".repeat(EDGE);
+    assert_eq!(tree.record(worker(0), long.as_str(), None), Ok(EDGE as u32));
+    assert!(tree.node_count() > 3);
+    assert_eq!(depths(&tree, long.as_str()), [(0, EDGE as u32)]);
+    assert_eq!(tree.evict_worker(worker(0), 9000), Ok(EDGE as u64 - 9000));
+    assert_eq!(depths(&tree, long.as_str()), [(0, 9000)]);
+    assert_eq!(
+        tree.record(worker(0), long.as_str(), None),
+        Ok(EDGE as u32 - 9000)
+    );
+    assert_eq!(depths(&tree, long.as_str()), [(0, EDGE as u32)]);
+}
+
+#[test]
+fn divided_edges_are_joined_when_the_branch_is_gone() {
+    let mut tree = text(2);
+    tree.record(worker(0), "helicopter", None).unwrap();
+    tree.record(worker(1), "help", None).unwrap();
+    assert_eq!(tree.node_count(), 3);
+    tree.clear(worker(1)).unwrap();
+    assert_eq!(depths(&tree, "helicopter"), [(0, 10)]);
+    assert_eq!(tree.node_count(), 1);
+}
+
+#[test]
+fn an_insert_leaves_over_what_takes_too_long() {
+    let mut tree = text(1);
+    for number in 0..10_000 {
+        tree.record(worker(0), format!("{number:05}").as_str(), None)
+            .unwrap();
+    }
+    let before = tree.total();
+    tree.lanes.workers[0].as_mut().unwrap().capacity = 5000;
+    tree.record(worker(0), "x", None).unwrap();
+    let gone = before + 1 - tree.total();
+    assert!(
+        tree.is_owing() && (1..=2 * u64::from(STEPS)).contains(&gone),
+        "{gone}"
+    );
+    tree.validate().unwrap();
+    while !tree.settle() {
+        tree.validate().unwrap();
+    }
+    assert_eq!(tree.total(), 5000);
+    assert_eq!(depths(&tree, "x"), [(0, 1)]);
+}
+
+#[test]
+fn a_removed_worker_is_refused_until_its_next_incarnation() {
+    let mut tree = text(1);
+    tree.record(worker(0), "abc", None).unwrap();
+    assert_eq!(tree.remove_worker(worker(0)), Ok(3));
+    let refused = tree.record(worker(0), "abc", None);
+    assert_eq!(refused, Err(Error::UnknownWorker(worker(0))));
+    tree.add_worker(worker(0), 2);
+    assert_eq!(tree.record(worker(0), "abc", None), Ok(2));
+    let next = WorkerId {
+        slot: 0,
+        generation: 1,
+    };
+    tree.add_worker(next, 9);
+    assert_eq!(
+        (tree.count(next), tree.count(worker(0)).is_err()),
+        (Ok(0), true)
+    );
+    assert!(tree.is_empty());
+}
+
+#[test]
+fn deadlines_end_the_newer_part_of_a_path_first() {
+    let mut tree = text(1);
+    tree.record(worker(0), "ab", Some(Millis(100))).unwrap();
+    tree.record(worker(0), "abcd", Some(Millis(50))).unwrap();
+    assert_eq!(tree.next_expiry(), Some(Millis(50)));
+    assert_eq!(tree.expire(Millis(49)), 0);
+    assert_eq!(tree.expire(Millis(50)), 2);
+    assert_eq!(depths(&tree, "abcd"), [(0, 2)]);
+    assert_eq!(tree.expire(Millis(100)), 2);
+    assert_eq!(tree.next_expiry(), None);
+}
+
+#[test]
+fn what_others_said_goes_first_and_is_not_kept_twice() {
+    let mut tree = text(1);
+    let remote = Use {
+        trust: Trust::Remote,
+        ..Use::default()
+    };
+    tree.record(worker(0), "local", None).unwrap();
+    assert_eq!(tree.insert(worker(0), "local", remote), Ok(0));
+    assert_eq!(tree.insert(worker(0), "locally", remote), Ok(2));
+    assert_eq!(tree.insert(worker(0), "remote", remote), Ok(6));
+    assert_eq!(tree.evict_worker(worker(0), 11), Ok(2));
+    assert_eq!(depths(&tree, "locally"), [(0, 5)]);
+    assert_eq!(depths(&tree, "remote"), [(0, 6)]);
+    assert_eq!(tree.record(worker(0), "rem", None), Ok(0));
+    assert_eq!(tree.evict_worker(worker(0), 8), Ok(3));
+    assert_eq!(depths(&tree, "remote"), [(0, 3)]);
+}
+
+#[test]
+fn a_failed_placement_is_taken_back_as_far_as_nothing_hangs_on_it() {
+    let mut tree = text(2);
+    tree.record(worker(0), "abcdef", None).unwrap();
+    assert_eq!(tree.truncate(worker(0), "abcdef", 2), Ok(4));
+    assert_eq!(depths(&tree, "abcdef"), [(0, 2)]);
+    tree.record(worker(0), "abcdef", None).unwrap();
+    tree.record(worker(0), "abcxyz", None).unwrap();
+    assert_eq!(tree.truncate(worker(0), "abcxyz", 0), Ok(3));
+    assert_eq!(tree.truncate(worker(0), "abc", 0), Ok(0));
+    assert_eq!(depths(&tree, "abcdef"), [(0, 6)]);
+    assert_eq!(tree.truncate(worker(1), "abcdef", 0), Ok(0));
+}
+
+#[test]
+fn times_keep_the_order_of_their_seconds() {
+    let seconds = [-2.5, -1.0, 0.0, 1e-300, 1.0, 1.5, 1e12];
+    let times = seconds.map(Time::from_seconds);
+    assert!(times.windows(2).all(|pair| pair[0] < pair[1]));
+    assert_eq!(Time::from_seconds(-0.0), Time::from_seconds(0.0));
+}
+
+#[test]
+fn namespaces_of_packed_tokens_have_nothing_in_common() {
+    let mut tree = RadixTree::<u32>::new(1, None).unwrap();
+    tree.add_worker(worker(0), 100);
+    let pack = |space: u64, tokens: &[u64]| {
+        let pack = |token: &u64| SequenceHash(space << 32 | token);
+        tokens.iter().map(pack).collect::<Vec<_>>()
+    };
+    tree.record(worker(0), pack(1, &[5, 6, 7]).as_slice(), None)
+        .unwrap();
+    assert_eq!(depths(&tree, pack(1, &[5, 6, 8]).as_slice()), [(0, 2)]);
+    assert_eq!(depths(&tree, pack(2, &[5, 6, 7]).as_slice()), []);
+    tree.record(worker(0), pack(2, &[5, 6]).as_slice(), None)
+        .unwrap();
+    assert_eq!(depths(&tree, pack(2, &[5, 6, 7]).as_slice()), [(0, 2)]);
+}
+
+#[test]
+fn memory_stays_below_its_limit_and_evictions_make_room() {
+    let mut tree = text(3);
+    tree.set_limit(64 << 10, 1);
+    let (mut tick, mut cut) = (1, 0);
+    for number in 0..3000_u64 {
+        tick += 256;
+        tree.set_limit(64 << 10, tick);
+        let head = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        let key = format!("{head:x}{}", "x".repeat(number as usize % 200));
+        let worker = worker(number as u32 % 3);
+        let mut rounds = 0;
+        tree.record(worker, key.as_str(), None).unwrap();
+        while tree.cut().is_some() {
+            cut += 1;
+            while !tree.fits() {
+                assert!(
+                    tree.oldest().is_some_and(|age| age < tick),
+                    "something is left"
+                );
+                assert!(tree.evict_oldest(200, tick) > 0);
+            }
+            tree.record(worker, key.as_str(), None).unwrap();
+            rounds += 1;
+            assert!(rounds < 10, "what fits is stored");
+        }
+        assert!(tree.memory_bytes() <= 64 << 10, "{}", tree.memory_bytes());
+        let mut out = PrefixOverlaps::default();
+        tree.overlaps(key.as_str(), &mut out);
+        assert_eq!(out.depth(worker.slot) as usize, key.len());
+        if number % 50 == 0 {
+            tree.validate().unwrap();
+        }
+    }
+    assert!(cut > 50, "{cut}");
+}
+
+#[test]
+fn memory_follows_what_is_held() {
+    let mut tree = text(2);
+    let empty = tree.memory_bytes();
+    for number in 0..20_000 {
+        let key = format!("{number:08} and some more text that nobody else has");
+        tree.record(worker(number % 2), key.as_str(), None).unwrap();
+    }
+    let full = tree.memory_bytes();
+    assert!(full / 20_000 < 400, "{} bytes a prompt", full / 20_000);
+    let part = tree.evict_part(100_000, u32::MAX);
+    assert!(part.done && tree.memory_bytes() < full / 4);
+    tree.evict_part(0, u32::MAX);
+    assert!(
+        tree.memory_bytes() < empty + 4096,
+        "{} after {empty}",
+        tree.memory_bytes()
+    );
+    tree.validate().unwrap();
+}

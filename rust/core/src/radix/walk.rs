@@ -1,0 +1,85 @@
+//! Following a key from the root.
+
+use super::RadixTree;
+use super::unit::{Key, Unit};
+use crate::index::NONE;
+
+/// Where a key leaves the tree, or ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spot {
+    /// The last node reached, `NONE` for the root.
+    pub(super) node: u32,
+    /// Stored units of its label that belong to the key.
+    pub(super) inside: usize,
+    /// Counted units of its label that do.
+    pub(super) upto: u32,
+    /// Stored units of the key that were followed.
+    pub(super) at: usize,
+}
+
+impl<U: Unit> RadixTree<U> {
+    /// Stored units of the key in whole pages.
+    pub(super) fn whole<K: Key<U> + ?Sized>(&self, key: &K) -> usize {
+        if U::PLAIN {
+            key.len() - key.len() % self.page
+        } else {
+            key.len()
+        }
+    }
+
+    /// Follows the first `end` stored units of a key.
+    pub(super) fn walk<K: Key<U> + ?Sized>(&self, key: &K, end: usize) -> Spot {
+        let mut spot = Spot {
+            node: NONE,
+            inside: 0,
+            upto: 0,
+            at: 0,
+        };
+        while spot.at < end {
+            let Some(child) = self.nodes.child(spot.node, key, spot.at, end, self.page) else {
+                return spot;
+            };
+            let node = &self.nodes[child];
+            let label = &node.label;
+            let most = label.len().min(end - spot.at);
+            let same = key.common(spot.at, &label[..most]);
+            let inside = U::floor(label, same, self.page);
+            let whole = inside == label.len();
+            spot = Spot {
+                node: child,
+                inside,
+                upto: if whole {
+                    node.len
+                } else {
+                    U::count(&label[..inside]) as u32
+                },
+                at: spot.at + inside,
+            };
+            if !whole {
+                return spot;
+            }
+        }
+        spot
+    }
+
+    /// Counted units up to a spot.
+    pub(super) fn depth(&self, spot: Spot) -> u32 {
+        if spot.node == NONE {
+            0
+        } else {
+            self.nodes[spot.node].start + spot.upto
+        }
+    }
+
+    /// Stored units of a node's first `counted`.
+    pub(super) fn stored(&self, node: u32, counted: u32) -> usize {
+        let n = &self.nodes[node];
+        if n.label.len() == n.len as usize {
+            counted as usize
+        } else if counted == n.len {
+            n.label.len()
+        } else {
+            U::prefix(&n.label, counted as usize)
+        }
+    }
+}

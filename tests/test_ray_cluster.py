@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -272,3 +276,16 @@ def test_snippet_of_ray_s_prefix_router_works_with_the_class_exchanged(cluster: 
         assert app.router.fleet.stats().open_requests == 0
     finally:
         serve.delete("snippet")
+
+
+def test_example_runs_and_its_conversations_stay_where_they_are_cached(cluster: None) -> None:
+    example = Path(__file__).parents[1] / "examples" / "ray_serve_app.py"
+    address = ray.get_runtime_context().gcs_address
+    environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(example), "--replicas", "2"]
+    try:
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.splitlines()[-1].startswith("100% of the earlier messages"), run.stdout
+    finally:
+        serve.delete("cachelb-example")

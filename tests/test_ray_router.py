@@ -11,6 +11,7 @@ import pytest
 from tests.ray_fakes import STORY, Client, FakeReplica, make_router, set_replicas, settle
 
 from cachelb.integrations.ray_serve import bookings as bookings_module
+from cachelb.integrations.ray_serve.prompts import read_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -624,6 +625,13 @@ async def test_prompt_that_cannot_be_read_is_routed_by_load(args: tuple[Any, ...
     client.finish(request, replica)
     assert loads(router) == 0
     assert router.counters()["failed"] == 0
+
+
+@in_event_loop
+async def test_fields_that_are_none_count_as_absent() -> None:
+    client = Client(make_router(fleet()))
+    body = SimpleNamespace(prompt=STORY, max_completion_tokens=None, max_tokens=7, cache_salt=None, messages=None)
+    assert read_request(with_arguments(client, body)) == {"text": STORY, "max_output_tokens": 7}
 
 
 @in_event_loop

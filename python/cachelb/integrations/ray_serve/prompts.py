@@ -8,7 +8,6 @@ from typing import Any
 from cachelb.openai import routing_arguments
 
 _FIELDS = (
-    "prompt",
     "tools",
     "cache_salt",
     "max_completion_tokens",
@@ -61,15 +60,20 @@ def _body(argument: object) -> dict[str, Any] | None:
     """Collect the fields of an argument that holds a prompt."""
     if isinstance(argument, str | bytes | int | float | list | tuple | None):
         return None
-
-    def get(name: str) -> Any:  # noqa: ANN401 - whatever the object has
-        return argument.get(name) if isinstance(argument, Mapping) else getattr(argument, name, None)
-
-    messages = get("messages")
-    if messages is None and get("prompt") is None:
+    if isinstance(argument, Mapping):
+        fields = argument
+        messages, prompt = fields.get("messages"), fields.get("prompt")
+    else:
+        messages, prompt = getattr(argument, "messages", None), getattr(argument, "prompt", None)
+        # Where request objects keep their fields. Asking for one that is not there costs microseconds.
+        fields = getattr(argument, "__dict__", {})
+    if messages is None and prompt is None:
         return None
-    body = {} if messages is None else {"messages": _messages(messages)}
-    body.update((name, value) for name in _FIELDS if (value := get(name)) is not None)
+    body = {name: value for name in _FIELDS if (value := fields.get(name)) is not None}
+    if messages is not None:
+        body["messages"] = _messages(messages)
+    else:
+        body["prompt"] = prompt
     return body
 
 
@@ -85,7 +89,7 @@ def _arguments(body: dict[str, Any]) -> dict[str, Any]:
         return dict(routing_arguments(body))
     except (TypeError, ValueError):
         # Not what the API allows, and perhaps what the deployment takes all the same: its text, in order.
-        text = _text(body["messages"] if "messages" in body else body["prompt"])
+        text = _text(body.get("messages", body.get("prompt")))
         return {"text": text} if text else {}
 
 

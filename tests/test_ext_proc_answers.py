@@ -69,6 +69,19 @@ def test_pick_that_served_the_request_stays_booked() -> None:
     run(main())
 
 
+def test_workers_may_share_an_address() -> None:
+    async def main() -> None:
+        router = Router([f"http://{A}/left", f"http://{A}/right"], seed=1)
+        async with serve(router) as service:
+            for _ in range(4):
+                stream = service.stream()
+                assert (await stream.request(BODY)).endpoints == [A, A]
+                await stream.answer_headers(served=A)
+            assert service.picker.counts == {"picked": 4}
+
+    run(main())
+
+
 def test_request_served_by_a_stranger_is_booked_nowhere() -> None:
     async def main() -> None:
         router = Router(URLS, seed=1)
@@ -131,6 +144,7 @@ def test_conformance_tests_choose_the_worker_and_see_who_served() -> None:
         (503, "via_upstream", "backpressure"),
         (503, "upstream_reset_before_response_started{connection_failure}", "failed"),
         (503, "upstream_reset_before_response_started{overflow}", "cancelled"),
+        (504, "response_timeout", "failed"),
         (503, "overload", "cancelled"),
         (413, "request_payload_too_large", "cancelled"),
         (429, "rate_limited", "cancelled"),

@@ -53,10 +53,21 @@ def configuration(workers: Sequence[str], picker_port: int, **modes: str) -> dic
     return document
 
 
+def _connections_of(document: dict[str, Any]) -> dict[str, Any]:
+    chain = document["static_resources"]["listeners"][0]["filter_chains"][0]
+    settings: dict[str, Any] = chain["filters"][0]["typed_config"]
+    return settings
+
+
 def filter_of(document: dict[str, Any]) -> dict[str, Any]:
     """Find the settings of the filter that asks the picker."""
-    chain = document["static_resources"]["listeners"][0]["filter_chains"][0]
-    settings: dict[str, Any] = chain["filters"][0]["typed_config"]["http_filters"][0]["typed_config"]
+    settings: dict[str, Any] = _connections_of(document)["http_filters"][0]["typed_config"]
+    return settings
+
+
+def route_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Find the settings of the route to the workers."""
+    settings: dict[str, Any] = _connections_of(document)["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
     return settings
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from http.client import IncompleteRead
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.envoy.proxy import configuration, filter_of, run_envoy, run_gateway, run_picker
+from tests.envoy.proxy import Gateway, configuration, filter_of, route_of, run_envoy, run_gateway, run_picker
 from tests.gateways import wait_until
 from tests.http_client import complete, connect, send
 
@@ -89,6 +90,27 @@ def test_worker_that_cannot_be_reached_failed_and_did_not_push_back(tmp_path: Pa
         fleet.workers[0].fail("status", status=429, times=3)
         assert complete(gateway.url, PROMPT).status == 429
         assert gateway.settled() == {"failed": 1, "backpressure": 1}
+
+
+def test_worker_that_takes_too_long_failed(tmp_path: Path) -> None:
+    with FakeFleet(1) as fleet, ExitStack() as stack:
+        router = Router(fleet.urls, seed=1)
+        picker, port = stack.enter_context(run_picker(router))
+        document = configuration([fleet.urls[0].removeprefix("http://")], port)
+        route_of(document)["timeout"] = "0.2s"
+        url = stack.enter_context(run_envoy(tmp_path, document))
+        fleet.fail("stall", times=1)
+        assert complete(url, PROMPT).status == 504
+        assert Gateway(url, router, picker).settled() == {"failed": 1}
+
+
+def test_worker_that_dies_within_its_answer_looks_like_a_client_that_left(tmp_path: Path) -> None:
+    slow = FakeFleet(1, time_scale=1, decode_tps=20)  # the client has the headers before the worker dies
+    with slow as fleet, run_gateway(tmp_path, fleet.urls) as gateway:
+        fleet.fail("die", times=1, after_chunks=4)
+        with pytest.raises(IncompleteRead):
+            complete(gateway.url, PROMPT, stream=True, max_tokens=8)
+        assert gateway.settled() == {"cancelled": 1}
 
 
 def test_proxy_answers_in_the_name_of_the_picker(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class Addresses:
     def key_at(self, address: str) -> str | None:
         """Return who has an address, None if no worker has."""
         self._refresh()
-        return self._by_address.get(address_of(address.strip()) or "")
+        return self._by_address.get(address)
 
     def _refresh(self) -> None:
         keys = self._router.keys()

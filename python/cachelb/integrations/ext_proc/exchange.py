@@ -7,6 +7,7 @@ has the reply to the body. In the others the headers leave before the body is th
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from cachelb.integrations.ext_proc import replies
@@ -33,6 +34,7 @@ _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _SUBSET = "x-gateway-destination-endpoint-subset"
 _SERVED = "x-gateway-destination-endpoint-served"
 _CODE_DETAILS = "response.code_details"
+_UPSTREAM = re.compile("upstream|response_timeout")
 _CLIENT_ERROR, _SERVER_ERROR = 400, 500
 
 # For the tests of the inference extension.
@@ -61,14 +63,6 @@ class Exchange:
         self._is_stream = False
         self._begun = False
         self._tail = b""
-        self._handlers: dict[str, Callable[[Any], Iterable[Any]]] = {
-            "request_headers": self._on_request_headers,
-            "request_body": self._on_request_body,
-            "request_trailers": self._on_request_trailers,
-            "response_headers": self._on_answer_headers,
-            "response_body": self._on_answer_body,
-            "response_trailers": self._on_answer_trailers,
-        }
 
     def receive(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         """Take a message of the proxy in.
@@ -90,7 +84,8 @@ class Exchange:
             self.over = True
             return ()
         kind = message.WhichOneof("request")
-        return self._handlers[kind](message) if kind else ()
+        handle: Callable[[Any], Iterable[Any]] | None = getattr(self, f"_on_{kind}", None)
+        return () if handle is None else handle(message)
 
     def close(self) -> None:
         """Take note that no message follows, which releases what is booked, whatever went before."""
@@ -169,7 +164,7 @@ class Exchange:
 
     # --- the answer ---
 
-    def _on_answer_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    def _on_response_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         if self._pick is None:
             return (replies.headers_reply("response_headers"),)
         served = _text(message, "envoy.lb", _SERVED)
@@ -189,7 +184,7 @@ class Exchange:
             shown[_TEST_SERVED] = served or "fail: missing destination endpoint served metadata"
         return (replies.headers_reply("response_headers", shown),)
 
-    def _on_answer_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    def _on_response_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         chunk, end = message.response_body.body, message.response_body.end_of_stream
         if self._pick is not None:
             self._hear(self._pick, chunk)
@@ -199,7 +194,7 @@ class Exchange:
             return replies.streamed_replies("response_body", chunk, end=end)
         return (replies.body_reply("response_body"),)
 
-    def _on_answer_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    def _on_response_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         if self._pick is not None:
             self._pick.decision.on_complete(**read_usage(self._tail))
         return (replies.trailers_reply("response_trailers"),)
@@ -265,7 +260,7 @@ def _report_error(decision: Decision[Any], status: int, details: str | None) -> 
     """
     if details is None or details == "via_upstream":
         decision.on_error(status)
-    elif status >= _SERVER_ERROR and "upstream" in details and "overflow" not in details:
+    elif status >= _SERVER_ERROR and _UPSTREAM.search(details) and "overflow" not in details:
         decision.on_error(502)
     else:
         decision.cancel()

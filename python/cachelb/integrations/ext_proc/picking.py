@@ -152,9 +152,9 @@ class Picker:
             pick: What was picked; its decision may be another one afterwards.
             served: Address of who served it.
         """
-        key = self._addresses.key_at(served)
-        if key == pick.decision.key:
+        if served == pick.endpoints[0]:
             return
+        key = self._addresses.key_at(served)
         if key is None:
             self.counts["served-unknown"] += 1
             pick.decision.cancel()

@@ -237,7 +237,7 @@ class Bookings:
                     self._close(booking)
                     booking.decision.on_complete()
                     return
-            elif not booking.ended and self._place(booking) == key:
+            elif not booking.ended and self._landed(booking.attempt) == key:
                 self._ended_early(booking, key)
                 return
         self.counters.unmatched += 1
@@ -291,11 +291,6 @@ class Bookings:
         if booking.decision is not None:
             booking.decision.cancel()
             booking.decision = None
-
-    def _place(self, booking: _Booking) -> str | None:
-        """Where a call is that nobody has said "taken" of."""
-        place = self._landed(booking.attempt)
-        return place if place is not None or booking.decision is None else booking.decision.key
 
     def _ended_early(self, booking: _Booking, key: str) -> None:
         self.counters.early += 1

@@ -81,6 +81,8 @@ impl NativePolicy {
             blocks: prompt
                 .blocks
                 .map(|origin| (scratch.hashes.as_slice(), origin)),
+            content: prompt.content(scratch),
+            identity: prompt.identity(),
             prompt_tokens: prompt.length,
             key: prompt.key(),
             key_is_session: prompt.key_is_session(),

@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 
-use cachelb_core::hashing::{Hasher, MmObject, Namespace, hash_text};
+use cachelb_core::hashing::{Hasher, MmObject, Namespace, hash_text, tell_apart};
 use cachelb_core::ids::SequenceHash;
+use cachelb_core::policy::Content;
 use cachelb_core::tracker::Origin;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -29,6 +30,16 @@ pub struct Prompt {
     /// Where the request's block hashes come from, if the policy asked for them.
     pub blocks: Option<Origin>,
     key: Key,
+    kept: Kept,
+    identity: u32,
+}
+
+/// What was kept of the prompt itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Nothing,
+    Tokens,
+    Text,
 }
 
 #[derive(Debug)]
@@ -50,6 +61,8 @@ pub struct Scratch {
     words: Vec<u32>,
     given: Vec<SequenceHash>,
     pub hashes: Vec<SequenceHash>,
+    tokens: Vec<u32>,
+    text: Vec<u8>,
 }
 
 thread_local! {
@@ -71,7 +84,23 @@ impl Prompt {
             length,
             blocks: None,
             key: Key::Absent,
+            kept: Kept::Nothing,
+            identity: 0,
         }
+    }
+
+    /// The prompt itself, if the policy asked for it.
+    pub fn content<'a>(&self, scratch: &'a Scratch) -> Content<'a> {
+        match self.kept {
+            Kept::Nothing => Content::Hidden,
+            Kept::Tokens => Content::Tokens(&scratch.tokens),
+            Kept::Text => Content::Text(&scratch.text),
+        }
+    }
+
+    /// Short name of the prompt's namespace, if the policy asked for its content.
+    pub fn identity(&self) -> u32 {
+        self.identity
     }
 
     /// An explicit session outranks the prompt's first tokens.
@@ -117,10 +146,21 @@ impl Reader {
         mm: &[MmObject],
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
-        let Scratch { words, hashes, .. } = scratch;
+        let Scratch {
+            words,
+            hashes,
+            tokens: kept,
+            ..
+        } = scratch;
         let words = Words::<u32>::get(tokens, "tokens", words)?;
         let mut prompt = Prompt::without_tokens(words.len() as u64);
         let words = words.as_slice(tokens.py());
+        if self.need.content {
+            kept.clear();
+            kept.extend_from_slice(words);
+            tell_apart(kept, mm);
+            (prompt.kept, prompt.identity) = (Kept::Tokens, namespace.tag());
+        }
         if self.need.blocks {
             self.hasher.hash(words, namespace, mm, hashes);
             prompt.blocks = Some(Origin::Tokens);
@@ -154,6 +194,11 @@ impl Reader {
         let chunks = (bytes.len() / (block_size * BYTES_PER_TOKEN)) as u64;
         let length = prompt_tokens.unwrap_or(estimate);
         let mut prompt = Prompt::without_tokens(length.max(chunks * block_size as u64));
+        if self.need.content {
+            scratch.text.clear();
+            scratch.text.extend_from_slice(bytes);
+            (prompt.kept, prompt.identity) = (Kept::Text, namespace.tag());
+        }
         let head = if self.need.blocks {
             bytes
         } else if let Some(count) = self.need.prefix {

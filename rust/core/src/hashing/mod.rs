@@ -13,7 +13,7 @@ mod text;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use chained::hash_blocks;
-pub use multimodal::MmObject;
+pub use multimodal::{MmObject, tell_apart};
 pub use text::{hash_text, hash_text_into};
 
 use crate::error::{Error, Result};
@@ -112,6 +112,12 @@ impl Namespace {
                 .offset
                 .wrapping_add(xxh3_64_with_seed(model.as_bytes(), 2)),
         }
+    }
+
+    /// A short name of the namespace, 0 for the default one; two others share theirs once in four billion.
+    #[must_use]
+    pub fn tag(self) -> u32 {
+        (self.offset ^ (self.offset >> 32)) as u32
     }
 
     /// Seed of the block hashes in this namespace.

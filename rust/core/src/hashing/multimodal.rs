@@ -3,6 +3,8 @@
 //! A block that overlaps an object's token range hashes the object's own hash too. Cost: one sweep over blocks and
 //! objects, both in token order.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 /// One object of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MmObject {
@@ -17,6 +19,18 @@ pub struct MmObject {
 impl MmObject {
     fn end(&self) -> usize {
         self.start.saturating_add(self.len)
+    }
+}
+
+/// Replaces the placeholder tokens of objects by such that differ with the object.
+pub fn tell_apart(tokens: &mut [u32], objects: &[MmObject]) {
+    let count = tokens.len();
+    for object in objects {
+        let covered = object.start.min(count)..object.end().min(count);
+        for token in &mut tokens[covered] {
+            let pair = [u64::from(*token), object.hash];
+            *token = xxh3_64(bytemuck::cast_slice(&pair)) as u32;
+        }
     }
 }
 

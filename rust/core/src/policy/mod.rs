@@ -63,7 +63,7 @@ pub use round_robin::RoundRobin;
 pub use rule::{Choice, Ended, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
 pub use sticky_until_saturated::{StickyUntilSaturated, TtftSource};
-pub use view::{Candidate, Media, Names, View};
+pub use view::{Candidate, Content, Media, Names, View};
 pub use wait::ExpectedWait;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::load::Load;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
-use super::view::{Candidate, Media, View};
+use super::view::{Candidate, Content, Media, View};
 
 pub const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -96,6 +96,8 @@ impl Scene {
             media: &self.media,
             names: &NAMES,
             blocks: self.blocks.as_deref(),
+            content: Content::Hidden,
+            identity: 0,
             block_size: 16,
             prompt_tokens: self.prompt_tokens,
             key: self.key.as_deref().map(str::as_bytes),

@@ -96,6 +96,18 @@ impl Media {
     }
 }
 
+/// The prompt as it was given, as far as a rule asked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Content<'a> {
+    /// No rule asked, or only hashes were given.
+    #[default]
+    Hidden,
+    /// Token ids; those that stand for an object differ with the object.
+    Tokens(&'a [u32]),
+    /// Text in UTF-8.
+    Text(&'a [u8]),
+}
+
 /// Everything a rule may look at. Rules are pure: the same view and generator give the same choice.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
@@ -109,6 +121,10 @@ pub struct View<'a> {
     pub names: &'a dyn Names,
     /// Chained hashes of the prompt's full blocks, `None` if neither tokens, text nor blocks were given.
     pub blocks: Option<&'a [SequenceHash]>,
+    /// The prompt itself, for rules that compare more than blocks.
+    pub content: Content<'a>,
+    /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
+    pub identity: u32,
     /// Tokens per block.
     pub block_size: u32,
     /// Length of the prompt, 0 if unknown.

@@ -37,6 +37,8 @@ pub(super) fn view<'a>(
         media: rows.media(),
         names,
         blocks: request.blocks.map(|(hashes, _)| hashes),
+        content: request.content,
+        identity: request.identity,
         block_size: pool.block_size,
         prompt_tokens: request.prompt_tokens,
         key: request.key,

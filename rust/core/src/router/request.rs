@@ -2,7 +2,7 @@
 
 use crate::ids::{Millis, SequenceHash};
 use crate::load::BookingId;
-use crate::policy::Reason;
+use crate::policy::{Content, Reason};
 use crate::tracker::Origin;
 
 /// Names one model's pool.
@@ -45,6 +45,10 @@ pub struct Request<'a> {
     pub wanted: Wanted,
     /// Chained hashes of the full blocks and where they come from, `None` if neither tokens, text nor blocks were given.
     pub blocks: Option<(&'a [SequenceHash], Origin)>,
+    /// The prompt itself, if a rule asked for it.
+    pub content: Content<'a>,
+    /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
+    pub identity: u32,
     /// Length of the prompt.
     pub prompt_tokens: u64,
     /// What hashing policies hash.

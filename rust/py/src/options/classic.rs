@@ -53,6 +53,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Op
                     None
                 },
                 blocks: tokens,
+                content: false,
             };
             Ruled::new(Custom { tokens }, need)
         }

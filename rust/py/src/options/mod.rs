@@ -26,6 +26,8 @@ pub struct Need {
     pub prefix: Option<usize>,
     /// The hashes of all blocks.
     pub blocks: bool,
+    /// The prompt itself.
+    pub content: bool,
 }
 
 impl Need {
@@ -33,11 +35,18 @@ impl Need {
     pub const LENGTH: Self = Self {
         prefix: None,
         blocks: false,
+        content: false,
     };
     /// The hashes of all blocks.
     pub const BLOCKS: Self = Self {
         prefix: None,
         blocks: true,
+        content: false,
+    };
+    /// The hashes of all blocks, and the prompt itself.
+    pub const CONTENT: Self = Self {
+        content: true,
+        ..Self::BLOCKS
     };
 
     /// As much of the prompt's head as option `prefix_token_count` says.
@@ -45,7 +54,7 @@ impl Need {
         let count = given.integer("prefix_token_count", 1, u64::from(u32::MAX))? as usize;
         Ok(Self {
             prefix: Some(count),
-            blocks: false,
+            ..Self::LENGTH
         })
     }
 }
@@ -56,6 +65,7 @@ impl Need {
         Self {
             prefix: self.prefix.or(other.prefix),
             blocks: self.blocks || other.blocks,
+            content: self.content || other.content,
         }
     }
 }

@@ -341,6 +341,8 @@ impl Ready {
         Request {
             pool: self.pool,
             blocks: self.prompt.blocks.map(|origin| (hashes, origin)),
+            content: self.prompt.content(scratch),
+            identity: self.prompt.identity(),
             prompt_tokens: self.prompt.length,
             key: self.prompt.key(),
             key_is_session: self.prompt.key_is_session(),

@@ -27,6 +27,7 @@ PAIR = ["w1", "w2"]
 
 COST = [
     "estimated-ttft",
+    "exploit-explore",
     "kv-aware",
     "least-expected-wait",
     "overlap-cost",
@@ -82,7 +83,8 @@ def test_a_placement_is_known_to_the_next_request(name: str) -> None:
 def test_placements_age_out_and_are_bounded(name: str) -> None:
     ttl = "router_ttl_secs" if name == "overlap-cost" else "ttl_s"
     now = [0.0]
-    policy = policies.make(name, seed=1, clock=lambda: now[0], max_blocks_per_worker=10, **{ttl: 60})
+    bound = {"max_tokens": 160} if name == "exploit-explore" else {"max_blocks_per_worker": 10}
+    policy = policies.make(name, seed=1, clock=lambda: now[0], **bound, **{ttl: 60})
     hold(policy, "w1")
     assert policy.block_count() == 10
     now[0] = 61.0

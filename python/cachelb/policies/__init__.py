@@ -19,6 +19,7 @@ from cachelb.policies.cache_aware import CacheAware
 from cachelb.policies.consistent_hash import ConsistentHash
 from cachelb.policies.custom import FleetView, Policy, PolicyLike, RequestView, lowest
 from cachelb.policies.estimated_ttft import EstimatedTtft
+from cachelb.policies.exploit_explore import ExploitExplore
 from cachelb.policies.kv_aware import KvAware
 from cachelb.policies.least_expected_wait import LeastExpectedWait
 from cachelb.policies.least_loaded import LeastLoaded
@@ -46,6 +47,7 @@ __all__ = [
     "CacheAware",
     "ConsistentHash",
     "EstimatedTtft",
+    "ExploitExplore",
     "FleetView",
     "KvAware",
     "LeastExpectedWait",
@@ -89,6 +91,7 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "least-expected-wait": LeastExpectedWait,
     "queue-over-throughput": QueueOverThroughput,
     "estimated-ttft": EstimatedTtft,
+    "exploit-explore": ExploitExplore,
     "kv-aware": KvAware,
 }
 

@@ -39,7 +39,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Op
 }
 
 /// Options `gate`, `load_factor` and `balance_abs_threshold`.
-fn optional_gate(given: &Options<'_, '_>) -> PyResult<Option<SpillGate>> {
+pub fn optional_gate(given: &Options<'_, '_>) -> PyResult<Option<SpillGate>> {
     let gate = spill_gate(given)?;
     Ok(given.flag("gate")?.then_some(gate))
 }
@@ -182,7 +182,7 @@ fn estimated_ttft(given: &Options<'_, '_>) -> PyResult<EstimatedTtft> {
 }
 
 /// Option `prefill`: three factors, of tokens squared, of tokens, of requests.
-fn prefill_time(given: &Options<'_, '_>) -> PyResult<PrefillTime> {
+pub fn prefill_time(given: &Options<'_, '_>) -> PyResult<PrefillTime> {
     let value = given.required("prefill")?;
     let factors = value.cast::<PySequence>().ok().filter(|factors| {
         !factors.is_instance_of::<PyString>() && factors.len().is_ok_and(|n| n == 3)

@@ -6,6 +6,7 @@ mod classic;
 mod cost;
 mod hash;
 pub mod read;
+mod tree;
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -16,6 +17,8 @@ use cachelb_core::router::Placements;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::call::MAX_TOKENS;
 
 use self::read::{ABOVE_ZERO, Options, millis, number, whole};
 
@@ -140,7 +143,7 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
         .unwrap_or_else(|| RandomState::new().hash_one(rule));
     let ruled = read_rule(rule, &given, Common { seed })?;
     let placements = if ruled.rule.records_placement() {
-        placements(&given)?
+        placements(&given, block_size)?
     } else {
         Placements::default()
     };
@@ -166,7 +169,7 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
 
 /// The rule called `rule` with its options.
 pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Ruled> {
-    for read in [classic::read, cost::read, hash::read] {
+    for read in [classic::read, cost::read, hash::read, tree::read] {
         if let Some(ruled) = read(rule, given, common)? {
             return Ok(ruled);
         }
@@ -177,10 +180,16 @@ pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResul
 }
 
 /// How the placements of a rule that matches prefixes are remembered; `hashing` and `matcher` are optional.
-pub fn placements(given: &Options<'_, '_>) -> PyResult<Placements> {
+pub fn placements(given: &Options<'_, '_>, block_size: u64) -> PyResult<Placements> {
     if let Some(base) = Base::of(given)? {
-        return placements(&Options(&base.options));
+        return placements(&Options(&base.options), block_size);
     }
+    let most = if given.0.contains("max_tokens")? {
+        let tokens = given.integer("max_tokens", 1, MAX_TOKENS)?;
+        (tokens / block_size).clamp(1, u64::from(u32::MAX))
+    } else {
+        given.integer("max_blocks_per_worker", 1, u64::from(u32::MAX))?
+    };
     let schemes = [
         ("chained", Scheme::Chained),
         ("positional", Scheme::Positional),
@@ -193,8 +202,7 @@ pub fn placements(given: &Options<'_, '_>) -> PyResult<Placements> {
     let placements = Placements {
         scheme: given.choice_or("hashing", &schemes, Scheme::Chained)?,
         matcher: given.choice_or("matcher", &matchers, Matcher::Kary)?,
-        max_blocks_per_worker: given.integer("max_blocks_per_worker", 1, u64::from(u32::MAX))?
-            as u32,
+        max_blocks_per_worker: most as u32,
         ttl_ms: given
             .optional("ttl_s")?
             .map(|v| number("ttl_s", &v, ABOVE_ZERO))

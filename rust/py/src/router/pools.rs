@@ -73,7 +73,7 @@ pub fn read(spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<Pool> {
         let ruled = read_rule(&name, &options, Common { seed: hash_seed })?;
         need = need.and(ruled.need);
         if kept.is_none() && ruled.rule.records_placement() {
-            kept = Some(placements(&options)?);
+            kept = Some(placements(&options, u64::from(block_size))?);
         }
         Ok(ruled.rule)
     };

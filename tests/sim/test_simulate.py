@@ -120,3 +120,8 @@ def test_router_is_as_it_was_left_by_the_run(chats: Workload) -> None:
         simulate(chats, FLEET, incidents=(Incident(1.0, 0, "burn"),))
     with pytest.raises(ValueError, match="block_size"):
         simulate(chats, FleetSpec.parse("1xa30", block_size=64))
+
+
+def test_a_tree_of_tokens_has_none_to_compare(chats: Workload) -> None:
+    with pytest.raises(ValueError, match='index="radix" compares tokens'):
+        simulate(chats, FLEET, "cache-aware", seed=1, index="radix")

@@ -27,6 +27,7 @@ from cachelb.policies.length_bucket import LengthBucket
 from cachelb.policies.overlap_cost import OverlapCost
 from cachelb.policies.power_of_two import PowerOfTwo
 from cachelb.policies.prefill_times_batch import PrefillTimesBatch
+from cachelb.policies.prefix_affinity import PrefixAffinity
 from cachelb.policies.prefix_cache import PrefixCache
 from cachelb.policies.prefix_cache_and_load import PrefixCacheAndLoad
 from cachelb.policies.prefix_hash import PrefixHash
@@ -58,6 +59,7 @@ __all__ = [
     "PolicyLike",
     "PowerOfTwo",
     "PrefillTimesBatch",
+    "PrefixAffinity",
     "PrefixCache",
     "PrefixCacheAndLoad",
     "PrefixHash",
@@ -83,6 +85,7 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "session": Session,
     "round-robin": RoundRobin,
     "random": Random,
+    "prefix-affinity": PrefixAffinity,
     "prefix-cache": PrefixCache,
     "prefix-cache-and-load": PrefixCacheAndLoad,
     "overlap-cost": OverlapCost,

@@ -56,6 +56,8 @@ class CacheAware(BuiltinPolicy):
         ttl_s: float | None = None,
         kv_spread: float = 1.0,
         kv_ceiling: float = 1.0,
+        index: Literal["blocks", "radix"] = "blocks",
+        page_size: int = 1,
         hashing: Literal["chained", "positional"] = "chained",
         matcher: Literal["kary", "binary", "linear"] = "kary",
         hash_seed: int = 1337,
@@ -82,6 +84,10 @@ class CacheAware(BuiltinPolicy):
             ttl_s: Seconds a placement is believed, None until evicted.
             kv_spread: Spread of the reported KV use above which load decides (`imbalance`); 1 is off.
             kv_ceiling: Reported KV use above which load decides (`imbalance`); 1 is off.
+            index: "radix" compares prompts page by page in a tree instead of block by block: for engines that reuse
+                parts of blocks, such as SGLang's. `block_size` says nothing then. With pages of one token it takes
+                tokens, text and messages, but no `blocks=` and no KV events.
+            page_size: Tokens per page of the tree.
             hashing: "chained" is exact; "positional" ignores what comes before a block and is kept for study.
             matcher: How prefixes are searched; all give the same answer.
             hash_seed: Seed of the block hashes. Hashes given as `blocks=` must have been made with the same one.
@@ -113,6 +119,8 @@ class CacheAware(BuiltinPolicy):
             "ttl_s": ttl_s,
             "kv_spread": kv_spread,
             "kv_ceiling": kv_ceiling,
+            "index": index,
+            "page_size": page_size,
             "hashing": hashing,
             "matcher": matcher,
             "hash_seed": hash_seed,

@@ -246,7 +246,7 @@ def _ordered(subject: _Subject, order: Sequence[str], seed: int) -> Callable[...
     policy = subject.make()
     if not isinstance(policy, BuiltinPolicy):
         return subject.fleet(order, seed).select
-    own = subject.make(seed=seed)
+    own = subject.make(seed=seed, clock=ManualClock(1000.0))
     return lambda **request: own.select_worker(order, **request)
 
 

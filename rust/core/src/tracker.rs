@@ -115,6 +115,13 @@ impl BlockTracker {
                 Store::Exact(Box::new(BlockIndex::new(config.matcher)))
             }
             Scheme::Positional => Store::Positional(PositionalIndex::default()),
+            Scheme::Units => {
+                return Err(Error::InvalidSetting {
+                    name: "hashing",
+                    expected: "a scheme that hashes",
+                    got: config.scheme.name().to_owned(),
+                });
+            }
         };
         Self::with_store(config, store, WorkerRegistry::new())
     }

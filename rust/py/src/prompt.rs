@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use cachelb_core::hashing::{Hasher, MmObject, Namespace, hash_text, tell_apart};
+use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, tell_apart};
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::policy::Content;
 use cachelb_core::tracker::Origin;
@@ -207,8 +207,8 @@ impl Reader {
             return Ok(prompt);
         };
         let hashes = &mut scratch.hashes;
-        let (chunk, seed) = (block_size * BYTES_PER_TOKEN, self.hasher.seed());
-        hash_text(head, chunk, namespace, seed, hashes);
+        self.hasher
+            .hash_text(head, block_size * BYTES_PER_TOKEN, namespace, hashes);
         if self.need.blocks {
             prompt.blocks = Some(Origin::Text);
         }
@@ -223,6 +223,11 @@ impl Reader {
         prompt_tokens: Option<u64>,
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
+        if self.hasher.scheme() == Scheme::Units {
+            return Err(PyValueError::new_err(
+                "blocks= are hashes, but a policy with index=\"radix\" compares tokens: give tokens=, text= or messages=",
+            ));
+        }
         let Scratch { given, hashes, .. } = scratch;
         let words = Words::<SequenceHash>::get(blocks, "blocks", given)?;
         hashes.clear();

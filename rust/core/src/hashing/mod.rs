@@ -9,12 +9,14 @@ mod chained;
 mod multimodal;
 mod positional;
 mod text;
+mod units;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use chained::hash_blocks;
 pub use multimodal::{MmObject, tell_apart};
 pub use text::{hash_text, hash_text_into};
+pub use units::UNIT_BYTES;
 
 use crate::error::{Error, Result};
 use crate::ids::SequenceHash;
@@ -40,10 +42,12 @@ pub enum Scheme {
     /// Hash of position and block, without the chain: equal blocks at equal positions alias although their prefixes
     /// differ. Kept for study; inexact by design.
     Positional,
+    /// No hash: tokens as they are, for a tree that compares them. The upper half is the namespace.
+    Units,
 }
 
 impl Scheme {
-    /// Every scheme.
+    /// Every scheme that hashes.
     pub const ALL: [Self; 3] = [Self::Chained, Self::Eagle, Self::Positional];
 
     /// Name as used in the API.
@@ -53,6 +57,7 @@ impl Scheme {
             Self::Chained => "chained",
             Self::Eagle => "eagle",
             Self::Positional => "positional",
+            Self::Units => "units",
         }
     }
 
@@ -74,7 +79,7 @@ impl Scheme {
     /// Tokens that one block's hash covers.
     fn window(self, block_size: usize) -> usize {
         match self {
-            Self::Chained | Self::Positional => block_size,
+            Self::Chained | Self::Positional | Self::Units => block_size,
             Self::Eagle => block_size + 1,
         }
     }
@@ -148,6 +153,13 @@ impl Hasher {
                 got: block_size.to_string(),
             });
         }
+        if scheme == Scheme::Units && block_size > 1 {
+            return Err(Error::InvalidSetting {
+                name: "block_size",
+                expected: "1, if tokens are not hashed",
+                got: block_size.to_string(),
+            });
+        }
         Ok(Self {
             scheme,
             block_size,
@@ -177,7 +189,7 @@ impl Hasher {
     #[must_use]
     pub fn block_count(&self, tokens: usize) -> usize {
         match self.scheme {
-            Scheme::Chained | Scheme::Positional => tokens / self.block_size,
+            Scheme::Chained | Scheme::Positional | Scheme::Units => tokens / self.block_size,
             Scheme::Eagle => tokens.saturating_sub(1) / self.block_size,
         }
     }
@@ -247,6 +259,21 @@ impl Hasher {
                 chained::hash_windows(self, parent, tokens, block_seed, mm, out);
             }
             Scheme::Positional => positional::hash_windows(self, tokens, block_seed, mm, out),
+            Scheme::Units => units::widen(tokens, namespace, mm, out),
+        }
+    }
+
+    /// Replaces the content of `out` with one hash per full chunk of `text`; see [`hash_text`].
+    pub fn hash_text(
+        &self,
+        text: &[u8],
+        chunk_bytes: usize,
+        namespace: Namespace,
+        out: &mut Vec<SequenceHash>,
+    ) {
+        match self.scheme {
+            Scheme::Units => units::widen_text(text, namespace, out),
+            _ => hash_text(text, chunk_bytes, namespace, self.seed, out),
         }
     }
 

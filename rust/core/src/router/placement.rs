@@ -46,7 +46,7 @@ impl Selector {
             self.promise(worker, booking, request);
             return self.expect(worker, booking, request);
         }
-        let chained = matches!(index, Store::Exact(_));
+        let names_paths = !matches!(index, Store::Positional(_));
         let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
         if fed {
             let pool = &self.pools[at];
@@ -61,7 +61,7 @@ impl Selector {
             self.budget
                 .record(&mut self.pools, at, worker, hashes, request.now)?;
         }
-        if chained {
+        if names_paths {
             let unproven = &mut self.pools[at].unproven;
             unproven.placed(worker.slot, booking, hashes, held);
         }

@@ -7,6 +7,7 @@ use crate::index::BlockIndex;
 use crate::load::BookingId;
 use crate::policy::{Ended, Rng, Rule};
 use crate::positional::PositionalIndex;
+use crate::radix::RadixTree;
 use crate::tracker::store::{Depths, Store};
 
 use super::checks::Checks;
@@ -49,6 +50,9 @@ fn store_of(placements: &Placements) -> Store {
             Store::Exact(Box::new(BlockIndex::new(placements.matcher)))
         }
         Scheme::Positional => Store::Positional(PositionalIndex::default()),
+        Scheme::Units => Store::Tree(Box::new(
+            RadixTree::new(1, None).expect("pages of one token are in range"),
+        )),
     }
 }
 
@@ -79,7 +83,10 @@ impl Pool {
                 .collect(),
             index: None,
             overlaps: Depths::default(),
-            unproven: Unproven::new(placements.max_blocks_per_worker as usize),
+            unproven: Unproven::new(
+                placements.max_blocks_per_worker as usize,
+                placements.scheme != Scheme::Units,
+            ),
             leases: Leases::default(),
         };
         if pool.rules().any(Rule::records_placement) {
@@ -278,14 +285,12 @@ impl Pool {
         let expected = self.leases.take(worker, booking);
         let index = self.index.as_mut().filter(|_| ended == Ended::Failed);
         let Some(index) = index else { return 0 };
-        let both = [(recorded, None), (expected, Some(Medium::Speculative))];
-        let mut removed = 0;
-        for (blocks, medium) in both.iter().filter(|(blocks, _)| !blocks.is_empty()) {
-            let outcome = index.remove(worker, blocks, *medium);
-            debug_assert!(outcome.is_ok(), "{outcome:?}");
-            removed += outcome.map_or(0, u64::from);
-        }
-        removed
+        let outcomes = [
+            index.take_back(worker, &recorded.path, recorded.keep, None),
+            index.take_back(worker, &expected, 0, Some(Medium::Speculative)),
+        ];
+        debug_assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        outcomes.into_iter().flatten().map(u64::from).sum()
     }
 
     /// A pool of the same settings that knows nothing.

@@ -15,10 +15,19 @@ const KEPT: usize = 64;
 #[derive(Debug)]
 struct Placement {
     booking: BookingId,
-    /// Depth of the first block in `blocks`.
+    /// Depth of the first block that the worker did not hold before and no later request shares.
     from: usize,
-    /// Blocks the worker did not hold before and no later request shares, a chain.
+    /// Those blocks, a chain; of units the whole path, since one names nothing without those before it.
     blocks: Vec<SequenceHash>,
+}
+
+/// What a failed request takes back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Blocks, deepest first; units from the first of the prompt on.
+    pub path: Vec<SequenceHash>,
+    /// Leading ones that stay.
+    pub keep: usize,
 }
 
 /// Unconfirmed placements by worker slot.
@@ -27,14 +36,17 @@ pub(super) struct Unproven {
     slots: Vec<VecDeque<Placement>>,
     /// Most blocks remembered per worker.
     capacity: usize,
+    /// Whether a hash names all before it.
+    chained: bool,
 }
 
 impl Unproven {
-    /// Remembers at most `capacity` blocks per worker.
-    pub fn new(capacity: usize) -> Self {
+    /// Remembers at most `capacity` blocks per worker, which are `chained` or units.
+    pub fn new(capacity: usize, chained: bool) -> Self {
         Self {
             slots: Vec::new(),
             capacity,
+            chained,
         }
     }
 
@@ -44,14 +56,19 @@ impl Unproven {
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, VecDeque::new);
         }
-        let placements = &mut self.slots[slot];
+        let (placements, chained) = (&mut self.slots[slot], self.chained);
         for placement in &mut *placements {
-            placement.share(path);
+            if chained {
+                placement.share(path);
+            } else {
+                placement.share_units(path);
+            }
         }
         // A worker holds the first blocks of a prompt longer than its capacity.
         let path = &path[..path.len().min(self.capacity)];
         if held < path.len() {
-            let mut room = self.capacity - (path.len() - held);
+            let own = if chained { held } else { 0 };
+            let mut room = self.capacity - (path.len() - own);
             // The newest that fit stay.
             let newest = placements.iter().rev().take(KEPT - 1);
             let kept = newest
@@ -65,24 +82,29 @@ impl Unproven {
             placements.push_back(Placement {
                 booking,
                 from: held,
-                blocks: path[held..].to_vec(),
+                blocks: path[own..].to_vec(),
             });
         }
     }
 
-    /// Takes the blocks out that `booking` alone brought, deepest first; empty if there are none.
-    pub fn take(&mut self, slot: u32, booking: BookingId) -> Vec<SequenceHash> {
+    /// Takes out what `booking` alone brought; empty if that is nothing.
+    pub fn take(&mut self, slot: u32, booking: BookingId) -> Taken {
         let Some(placements) = self.slots.get_mut(slot as usize) else {
-            return Vec::new();
+            return Taken::default();
         };
         let at = placements
             .iter()
             .position(|placement| placement.booking == booking);
-        let mut blocks = at
-            .and_then(|at| placements.remove(at))
-            .map_or_else(Vec::new, |placement| placement.blocks);
-        blocks.reverse();
-        blocks
+        let Some(mut placement) = at.and_then(|at| placements.remove(at)) else {
+            return Taken::default();
+        };
+        if self.chained {
+            placement.blocks.reverse();
+        }
+        Taken {
+            path: placement.blocks,
+            keep: if self.chained { 0 } else { placement.from },
+        }
     }
 
     /// The worker in `slot` is gone.
@@ -106,6 +128,13 @@ impl Unproven {
 }
 
 impl Placement {
+    /// Gives up what `path` shares of a placement of units.
+    fn share_units(&mut self, path: &[SequenceHash]) {
+        let pairs = self.blocks.iter().zip(path);
+        let shared = pairs.take_while(|(own, other)| own == other).count();
+        self.from = self.from.max(shared);
+    }
+
     /// Gives up the leading blocks that `path` shares. Hashes are chained, so equality at one depth is equality before.
     fn share(&mut self, path: &[SequenceHash]) {
         let Some(path) = path.get(self.from..) else {
@@ -140,16 +169,21 @@ mod tests {
         }
     }
 
+    fn blocks(taken: Taken) -> Vec<SequenceHash> {
+        assert_eq!(taken.keep, 0);
+        taken.path
+    }
+
     fn path(hashes: &[u64]) -> Vec<SequenceHash> {
         hashes.iter().map(|&hash| SequenceHash(hash)).collect()
     }
 
     #[test]
     fn a_failed_request_takes_back_only_what_it_alone_brought() {
-        let mut unproven = Unproven::new(1000);
+        let mut unproven = Unproven::new(1000, true);
         unproven.placed(3, booking(0), &path(&[1, 2, 3, 4, 5]), 2);
-        assert_eq!(unproven.take(3, booking(0)), path(&[5, 4, 3]));
-        assert_eq!(unproven.take(3, booking(0)), []);
+        assert_eq!(blocks(unproven.take(3, booking(0))), path(&[5, 4, 3]));
+        assert_eq!(blocks(unproven.take(3, booking(0))), []);
     }
 
     #[test]
@@ -160,36 +194,57 @@ mod tests {
             (&[1, 2], &[5, 4, 3]),
             (&[7, 8], &[5, 4, 3]),
         ] {
-            let mut unproven = Unproven::new(1000);
+            let mut unproven = Unproven::new(1000, true);
             unproven.placed(0, booking(0), &path(&[1, 2, 3, 4, 5]), 2);
             unproven.placed(0, booking(1), &path(other), other.len());
-            assert_eq!(unproven.take(0, booking(0)), path(left), "{other:?}");
+            assert_eq!(
+                blocks(unproven.take(0, booking(0))),
+                path(left),
+                "{other:?}"
+            );
         }
     }
 
     #[test]
     fn at_most_a_fixed_number_is_remembered() {
-        let mut unproven = Unproven::new(1000);
+        let mut unproven = Unproven::new(1000, true);
         for i in 0..100 {
             unproven.placed(0, booking(i), &path(&[u64::from(i) + 1]), 0);
         }
         assert_eq!(unproven.slots[0].len(), KEPT);
-        assert_eq!(unproven.take(0, booking(0)), []);
-        assert_eq!(unproven.take(0, booking(99)), path(&[100]));
+        assert_eq!(blocks(unproven.take(0, booking(0))), []);
+        assert_eq!(blocks(unproven.take(0, booking(99))), path(&[100]));
         unproven.forget(0);
-        assert_eq!(unproven.take(0, booking(98)), []);
+        assert_eq!(blocks(unproven.take(0, booking(98))), []);
     }
 
     #[test]
     fn no_more_blocks_are_remembered_than_a_worker_holds() {
-        let mut unproven = Unproven::new(6);
+        let mut unproven = Unproven::new(6, true);
         unproven.placed(0, booking(0), &path(&[1, 2, 3, 4]), 0);
         unproven.placed(0, booking(1), &path(&[11, 12]), 0);
         unproven.placed(0, booking(2), &path(&[21, 22, 23]), 0);
-        assert_eq!(unproven.take(0, booking(0)), []);
-        assert_eq!(unproven.take(0, booking(1)), path(&[12, 11]));
+        assert_eq!(blocks(unproven.take(0, booking(0))), []);
+        assert_eq!(blocks(unproven.take(0, booking(1))), path(&[12, 11]));
         unproven.placed(0, booking(3), &path(&[1, 2, 3, 4, 5, 6, 7, 8]), 0);
-        assert_eq!(unproven.take(0, booking(2)), []);
-        assert_eq!(unproven.take(0, booking(3)).len(), 6);
+        assert_eq!(blocks(unproven.take(0, booking(2))), []);
+        assert_eq!(unproven.take(0, booking(3)).path.len(), 6);
+    }
+
+    #[test]
+    fn units_are_taken_back_by_their_path() {
+        for (other, keep) in [
+            (&[1, 2, 3, 9][..], 3),
+            (&[1, 2, 3, 4, 5, 6], 5),
+            (&[1, 2], 2),
+            (&[7, 2, 3], 2),
+        ] {
+            let mut unproven = Unproven::new(1000, false);
+            unproven.placed(0, booking(0), &path(&[1, 2, 3, 4, 5]), 2);
+            unproven.placed(0, booking(1), &path(other), other.len());
+            let taken = unproven.take(0, booking(0));
+            let path = path(&[1, 2, 3, 4, 5]);
+            assert_eq!(taken, Taken { path, keep }, "{other:?}");
+        }
     }
 }

@@ -1,9 +1,10 @@
-//! The index behind a tracker: the exact one, or the positional one kept for study.
+//! The index behind a tracker: the exact one, a tree of tokens, or the positional one kept for study.
 
 use crate::error::{Error, Result};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::index::{BlockIndex, IndexStats, Overlaps, Reach};
 use crate::positional::PositionalIndex;
+use crate::radix::{PrefixOverlaps, RadixTree};
 
 /// Where the hashes of a lookup come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum Origin {
 pub(crate) enum Store {
     Exact(Box<BlockIndex>),
     Positional(PositionalIndex),
+    /// What it is asked with are tokens, not hashes.
+    Tree(Box<RadixTree<u32>>),
 }
 
 /// Answer buffers, one pair per caller.
@@ -27,6 +30,7 @@ pub(crate) enum Store {
 pub(crate) struct Depths {
     exact: Overlaps,
     positional: Vec<(u32, u32)>,
+    tree: PrefixOverlaps,
 }
 
 impl Depths {
@@ -40,6 +44,7 @@ impl Depths {
                     .binary_search_by_key(&slot, |(slot, _)| *slot);
                 at.map_or(0, |at| self.positional[at].1)
             }
+            Store::Tree(_) => self.tree.depth(slot),
         }
     }
 
@@ -48,6 +53,7 @@ impl Depths {
         match store {
             Store::Exact(_) => self.exact.iter().for_each(each),
             Store::Positional(_) => self.positional.iter().copied().for_each(each),
+            Store::Tree(_) => self.tree.iter().for_each(each),
         }
     }
 }
@@ -60,6 +66,7 @@ impl Store {
             }
             (Self::Exact(index), Origin::Caller) => index.overlaps_verified(hashes, &mut out.exact),
             (Self::Positional(index), _) => index.overlaps(hashes, &mut out.positional),
+            (Self::Tree(tree), _) => tree.overlaps(hashes, &mut out.tree),
         }
     }
 
@@ -67,6 +74,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.add_worker(worker, capacity),
             Self::Positional(index) => index.add_worker(worker, capacity),
+            Self::Tree(tree) => tree.add_worker(worker, capacity),
         }
     }
 
@@ -74,6 +82,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.remove_worker(worker),
             Self::Positional(index) => index.remove_worker(worker),
+            Self::Tree(tree) => tree.remove_worker(worker),
         }
     }
 
@@ -90,6 +99,7 @@ impl Store {
             }
             Self::Positional(_) if expires.is_some() => Err(Error::Unsupported("a time to live")),
             Self::Positional(index) => index.record(worker, hashes),
+            Self::Tree(tree) => tree.record(worker, hashes, expires),
         }
     }
 
@@ -103,6 +113,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.store(worker, parent, hashes, medium, None),
             Self::Positional(index) => index.record(worker, hashes),
+            Self::Tree(_) => Err(Error::Unsupported("hashes")),
         }
     }
 
@@ -115,6 +126,25 @@ impl Store {
         match self {
             Self::Exact(index) => index.remove(worker, hashes, medium),
             Self::Positional(index) => index.remove(worker, hashes),
+            Self::Tree(_) => Err(Error::Unsupported("hashes")),
+        }
+    }
+
+    /// Takes a placement back: blocks, deepest first, or of a tree what follows the first `keep` tokens of the prompt.
+    pub(crate) fn take_back(
+        &mut self,
+        worker: WorkerId,
+        path: &[SequenceHash],
+        keep: usize,
+        medium: Option<Medium>,
+    ) -> Result<u32> {
+        match self {
+            _ if path.is_empty() => Ok(0),
+            Self::Tree(tree) => {
+                let dropped = tree.truncate(worker, path, keep as u32)?;
+                Ok(u32::try_from(dropped).unwrap_or(u32::MAX))
+            }
+            _ => self.remove(worker, path, medium),
         }
     }
 
@@ -122,6 +152,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.clear(worker),
             Self::Positional(index) => index.clear(worker),
+            Self::Tree(tree) => tree.clear(worker),
         }
     }
 
@@ -129,6 +160,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.evict_worker(worker, max_blocks),
             Self::Positional(index) => index.evict_worker(worker, max_blocks),
+            Self::Tree(tree) => tree.evict_worker(worker, max_blocks),
         }
     }
 
@@ -136,6 +168,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.next_expiry(),
             Self::Positional(_) => None,
+            Self::Tree(tree) => tree.next_expiry(),
         }
     }
 
@@ -143,6 +176,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.expire(now),
             Self::Positional(_) => 0,
+            Self::Tree(tree) => tree.expire(now),
         }
     }
 
@@ -151,6 +185,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.len(),
             Self::Positional(index) => index.distinct_blocks(),
+            Self::Tree(tree) => tree.len(),
         }
     }
 
@@ -158,6 +193,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.block_count(worker),
             Self::Positional(index) => index.block_count(worker),
+            Self::Tree(tree) => tree.count(worker),
         }
     }
 
@@ -165,6 +201,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.blocks_by_medium(worker),
             Self::Positional(index) => index.block_count(worker).map(|count| [count, 0, 0, 0]),
+            Self::Tree(tree) => tree.count(worker).map(|count| [count, 0, 0, 0]),
         }
     }
 
@@ -173,6 +210,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.stats(),
             Self::Positional(_) => IndexStats::default(),
+            Self::Tree(tree) => tree.stats(),
         }
     }
 
@@ -180,6 +218,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.memory_bytes(),
             Self::Positional(index) => index.memory_bytes(),
+            Self::Tree(tree) => tree.memory_bytes(),
         }
     }
 
@@ -188,6 +227,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.set_limit(bytes, tick),
             Self::Positional(index) => index.set_limit(bytes, tick),
+            Self::Tree(tree) => tree.set_limit(bytes, tick),
         }
     }
 
@@ -196,6 +236,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.cut(),
             Self::Positional(index) => index.cut(),
+            Self::Tree(tree) => tree.cut(),
         }
     }
 
@@ -204,6 +245,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.fits(),
             Self::Positional(index) => index.fits(),
+            Self::Tree(tree) => tree.fits(),
         }
     }
 
@@ -212,6 +254,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.oldest(),
             Self::Positional(index) => index.oldest(),
+            Self::Tree(tree) => tree.oldest(),
         }
     }
 
@@ -220,6 +263,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.evict_oldest(blocks, before),
             Self::Positional(index) => index.evict_oldest(before),
+            Self::Tree(tree) => tree.evict_oldest(blocks, before),
         }
     }
 
@@ -227,6 +271,7 @@ impl Store {
         match self {
             Self::Exact(index) => index.validate(),
             Self::Positional(index) => index.validate(),
+            Self::Tree(tree) => tree.validate(),
         }
     }
 }
@@ -238,7 +283,7 @@ impl Depths {
     pub(crate) fn confirmed(&self, store: &Store, slot: u32) -> u32 {
         match store {
             Store::Exact(_) => self.exact.confirmed(slot),
-            Store::Positional(_) => self.of(store, slot),
+            Store::Positional(_) | Store::Tree(_) => self.of(store, slot),
         }
     }
 
@@ -246,7 +291,7 @@ impl Depths {
     pub(crate) fn media(&self, store: &Store, slot: u32) -> Reach {
         match store {
             Store::Exact(index) => index.media(&self.exact, slot),
-            Store::Positional(_) => Reach::on_device(self.of(store, slot)),
+            Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.of(store, slot)),
         }
     }
 
@@ -254,7 +299,7 @@ impl Depths {
     pub(crate) fn confirmed_media(&self, store: &Store, slot: u32) -> Reach {
         match store {
             Store::Exact(index) => index.confirmed_media(&self.exact, slot),
-            Store::Positional(_) => Reach::on_device(self.of(store, slot)),
+            Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.of(store, slot)),
         }
     }
 }
@@ -270,7 +315,7 @@ impl Store {
     ) -> Result<u32> {
         match self {
             Self::Exact(index) => index.announce(worker, parent, hashes, medium),
-            Self::Positional(_) => Err(Error::Unsupported("KV events")),
+            Self::Positional(_) | Self::Tree(_) => Err(Error::Unsupported("KV events")),
         }
     }
 
@@ -290,7 +335,7 @@ impl Store {
     ) -> Result<bool> {
         match self {
             Self::Exact(index) => index.spread(worker, hash, medium),
-            Self::Positional(_) => Err(Error::Unsupported("KV events")),
+            Self::Positional(_) | Self::Tree(_) => Err(Error::Unsupported("KV events")),
         }
     }
 
@@ -307,7 +352,7 @@ impl Store {
             Self::Exact(index) => {
                 index.expect(worker, hashes, from, hint.map(|hint| &hint.exact), expires)
             }
-            Self::Positional(_) => Err(Error::Unsupported("KV events")),
+            Self::Positional(_) | Self::Tree(_) => Err(Error::Unsupported("KV events")),
         }
     }
 
@@ -315,7 +360,7 @@ impl Store {
     pub(crate) fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
         match self {
             Self::Exact(index) => index.depth_of(hash),
-            Self::Positional(_) => None,
+            Self::Positional(_) | Self::Tree(_) => None,
         }
     }
 
@@ -323,7 +368,7 @@ impl Store {
     pub(crate) fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
         match self {
             Self::Exact(index) => index.holds(worker, hash, medium),
-            Self::Positional(_) => false,
+            Self::Positional(_) | Self::Tree(_) => false,
         }
     }
 }

@@ -135,7 +135,8 @@ pub struct Configured {
 /// Reads `options` for the rule called `rule`.
 pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured> {
     let given = Options(options);
-    let block_size = given.integer("block_size", 1, 1024)?;
+    let blocks = given.integer("block_size", 1, 1024)?;
+    let block_size = page_size(&given)?.unwrap_or(blocks);
     let seed = given
         .optional("seed")?
         .map(|value| whole("seed", &value, 0, u64::MAX))
@@ -179,6 +180,19 @@ pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResul
     )))
 }
 
+/// Tokens of a page, for rules whose index is a tree of them.
+pub fn page_size(given: &Options<'_, '_>) -> PyResult<Option<u64>> {
+    if let Some(base) = Base::of(given)? {
+        return page_size(&Options(&base.options));
+    }
+    if !given.0.contains("index")? {
+        return Ok(None);
+    }
+    let is_tree = given.choice("index", &[("blocks", false), ("radix", true)])?;
+    let pages = given.integer("page_size", 1, 1024)?;
+    Ok(is_tree.then_some(pages))
+}
+
 /// How the placements of a rule that matches prefixes are remembered; `hashing` and `matcher` are optional.
 pub fn placements(given: &Options<'_, '_>, block_size: u64) -> PyResult<Placements> {
     if let Some(base) = Base::of(given)? {
@@ -199,8 +213,20 @@ pub fn placements(given: &Options<'_, '_>, block_size: u64) -> PyResult<Placemen
         ("binary", Matcher::Binary),
         ("linear", Matcher::Linear),
     ];
+    let mut scheme = given.choice_or("hashing", &schemes, Scheme::Chained)?;
+    if let Some(page) = page_size(given)? {
+        if scheme == Scheme::Positional {
+            return Err(PyValueError::new_err(
+                "hashing=\"positional\" is of the block index; leave it out with index=\"radix\"",
+            ));
+        }
+        // A tree of larger pages is a tree of blocks, and that is the block index.
+        if page == 1 {
+            scheme = Scheme::Units;
+        }
+    }
     let placements = Placements {
-        scheme: given.choice_or("hashing", &schemes, Scheme::Chained)?,
+        scheme,
         matcher: given.choice_or("matcher", &matchers, Matcher::Kary)?,
         max_blocks_per_worker: most as u32,
         ttl_ms: given

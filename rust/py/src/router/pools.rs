@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use crate::options::read::{
     ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, millis, number,
 };
-use crate::options::{Common, Need, placements, read_rule};
+use crate::options::{Common, Need, page_size, placements, read_rule};
 use crate::prompt::Reader;
 
 /// Finished requests remembered for records and statistics.
@@ -64,7 +64,7 @@ pub struct Pool {
 /// Reads `{"model", "block_size", "rule", "prefill", "decode", "shadows"}`, rules being pairs of name and options.
 pub fn read(spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<Pool> {
     let given = Options(spec);
-    let block_size = given.integer("block_size", 1, 1024)? as u32;
+    let mut block_size = given.integer("block_size", 1, 1024)? as u32;
     let mut need = Need::default();
     let mut kept: Option<Placements> = None;
     let mut rule = |pair: &Bound<'_, PyAny>| -> PyResult<Box<dyn Rule>> {
@@ -73,6 +73,9 @@ pub fn read(spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<Pool> {
         let ruled = read_rule(&name, &options, Common { seed: hash_seed })?;
         need = need.and(ruled.need);
         if kept.is_none() && ruled.rule.records_placement() {
+            if let Some(pages) = page_size(&options)? {
+                block_size = pages as u32;
+            }
             kept = Some(placements(&options, u64::from(block_size))?);
         }
         Ok(ruled.rule)

@@ -4,6 +4,7 @@ mod outside;
 mod read;
 mod timed;
 
+use cachelb_core::hashing::Scheme;
 use cachelb_core::policy::Reason;
 use cachelb_core::router::Selector;
 use cachelb_core::sim::{
@@ -352,6 +353,11 @@ impl NativeRouter {
         let reader = readers
             .first()
             .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;
+        if reader.hasher.scheme() == Scheme::Units {
+            return Err(PyValueError::new_err(
+                "index=\"radix\" compares tokens, and prompts of a workload are blocks: leave index out, which matches the same blocks",
+            ));
+        }
         Ok(Keys {
             sessions,
             prefix_blocks: reader.prefix_blocks(),

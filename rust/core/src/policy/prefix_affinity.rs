@@ -1,0 +1,178 @@
+//! The longest match in a tree of prompts, unless queues are too unlike: Ray Serve's prefix cache affinity.
+//!
+//! ```text
+//! longest queue - shortest > imbalanced_threshold -> power of two (imbalance)
+//! no prompt, or an empty one                      -> power of two (no-key, short-prompt)
+//! nobody is known to hold anything                -> power of two (cold)
+//! match / prompt < match_rate_threshold           -> the workers known to hold least (cold)
+//! else                                            -> the workers of the deepest match (prefix)
+//! of those the shortest queue; over the gate      -> least loaded (spill)
+//! ```
+
+use super::gate::SpillGate;
+use super::power_of_two::{Compare, PowerOfTwo};
+use super::prompts::Prompts;
+use super::reason::Reason;
+use super::rng::Rng;
+use super::rule::{Choice, Rule};
+use super::view::{Candidate, View, lowest_at};
+use crate::ids::Millis;
+use crate::load::{BookingId, Known};
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Affinity {
+    /// Requests that the longest queue may be longer than the shortest.
+    pub imbalanced_threshold: f64,
+    /// Share of the prompt that must match.
+    pub match_rate_threshold: f64,
+    /// When the tree forgets, `None` for never.
+    pub forgetting: Option<Forgetting>,
+    /// When a worker is too loaded; `None` never asks, as Ray does.
+    pub gate: Option<SpillGate>,
+}
+
+/// When texts are forgotten, by their size in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forgetting {
+    /// Characters of one worker above which it happens.
+    pub threshold: u64,
+    /// Characters that are left.
+    pub target: u64,
+    /// Time between two looks.
+    pub interval_ms: u64,
+}
+
+/// The rule with its tree.
+#[derive(Debug)]
+pub struct PrefixAffinity {
+    settings: Affinity,
+    prompts: Prompts,
+    looked: Millis,
+}
+
+const TWO: PowerOfTwo = PowerOfTwo {
+    choices: 2,
+    compare: Compare::Inflight,
+};
+
+impl PrefixAffinity {
+    /// A rule that has seen no prompt.
+    #[must_use]
+    pub fn new(settings: Affinity) -> Self {
+        Self {
+            settings,
+            prompts: Prompts::default(),
+            looked: Millis(0),
+        }
+    }
+
+    fn is_imbalanced(&self, rows: &[Candidate]) -> bool {
+        let loads = rows.iter().map(Candidate::load);
+        let (low, high) = loads.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), load| {
+            (low.min(load), high.max(load))
+        });
+        high - low > self.settings.imbalanced_threshold
+    }
+
+    fn forget_some(&mut self, view: &View<'_>, latest: &Candidate) {
+        let Some(forgetting) = self.settings.forgetting else {
+            return;
+        };
+        if view.now.0.saturating_sub(self.looked.0) >= forgetting.interval_ms {
+            self.looked = view.now;
+            self.prompts.shrink(forgetting.threshold, forgetting.target);
+        } else if self.prompts.size(latest) > forgetting.threshold.saturating_mul(2) {
+            self.prompts.shrink_one(latest, forgetting.target);
+        }
+    }
+}
+
+impl Rule for PrefixAffinity {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let two = |rng: &mut Rng, reason| Choice {
+            reason,
+            ..TWO.choose(view, rng)
+        };
+        if self.is_imbalanced(view.rows) {
+            return two(rng, Reason::Imbalance);
+        }
+        let depths = match self.prompts.depths(view) {
+            None => return two(rng, Reason::NoKey),
+            Some(depths) if depths.total == 0 => return two(rng, Reason::ShortPrompt),
+            Some(depths) => depths,
+        };
+        let sizes: Vec<u64> = view.rows.iter().map(|row| self.prompts.size(row)).collect();
+        if sizes.iter().all(|size| *size == 0) {
+            return two(rng, Reason::Cold);
+        }
+        let best = depths.held.iter().copied().max().unwrap_or(0);
+        let matches = best > 0
+            && f64::from(best) >= self.settings.match_rate_threshold * f64::from(depths.total);
+        let least = sizes.iter().copied().min().unwrap_or(0);
+        let queue = |i: usize| {
+            let stands = if matches {
+                depths.held[i] == best
+            } else {
+                sizes[i] == least
+            };
+            stands.then(|| view.rows[i].load())
+        };
+        let chosen = lowest_at(view.rows.len(), rng, queue).unwrap_or(0);
+        let gate = self.settings.gate;
+        match gate.and_then(|gate| gate.spill(view.rows, chosen, rng)) {
+            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
+            _ if matches => Choice::warm(chosen, Reason::Prefix),
+            _ => Choice::cold(chosen, Reason::Cold),
+        }
+    }
+
+    fn settle(&mut self, view: &View<'_>, choice: Choice, _booking: BookingId) {
+        let row = &view.rows[choice.row];
+        self.prompts.record(view, row);
+        self.forget_some(view, row);
+    }
+
+    fn forget(&mut self, order: u64) {
+        self.prompts.forget(order);
+    }
+
+    /// Share of the prompt.
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        let depths = self.prompts.depths(view)?;
+        Some(f64::from(depths.held[row]) / f64::from(depths.total.max(1)))
+    }
+
+    fn scores(&self, view: &View<'_>) -> Vec<Known> {
+        let depths = self.prompts.depths(view).unwrap_or_default();
+        let share = |held: &u32| f64::from(*held) / f64::from(depths.total.max(1));
+        let mut scores: Vec<_> = depths
+            .held
+            .iter()
+            .map(|held| Some(share(held)).into())
+            .collect();
+        scores.resize(view.rows.len(), Known::UNKNOWN);
+        scores
+    }
+
+    /// After the request was recorded everybody would see it: only an explanation asks.
+    fn scored_in_passing(&self) -> bool {
+        false
+    }
+
+    fn higher_is_better(&self) -> bool {
+        true
+    }
+
+    fn records_placement(&self) -> bool {
+        true
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.settings))
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/prefix_affinity.rs"]
+mod tests;

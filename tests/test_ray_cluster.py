@@ -270,6 +270,7 @@ def test_snippet_of_ray_s_prefix_router_works_with_the_class_exchanged(cluster: 
         prompts = [f"snippet {at} {STORY}" for at in range(2)]
         placed = [app.ask(prompt) for prompt in prompts]
         assert [app.ask(prompt) for prompt in prompts] == placed
+        assert app.router.fleet.policy == "prefix-affinity"
         responses = [app.handle.remote({"prompt": f"{at % 5} {STORY}"}) for at in range(60)]
         assert len([response.result(timeout_s=60) for response in responses]) == 60
         app.wait_idle()

@@ -11,6 +11,7 @@ import pytest
 from tests.ray_fakes import STORY, Client, FakeReplica, make_router, set_replicas, settle
 
 from cachelb.integrations.ray_serve import bookings as bookings_module
+from cachelb.integrations.ray_serve.options import RAY_NAMES, build
 from cachelb.integrations.ray_serve.prompts import read_request
 
 if TYPE_CHECKING:
@@ -660,6 +661,14 @@ async def test_session_of_the_request_reaches_the_policy() -> None:
 async def test_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make_router([], options=options)
+
+
+@pytest.mark.parametrize("name", sorted(RAY_NAMES))
+def test_any_option_of_rays_prefix_router_selects_prefix_affinity(name: str) -> None:
+    values: dict[str, Any] = {"do_eviction": True, "eviction_threshold_chars": 500_000}
+    router, _ = build({name: values.get(name, 1)})
+    assert router.policy == "prefix-affinity"
+    assert build({})[0].policy == "cache-aware"
 
 
 @in_event_loop

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from cachelb.policies import POLICIES
 from cachelb.router import Router
 
 if TYPE_CHECKING:
@@ -80,19 +79,4 @@ def build(given: Mapping[str, Any]) -> tuple[Router[str], Options]:
     routing = {**_DEFAULTS, **{name: value for name, value in given.items() if name not in own}}
     if RAY_NAMES & routing.keys():
         routing.setdefault("policy", "prefix-affinity")
-        if "prefix-affinity" not in POLICIES:
-            _as_cache_aware(routing)
     return Router(**routing), options
-
-
-def _as_cache_aware(routing: dict[str, Any]) -> None:
-    """Say the options of Ray's prefix router as those of `cache-aware`, which has near relatives of them."""
-    routing["policy"] = "cache-aware"
-    named = {"imbalanced_threshold": "balance_abs_threshold", "match_rate_threshold": "cache_threshold"}
-    for name, ours in named.items():
-        if name in routing:
-            routing[ours] = routing.pop(name)
-    routing.pop("eviction_target_chars", None)
-    chars = routing.pop("eviction_threshold_chars", 400_000)
-    if routing.pop("do_eviction", True):
-        routing["max_blocks_per_worker"] = max(chars // (4 * routing.get("block_size", 16)), 1)

@@ -12,6 +12,8 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, print_blob=True)
 settings.load_profile("fixed")
 
+# LiteLLM fetches prices when it is imported, unless it is told to use its own.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 HERE = Path(__file__).parent
 ASKED_FOR = {HERE / "engine": "make test-engine", HERE / "envoy": "make test-envoy"}

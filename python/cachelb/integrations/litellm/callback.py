@@ -1,0 +1,325 @@
+"""LiteLLM: a callback that picks, of the deployments that LiteLLM finds healthy, the one to use.
+
+LiteLLM asks `async_filter_deployments` with those that its own rules left, and uses the only one it gets back: health
+checks, cooldowns and blocked deployments stay LiteLLM's. The filters that come after are thought of here, because a
+list of one deployment is easily emptied: `order`, and deployments that LiteLLM excludes from a retry.
+
+How a request ends is known from LiteLLM's events, by the id of the call. A request that is given up has no event: it is
+over when LiteLLM drops what it logs the request with, and if even that does not come, after `deadline_s`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from cachelb.errors import NoWorkerAvailable
+from cachelb.integrations.litellm.reading import candidates, is_prompt_list, metadata, tags, tried, usage
+from cachelb.integrations.offered import OfferedWorkers
+from cachelb.openai import routing_arguments
+from cachelb.router import Router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cachelb.decision import Decision
+    from cachelb.types import RequestArguments
+
+_log = logging.getLogger("cachelb.integrations.litellm")
+
+_COPIED = ("tools", "user", "cache_salt", "max_tokens", "max_completion_tokens")
+_TIMED_OUT = 408  # LiteLLM's own timeouts carry it, and it is the worker that was late, not the client
+_GATEWAY_TIMEOUT, _BAD_GATEWAY = 504, 502
+
+
+class CachelbCallback:
+    """A LiteLLM callback that sends each request to the deployment that holds most of its prompt, as its policy says.
+
+    It is a `litellm.integrations.custom_logger.CustomLogger` for one LiteLLM `Router`, whatever groups of models that
+    has; a worker is a deployment, and its key is `model_info.id`. Put it into `litellm.callbacks`, or name it in the
+    configuration of the LiteLLM proxy under `litellm_settings.callbacks`. Nothing it does makes a request fail:
+    where it cannot decide, LiteLLM does, and `fallbacks` counts why.
+
+    Args:
+        deadline_s: Seconds after which a request without an outcome no longer counts as load.
+        forget_after_s: Seconds after which a deployment that LiteLLM no longer offers is forgotten.
+        clock: Function that returns monotonic seconds.
+        **router_options: Options of `cachelb.Router`, such as `policy`.
+
+    Raises:
+        ModuleNotFoundError: LiteLLM is not installed: `pip install 'cachelb[litellm]'`.
+        TypeError: An option has the wrong type, or there is no such option.
+        ValueError: An option is out of range.
+
+    Attributes:
+        router: The router: its statistics, its workers, and `attach` for sources and sinks.
+        fallbacks: How often LiteLLM decided, by reason: "no-candidates", every deployment is excluded, or has no id;
+            "tags", their tags differ, and LiteLLM filters by tags after this; "no-worker", nobody may be picked;
+            "error", something failed, which the log names.
+        unread: Requests whose prompt could not be read, so that load alone decided.
+        expired: Requests given up after `deadline_s`.
+
+    Example:
+        >>> from litellm.integrations.custom_logger import CustomLogger
+        >>> callback = CachelbCallback(policy="cache-aware")  # litellm.callbacks = [callback]
+        >>> isinstance(callback, CustomLogger), callback.router.policy
+        (True, 'cache-aware')
+    """
+
+    def __new__(cls, **_options: Any) -> CachelbCallback:  # noqa: ANN401, PYI034 - of a class that is made here
+        """Make an instance of the class that is also LiteLLM's, which is imported only now."""
+        return object.__new__(_hosted(cls))
+
+    def __init__(
+        self,
+        *,
+        deadline_s: float = 600.0,
+        forget_after_s: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+        **router_options: Any,  # noqa: ANN401 - whatever the router takes
+    ) -> None:
+        if not deadline_s > 0:
+            raise ValueError(f"deadline_s is {deadline_s}, it must be above 0")
+        super().__init__()
+        self.router: Router[str] = Router(clock=clock, **router_options)
+        self.fallbacks: Counter[str] = Counter()
+        self.unread = 0
+        self.expired = 0
+        self._deadline_s, self._clock = deadline_s, clock
+        self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)
+        self._bookings: dict[str, _Booking] = {}  # in the order of their deadlines
+        self._bases: dict[str, str | None] = {}
+
+    def metrics_url(self, key: str) -> str | None:
+        """Tell where a deployment's engine shows its metrics: `router.attach(MetricsSource(url=this.metrics_url))`.
+
+        Args:
+            key: Key of the worker, which is the deployment's id.
+
+        Returns:
+            The URL next to the deployment's `api_base`, None if it has none.
+        """
+        base = self._bases.get(key)
+        return None if base is None else base.rstrip("/").removesuffix("/v1") + "/metrics"
+
+    # --- called by LiteLLM; its names ---
+
+    async def async_filter_deployments(
+        self,
+        model: str,
+        healthy_deployments: list[dict[str, Any]],
+        messages: list[Any] | None,
+        request_kwargs: dict[str, Any] | None = None,
+        parent_otel_span: object = None,
+    ) -> list[dict[str, Any]]:
+        """Pick one of the deployments and book it.
+
+        Args:
+            model: Name of the group.
+            healthy_deployments: What LiteLLM's filters left of it.
+            messages: The messages, or None.
+            request_kwargs: The other arguments of the call; it gets an id if it has none.
+            parent_otel_span: Not used.
+
+        Returns:
+            A list of the one deployment, or `healthy_deployments` if LiteLLM is to decide.
+        """
+        del parent_otel_span
+        try:
+            chosen = self._choose(
+                model, healthy_deployments, messages, {} if request_kwargs is None else request_kwargs
+            )
+        except Exception as error:  # noqa: BLE001 - an exception here fails the request; counted and logged
+            if not self.fallbacks["error"]:
+                _log.warning("LiteLLM decides, because picking failed with %s; said once", type(error).__name__)
+            chosen = "error"
+        if isinstance(chosen, str):
+            self.fallbacks[chosen] += 1
+            return healthy_deployments
+        return [chosen]
+
+    async def async_pre_call_deployment_hook(self, kwargs: Mapping[str, Any], call_type: object) -> None:
+        """Note what LiteLLM logs this attempt with: that is dropped when the attempt is over, also if it is given up.
+
+        Args:
+            kwargs: Arguments of the call.
+            call_type: Not used.
+        """
+        del call_type
+        call = kwargs.get("litellm_call_id") or ""
+        log = kwargs.get("litellm_logging_obj")
+        if log is not None and (booking := self._bookings.get(call)) is not None:
+            booking.lives_as = weakref.ref(log, partial(self._given_up, call))
+
+    async def async_log_success_event(
+        self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object
+    ) -> None:
+        """Release the booking of a request that is complete.
+
+        Args:
+            kwargs: What LiteLLM knows of the call.
+            response_obj: The answer; of a stream, what its parts add up to.
+            start_time: Not used.
+            end_time: Not used.
+        """
+        del start_time, end_time
+        booking = self._bookings.pop(kwargs.get("litellm_call_id") or "", None)
+        if booking is None:
+            return
+        if kwargs.get("cache_hit"):
+            booking.decision.cancel()  # LiteLLM had the answer: no engine saw the request
+        else:
+            booking.decision.on_complete(**usage(response_obj, streamed=bool(kwargs.get("stream"))))
+
+    async def async_log_failure_event(
+        self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object
+    ) -> None:
+        """Release the booking of a request that failed, also in the middle of a stream.
+
+        Args:
+            kwargs: What LiteLLM knows of the call.
+            response_obj: Not used.
+            start_time: Not used.
+            end_time: Not used.
+        """
+        del response_obj, start_time, end_time
+        self._failed(kwargs.get("litellm_call_id"), kwargs.get("exception"))
+
+    async def async_post_call_failure_deployment_hook(
+        self,
+        request_data: Mapping[str, Any],
+        exception: Exception,
+        call_type: object,
+        fallback_depth: int | None = None,
+    ) -> None:
+        """Release the booking of an attempt that failed; the proxy logs a failure of the whole request only.
+
+        Args:
+            request_data: Arguments of the call.
+            exception: What happened.
+            call_type: Not used.
+            fallback_depth: Not used.
+        """
+        del call_type, fallback_depth
+        self._failed(request_data.get("litellm_call_id"), exception)
+
+    # --- how ---
+
+    def _choose(
+        self, model: str, deployments: Sequence[dict[str, Any]], messages: list[Any] | None, request: dict[str, Any]
+    ) -> dict[str, Any] | str:
+        """Book a deployment; a str says why LiteLLM should pick."""
+        now = self._clock()
+        self._expire(now)
+        pool = candidates(deployments, request)
+        if not pool:
+            return "no-candidates"
+        if len({tags(deployment) for deployment in pool.values()}) > 1:
+            return "tags"
+        for key in self._offered.see(pool, now=now):
+            base = pool[key].get("litellm_params", {}).get("api_base")
+            self._bases[key] = base if isinstance(base, str) else None
+        call = request.get("litellm_call_id")
+        if not isinstance(call, str):
+            # Outside the proxy, LiteLLM would draw one after this. The dict is that of this attempt alone.
+            call = request["litellm_call_id"] = str(uuid4())
+        excluded = tried(request)
+        before = self._bookings.pop(call, None)
+        if before is not None:  # this attempt replaces one whose end nobody told
+            excluded.add(before.decision.key)
+            before.decision.cancel()
+        asked = self._asked(messages, request)
+        asked["model"] = model
+        asked["among"] = tuple(pool)
+        try:
+            decision = self._select(asked, excluded)
+        except NoWorkerAvailable:
+            return "no-worker"
+        self._bookings[call] = _Booking(decision, now + self._deadline_s)
+        return pool[decision.key]
+
+    def _select(self, asked: RequestArguments, excluded: set[str]) -> Decision[str]:
+        """Pick one that this request did not try, or, if it tried all, any: to try again is LiteLLM's decision."""
+        if excluded:
+            asked["exclude"] = excluded
+            try:
+                return self.router.select_worker(**asked)
+            except NoWorkerAvailable:
+                del asked["exclude"]
+        return self.router.select_worker(**asked)
+
+    def _asked(self, messages: list[Any] | None, request: Mapping[str, Any]) -> RequestArguments:
+        """Collect what to route by; a prompt that cannot be read is none."""
+        body = {name: request[name] for name in _COPIED if request.get(name) is not None}
+        if messages is None:
+            body["prompt"] = request.get("input")
+        elif len(messages) == 1 and is_prompt_list(messages[0].get("content")):
+            body["prompt"] = messages[0]["content"]  # of a text completion
+        else:
+            body["messages"] = messages
+        proxied = request.get("proxy_server_request")
+        asked: RequestArguments = {}
+        try:
+            asked = routing_arguments(body, proxied.get("headers") if isinstance(proxied, dict) else None)
+        except (TypeError, ValueError):
+            self.unread += 1
+        session = request.get("litellm_session_id") or metadata(request).get("session_id")
+        if isinstance(session, str) and session.isascii():
+            asked["session"] = session
+        return asked
+
+    def _failed(self, call: str | None, error: object) -> None:
+        booking = self._bookings.pop(call or "", None)
+        if booking is None:
+            return
+        if getattr(error, "status_code", None) == _TIMED_OUT:
+            booking.decision.on_error(_GATEWAY_TIMEOUT)
+        else:
+            booking.decision.on_error(error if isinstance(error, BaseException) else _BAD_GATEWAY)
+
+    def _given_up(self, call: str, lived_as: weakref.ref[Any]) -> None:
+        booking = self._bookings.get(call)
+        if booking is not None and booking.lives_as is lived_as:
+            del self._bookings[call]
+            booking.decision.cancel()
+
+    def _expire(self, now: float) -> None:
+        """Drop what is past its deadline, which the router counts as abandoned."""
+        while (call := next(iter(self._bookings), None)) is not None and self._bookings[call].deadline <= now:
+            del self._bookings[call]
+            self.expired += 1
+
+
+class _Booking:
+    """The decision on one attempt, and until when it may stay without an outcome."""
+
+    __slots__ = ("deadline", "decision", "lives_as")
+
+    def __init__(self, decision: Decision[str], deadline: float) -> None:
+        self.decision = decision
+        self.deadline = deadline
+        self.lives_as: weakref.ref[Any] | None = None
+
+
+_classes: dict[type[CachelbCallback], type[CachelbCallback]] = {}
+
+
+def _hosted(cls: type[CachelbCallback]) -> type[CachelbCallback]:
+    """Return the class that LiteLLM takes for one of its own."""
+    if cls in _classes:
+        return _classes[cls]
+    try:
+        from litellm.integrations.custom_logger import CustomLogger
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "litellm":
+            raise
+        raise ModuleNotFoundError(
+            f"{cls.__name__} needs LiteLLM: pip install 'cachelb[litellm]'", name="litellm"
+        ) from None
+    names = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    return _classes.setdefault(cls, type(cls.__name__, (cls, CustomLogger), names))

@@ -1,0 +1,129 @@
+"""What LiteLLM's own objects say: which deployments may be picked, which were tried, what the engine counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cachelb.openai import Usage
+
+
+def candidates(deployments: Sequence[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Find the deployments that the filters after the callback would keep as well.
+
+    Args:
+        deployments: What the filters before it left.
+        request: Arguments of the call.
+
+    Returns:
+        The deployments by id; none if one of them has no id.
+    """
+    excluded = request.get("_excluded_deployment_ids") or ()
+    pool: dict[str, dict[str, Any]] = {}
+    orders: dict[str, int] = {}
+    for deployment in deployments:
+        info = deployment.get("model_info") or {}
+        key = info.get("id")
+        if not isinstance(key, str):
+            return {}
+        if key in excluded:
+            continue
+        pool[key] = deployment
+        order = deployment.get("litellm_params", {}).get("order")
+        order = info.get("order") if order is None else order
+        if order is not None:
+            orders[key] = order
+    wanted = request.get("_target_order")
+    if wanted is None and orders:
+        wanted = min(orders.values())
+    return pool if wanted is None else {key: pool[key] for key, order in orders.items() if order == wanted}
+
+
+def tags(deployment: Mapping[str, Any]) -> tuple[str, ...]:
+    """Read what LiteLLM may filter a deployment by after the callback.
+
+    Args:
+        deployment: The deployment.
+
+    Returns:
+        Its tags and patterns; empty without any.
+    """
+    params = deployment.get("litellm_params", {})
+    if "tags" not in params and "tag_regex" not in params:
+        return ()
+    return *map(str, params.get("tags") or ()), "", *map(str, params.get("tag_regex") or ())
+
+
+def tried(request: Mapping[str, Any]) -> set[str]:
+    """Find the deployments that LiteLLM tried for this request: it leaves a record of each before a retry.
+
+    Args:
+        request: Arguments of the call.
+
+    Returns:
+        Their ids.
+    """
+    found: set[str] = set(request.get("_retry_skipped_deployment_ids") or ())
+    notes = metadata(request)
+    retries, records = notes.get("attempted_retries"), notes.get("previous_models")
+    if isinstance(retries, int) and retries > 0 and isinstance(records, list | tuple):
+        # Callers may use one metadata dict for many requests, and then it holds records of earlier ones.
+        keys = (record.get("deployment_id") for record in records[-retries:] if isinstance(record, dict))
+        found.update(key for key in keys if isinstance(key, str))
+    return found
+
+
+def metadata(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Read the metadata of a request, which some endpoints of the proxy keep under another name.
+
+    Args:
+        request: Arguments of the call.
+
+    Returns:
+        The metadata, empty without any.
+    """
+    found = request.get("litellm_metadata") or request.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def is_prompt_list(content: object) -> bool:
+    """Tell token ids or prompts from the parts of a message: LiteLLM makes one of the prompt of a text completion.
+
+    Args:
+        content: Content of the only message.
+
+    Returns:
+        Whether it is a prompt as `/v1/completions` takes it.
+    """
+    return isinstance(content, list) and bool(content) and isinstance(content[0], int | str | list)
+
+
+def usage(response: object, *, streamed: bool) -> Usage:
+    """Read what the engine counted. Of a stream without usage LiteLLM counts itself, by another tokenizer.
+
+    Args:
+        response: The answer.
+        streamed: Whether it came as a stream.
+
+    Returns:
+        The counts of the engine that are there.
+    """
+    told = getattr(response, "usage", None)
+    details = getattr(told, "prompt_tokens_details", None)
+    found: Usage = {}
+    if (cached := _count(details, "cached_tokens")) is not None:
+        found["cached_tokens"] = cached
+    elif streamed:
+        return found
+    if (prompt := _count(told, "prompt_tokens")) is not None:
+        found["prompt_tokens"] = prompt
+    if (output := _count(told, "completion_tokens")) is not None:
+        found["output_tokens"] = output
+    return found
+
+
+def _count(holder: object, name: str) -> int | None:
+    value = getattr(holder, name, None)
+    return value if isinstance(value, int) and value >= 0 else None

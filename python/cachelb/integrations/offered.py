@@ -1,0 +1,66 @@
+"""The workers of a host that does not announce them: each request brings those that may serve it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cachelb.router import Router
+
+
+class OfferedWorkers:
+    """Registers workers when they are first offered, and removes those that were not offered for long.
+
+    One that is missing from an offer may be in a cooldown, or serve another model: it stays, with what it holds.
+
+    Args:
+        router: Where to register them.
+        forget_after_s: Seconds after which a worker that is no longer offered is removed.
+
+    Raises:
+        ValueError: `forget_after_s` is not above 0.
+
+    Example:
+        >>> import cachelb
+        >>> router = cachelb.Router()
+        >>> offered = OfferedWorkers(router, forget_after_s=60)
+        >>> offered.see(["a", "b"], now=0.0)
+        ['a', 'b']
+        >>> offered.see(["b"], now=59.0), offered.see(["b"], now=75.0)
+        ([], [])
+        >>> router.keys()
+        ['b']
+    """
+
+    def __init__(self, router: Router[str], *, forget_after_s: float) -> None:
+        if not forget_after_s > 0:
+            raise ValueError(f"forget_after_s is {forget_after_s}, it must be above 0")
+        self._router = router
+        self._forget_after_s = forget_after_s
+        self._seen: dict[str, float] = {}
+        self._next_look = float("-inf")
+
+    def see(self, keys: Iterable[str], *, now: float) -> list[str]:
+        """Take in an offer.
+
+        Args:
+            keys: Keys of the workers that are offered.
+            now: Monotonic seconds.
+
+        Returns:
+            Those that are new.
+        """
+        new: list[str] = []
+        for key in keys:
+            if key not in self._seen:
+                self._router.add_worker(key)
+                new.append(key)
+            self._seen[key] = now
+        if now >= self._next_look:
+            self._next_look = now + self._forget_after_s / 4
+            for key in [key for key, seen in self._seen.items() if now - seen > self._forget_after_s]:
+                del self._seen[key]
+                self._router.remove_worker(key)
+        return new

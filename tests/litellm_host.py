@@ -1,0 +1,78 @@
+"""LiteLLM's own router in front of a fake fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from cachelb.integrations.litellm import CachelbCallback
+
+litellm: Any = importlib.import_module("litellm")  # its types stay outside: reading them takes a minute
+
+PROMPT = "The quick brown fox jumps over the lazy dog. " * 40
+
+
+def deployment(key: str, url: str = "http://127.0.0.1:9", group: str = "m", **params: Any) -> dict[str, Any]:
+    """One entry of a model list; its engine serves a model of the group's name."""
+    access = {"model": f"openai/{group}", "api_base": f"{url}/v1", "api_key": "none"}
+    return {"model_name": group, "litellm_params": access | params, "model_info": {"id": key}}
+
+
+def groups(**urls: Sequence[str]) -> list[dict[str, Any]]:
+    """A model list with the deployments `group/0`, `group/1`, ... of each group."""
+    return [
+        deployment(f"{group}/{place}", url, group) for group, those in urls.items() for place, url in enumerate(those)
+    ]
+
+
+@contextlib.asynccontextmanager
+async def hosted(
+    callback: CachelbCallback, model_list: Sequence[Mapping[str, Any]], **options: Any
+) -> AsyncIterator[Any]:
+    """Give a `litellm.Router` with the callback; leave nothing of LiteLLM behind that was not there before."""
+    callbacks: list[Any] = [callback]
+    litellm.callbacks = callbacks
+    litellm.disable_aiohttp_transport = True
+    settings: dict[str, Any] = {"num_retries": 0, "retry_after": 0, "disable_cooldowns": True} | options
+    router = litellm.Router(model_list=[dict(entry) for entry in model_list], **settings)
+    try:
+        yield router
+    finally:
+        worker = importlib.import_module("litellm.litellm_core_utils.logging_worker").GLOBAL_LOGGING_WORKER
+        await worker.flush()
+        await worker.stop()
+        router.discard()
+        litellm.logging_callback_manager._reset_all_callbacks()
+        for client in list(litellm.in_memory_llm_clients_cache.cache_dict.values()):
+            await client.close()
+        litellm.in_memory_llm_clients_cache.flush_cache()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        gc.collect()  # while the warnings of what LiteLLM leaves unclosed are those of this test
+
+
+async def settled(condition: Callable[[], object], *, timeout_s: float = 20.0) -> None:
+    """Wait for what LiteLLM tells its callbacks, which it does in the background."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"still not so after {timeout_s} s"
+        await asyncio.sleep(0.005)
+
+
+def messages(text: str = PROMPT) -> list[dict[str, str]]:
+    """A conversation of one message."""
+    return [{"role": "user", "content": text}]
+
+
+async def chat(router: Any, text: str = PROMPT, **options: Any) -> str:
+    """Send one message and return the id of the deployment that answered."""
+    answer = await router.acompletion(**{"model": "m", "messages": messages(text), "max_tokens": 2} | options)
+    key: str = answer._hidden_params["model_id"]
+    return key

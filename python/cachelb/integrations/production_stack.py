@@ -1,0 +1,269 @@
+"""production-stack: the routing logic of its router, and what tells how a request ended.
+
+Its router has a closed list of routing logics, so this one takes the place of the configured one, in `install`, and is
+of a class that the router knows to give the request's body to. Of its callbacks, the one after a request comes only if
+the stream ended well. So the application is wrapped: the answer passes by on its way to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from cachelb.errors import NoWorkerAvailable
+from cachelb.integrations.offered import OfferedWorkers
+from cachelb.openai import TAIL_BYTES, read_usage, routing_arguments
+from cachelb.router import Router
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+
+    from cachelb.decision import Decision
+    from cachelb.types import RequestArguments
+
+    Scope = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_log = logging.getLogger("cachelb.integrations.production_stack")
+
+_SCOPE_KEY = "cachelb.attempts"
+_BAD_GATEWAY, _FIRST_ERROR = 502, 400
+
+
+class CachelbRouter:
+    """A routing logic for the router of production-stack that picks the engine that holds most of the prompt.
+
+    It is a `vllm_router.routers.routing_logic.PrefixAwareRouter` as far as that router can tell. A worker is an engine,
+    and its key is the engine's URL. Only engines that serve the model and are not asleep are offered to it, and, when a
+    request fails over, only those that did not fail. Use `install`.
+
+    Args:
+        session_key: Header or field that names the conversation, for the router's log and for policies. None takes what
+            `cachelb.session_key` finds, and leaves it out of the log.
+        forget_after_s: Seconds after which an engine that is no longer offered is forgotten.
+        clock: Function that returns monotonic seconds.
+        **router_options: Options of `cachelb.Router`, such as `policy`.
+
+    Raises:
+        ModuleNotFoundError: `vllm_router` is not there: production-stack is installed from its repository.
+        TypeError: An option has the wrong type, or there is no such option.
+        ValueError: An option is out of range.
+
+    Attributes:
+        router: The router: its statistics, its workers, and `attach` for sources and sinks.
+        session_key: The option.
+        max_instance_failover_reroute_attempts: How often production-stack asks again for a request that failed before
+            the answer began.
+        fallbacks: How often the engine with the fewest requests was taken instead, by reason: "no-worker", nobody may
+            be picked; "error", something failed, which the log names.
+        unread: Requests whose prompt could not be read, so that load alone decided.
+    """
+
+    def __new__(cls, **_options: Any) -> CachelbRouter:  # noqa: ANN401, PYI034 - of a class that is made here
+        """Make an instance of the class that is also production-stack's, without its registry of single instances."""
+        return object.__new__(_hosted(cls))
+
+    def __init__(
+        self,
+        *,
+        session_key: str | None = None,
+        forget_after_s: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+        **router_options: Any,  # noqa: ANN401 - whatever the router takes
+    ) -> None:
+        self.router: Router[str] = Router(clock=clock, **router_options)
+        self.session_key = session_key
+        self.max_instance_failover_reroute_attempts = 0
+        self.fallbacks: Counter[str] = Counter()
+        self.unread = 0
+        self._clock = clock
+        self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)
+
+    async def route_request(
+        self,
+        endpoints: Sequence[Any],
+        engine_stats: Mapping[str, Any],
+        request_stats: Mapping[str, Any],
+        request: Any,  # noqa: ANN401 - starlette's
+        request_json: dict[str, Any],
+    ) -> str:
+        """Pick an engine and book it. Called by production-stack, once for each attempt of a request.
+
+        Args:
+            endpoints: The engines that may serve the request.
+            engine_stats: Not used: `MetricsSource` is fresher.
+            request_stats: What production-stack counted, to fall back on.
+            request: The request.
+            request_json: Its body.
+
+        Returns:
+            URL of the engine.
+        """
+        del engine_stats
+        try:
+            return self._pick(endpoints, request, request_json)
+        except NoWorkerAvailable:
+            reason = "no-worker"
+        except Exception as error:  # noqa: BLE001 - an exception here fails the request; counted and logged
+            reason = "error"
+            if not self.fallbacks[reason]:
+                _log.warning("picking an engine failed with %s; said once", type(error).__name__)
+        self.fallbacks[reason] += 1
+        url: str = self._qps_routing(endpoints, request_stats)  # type: ignore[attr-defined]
+        return url
+
+    def _pick(self, endpoints: Sequence[Any], request: Any, body: dict[str, Any]) -> str:  # noqa: ANN401
+        urls = [endpoint.url for endpoint in endpoints]
+        self._offered.see(urls, now=self._clock())
+        attempts: _Attempts = request.scope.setdefault(_SCOPE_KEY, _Attempts())
+        attempts.failed(_BAD_GATEWAY)  # asked again: what was picked before did not answer
+        asked: RequestArguments = {}
+        try:
+            asked = routing_arguments(body, request.headers)
+        except (TypeError, ValueError):
+            self.unread += 1
+        if self.session_key is not None:
+            session = self.extract_session_id(request, body)  # type: ignore[attr-defined]
+            if isinstance(session, str) and session.isascii():
+                asked["session"] = session
+        asked["among"] = urls
+        attempts.decision = self.router.select_worker(**asked)
+        return attempts.decision.key
+
+
+class FollowRequests:
+    """ASGI middleware that tells the router of each request how it ended, from the answer that passes by.
+
+    Args:
+        app: The application.
+        logic: The routing logic, whose sources are stopped when the application shuts down.
+    """
+
+    def __init__(self, app: App, logic: CachelbRouter) -> None:
+        self._app = app
+        self._logic = logic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the life of the application.
+
+        Args:
+            scope: What ASGI says of it.
+            receive: Messages of the client.
+            send: Messages to it.
+        """
+        if scope["type"] == "lifespan":
+            with self._logic.router:
+                await self._app(scope, receive, send)
+        elif scope["type"] != "http":
+            await self._app(scope, receive, send)
+        else:
+            await self._follow(scope, receive, send)
+
+    async def _follow(self, scope: Scope, receive: Receive, send: Send) -> None:
+        attempts = scope[_SCOPE_KEY] = _Attempts()
+
+        async def pass_by(message: MutableMapping[str, Any]) -> None:
+            attempts.see(message)
+            try:
+                await send(message)
+            except OSError:
+                attempts.given_up()  # the client left
+                raise
+
+        try:
+            await self._app(scope, receive, pass_by)
+        except asyncio.CancelledError:
+            attempts.given_up()
+            raise
+        except Exception as error:
+            attempts.failed(error)
+            raise
+        attempts.given_up()  # unless the answer is complete: the client left, and Starlette says nothing of it
+
+
+class _Attempts:
+    """What is booked for one request, and what was seen of its answer."""
+
+    def __init__(self) -> None:
+        self.decision: Decision[str] | None = None
+        self._begun = False
+        self._tail = b""
+
+    def see(self, message: Mapping[str, Any]) -> None:
+        """Look at a part of the answer."""
+        decision = self.decision
+        if decision is None:
+            return
+        if message["type"] == "http.response.start":
+            if message["status"] >= _FIRST_ERROR:
+                self.failed(message["status"])
+        elif message["type"] == "http.response.body":
+            chunk = message.get("body", b"")
+            if chunk and self._begun:
+                decision.on_tokens(1)
+            elif chunk:
+                self._begun = True
+                decision.on_first_token()
+            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+            if not message.get("more_body"):
+                decision.on_complete(**read_usage(self._tail))
+
+    def failed(self, error: BaseException | int) -> None:
+        """Release what is booked, if it is; an end that was told already stays."""
+        if self.decision is not None:
+            self.decision.on_error(error)
+
+    def given_up(self) -> None:
+        """Release what is booked, if it is; an end that was told already stays."""
+        if self.decision is not None:
+            self.decision.cancel()
+
+
+def install(app: Any, **options: Any) -> CachelbRouter:  # noqa: ANN401 - FastAPI's, which is not imported here
+    """Put the routing logic into production-stack's application, in place of the configured one.
+
+    Call it between `initialize_all(app, args)` and the start of the server. What is configured for failover and as
+    session key stays. A dynamic configuration that changes puts its own routing logic back.
+
+    Args:
+        app: `vllm_router.app.app`.
+        **options: Options of `CachelbRouter`.
+
+    Returns:
+        The routing logic.
+
+    Raises:
+        ModuleNotFoundError: `vllm_router` is not there: production-stack is installed from its repository.
+        TypeError: An option has the wrong type, or there is no such option.
+        ValueError: An option is out of range.
+    """
+    before = getattr(app.state, "router", None)
+    options.setdefault("session_key", getattr(before, "session_key", None))
+    logic = CachelbRouter(**options)
+    logic.max_instance_failover_reroute_attempts = getattr(before, "max_instance_failover_reroute_attempts", 0)
+    app.add_middleware(FollowRequests, logic=logic)
+    app.state.router = logic
+    return logic
+
+
+def _hosted(cls: type[CachelbRouter]) -> type[CachelbRouter]:
+    """Return the class that production-stack takes for one of its own."""
+    try:
+        host: Any = importlib.import_module("vllm_router.routers.routing_logic")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "vllm_router":
+            raise
+        raise ModuleNotFoundError(
+            f"{cls.__name__} needs production-stack's router: "
+            "pip install 'vllm-router @ git+https://github.com/vllm-project/production-stack'",
+            name="vllm_router",
+        ) from None
+    theirs = host.PrefixAwareRouter
+    made: type[CachelbRouter] = type(theirs)(cls.__name__, (cls, theirs), {"__module__": cls.__module__})
+    return made

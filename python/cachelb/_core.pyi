@@ -287,6 +287,7 @@ class NativePolicy:
         *,
         tokens: Tokens | None = None,
         blocks: Tokens | None = None,
+        boundaries: Tokens | None = None,
         prompt_tokens: int | None = None,
         session: str | None = None,
         lora: str | None = None,
@@ -301,6 +302,7 @@ class NativePolicy:
             workers: Your workers, in any order; each key once.
             tokens: Token ids of the prompt: a buffer of uint32 costs nothing to read, a list of int 1.5 ns a token.
             blocks: Chained hashes of the prompt's full blocks instead, as `hash_blocks` returns them.
+            boundaries: Where the prompt's messages end, in tokens, for policies that learn there; they must rise.
             prompt_tokens: Length of the prompt, for `blocks` or if there are no tokens.
             session: Key of the conversation.
             lora: Adapter name; caches of different adapters never match.
@@ -401,6 +403,7 @@ class NativeRouter(Generic[_W]):
         text: str | None = None,
         messages: Sequence[Mapping[str, Any]] | None = None,
         blocks: Tokens | None = None,
+        boundaries: Tokens | None = None,
         prompt_tokens: int | None = None,
         model: str | None = None,
         lora: str | None = None,
@@ -424,6 +427,8 @@ class NativeRouter(Generic[_W]):
             text: The prompt as text. Without a tokenizer, token counts are estimates at 4 bytes a token.
             messages: The prompt as chat messages, rendered by `cachelb.text.render_messages`.
             blocks: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them.
+            boundaries: Where the prompt's messages end, for policies that learn there: in tokens, or in characters of
+                `text`; they must rise. Those of `messages` are known. `cachelb.boundaries` finds those of tokens.
             prompt_tokens: Length of the prompt, for all but `tokens`.
             model: Name of the model.
             lora: Adapter name; caches of different adapters never match.

@@ -16,6 +16,7 @@ two long system prompts apart at their first byte, however much they share.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,43 @@ def render_messages(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mappi
         _render_each(tools, "tools", _render_tool, out)
     _render_each(messages, "messages", _render_message, out)
     return "".join(out)
+
+
+def render_with_ends(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+) -> tuple[str, list[int]]:
+    """Render as `render_messages` does, and tell where each message ends.
+
+    Args:
+        messages: Messages as in the OpenAI API.
+        tools: Tools as in the OpenAI API.
+
+    Returns:
+        The text, and a position in characters for every message; the last is the length of the text.
+
+    Raises:
+        TypeError: As `render_messages`.
+        ValueError: As `render_messages`.
+
+    Example:
+        >>> from cachelb.text import render_messages, render_with_ends
+        >>> system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}
+        >>> text, ends = render_with_ends([system, user])
+        >>> text[: ends[0]] == render_messages([system]), ends[1] == len(text)
+        (True, True)
+    """
+    out: list[str] = []
+    if tools is not None:
+        _render_each(tools, "tools", _render_tool, out)
+    places: list[int] = []
+
+    def place(message: Mapping[str, Any], out: list[str]) -> None:
+        _render_message(message, out)
+        places.append(len(out))
+
+    _render_each(messages, "messages", place, out)
+    lengths = [0, *accumulate(map(len, out))]
+    return "".join(out), [lengths[place] for place in places]
 
 
 def _render_each(

@@ -74,6 +74,7 @@ class RequestArguments(TypedDict, total=False):
     text: str | None
     messages: Sequence[Mapping[str, Any]] | None
     blocks: Tokens | None
+    boundaries: Tokens | None
     prompt_tokens: int | None
     model: str | None
     lora: str | None
@@ -288,6 +289,7 @@ class RouterStats:
         kv_resyncs: Gaps that no replay closed.
         kv_restarts: Restarts of engines that KV events showed.
         kv_repairs: Times that what events said could not be true and was dropped: "capacity", "cached-tokens".
+        routes: Prefixes that `BoundaryLearning` remembers; where it stays at `max_routes`, the oldest are given up.
     """
 
     workers: list[WorkerStats]
@@ -310,6 +312,7 @@ class RouterStats:
     kv_resyncs: int = 0
     kv_restarts: int = 0
     kv_repairs: dict[str, int] = field(default_factory=dict)
+    routes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

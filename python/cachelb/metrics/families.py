@@ -16,6 +16,7 @@
 | `worker_queued_tokens`, `worker_kv_usage` | worker | likewise |
 | `index_blocks` | worker, `medium`, `state` | blocks a worker is believed to hold |
 | `index_bytes`, `memory_bytes` | | native memory |
+| `routes` | | prefixes that `boundary-learning` remembers; at `max_routes` the oldest are given up |
 | `evictions` | `cause` | blocks that left the indexes |
 | `kv_events` | worker, `kind`, `medium` | events of its engine |
 | `kv_event_lag_seconds` | worker | from the making of its latest message to its arrival |
@@ -205,6 +206,7 @@ def _blocks(labels: tuple[str, str], worker: WorkerStats) -> Iterator[Row]:
 def _of_indexes(stats: RouterStats) -> Iterator[Family]:
     yield _gauge("index_bytes", "Bytes of the block indexes.", "By", (), [((), stats.index_bytes)])
     yield _gauge("memory_bytes", "Bytes of native memory.", "By", (), [((), stats.memory_bytes)])
+    yield _gauge("routes", "Prefixes that boundary-learning remembers.", "{route}", (), [((), stats.routes)])
     yield _counter(
         "evictions", "Blocks that left the indexes, by cause.", "{block}", ("cause",), _rows(stats.evictions)
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cachelb.errors import did_you_mean
 from cachelb.policies import plugins
 from cachelb.policies.base import BuiltinPolicy
+from cachelb.policies.boundary_learning import BoundaryLearning
 from cachelb.policies.cache_aware import CacheAware
 from cachelb.policies.consistent_hash import ConsistentHash
 from cachelb.policies.custom import FleetView, Policy, PolicyLike, RequestView, lowest
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIASES",
     "POLICIES",
+    "BoundaryLearning",
     "BuiltinPolicy",
     "CacheAware",
     "ConsistentHash",
@@ -81,6 +83,7 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "rendezvous": Rendezvous,
     "consistent-hash": ConsistentHash,
     "prefix-hash": PrefixHash,
+    "boundary-learning": BoundaryLearning,
     "length-bucket": LengthBucket,
     "session": Session,
     "round-robin": RoundRobin,

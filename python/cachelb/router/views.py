@@ -58,6 +58,7 @@ def stats(router: Router[Any]) -> RouterStats:
         kv_resyncs=events["resyncs"],
         kv_restarts=events["restarts"],
         kv_repairs=events["repairs"],
+        routes=counters["routes"],
     )
 
 

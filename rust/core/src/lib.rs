@@ -4,6 +4,7 @@
 //! how many characters or tokens, `load` books requests in flight, `policy` holds one routing rule per file, `router` runs
 //! them over a fleet, `events` tells the index what engines announce.
 
+pub mod boundaries;
 pub mod error;
 pub mod events;
 pub mod hashing;

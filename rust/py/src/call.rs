@@ -25,6 +25,7 @@ pub struct Call {
     pub text: Option<Py<PyString>>,
     pub messages: Option<Py<PyAny>>,
     pub blocks: Option<Py<PyAny>>,
+    pub boundaries: Option<Py<PyAny>>,
     pub prompt_tokens: Option<u64>,
     pub model: Option<Py<PyString>>,
     pub lora: Option<Py<PyString>>,
@@ -67,6 +68,7 @@ impl Call {
             text: text(&self.text),
             messages: any(&self.messages),
             blocks: any(&self.blocks),
+            boundaries: any(&self.boundaries),
             prompt_tokens: self.prompt_tokens,
             model: text(&self.model),
             lora: text(&self.lora),
@@ -88,6 +90,7 @@ impl Call {
             &self.tokens,
             &self.messages,
             &self.blocks,
+            &self.boundaries,
             &self.mm,
             &self.among,
             &self.exclude,
@@ -119,6 +122,8 @@ impl Call {
             Some(mm) => objects(mm.bind(py))?,
             None => Vec::new(),
         };
+        scratch.boundaries.clear();
+        let given = self.boundaries.as_ref().map(|given| given.bind(py));
         let mut prompt = if let Some(tokens) = &self.tokens {
             let prompt = reader.tokens(tokens.bind(py), namespace, &mm, scratch)?;
             if let Some(length) = self.prompt_tokens.filter(|n| *n != prompt.length) {
@@ -127,15 +132,43 @@ impl Call {
                     "prompt_tokens is {length} but tokens holds {given}; leave prompt_tokens out"
                 )));
             }
+            if let Some(ends) = given {
+                reader.boundaries(ends, None, (prompt.length, "tokens"), scratch)?;
+            }
             prompt
         } else if let Some(text) = &self.text {
-            reader.text(text.bind(py), self.prompt_tokens, namespace, scratch)?
+            let text = text.bind(py);
+            let prompt = reader.text(text, self.prompt_tokens, namespace, scratch)?;
+            if let Some(ends) = given {
+                let length = text.len()? as u64;
+                reader.boundaries(ends, Some(text), (length, "characters"), scratch)?;
+            }
+            prompt
         } else if let Some(messages) = &self.messages {
-            let text = render(messages.bind(py))?;
-            reader.text(&text, self.prompt_tokens, namespace, scratch)?
+            if given.is_some() {
+                return Err(PyTypeError::new_err(
+                    "boundaries= goes with tokens=, text= or blocks=; those of messages= are where they end",
+                ));
+            }
+            let (text, ends) = render(messages.bind(py), reader.need.boundaries)?;
+            let prompt = reader.text(&text, self.prompt_tokens, namespace, scratch)?;
+            if let Some(ends) = ends {
+                let length = text.len()? as u64;
+                reader.boundaries(&ends, Some(&text), (length, "characters"), scratch)?;
+            }
+            prompt
         } else if let Some(blocks) = &self.blocks {
-            reader.blocks(blocks.bind(py), self.prompt_tokens, scratch)?
+            let prompt = reader.blocks(blocks.bind(py), self.prompt_tokens, scratch)?;
+            if let Some(ends) = given {
+                reader.boundaries(ends, None, (prompt.length, "tokens"), scratch)?;
+            }
+            prompt
         } else {
+            if given.is_some() {
+                return Err(PyTypeError::new_err(
+                    "boundaries= needs tokens=, text= or blocks=",
+                ));
+            }
             Prompt::without_tokens(self.prompt_tokens.unwrap_or(0))
         };
         if let Some(session) = &self.session {
@@ -160,14 +193,21 @@ impl Call {
     }
 }
 
-/// Messages as text: the one rendering there is lives in Python.
-fn render<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+/// Messages as text, and where each ends in characters: the one rendering there is lives in Python.
+fn render<'py>(
+    messages: &Bound<'py, PyAny>,
+    with_ends: bool,
+) -> PyResult<(Bound<'py, PyString>, Option<Bound<'py, PyAny>>)> {
     let py = messages.py();
     let module = py.import(intern!(py, "cachelb.text"))?;
-    let text = module
-        .getattr(intern!(py, "render_messages"))?
-        .call1((messages,))?;
-    Ok(text.cast_into::<PyString>()?)
+    if with_ends {
+        let render = module.getattr(intern!(py, "render_with_ends"))?;
+        let (text, ends): (Bound<'py, PyString>, Bound<'py, PyAny>) =
+            render.call1((messages,))?.extract()?;
+        return Ok((text, Some(ends)));
+    }
+    let render = module.getattr(intern!(py, "render_messages"))?;
+    Ok((render.call1((messages,))?.cast_into::<PyString>()?, None))
 }
 
 /// A count of tokens, or nothing.

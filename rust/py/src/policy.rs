@@ -83,6 +83,7 @@ impl NativePolicy {
                 .map(|origin| (scratch.hashes.as_slice(), origin)),
             content: prompt.content(scratch),
             identity: prompt.identity(),
+            boundaries: &scratch.boundaries,
             prompt_tokens: prompt.length,
             key: prompt.key(),
             key_is_session: prompt.key_is_session(),
@@ -205,8 +206,8 @@ impl NativePolicy {
 
     /// Picks a worker, books its load and records the placement.
     #[pyo3(signature = (
-        workers, *, tokens=None, blocks=None, prompt_tokens=None, session=None, lora=None, cache_salt=None,
-        among=None, exclude=None, dry_run=false
+        workers, *, tokens=None, blocks=None, boundaries=None, prompt_tokens=None, session=None, lora=None,
+        cache_salt=None, among=None, exclude=None, dry_run=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn select_worker(
@@ -214,6 +215,7 @@ impl NativePolicy {
         workers: Bound<'_, PyAny>,
         tokens: Option<Bound<'_, PyAny>>,
         blocks: Option<Bound<'_, PyAny>>,
+        boundaries: Option<Bound<'_, PyAny>>,
         prompt_tokens: Option<&Bound<'_, PyAny>>,
         session: Option<Bound<'_, PyString>>,
         lora: Option<Bound<'_, PyString>>,
@@ -231,6 +233,7 @@ impl NativePolicy {
             workers: Some(readable_again("workers", workers)?.unbind()),
             tokens: tokens.map(Bound::unbind),
             blocks: blocks.map(Bound::unbind),
+            boundaries: boundaries.map(Bound::unbind),
             prompt_tokens: call::tokens("prompt_tokens", prompt_tokens)?,
             session: session.map(Bound::unbind),
             lora: lora.map(Bound::unbind),
@@ -333,21 +336,24 @@ impl NativePolicy {
 
     /// Counts since the policy was made.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (selected, endings, forgotten, open, known) = self.engine.locked(py, |selector| {
-            let ledger = selector.ledger();
-            (
-                ledger.selected(),
-                ledger.endings,
-                ledger.forgotten,
-                selector.book().len(),
-                selector.workers().len(),
-            )
-        })?;
+        let (selected, endings, forgotten, open, known, routes) =
+            self.engine.locked(py, |selector| {
+                let ledger = selector.ledger();
+                (
+                    ledger.selected(),
+                    ledger.endings,
+                    ledger.forgotten,
+                    selector.book().len(),
+                    selector.workers().len(),
+                    selector.routes(),
+                )
+            })?;
         let stats = PyDict::new(py);
         stats.set_item("selected", selected)?;
         stats.set_item("inflight", open)?;
         stats.set_item("workers", known)?;
         stats.set_item("forgotten", forgotten)?;
+        stats.set_item("routes", routes)?;
         for (ending, count) in Ending::ALL.iter().zip(endings) {
             stats.set_item(ending.name(), count)?;
         }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use cachelb_core::boundaries::{to_blocks, to_bytes};
 use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, tell_apart};
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::policy::Content;
@@ -63,6 +64,9 @@ pub struct Scratch {
     pub hashes: Vec<SequenceHash>,
     tokens: Vec<u32>,
     text: Vec<u8>,
+    positions: Vec<u32>,
+    /// Where the messages end, in full blocks.
+    pub boundaries: Vec<u32>,
 }
 
 thread_local! {
@@ -125,6 +129,19 @@ impl Prompt {
     }
 }
 
+/// The bytes of a text, which `encoded` keeps if need be.
+fn utf8<'a, 'py>(
+    text: &'a Bound<'py, PyString>,
+    encoded: &'a mut Option<Bound<'py, PyAny>>,
+) -> PyResult<&'a [u8]> {
+    if let Ok(text) = text.to_str() {
+        return Ok(text.as_bytes());
+    }
+    // Half of a surrogate pair has no UTF-8, but it is a prompt all the same.
+    let bytes = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
+    Ok(encoded.insert(bytes).cast::<PyBytes>()?.as_bytes())
+}
+
 impl Reader {
     /// The key of a request without a session: the hash of the prompt's head, whole blocks.
     fn head(&self, hashes: &[SequenceHash]) -> Key {
@@ -181,14 +198,8 @@ impl Reader {
         namespace: Namespace,
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
-        let encoded;
-        let bytes = if let Ok(text) = text.to_str() {
-            text.as_bytes()
-        } else {
-            // Half of a surrogate pair has no UTF-8, but it is a prompt all the same.
-            encoded = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
-            encoded.cast::<PyBytes>()?.as_bytes()
-        };
+        let mut encoded = None;
+        let bytes = utf8(text, &mut encoded)?;
         let block_size = self.hasher.block_size();
         let estimate = bytes.len().div_ceil(BYTES_PER_TOKEN) as u64;
         let chunks = (bytes.len() / (block_size * BYTES_PER_TOKEN)) as u64;
@@ -214,6 +225,58 @@ impl Reader {
         }
         prompt.key = self.head(hashes);
         Ok(prompt)
+    }
+
+    /// Reads `boundaries=` of a prompt whose hashes were read: rising positions, none behind `length`, the number of
+    /// `unit`s. Of a text these are characters, and `text` is what they are of.
+    pub fn boundaries(
+        &self,
+        positions: &Bound<'_, PyAny>,
+        text: Option<&Bound<'_, PyString>>,
+        (length, unit): (u64, &str),
+        scratch: &mut Scratch,
+    ) -> PyResult<()> {
+        let Scratch {
+            words,
+            hashes,
+            positions: rising,
+            boundaries,
+            ..
+        } = scratch;
+        let words = Words::<u32>::get(positions, "boundaries", words)?;
+        rising.clear();
+        rising.extend_from_slice(words.as_slice(positions.py()));
+        if let Some(at) = rising.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(PyValueError::new_err(format!(
+                "boundaries[{}] is {} behind {}: they must rise",
+                at + 1,
+                rising[at + 1],
+                rising[at]
+            )));
+        }
+        if let Some(last) = rising.last().filter(|last| u64::from(**last) > length) {
+            return Err(PyValueError::new_err(format!(
+                "boundaries[{}] is {last}, but the prompt has {length} {unit}",
+                rising.len() - 1
+            )));
+        }
+        if !self.need.boundaries {
+            return Ok(());
+        }
+        let block_size = self.hasher.block_size();
+        let per_block = match text {
+            Some(text) => {
+                let mut encoded = None;
+                let bytes = utf8(text, &mut encoded)?;
+                if bytes.len() as u64 > length {
+                    to_bytes(bytes, rising);
+                }
+                block_size * BYTES_PER_TOKEN
+            }
+            None => block_size,
+        };
+        to_blocks(rising, per_block, hashes.len(), boundaries);
+        Ok(())
     }
 
     /// Reads `blocks=`, the hashes of the full blocks, of a prompt of `prompt_tokens` tokens.

@@ -5,6 +5,7 @@
 //! placement, all in one call: two requests can never both see the load before either was booked.
 
 mod bindings;
+mod boundary_learning;
 mod bounded;
 mod cache_aware;
 mod consistent_hash;
@@ -33,6 +34,7 @@ mod rendezvous;
 mod ring;
 mod rng;
 mod round_robin;
+mod routes;
 mod rule;
 mod session;
 mod slots;
@@ -40,6 +42,7 @@ mod sticky_until_saturated;
 mod view;
 mod wait;
 
+pub use boundary_learning::{BoundaryLearned, BoundaryLearning, Teaches};
 pub use cache_aware::{CacheAware, Threshold};
 pub use consistent_hash::ConsistentHash;
 pub use credits::{Continuation, Credits};

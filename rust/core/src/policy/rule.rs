@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use crate::error::Result;
 use crate::load::{BookingId, Known};
 
 use super::credits::Credits;
@@ -98,6 +99,9 @@ pub trait Rule: Debug + Send {
     /// The worker registered as `order` is gone.
     fn forget(&mut self, _order: u64) {}
 
+    /// The worker registered as `order` is there, and its cache is empty.
+    fn cache_lost(&mut self, _order: u64) {}
+
     /// The session called `key` is over. Returns whether the rule had bound it.
     fn finish_session(&mut self, _key: &[u8]) -> bool {
         false
@@ -143,6 +147,24 @@ pub trait Rule: Debug + Send {
     /// Whether the rule is there to go by what engines say, so that a pick made by anything else must say so.
     fn goes_by_events(&self) -> bool {
         false
+    }
+
+    /// Prefixes that the rule itself remembers, beside any index.
+    fn routes(&self) -> usize {
+        0
+    }
+
+    /// Heap bytes of what can grow.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    /// Recounts what is counted.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invariant`] naming the first disagreement.
+    fn validate(&self) -> Result<()> {
+        Ok(())
     }
 
     /// A rule of the same settings that remembers nothing.

@@ -15,6 +15,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::error::Result;
 use crate::load::BookingId;
 
 use super::bindings::{Bindings, Key, Limits};
@@ -240,6 +241,12 @@ impl Rule for Session {
         }
     }
 
+    fn cache_lost(&mut self, order: u64) {
+        if let Some(base) = &mut self.base {
+            base.cache_lost(order);
+        }
+    }
+
     fn finish_session(&mut self, key: &[u8]) -> bool {
         self.bindings.finish(self.hash(key))
     }
@@ -287,6 +294,18 @@ impl Rule for Session {
     fn goes_by_events(&self) -> bool {
         let base = self.base.as_ref();
         base.is_some_and(|base| base.goes_by_events())
+    }
+
+    fn routes(&self) -> usize {
+        self.base.as_ref().map_or(0, |base| base.routes())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.base.as_ref().map_or(0, |base| base.memory_bytes())
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.base.as_ref().map_or(Ok(()), |base| base.validate())
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -1,5 +1,6 @@
 //! The rules, on hand-made views.
 
+mod boundary_learning;
 mod consistent_hash;
 mod length_bucket;
 mod prefix_hash;

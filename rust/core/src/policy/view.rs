@@ -125,6 +125,8 @@ pub struct View<'a> {
     pub content: Content<'a>,
     /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
     pub identity: u32,
+    /// Where the prompt's messages end, in full blocks: rising, from 1 to the number of blocks; empty if nobody knows.
+    pub boundaries: &'a [u32],
     /// Tokens per block.
     pub block_size: u32,
     /// Length of the prompt, 0 if unknown.

@@ -39,6 +39,7 @@ pub(super) fn view<'a>(
         blocks: request.blocks.map(|(hashes, _)| hashes),
         content: request.content,
         identity: request.identity,
+        boundaries: request.boundaries,
         block_size: pool.block_size,
         prompt_tokens: request.prompt_tokens,
         key: request.key,

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Medium, WorkerId};
 use crate::index::IndexStats;
 use crate::load::LoadBook;
+use crate::policy::Rule;
 use crate::tracker::store::Store;
 
 use super::ledger::{Ledger, Lost};
@@ -106,6 +107,13 @@ impl Selector {
         })
     }
 
+    /// Prefixes that the rules themselves remember.
+    #[must_use]
+    pub fn routes(&self) -> usize {
+        let rules = self.pools.iter().flat_map(Pool::rules);
+        rules.map(Rule::routes).sum()
+    }
+
     /// Blocks that left the indexes, by cause.
     #[must_use]
     pub fn lost(&self) -> Lost {
@@ -155,8 +163,9 @@ impl Selector {
                 return Err(Error::Invariant(format!("worker {name:?} has no columns")));
             }
         }
-        for index in self.pools.iter().filter_map(|pool| pool.index.as_ref()) {
-            index.validate()?;
+        for pool in &self.pools {
+            pool.index.as_ref().map_or(Ok(()), Store::validate)?;
+            pool.rules().try_for_each(Rule::validate)?;
         }
         self.rows
             .validate(&self.fleet, &self.book, self.settings.max_report_age_ms)?;

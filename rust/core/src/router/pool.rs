@@ -104,7 +104,7 @@ impl Pool {
             .map(|rule| &**rule)
     }
 
-    fn rules(&self) -> impl Iterator<Item = &dyn Rule> {
+    pub fn rules(&self) -> impl Iterator<Item = &dyn Rule> {
         let shadows = self.shadows.iter().map(|shadow| &*shadow.rule);
         self.own_rules().chain(shadows)
     }
@@ -310,7 +310,8 @@ impl Pool {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.unproven.memory_bytes() + self.leases.memory_bytes() + self.index_bytes()
+        let rules = self.rules().map(Rule::memory_bytes).sum::<usize>();
+        rules + self.unproven.memory_bytes() + self.leases.memory_bytes() + self.index_bytes()
     }
 }
 

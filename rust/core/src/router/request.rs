@@ -49,6 +49,8 @@ pub struct Request<'a> {
     pub content: Content<'a>,
     /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
     pub identity: u32,
+    /// Where its messages end, in full blocks: rising, from 1 to the number of blocks; empty if nobody knows.
+    pub boundaries: &'a [u32],
     /// Length of the prompt.
     pub prompt_tokens: u64,
     /// What hashing policies hash.

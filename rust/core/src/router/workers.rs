@@ -131,7 +131,11 @@ impl Selector {
             return false;
         };
         self.checks.start_over(id);
+        let order = self.fleet.member(id).map(|member| member.order);
         for pool in &mut self.pools {
+            if let Some(order) = order {
+                pool.each_rule(|rule| rule.cache_lost(order));
+            }
             self.ledger.lost.cleared += self.budget.change(pool, |pool| pool.clear(id));
         }
         self.budget.fit(&mut self.pools);

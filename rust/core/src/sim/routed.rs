@@ -229,6 +229,7 @@ impl Routed<'_> {
         let request = Request {
             pool: PoolId(0),
             blocks: (!self.keys.blind).then_some((blocks, Origin::Tokens)),
+            boundaries: self.workload.boundaries(attempt.id),
             prompt_tokens: u64::from(self.workload.prompt_tokens[attempt.id as usize]),
             key: session.or(prefix.as_ref().map(<[u8; 8]>::as_slice)),
             key_is_session: session.is_some(),

@@ -26,6 +26,10 @@ pub struct Workload {
     pub hashes: Vec<SequenceHash>,
     /// Where each request's hashes begin, and where the last one's end.
     pub offsets: Vec<u64>,
+    /// Where the messages of the prompts end, in full blocks, rising; empty if nobody knows.
+    pub boundaries: Vec<u32>,
+    /// Where each request's boundaries begin, and where the last one's end; empty if there are none.
+    pub boundary_offsets: Vec<u64>,
 }
 
 impl Workload {
@@ -47,6 +51,15 @@ impl Workload {
         let all = self.all(id);
         let full = (self.prompt_tokens[id as usize] / self.block_size) as usize;
         &all[..full.min(all.len())]
+    }
+
+    /// Where the prompt's messages end, in full blocks.
+    #[must_use]
+    pub fn boundaries(&self, id: u32) -> &[u32] {
+        match self.boundary_offsets.get(id as usize..id as usize + 2) {
+            Some(&[from, to]) => &self.boundaries[from as usize..to as usize],
+            _ => &[],
+        }
     }
 
     fn all(&self, id: u32) -> &[SequenceHash] {
@@ -109,6 +122,15 @@ impl Workload {
         {
             return bad(
                 "ascending offsets from 0 to the number of hashes",
+                "others".into(),
+            );
+        }
+        let ends = &self.boundary_offsets;
+        if !ends.is_empty()
+            && (ends.len() != n + 1 || !ends.is_sorted() || ends[n] != self.boundaries.len() as u64)
+        {
+            return bad(
+                "ascending offsets from 0 to the number of boundaries",
                 "others".into(),
             );
         }

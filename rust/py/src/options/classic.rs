@@ -53,7 +53,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Op
                     None
                 },
                 blocks: tokens,
-                content: false,
+                ..Need::LENGTH
             };
             Ruled::new(Custom { tokens }, need)
         }

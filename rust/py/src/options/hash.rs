@@ -114,14 +114,14 @@ fn margin(given: &Options<'_, '_>) -> PyResult<f64> {
 }
 
 /// Seconds, None for ever.
-fn idle(given: &Options<'_, '_>, name: &str) -> PyResult<u64> {
+pub(super) fn idle(given: &Options<'_, '_>, name: &str) -> PyResult<u64> {
     let value = given.optional(name)?;
     value.map_or(Ok(u64::MAX), |value| {
         Ok(millis(number(name, &value, ABOVE_ZERO)?))
     })
 }
 
-fn vnodes(given: &Options<'_, '_>) -> PyResult<u32> {
+pub(super) fn vnodes(given: &Options<'_, '_>) -> PyResult<u32> {
     Ok(given.integer("vnodes", 1, MAX_VNODES)? as u32)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Defaults live in the Python classes; every option a rule has must be present here.
 
+mod boundary;
 mod classic;
 mod cost;
 mod hash;
@@ -31,6 +32,8 @@ pub struct Need {
     pub blocks: bool,
     /// The prompt itself.
     pub content: bool,
+    /// Where the messages end.
+    pub boundaries: bool,
 }
 
 impl Need {
@@ -39,16 +42,21 @@ impl Need {
         prefix: None,
         blocks: false,
         content: false,
+        boundaries: false,
     };
     /// The hashes of all blocks.
     pub const BLOCKS: Self = Self {
-        prefix: None,
         blocks: true,
-        content: false,
+        ..Self::LENGTH
     };
     /// The hashes of all blocks, and the prompt itself.
     pub const CONTENT: Self = Self {
         content: true,
+        ..Self::BLOCKS
+    };
+    /// The hashes of all blocks, and where the messages end.
+    pub const BOUNDARIES: Self = Self {
+        boundaries: true,
         ..Self::BLOCKS
     };
 
@@ -69,6 +77,7 @@ impl Need {
             prefix: self.prefix.or(other.prefix),
             blocks: self.blocks || other.blocks,
             content: self.content || other.content,
+            boundaries: self.boundaries || other.boundaries,
         }
     }
 }
@@ -170,7 +179,13 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
 
 /// The rule called `rule` with its options.
 pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Ruled> {
-    for read in [classic::read, cost::read, hash::read, tree::read] {
+    for read in [
+        classic::read,
+        cost::read,
+        hash::read,
+        tree::read,
+        boundary::read,
+    ] {
         if let Some(ruled) = read(rule, given, common)? {
             return Ok(ruled);
         }

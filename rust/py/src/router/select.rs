@@ -343,6 +343,7 @@ impl Ready {
             blocks: self.prompt.blocks.map(|origin| (hashes, origin)),
             content: self.prompt.content(scratch),
             identity: self.prompt.identity(),
+            boundaries: &scratch.boundaries,
             prompt_tokens: self.prompt.length,
             key: self.prompt.key(),
             key_is_session: self.prompt.key_is_session(),
@@ -359,8 +360,8 @@ impl Ready {
 impl NativeRouter {
     /// Picks a worker, books its load and records the placement.
     #[pyo3(signature = (
-        *, tokens=None, text=None, messages=None, blocks=None, prompt_tokens=None, model=None, lora=None,
-        cache_salt=None, mm=None, session=None, tenant=None, priority=0, max_output_tokens=None,
+        *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, prompt_tokens=None, model=None,
+        lora=None, cache_salt=None, mm=None, session=None, tenant=None, priority=0, max_output_tokens=None,
         expected_output_tokens=None, among=None, exclude=None, dry_run=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
@@ -370,6 +371,7 @@ impl NativeRouter {
         text: Option<Bound<'_, PyAny>>,
         messages: Option<Bound<'_, PyAny>>,
         blocks: Option<Bound<'_, PyAny>>,
+        boundaries: Option<Bound<'_, PyAny>>,
         prompt_tokens: Option<Bound<'_, PyAny>>,
         model: Option<Bound<'_, PyAny>>,
         lora: Option<Bound<'_, PyAny>>,
@@ -389,6 +391,7 @@ impl NativeRouter {
             text,
             messages,
             blocks,
+            boundaries,
             prompt_tokens,
             model,
             lora,
@@ -468,6 +471,7 @@ pub(super) fn from_keywords(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<C
         "text",
         "messages",
         "blocks",
+        "boundaries",
         "prompt_tokens",
         "model",
         "lora",
@@ -496,6 +500,7 @@ pub(super) fn from_keywords(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<C
         get("text")?,
         get("messages")?,
         get("blocks")?,
+        get("boundaries")?,
         get("prompt_tokens")?,
         get("model")?,
         get("lora")?,
@@ -517,6 +522,7 @@ fn read(
     prompt: Option<Bound<'_, PyAny>>,
     messages: Option<Bound<'_, PyAny>>,
     blocks: Option<Bound<'_, PyAny>>,
+    boundaries: Option<Bound<'_, PyAny>>,
     prompt_tokens: Option<Bound<'_, PyAny>>,
     model: Option<Bound<'_, PyAny>>,
     lora: Option<Bound<'_, PyAny>>,
@@ -545,6 +551,7 @@ fn read(
         text: text("text", prompt)?,
         messages: messages.map(Bound::unbind),
         blocks: blocks.map(Bound::unbind),
+        boundaries: boundaries.map(Bound::unbind),
         prompt_tokens: count("prompt_tokens", prompt_tokens)?,
         model: text("model", model)?,
         lora: text("lora", lora)?,

@@ -42,6 +42,7 @@ struct Copied {
     dropped: [(&'static str, u64); 5],
     open: usize,
     blocks: u64,
+    routes: usize,
     index_bytes: usize,
     memory_bytes: usize,
 }
@@ -120,6 +121,7 @@ impl NativeRouter {
                 dropped: dropped(selector),
                 open: selector.book().len(),
                 blocks: selector.block_count(None),
+                routes: selector.routes(),
                 index_bytes: selector.index_bytes(),
                 memory_bytes: selector.memory_bytes(),
             }
@@ -162,6 +164,7 @@ impl NativeRouter {
         counters.set_item("dropped", copied.dropped.into_py_dict(py)?)?;
         counters.set_item("open_requests", copied.open)?;
         counters.set_item("index_blocks", copied.blocks)?;
+        counters.set_item("routes", copied.routes)?;
         counters.set_item("index_bytes", copied.index_bytes)?;
         counters.set_item("memory_bytes", copied.memory_bytes)?;
         let (counts, sum_ns) = self.engine.timing.read();

@@ -1,5 +1,6 @@
 //! Workloads, workers and options from Python.
 
+use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::router::Role;
 use cachelb_core::sim::{
@@ -60,6 +61,24 @@ fn joined(
     Ok((hashes, offsets))
 }
 
+/// Where the messages of each row end: tokens -> full blocks.
+fn boundaries(block_size: u32, columns: &Bound<'_, PyDict>) -> PyResult<(Vec<u32>, Vec<u64>)> {
+    let tokens = column::<u32>(columns, "boundaries")?;
+    let offsets = column::<u64>(columns, "boundary_offsets")?;
+    let (mut blocks, mut starts) = (Vec::new(), vec![0]);
+    let mut row = Vec::new();
+    for pair in offsets.windows(2) {
+        let range = pair[0] as usize..pair[1] as usize;
+        let ends = tokens.get(range).ok_or_else(|| {
+            PyValueError::new_err("boundary_offsets must ascend from 0 to the number of boundaries")
+        })?;
+        to_blocks(ends, block_size as usize, usize::MAX, &mut row);
+        blocks.extend_from_slice(&row);
+        starts.push(blocks.len() as u64);
+    }
+    Ok((blocks, starts))
+}
+
 pub fn workload(block_size: u32, columns: &Bound<'_, PyDict>) -> PyResult<Workload> {
     let arrival = column::<f64>(columns, "arrival_s")?;
     let hashes = column::<u64>(columns, "hashes")?;
@@ -71,6 +90,10 @@ pub fn workload(block_size: u32, columns: &Bound<'_, PyDict>) -> PyResult<Worklo
         [&hashes, &output_hashes],
         [&offsets, &output_offsets],
     )?;
+    let (boundaries, boundary_offsets) = match columns.get_item("boundaries")? {
+        Some(_) => boundaries(block_size, columns)?,
+        None => Default::default(),
+    };
     let workload = Workload {
         block_size,
         arrival,
@@ -84,6 +107,8 @@ pub fn workload(block_size: u32, columns: &Bound<'_, PyDict>) -> PyResult<Worklo
         output_tokens: column(columns, "output_tokens")?,
         hashes,
         offsets,
+        boundaries,
+        boundary_offsets,
     };
     workload.check().map_err(|error| to_python(&error))?;
     Ok(workload)

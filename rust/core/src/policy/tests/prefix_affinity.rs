@@ -41,6 +41,7 @@ impl Scene {
             media: &[],
             names: &NAMES,
             blocks,
+            boundaries: &[],
             content,
             identity: 0,
             block_size: 16,

@@ -1,0 +1,199 @@
+"""Boundary learning through policies, routers and the simulator."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+import cachelb
+from cachelb import policies
+from cachelb.metrics import PrometheusCollector
+from cachelb.policies import BoundaryLearning
+from cachelb.sim import FleetSpec, build, simulate
+
+WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
+ENDS = [256, 306, 406, 446]
+TURN = array("I", range(446))
+
+
+def branch(shared: int, length: int = 500) -> array[int]:
+    """A prompt that begins as `TURN` does."""
+    return array("I", [*range(shared), *range(10_000, 10_000 + length - shared)])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"block_alignment": 0}, ValueError, "block_alignment must be from 1"),
+        ({"max_routes": 0}, ValueError, "max_routes must be from 1"),
+        ({"max_routes": 1.5}, TypeError, "max_routes must be int"),
+        ({"ttl_s": 0}, ValueError, "ttl_s must be a finite number above 0"),
+        ({"prefix_token_length": 0}, ValueError, "prefix_token_length must be from 1"),
+        ({"min_prefix_boundary_tokens": -1}, ValueError, "min_prefix_boundary_tokens must be from 0"),
+        ({"load_imbalance_factor": -1}, ValueError, "load_imbalance_factor must be a finite number, 0 or more"),
+        ({"load_imbalance_floor": None}, TypeError, "load_imbalance_floor must be a number"),
+        ({"epsilon": -0.1}, ValueError, "epsilon must be a finite number, 0 or more"),
+        ({"multi_depth": 1}, TypeError, "multi_depth must be bool, not int"),
+        ({"learn": "both"}, ValueError, 'learn must be one of "served", "original", got "both"'),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        BoundaryLearning(**options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"tokens": TURN, "boundaries": [306, 256]}, ValueError, r"boundaries\[1\] is 256 behind 306: they must rise"),
+        ({"tokens": TURN, "boundaries": [447]}, ValueError, r"boundaries\[0\] is 447, but the prompt has 446 tokens"),
+        ({"text": "né", "boundaries": [3]}, ValueError, r"boundaries\[0\] is 3, but the prompt has 2 characters"),
+        ({"blocks": [1, 2], "boundaries": [33]}, ValueError, r"boundaries\[0\] is 33, but the prompt has 32 tokens"),
+        ({"tokens": TURN, "boundaries": [-1]}, ValueError, r"boundaries\[0\] must be from 0"),
+        ({"tokens": TURN, "boundaries": ["a"]}, TypeError, r"boundaries\[0\]"),
+        ({"tokens": TURN, "boundaries": "ab"}, TypeError, "boundaries must be a buffer of uint32 or a sequence of int"),
+        ({"boundaries": [1]}, TypeError, "boundaries= needs tokens=, text= or blocks="),
+        ({"messages": [], "boundaries": [1]}, TypeError, "those of messages= are where they end"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["boundary-learning", "least-loaded"])
+def test_bad_boundaries_are_named(policy: str, arguments: Any, error: type[Exception], message: str) -> None:
+    router = cachelb.Router(WORKERS, policy=policy)
+    with pytest.raises(error, match=message):
+        router.select_worker(**arguments)
+    assert router.stats().open_requests == 0
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array, lambda ends: array("I", ends)])
+def test_a_turn_is_found_at_the_ends_of_its_messages(form: Any) -> None:
+    policy = BoundaryLearning(seed=1)
+    first = policy.select_worker(WORKERS, tokens=TURN, boundaries=form(ENDS))
+    first.on_complete()
+    assert policy.stats()["routes"] == 4
+    for shared in ENDS:
+        found = policy.select_worker(WORKERS, tokens=branch(shared), dry_run=True)
+        assert (found.worker, found.reason) == (first.worker, "prefix")
+    assert policy.select_worker(WORKERS, tokens=branch(255), dry_run=True).reason == "hash"
+    assert policy.stats()["routes"] == 4, "a dry run learns nothing"
+
+
+def test_other_adapters_and_salts_have_other_routes() -> None:
+    policy = BoundaryLearning(seed=1)
+    policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS, lora="a").on_complete()
+    reasons = [policy.select_worker(WORKERS, tokens=TURN, **more, dry_run=True).reason for more in IDENTITIES]
+    assert reasons == ["hash", "prefix", "hash", "hash"]
+
+
+IDENTITIES: list[dict[str, Any]] = [{}, {"lora": "a"}, {"lora": "b"}, {"lora": "a", "cache_salt": "s"}]
+
+
+def test_failed_and_cancelled_requests_teach_nothing() -> None:
+    policy = BoundaryLearning(seed=1)
+    policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS).on_error(503)
+    policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS).cancel()
+    assert policy.stats()["routes"] == 0
+    late = policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS)
+    late.on_first_token()
+    late.on_error(503)
+    assert policy.stats()["routes"] == 4
+
+
+def test_a_retry_teaches_the_worker_that_served() -> None:
+    policy = BoundaryLearning(seed=1)
+    failed = policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS)
+    again = failed.retry()
+    again.on_complete()
+    found = policy.select_worker(WORKERS, tokens=branch(446))
+    assert (found.worker, found.reason) == (again.worker, "prefix")
+    assert again.worker != failed.worker
+
+
+def test_a_busy_holder_is_left_and_the_server_becomes_one_too() -> None:
+    policy = BoundaryLearning(seed=1)
+    first = policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS)
+    first.on_complete()
+    held = [policy.select_worker(WORKERS, tokens=branch(256, 300 + n)) for n in range(3)]
+    assert {one.reason for one in held} == {"prefix"}
+    assert {one.worker for one in held} == {first.worker}
+    diverted = policy.select_worker(WORKERS, tokens=branch(256, 600), boundaries=[256])
+    assert (diverted.reason, diverted.worker != first.worker) == ("diverted", True)
+    diverted.on_complete()
+    after = policy.select_worker(WORKERS, tokens=branch(256, 700))
+    assert (after.reason, after.worker) == ("prefix", diverted.worker)
+
+
+def test_block_sizes_are_the_routers_and_alignment_is_rounded_up_to_them() -> None:
+    for block_size, alignment, expected in [(16, 16, 4), (64, 16, 2), (32, 48, 2), (1, 1, 4), (16, 256, 1)]:
+        policy = BoundaryLearning(block_size=block_size, block_alignment=alignment)
+        policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS).on_complete()
+        assert policy.stats()["routes"] == expected, (block_size, alignment)
+
+
+def test_texts_are_found_at_characters_and_messages_without_being_told() -> None:
+    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
+    system = "日本語 é " * 100
+    first = router.select_worker(text=system + "one question" * 20, boundaries=[len(system), len(system) + 240])
+    first.on_complete()
+    # 12 bytes of every 7 characters are more than a character each: a block is 64 bytes.
+    found = router.select_worker(text=system + "another" * 30)
+    assert (found.worker, found.reason, router.stats().routes) == (first.worker, "prefix", 2)
+    chat = [{"role": "system", "content": "s" * 700}, {"role": "user", "content": "u" * 300}]
+    asked = router.select_worker(messages=chat)
+    asked.on_complete()
+    assert router.stats().routes == 4
+    other = router.select_worker(messages=[chat[0], {"role": "user", "content": "v" * 300}])
+    assert (other.worker, other.reason) == (asked.worker, "prefix")
+
+
+def test_half_a_surrogate_pair_has_boundaries_too() -> None:
+    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
+    text = "\ud800" * 100 + "x" * 200
+    router.select_worker(text=text, boundaries=[100, 300]).on_complete()
+    assert router.select_worker(text="\ud800" * 100 + "y" * 200).reason == "prefix"
+
+
+def test_routes_are_counted_in_statistics_and_metrics() -> None:
+    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1, max_routes=3)
+    empty = router.memory_bytes
+    router.select_worker(tokens=TURN, boundaries=ENDS).on_complete()
+    assert router.stats().routes == 3, "at the cap"
+    assert router.memory_bytes > empty
+    router.validate()
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(router))
+    assert registry.get_sample_value("cachelb_routes") == 3
+
+
+@pytest.mark.parametrize("end", ["remove_worker", "reset_cache"])
+def test_routes_end_with_their_worker_or_its_cache(end: str) -> None:
+    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
+    first = router.select_worker(tokens=TURN, boundaries=ENDS)
+    first.on_complete()
+    getattr(router, end)(first.worker)
+    assert router.stats().routes == 0
+    assert router.select_worker(tokens=TURN).reason == "hash"
+
+
+def test_every_way_to_ask_takes_boundaries() -> None:
+    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
+    for decision in router.select_batch([{"tokens": TURN, "boundaries": ENDS}] * 2):
+        decision.on_complete()
+    assert router.stats().routes == 4
+    assert router.explain(tokens=branch(406), boundaries=[406]).reason == "prefix"
+    watching = cachelb.Router(WORKERS, policy="least-loaded", shadow=["boundary-learning"], seed=1)
+    watching.select_worker(tokens=TURN, boundaries=ENDS).on_complete()
+    assert watching.stats().routes == 4
+    based = policies.make("session", base="boundary-learning")
+    based.select_worker(WORKERS, tokens=TURN, boundaries=ENDS, session="s").on_complete()
+    assert based.stats()["routes"] == 4
+    based.validate()
+
+
+def test_the_simulator_feeds_boundaries() -> None:
+    chats, fleet = build("chat", seed=1, count=400), FleetSpec.parse("4xl40s")
+    every, first = (simulate(chats, fleet, "boundary-learning", seed=1, multi_depth=many) for many in (True, False))
+    assert every.cached_tokens.sum() > 1.03 * first.cached_tokens.sum()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachelb.errors import TraceError
 from cachelb.sim.mixing import mix, unmix
 from cachelb.sim.traces import Request
 from cachelb.sim.workloads import Workload, build, from_requests, read_mooncake
@@ -57,6 +58,10 @@ def two_rows(**changes: Any) -> Workload:
         ({"output_tokens": [7, 1]}, "row 0: more output_hashes than blocks an answer fills"),
         ({"session": ["a"]}, "session has 1 rows"),
         ({"block_size": 0}, "block_size must be at least 1"),
+        ({"boundaries": [16], "boundary_offsets": [0, 1]}, "offsets must be 3 ascending numbers from 0 to 1"),
+        ({"boundaries": [16, 9, 64], "boundary_offsets": [0, 2, 3]}, "row 0: boundaries must rise, got 9 behind 16"),
+        ({"boundaries": [41, 64], "boundary_offsets": [0, 1, 2]}, "row 0: boundaries must lie in the prompt, got 41"),
+        ({"boundaries": [16]}, "boundaries and boundary_offsets go together"),
         ({"hashes": np.arange(6, dtype=np.int64)}, "hashes must be one column of uint64, got int64"),
     ],
 )
@@ -70,6 +75,37 @@ def test_workload_equals_only_what_has_the_same_rows() -> None:
     assert two_rows() != two_rows(think_s=[0.0, 2.0])
     assert two_rows() != replace(two_rows(), name="other")
     assert two_rows() != two_rows(session=["a", "a"])
+
+
+def test_boundaries_follow_their_rows(tmp_path: Path) -> None:
+    ends = {"boundaries": [16, 40, 16, 48, 64], "boundary_offsets": [0, 2, 5]}
+    told, untold = two_rows(**ends), two_rows()
+    assert told != untold
+    assert told != two_rows(**{**ends, "boundaries": [16, 40, 16, 50, 64]})
+    assert untold.message_ends(1).tolist() == []
+    assert told.take(np.array([0])).message_ends(0).tolist() == [16, 40]
+    both = Workload.concat([untold, told])
+    assert sorted(both.message_ends(row).tolist() for row in range(4)) == [[], [], [16, 40], [16, 48, 64]]
+    told.save(tmp_path / "told.jsonl")
+    assert read_generic(tmp_path / "told.jsonl") == told
+    assert told.rescale(rate=1.0).boundaries is None
+    row = '{"arrival_s":0,"input_length":40,"output_length":1,"boundaries":[32,%d]}'
+    for wrong in (31, 41):
+        (tmp_path / "wrong.jsonl").write_text(row % wrong)
+        with pytest.raises(TraceError, match="boundaries must rise to at most the prompt's 40 tokens"):
+            read_generic(tmp_path / "wrong.jsonl")
+
+
+def test_generators_know_where_messages_end() -> None:
+    for row in range(len(CHATS)):
+        ends, parent = CHATS.message_ends(row).tolist(), int(CHATS.parent[row])
+        assert ends[-1] == CHATS.prompt_tokens[row]
+        if parent < 0:
+            assert len(ends) == 2, "a system prompt and a question"
+        else:
+            before = CHATS.message_ends(parent).tolist()
+            answered = before[-1] + int(CHATS.output_tokens[parent])
+            assert ends[:-1] == [*before, answered]
 
 
 def test_speed_up_divides_arrivals_and_leaves_pauses() -> None:

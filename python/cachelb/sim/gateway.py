@@ -134,6 +134,7 @@ class RouterGateway:
         return {
             "blocks": self._workload.prompt(request),
             "prompt_tokens": int(self._workload.prompt_tokens[request]),
+            "boundaries": self._workload.message_ends(request),
             "session": None if self._workload.session is None else self._workload.session[request],
             "exclude": [self._names[at] for at in tried],
         }

@@ -1,4 +1,4 @@
-"""How generators write requests down: a prompt is a run of named pieces, each of some tokens.
+"""How generators write requests down: a prompt is a run of named pieces, each of some tokens and a message of its own.
 
 Two prompts share exactly the leading tokens that their pieces say they share, whatever the block
 size: the hash of a block is that of the pieces before its end and of its place in the last one.
@@ -182,6 +182,11 @@ class Draft:
             answer_offsets = np.concatenate([[0], np.cumsum(counts - in_prompt)])
         else:
             answers, answer_offsets = None, None
+        # Every piece but the answer is a message.
+        ends = np.cumsum(self._tokens)
+        pieces = np.array([*self._rows, len(self._pieces)], dtype=np.int64)
+        ends -= np.repeat(np.concatenate([[0], ends[pieces[1:-1] - 1]]), np.diff(pieces))
+        boundaries = np.delete(ends, pieces[1:] - 1)
         return make(
             self.name,
             block_size=self.plan.block_size,
@@ -196,6 +201,8 @@ class Draft:
             output_hashes=answers,
             output_offsets=answer_offsets,
             session=self._session if any(self._session) else None,
+            boundaries=boundaries,
+            boundary_offsets=np.concatenate([[0], np.cumsum(np.diff(pieces) - 1)]),
         ).in_order()
 
     def _hashes(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:

@@ -3,8 +3,9 @@
 ``arrival_s``, or ``parent`` (row number of an earlier request, from 0) with ``think_s``;
 ``input_length`` and ``output_length``; what the prompt is: ``hash_ids`` (chained, one per started
 or per full block) with ``block_size``, ``token_ids``, ``text``, or nothing of these for a prompt
-that shares nothing; optionally ``output_hash_ids``, ``session_id`` and ``abort_s``, seconds
-after the arrival at which the client goes away. Unknown keys are ignored.
+that shares nothing; optionally ``output_hash_ids``, ``session_id``, ``boundaries``, where the
+prompt's messages end in tokens, and ``abort_s``, seconds after the arrival at which the client
+goes away. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class _Reading:
         self.output_hashes: list[npt.NDArray[np.uint64]] = []
         self.session: list[str | None] = []
         self.abort_s: list[float] = []
+        self.boundaries: list[list[int] | None] = []
 
     def add(self, row: dict[str, Any], where: str) -> None:
         """Check a row and append it."""
@@ -108,10 +110,13 @@ class _Reading:
         session = row.get("session_id")
         self.session.append(None if session is None else str(session))
         self.abort_s.append(number(row, "abort_s", "seconds", where) if "abort_s" in row else np.nan)
+        self.boundaries.append(self._ends(row, where) if "boundaries" in row else None)
 
     def workload(self, name: str) -> Workload:
         """Put the columns together."""
         named = any(session is not None for session in self.session)
+        ends = [row or [] for row in self.boundaries]
+        bounded = any(row is not None for row in self.boundaries)
         return make(
             name if self.name is None else str(self.name),
             block_size=self.block_size or BLOCK_SIZE,
@@ -126,8 +131,17 @@ class _Reading:
             output_offsets=np.cumsum([0, *map(len, self.output_hashes)]),
             session=[session or "" for session in self.session] if named else None,
             abort_s=None if np.isnan(self.abort_s).all() else self.abort_s,
+            boundaries=np.array([end for row in ends for end in row], dtype=np.uint32) if bounded else None,
+            boundary_offsets=np.cumsum([0, *map(len, ends)]) if bounded else None,
             seed=self.seed,
         )
+
+    def _ends(self, row: dict[str, Any], where: str) -> list[int]:
+        """Return where the messages of a prompt end."""
+        ends, tokens = id_list(row, "boundaries", where), self.prompt_tokens[-1]
+        if ends != sorted(ends) or (ends and ends[-1] > tokens):
+            raise TraceError(f"{where}: boundaries must rise to at most the prompt's {tokens} tokens")
+        return ends
 
     def _add_time(self, row: dict[str, Any], where: str) -> None:
         """Append when a request arrives."""
@@ -294,6 +308,8 @@ def _lines(workload: Workload) -> Iterator[str]:
             fields["output_hash_ids"] = unmix(unmix(answer)).tolist()
         if workload.session is not None:
             fields["session_id"] = workload.session[row]
+        if workload.boundaries is not None:
+            fields["boundaries"] = workload.message_ends(row).tolist()
         if workload.abort_s is not None and np.isfinite(workload.abort_s[row]):
             fields["abort_s"] = float(workload.abort_s[row])
         yield json.dumps(fields, separators=(",", ":"))

@@ -9,6 +9,7 @@ import numpy as np
 
 from cachelb.sim.mixing import mix
 from cachelb.sim.workloads.arrivals import Poisson, microseconds
+from cachelb.sim.workloads.columns import check_rows, gather, joined_offsets, runs, summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,6 @@ _COLUMNS = {
     "output_hashes": np.uint64,
     "output_offsets": np.uint64,
 }
-_PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,9 @@ class Workload:
         session: What keeps a session's turns together, or None where nothing is known.
         abort_s: Seconds after its arrival at which each client goes away, NaN for one that waits;
             None if all do.
+        boundaries: Where the messages of the prompts end, in tokens, row after row; None where
+            nobody knows.
+        boundary_offsets: As ``offsets``; None with ``boundaries``.
 
     Example:
         >>> from cachelb.sim.workloads import build
@@ -77,6 +80,8 @@ class Workload:
     output_offsets: npt.NDArray[np.uint64]
     session: list[str] | None = None
     abort_s: npt.NDArray[np.float64] | None = None
+    boundaries: npt.NDArray[np.uint32] | None = None
+    boundary_offsets: npt.NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -92,6 +97,7 @@ class Workload:
                 for key, kind in _COLUMNS.items()
             )
             and np.array_equal(_patience(self), _patience(other), equal_nan=True)
+            and all(np.array_equal(one, two) for one, two in zip(_ends(self), _ends(other), strict=True))
         )
 
     __hash__ = None  # type: ignore[assignment] # columns can be changed in place
@@ -105,7 +111,8 @@ class Workload:
         Returns:
             All columns but ``session``, contiguous.
         """
-        keys = _COLUMNS if self.abort_s is None else [*_COLUMNS, "abort_s"]
+        optional = ("abort_s", "boundaries", "boundary_offsets")
+        keys = [*_COLUMNS, *(key for key in optional if getattr(self, key) is not None)]
         return {key: np.ascontiguousarray(getattr(self, key)) for key in keys}
 
     def prompt(self, row: int) -> npt.NDArray[np.uint64]:
@@ -118,6 +125,18 @@ class Workload:
             A view.
         """
         return self.hashes[int(self.offsets[row]) : int(self.offsets[row + 1])]
+
+    def message_ends(self, row: int) -> npt.NDArray[np.uint32]:
+        """Return where the messages of a prompt end, as far as it is known.
+
+        Args:
+            row: Which request.
+
+        Returns:
+            Positions in tokens; none where nobody knows.
+        """
+        ends, offsets = _ends(self)
+        return ends[int(offsets[row]) : int(offsets[row + 1])]
 
     def answer(self, row: int) -> npt.NDArray[np.uint64]:
         """Return the hashes of the blocks that an answer fills, as far as they are known.
@@ -153,25 +172,26 @@ class Workload:
                 raise ValueError(f"{key} has {length} rows, arrival_s has {count}")
         if self.block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {self.block_size}")
-        _check_rows(self.prompt_tokens >= 1, "prompt_tokens must be at least 1", self.prompt_tokens)
-        _check_rows(self.output_tokens >= 1, "output_tokens must be at least 1", self.output_tokens)
+        check_rows(self.prompt_tokens >= 1, "prompt_tokens must be at least 1", self.prompt_tokens)
+        check_rows(self.output_tokens >= 1, "output_tokens must be at least 1", self.output_tokens)
         root = self.parent < 0
-        _check_rows(self.parent >= -1, "parent must be -1 or an earlier row", self.parent)
-        _check_rows(self.parent < np.arange(count), "parent must be an earlier row", self.parent)
+        check_rows(self.parent >= -1, "parent must be -1 or an earlier row", self.parent)
+        check_rows(self.parent < np.arange(count), "parent must be an earlier row", self.parent)
         timed = np.isfinite(self.arrival_s) & (np.nan_to_num(self.arrival_s) >= 0)
-        _check_rows(timed | ~root, "arrival_s must be 0 or more", self.arrival_s)
-        _check_rows(root | np.isnan(self.arrival_s), "arrival_s must be NaN with a parent", self.arrival_s)
+        check_rows(timed | ~root, "arrival_s must be 0 or more", self.arrival_s)
+        check_rows(root | np.isnan(self.arrival_s), "arrival_s must be NaN with a parent", self.arrival_s)
         thinks = np.isfinite(self.think_s) & (np.nan_to_num(self.think_s) >= 0)
-        _check_rows(thinks, "think_s must be 0 or more", self.think_s)
+        check_rows(thinks, "think_s must be 0 or more", self.think_s)
         patience = _patience(self)
         waits = np.isnan(patience) | (np.isfinite(patience) & (patience >= 0))
-        _check_rows(waits, "abort_s must be 0 or more, or NaN", patience)
+        check_rows(waits, "abort_s must be 0 or more, or NaN", patience)
         full = self.prompt_tokens // np.uint32(self.block_size)
-        _check_rows(_runs(self.offsets, self.hashes, count) == full, "a hash per full block is needed of", full)
+        check_rows(runs(self.offsets, self.hashes, count) == full, "a hash per full block is needed of", full)
         total = self.prompt_tokens.astype(np.int64) + self.output_tokens
         filled = total // self.block_size - full
-        given = _runs(self.output_offsets, self.output_hashes, count)
-        _check_rows(given <= filled, "more output_hashes than blocks an answer fills,", filled)
+        given = runs(self.output_offsets, self.output_hashes, count)
+        check_rows(given <= filled, "more output_hashes than blocks an answer fills,", filled)
+        _check_ends(self)
         return self
 
     # === other workloads from this one ===
@@ -209,10 +229,12 @@ class Workload:
         place[rows] = np.arange(len(rows))
         place[-1] = -1  # no parent is row -1
         parent = place[self.parent[rows]]
-        _check_rows(parent < np.arange(len(rows)), "a parent must come before its child; it is at", parent)
-        _check_rows(parent >= -1, "a parent is left out of", rows)
-        hashes, offsets = _gather(self.hashes, self.offsets, rows)
-        output_hashes, output_offsets = _gather(self.output_hashes, self.output_offsets, rows)
+        check_rows(parent < np.arange(len(rows)), "a parent must come before its child; it is at", parent)
+        check_rows(parent >= -1, "a parent is left out of", rows)
+        hashes, offsets = gather(self.hashes, self.offsets, rows)
+        output_hashes, output_offsets = gather(self.output_hashes, self.output_offsets, rows)
+        ends, end_offsets = gather(*_ends(self), rows)
+        known = self.boundaries is not None
         return replace(
             self,
             arrival_s=self.arrival_s[rows],
@@ -226,6 +248,8 @@ class Workload:
             output_offsets=output_offsets,
             session=None if self.session is None else [self.session[row] for row in rows],
             abort_s=None if self.abort_s is None else self.abort_s[rows],
+            boundaries=ends if known else None,
+            boundary_offsets=end_offsets if known else None,
         )
 
     def in_order(self) -> Workload:
@@ -277,12 +301,17 @@ class Workload:
         session = None
         if any(part.session is not None for part in parts):
             session = ["" if part.session is None else part.session[row] for part in parts for row in range(len(part))]
+        ends: dict[str, Any] = {"boundaries": None, "boundary_offsets": None}
+        if any(part.boundaries is not None for part in parts):
+            each, offsets = zip(*map(_ends, parts), strict=True)
+            ends = {"boundaries": np.concatenate(each), "boundary_offsets": joined_offsets(offsets)}
         whole = replace(
             parts[0],
+            **ends,
             **joined,
             name=name or "+".join(part.name for part in parts),
-            offsets=_joined([part.offsets for part in parts]),
-            output_offsets=_joined([part.output_offsets for part in parts]),
+            offsets=joined_offsets([part.offsets for part in parts]),
+            output_offsets=joined_offsets([part.output_offsets for part in parts]),
             session=session,
             abort_s=None
             if all(part.abort_s is None for part in parts)
@@ -361,7 +390,8 @@ class Workload:
     ) -> Workload:
         """Shrink prompts and answers and let requests arrive at a rate, as Lodestar does with traces.
 
-        Prompts share the same fraction as before, to within one block. Answers lose their hashes.
+        Prompts share the same fraction as before, to within one block. Answers lose their hashes, and
+        nobody knows any more where messages end.
 
         Args:
             rate: Arrivals per second, a Poisson process; of sessions, where requests follow others.
@@ -404,6 +434,8 @@ class Workload:
             offsets=offsets.astype(np.uint64),
             output_hashes=np.empty(0, dtype=np.uint64),
             output_offsets=np.zeros(len(self) + 1, dtype=np.uint64),
+            boundaries=None,
+            boundary_offsets=None,
         ).in_order()
 
     # === facts ===
@@ -458,8 +490,8 @@ class Workload:
             "sessions": None if self.session is None else len(set(self.session)),
             "duration_s": duration_s,
             "arrivals_per_s": (len(arrival_s) - 1) / duration_s if duration_s else None,
-            "prompt_tokens": _lengths(self.prompt_tokens),
-            "output_tokens": _lengths(self.output_tokens),
+            "prompt_tokens": summary(self.prompt_tokens),
+            "output_tokens": summary(self.output_tokens),
             "infinite_cache_hits": self.infinite_hits(),
         }
 
@@ -493,6 +525,8 @@ def make(  # the one place that fills columns in
     output_offsets: npt.ArrayLike | None = None,
     session: list[str] | None = None,
     abort_s: npt.ArrayLike | None = None,
+    boundaries: npt.ArrayLike | None = None,
+    boundary_offsets: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> Workload:
     """Make a workload from what is known; the rest gets its neutral value.
@@ -511,6 +545,8 @@ def make(  # the one place that fills columns in
         output_offsets: As the column.
         session: As the column.
         abort_s: As the column.
+        boundaries: As the column.
+        boundary_offsets: As the column.
         seed: Seed it was made from.
 
     Returns:
@@ -537,14 +573,9 @@ def make(  # the one place that fills columns in
         else np.asarray(output_offsets, dtype=np.uint64),
         session=session,
         abort_s=None if abort_s is None else np.asarray(abort_s, dtype=np.float64),
+        boundaries=None if boundaries is None else np.asarray(boundaries, dtype=np.uint32),
+        boundary_offsets=None if boundary_offsets is None else np.asarray(boundary_offsets, dtype=np.uint64),
     ).validate()
-
-
-def _check_rows(good: npt.NDArray[np.bool_], rule: str, values: npt.NDArray[Any]) -> None:
-    """Raise for the first row that breaks a rule."""
-    bad = np.flatnonzero(~good)
-    if len(bad):
-        raise ValueError(f"row {bad[0]}: {rule}, got {values[bad[0]]}")
 
 
 def _patience(workload: Workload) -> npt.NDArray[np.float64]:
@@ -552,42 +583,23 @@ def _patience(workload: Workload) -> npt.NDArray[np.float64]:
     return np.full(len(workload), np.nan) if workload.abort_s is None else workload.abort_s
 
 
-def _runs(offsets: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.int64]:
-    """Return how many values each row has; raises where offsets are not ascending from 0 to their number."""
-    ends = offsets.astype(np.int64)
-    if len(ends) != count + 1 or ends[0] != 0 or ends[-1] != len(values) or (np.diff(ends) < 0).any():
-        raise ValueError(f"offsets must be {count + 1} ascending numbers from 0 to {len(values)}")
-    return np.diff(ends)
+def _ends(workload: Workload) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
+    """Return where messages end and the offsets of that, nothing where nobody knows."""
+    if workload.boundaries is None or workload.boundary_offsets is None:
+        return np.empty(0, dtype=np.uint32), np.zeros(len(workload) + 1, dtype=np.uint64)
+    return workload.boundaries, workload.boundary_offsets
 
 
-def _gather(
-    values: npt.NDArray[np.uint64], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the values of some rows, and their offsets."""
-    begins, ends = offsets[:-1][rows].astype(np.int64), offsets[1:][rows].astype(np.int64)
-    counts = ends - begins
-    new = np.concatenate([[0], np.cumsum(counts)])
-    if not len(values):
-        return values, new.astype(np.uint64)
-    out = np.empty(int(new[-1]), dtype=np.uint64)
-    for at, begin, end, count in zip(new.tolist(), begins.tolist(), ends.tolist(), counts.tolist(), strict=False):
-        out[at : at + count] = values[begin:end]
-    return out, new.astype(np.uint64)
-
-
-def _joined(offsets: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
-    """Return the offsets of columns that stand one behind the other."""
-    counts = np.concatenate([np.diff(each.astype(np.int64)) for each in offsets])
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
-
-
-def _lengths(tokens: npt.NDArray[np.uint32]) -> dict[str, float]:
-    """Summarise a column of lengths."""
-    if not len(tokens):
-        return {}
-    marks = np.percentile(tokens, _PERCENTILES)
-    return {
-        "mean": float(tokens.mean()),
-        **{f"p{mark}": float(value) for mark, value in zip(_PERCENTILES, marks, strict=True)},
-        "max": int(tokens.max()),
-    }
+def _check_ends(workload: Workload) -> None:
+    """Raise unless the messages of each row end one behind the other, within the prompt."""
+    if (workload.boundaries is None) != (workload.boundary_offsets is None):
+        raise ValueError("boundaries and boundary_offsets go together")
+    ends, offsets = _ends(workload)
+    counts = runs(offsets, ends, len(workload))
+    row = np.repeat(np.arange(len(workload)), counts)
+    falls = np.flatnonzero((np.diff(ends.astype(np.int64)) < 0) & (np.diff(row) == 0))
+    if len(falls):
+        raise ValueError(f"row {row[falls[0]]}: boundaries must rise, got {ends[falls[0] + 1]} behind {ends[falls[0]]}")
+    beyond = np.flatnonzero(ends > workload.prompt_tokens[row])
+    if len(beyond):
+        raise ValueError(f"row {row[beyond[0]]}: boundaries must lie in the prompt, got {ends[beyond[0]]}")

@@ -1,0 +1,109 @@
+"""Columns of rows, some of which have several values each: checks, gathering, summaries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+_PERCENTILES = (50, 90, 99)
+_Unsigned = TypeVar("_Unsigned", np.uint32, np.uint64)
+
+
+def check_rows(good: npt.NDArray[np.bool_], rule: str, values: npt.NDArray[Any]) -> None:
+    """Check a rule of every row.
+
+    Args:
+        good: Which rows keep it.
+        rule: The rule, for the message.
+        values: What is shown of the first row that breaks it.
+
+    Raises:
+        ValueError: A row breaks it.
+    """
+    bad = np.flatnonzero(~good)
+    if len(bad):
+        raise ValueError(f"row {bad[0]}: {rule}, got {values[bad[0]]}")
+
+
+def runs(
+    offsets: npt.NDArray[np.uint64], values: npt.NDArray[np.unsignedinteger[Any]], count: int
+) -> npt.NDArray[np.int64]:
+    """Return how many values each row has.
+
+    Args:
+        offsets: Where each row's values begin, and where the last one's end.
+        values: The values, row after row.
+        count: Rows.
+
+    Returns:
+        A number for each row.
+
+    Raises:
+        ValueError: Offsets are not ascending from 0 to the number of values.
+    """
+    ends = offsets.astype(np.int64)
+    if len(ends) != count + 1 or ends[0] != 0 or ends[-1] != len(values) or (np.diff(ends) < 0).any():
+        raise ValueError(f"offsets must be {count + 1} ascending numbers from 0 to {len(values)}")
+    return np.diff(ends)
+
+
+def gather(
+    values: npt.NDArray[_Unsigned], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[_Unsigned], npt.NDArray[np.uint64]]:
+    """Return the values of some rows, and their offsets.
+
+    Args:
+        values: The values of all, row after row.
+        offsets: Where each row's begin, and where the last one's end.
+        rows: Which rows, in any order.
+
+    Returns:
+        As the arguments, of these rows.
+    """
+    begins, ends = offsets[:-1][rows].astype(np.int64), offsets[1:][rows].astype(np.int64)
+    counts = ends - begins
+    new = np.concatenate([[0], np.cumsum(counts)])
+    if not len(values):
+        return values, new.astype(np.uint64)
+    out = np.empty(int(new[-1]), dtype=values.dtype)
+    for at, begin, end, count in zip(new.tolist(), begins.tolist(), ends.tolist(), counts.tolist(), strict=False):
+        out[at : at + count] = values[begin:end]
+    return out, new.astype(np.uint64)
+
+
+def joined_offsets(offsets: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+    """Return the offsets of columns that stand one behind the other.
+
+    Args:
+        offsets: Those of each.
+
+    Returns:
+        Those of all.
+    """
+    counts = np.concatenate([np.diff(each.astype(np.int64)) for each in offsets])
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+
+
+def summary(tokens: npt.NDArray[np.uint32]) -> dict[str, float]:
+    """Summarise a column of lengths.
+
+    Args:
+        tokens: The column.
+
+    Returns:
+        Mean, percentiles and maximum; nothing of a column without rows.
+    """
+    if not len(tokens):
+        return {}
+    marks = np.percentile(tokens, _PERCENTILES)
+    return {
+        "mean": float(tokens.mean()),
+        **{f"p{mark}": float(value) for mark, value in zip(_PERCENTILES, marks, strict=True)},
+        "max": int(tokens.max()),
+    }

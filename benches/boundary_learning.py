@@ -28,12 +28,11 @@ from cachelb import Router
 from cachelb.boundaries import MARKERS, estimate, message_boundaries
 from cachelb.sim import FleetSpec, Workload, build, simulate
 from cachelb.sim.workloads.arrivals import Poisson
+from cachelb.sim.workloads.columns import runs
 from cachelb.sim.workloads.draft import Draft, Piece, Plan, around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
 
 FLEET = "8xl40s"
 SEEDS = (1, 2, 3)
@@ -150,7 +149,7 @@ def as_estimated(workload: Workload, seed: int) -> Workload:
     assert workload.boundaries is not None
     assert workload.boundary_offsets is not None
     rng = np.random.default_rng(seed)
-    counts: npt.NDArray[np.int64] = np.diff(workload.boundary_offsets.astype(np.int64))
+    counts = runs(workload.boundary_offsets, workload.boundaries, len(workload))
     ends, total = workload.boundaries.astype(np.float64), np.repeat(workload.prompt_tokens, counts)
     part = ends / total
     off = rng.normal(0.0, 0.75, len(ends)) * np.sqrt(total * part * (1 - part))

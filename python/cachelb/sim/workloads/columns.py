@@ -53,6 +53,28 @@ def runs(
     return np.diff(ends)
 
 
+def check_ends(
+    ends: npt.NDArray[np.uint32], offsets: npt.NDArray[np.uint64], prompt_tokens: npt.NDArray[np.uint32]
+) -> None:
+    """Check that the messages of each row end one behind the other, within the prompt.
+
+    Args:
+        ends: Where they end, row after row.
+        offsets: Where each row's ends begin, and where the last one's end.
+        prompt_tokens: Lengths of the prompts.
+
+    Raises:
+        ValueError: They do not; the message names the first row that is wrong.
+    """
+    row = np.repeat(np.arange(len(prompt_tokens)), runs(offsets, ends, len(prompt_tokens)))
+    falls = np.flatnonzero((np.diff(ends.astype(np.int64)) < 0) & (np.diff(row) == 0))
+    if len(falls):
+        raise ValueError(f"row {row[falls[0]]}: boundaries must rise, got {ends[falls[0] + 1]} behind {ends[falls[0]]}")
+    beyond = np.flatnonzero(ends > prompt_tokens[row])
+    if len(beyond):
+        raise ValueError(f"row {row[beyond[0]]}: boundaries must lie in the prompt, got {ends[beyond[0]]}")
+
+
 def gather(
     values: npt.NDArray[_Unsigned], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[_Unsigned], npt.NDArray[np.uint64]]:

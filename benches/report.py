@@ -24,7 +24,7 @@ CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "memory"
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
-SCRIPTS = ("fed_selection", "steady_router")
+SCRIPTS = ("fed_selection", "steady_router", "radix_pause")
 
 # The first pattern that matches a row's id gives its target: at most so much, in the row's unit.
 TARGETS: tuple[tuple[str, float], ...] = (
@@ -59,6 +59,12 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/router/64/text-8192", 15.0),
     (r"python/router/64/custom", 30.0),
     (r"python/router/64/(?!messages)", 6.0),
+    (r"python/radix/texts-32768/known", 30.0),
+    (r"python/radix/texts-32768/first", 60.0),
+    (r"python/radix/tokens-32768/known", 15.0),
+    (r"python/radix/tokens-32768/first", 40.0),
+    (r"python/radix/bytes-per-short-prompt", 400.0),
+    (r"python/radix/pause/evicting", 1000.0),
     (r"python/import", 30.0),
     (r"wheel", 2.0),
 )

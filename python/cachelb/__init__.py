@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cachelb._core import BlockTracker, Decision, Match, Namespace, hash_blocks, hash_text
+from cachelb._core import (
+    BlockTracker,
+    Decision,
+    Match,
+    Namespace,
+    PrefixMatch,
+    RadixTree,
+    hash_blocks,
+    hash_text,
+)
 from cachelb.errors import CachelbError, ConfigError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
 from cachelb.session import session_key
 
@@ -17,6 +26,8 @@ __all__ = [
     "Namespace",
     "NoWorkerAvailable",
     "PairDecision",
+    "PrefixMatch",
+    "RadixTree",
     "Router",
     "SnapshotError",
     "TraceError",

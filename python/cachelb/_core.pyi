@@ -21,6 +21,8 @@ __all__ = [
     "Namespace",
     "NativePolicy",
     "NativeRouter",
+    "PrefixMatch",
+    "RadixTree",
     "RequestView",
     "SimWorkload",
     "decode_kv_events",
@@ -1123,6 +1125,295 @@ class BlockTracker:
         Example:
             >>> from cachelb import BlockTracker
             >>> BlockTracker().validate()
+        """
+
+@final
+class PrefixMatch:
+    """The longest prefix that anybody holds. Unpacks like a tuple.
+
+    Example:
+        >>> from cachelb import RadixTree
+        >>> tree = RadixTree()
+        >>> tree.insert("hello", "gpu0")
+        5
+        >>> tree.match_prefix("help")
+        PrefixMatch(matched=3, total=4, workers=('gpu0',))
+    """
+
+    __match_args__: ClassVar[tuple[str, str, str]] = ("matched", "total", "workers")
+
+    @property
+    def matched(self) -> int:
+        """Leading characters, or tokens in whole pages."""
+    @property
+    def total(self) -> int:
+        """Characters or tokens of the key."""
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Who holds all that is matched; empty if nothing is."""
+    def __iter__(self) -> Iterator[Any]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class RadixTree:
+    """Tracks which worker holds which prefix, to the character or the token.
+
+    The first key that is inserted decides whether it is a tree of text or of tokens. Text is counted in characters
+    (code points) and compared as it is: nothing is normalised. A worker is registered by its first `insert`; names that
+    are not known are no error: they hold nothing. Safe to use from any thread.
+
+    Example:
+        >>> from cachelb import RadixTree
+        >>> tree = RadixTree()
+        >>> tree.insert("hello", "gpu0"), tree.insert("hello world", "gpu1")
+        (5, 11)
+        >>> tree.overlaps("hello there")
+        {'gpu0': 5, 'gpu1': 6}
+        >>> tree.match_prefix("hello there")
+        PrefixMatch(matched=6, total=11, workers=('gpu1',))
+    """
+
+    def __new__(
+        cls,
+        *,
+        max_units: int | None = None,
+        page_size: int = 1,
+        ttl_s: float | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> Self:
+        """Make an empty tree.
+
+        Args:
+            max_units: Characters or tokens that all workers together may hold, each counted for each of its holders.
+                What was used longest ago goes first, leaves before what they hang on; of a longer key the beginning is
+                kept. None for no limit.
+            page_size: Tokens are held and matched in whole pages of so many, 1 to 4096; 1 for text.
+            ttl_s: Seconds until an entry ends that is not used again, None for never.
+            clock: Monotonic seconds; called only when something has a time to live. The process's own clock if None.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range, or `max_units` below `page_size`.
+        """
+    @property
+    def max_units(self) -> int | None:
+        """Units that all workers together may hold."""
+    @property
+    def page_size(self) -> int:
+        """Tokens per page."""
+    @property
+    def memory_bytes(self) -> int:
+        """Heap bytes of the tree."""
+    def insert(
+        self,
+        key: str | Tokens,
+        worker: str,
+        *,
+        remote: bool = False,
+        ttl_s: float | None = None,
+        at: float | None = None,
+    ) -> int:
+        """Record that a worker holds a key. The whole path becomes the worker's most recent use.
+
+        Args:
+            key: Text, or token ids as for `hash_blocks`.
+            worker: Name of the worker, registered if new.
+            remote: Whether somebody else said so. What is known only from others goes first when room is needed, and
+                becomes as good as any when it is inserted without this; the other way round changes nothing.
+            ttl_s: Seconds until the entry ends; that of the tree if None.
+            at: When it was used, in seconds of the caller's choice, for `evict_oldest`; a time before one that the
+                worker was given already counts as that one. After all other uses if None.
+
+        Returns:
+            The characters or tokens newly held by the worker.
+
+        Raises:
+            TypeError: An argument has the wrong type, or the key is of another kind than those before.
+            ValueError: A token, `ttl_s` or `at` is out of range, or the text has half of a surrogate pair.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree(page_size=2)
+            >>> tree.insert([1, 2, 3, 4, 5], "gpu0"), tree.insert([1, 2, 9, 9], "gpu0")
+            (4, 2)
+        """
+    def match_prefix(self, key: str | Tokens, *, among: Iterable[str] | None = None) -> PrefixMatch:
+        """Find the longest prefix that anybody holds, and who holds it. Changes nothing.
+
+        Args:
+            key: Text or token ids.
+            among: Names to choose from; unknown ones are ignored. All workers if None.
+
+        Returns:
+            How much of the key is held, and by whom.
+
+        Raises:
+            TypeError: An argument has the wrong type, or the key is of another kind than those held.
+            ValueError: A token is out of range, or the text has half of a surrogate pair.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree()
+            >>> tree.insert("abc", "gpu0"), tree.insert("abcdef", "gpu1")
+            (3, 6)
+            >>> tree.match_prefix("abcdxyz", among=["gpu0", "gpu7"])
+            PrefixMatch(matched=3, total=7, workers=('gpu0',))
+        """
+    def overlaps(self, key: str | Tokens, *, among: Iterable[str] | None = None) -> dict[str, int]:
+        """Find how much of a key every worker holds. Changes nothing.
+
+        Args:
+            key: Text or token ids.
+            among: Names to look at; unknown ones are ignored. All workers if None.
+
+        Returns:
+            Leading characters or tokens by worker, of those that hold at least one.
+
+        Raises:
+            TypeError: An argument has the wrong type, or the key is of another kind than those held.
+            ValueError: A token is out of range, or the text has half of a surrogate pair.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree()
+            >>> tree.insert("naïve", "gpu0"), tree.overlaps("naïf")
+            (5, {'gpu0': 3})
+        """
+    def remove_worker(self, worker: str) -> int:
+        """Forget a worker and all it holds. An unknown one is no error.
+
+        Args:
+            worker: Its name.
+
+        Returns:
+            The characters or tokens it held.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree()
+            >>> tree.insert("abc", "gpu0"), tree.remove_worker("gpu0"), tree.workers()
+            (3, 3, [])
+        """
+    def evict(self, max_units: int, *, worker: str | None = None) -> int:
+        """Evict what was used longest ago, leaves before what they hang on, until no more than `max_units` are held.
+
+        Long evictions are done in parts, between which other calls get their turn.
+
+        Args:
+            max_units: Characters or tokens that may stay.
+            worker: Whose; of all workers together if None.
+
+        Returns:
+            The characters or tokens evicted.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: `max_units` is negative.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree()
+            >>> tree.insert("abcdef", "gpu0"), tree.evict(4), tree.overlaps("abcdef")
+            (6, 2, {'gpu0': 4})
+        """
+    def evict_oldest(self, worker: str, min_units: int) -> int:
+        """Evict whole edges of a worker, oldest use first and all of the same time together.
+
+        Args:
+            worker: Its name; an unknown one holds nothing.
+            min_units: Characters or tokens that must go at least, if there are as many.
+
+        Returns:
+            The characters or tokens evicted.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: `min_units` is negative.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree()
+            >>> for text, at in [("hello", 1), ("help", 1), ("world", 2)]:
+            ...     _ = tree.insert(text, "gpu0", at=at)
+            >>> tree.evict_oldest("gpu0", 1), tree.overlaps("world")
+            (6, {'gpu0': 5})
+        """
+    def size(self, worker: str | None = None) -> int:
+        """Count what is held.
+
+        Args:
+            worker: By whom; an unknown one holds nothing. None for the sum over all workers.
+
+        Returns:
+            Characters or tokens.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree()
+            >>> tree.insert("你好", "gpu0"), tree.insert("你好", "gpu1"), tree.size("gpu0"), tree.size()
+            (2, 2, 2, 4)
+        """
+    def workers(self) -> list[str]:
+        """List the workers that were inserted for and not removed.
+
+        Returns:
+            Their names.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree()
+            >>> tree.insert("", "gpu0"), tree.workers()
+            (0, ['gpu0'])
+        """
+    def snapshot(self) -> bytes:
+        """Write everything down: settings, workers, keys, order of use, times left to live.
+
+        Equal states give equal bytes as long as nothing has a time to live. The bytes hold the keys.
+
+        Returns:
+            Versioned and checksummed bytes for `restore`.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> tree = RadixTree()
+            >>> tree.insert("abc", "gpu0"), RadixTree.restore(tree.snapshot()).overlaps("abx")
+            (3, {'gpu0': 2})
+        """
+    @classmethod
+    def restore(cls, data: Buffer, *, ttl_s: float | None = None, clock: Callable[[], float] | None = None) -> Self:
+        """Make the tree that `snapshot` wrote down.
+
+        Args:
+            data: The bytes.
+            ttl_s: As for the constructor, for what is inserted from now on.
+            clock: As for the constructor; times to live go on from its time.
+
+        Returns:
+            A new tree.
+
+        Raises:
+            TypeError: `data` is not bytes or `clock` not callable.
+            SnapshotError: The bytes are damaged, cut off, or of another version.
+
+        Example:
+            >>> from cachelb import RadixTree, SnapshotError
+            >>> try:
+            ...     RadixTree.restore(b"something else")
+            ... except SnapshotError as error:
+            ...     print(error)
+            snapshot refused: it does not start like a snapshot of cachelb
+        """
+    def validate(self) -> None:
+        """Recount everything. Slow; for tests and diagnosis.
+
+        Raises:
+            AssertionError: An invariant is broken; the message names it.
+
+        Example:
+            >>> from cachelb import RadixTree
+            >>> RadixTree().validate()
         """
 
 @final

@@ -31,6 +31,9 @@ pub enum Error {
     /// The worker chosen outside the selector is no candidate any more.
     #[error("the chosen worker is no candidate any more")]
     Moved,
+    /// A tree of text was given tokens, or the other way round.
+    #[error("this tree holds {0}; give it {0}, or make another tree")]
+    KeyKind(&'static str),
     /// Not available in the mode that is kept for study.
     #[error(
         "{0} is not available with hashing=\"positional\", which is kept for study; use hashing=\"chained\""

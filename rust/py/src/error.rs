@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cachelb_core::error::{Error, Result};
 use pyo3::PyErr;
-use pyo3::exceptions::{PyAssertionError, PyValueError};
+use pyo3::exceptions::{PyAssertionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 mod classes {
@@ -21,6 +21,7 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
         | Error::Unsupported(_)
         | Error::DuplicateWorker(_)
         | Error::EngineBlockSize { .. } => PyValueError::new_err(text),
+        Error::KeyKind(_) => PyTypeError::new_err(text),
         Error::UnknownWorker(_) => classes::UnknownWorkerError::new_err(text),
         Error::BadSnapshot(_) => classes::SnapshotError::new_err(text),
         Error::Invariant(_) => PyAssertionError::new_err(text),

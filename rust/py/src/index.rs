@@ -143,7 +143,9 @@ impl BlockTracker {
 }
 
 /// Names a lookup is restricted to.
-fn names<'py>(among: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Vec<Bound<'py, PyString>>>> {
+pub(crate) fn names<'py>(
+    among: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Option<Vec<Bound<'py, PyString>>>> {
     let Some(among) = among else {
         return Ok(None);
     };
@@ -170,7 +172,9 @@ fn names<'py>(among: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Vec<Bound<'p
     Ok(Some(names))
 }
 
-fn as_strs<'a>(names: Option<&'a Vec<Bound<'_, PyString>>>) -> PyResult<Option<Vec<&'a str>>> {
+pub(crate) fn as_strs<'a>(
+    names: Option<&'a Vec<Bound<'_, PyString>>>,
+) -> PyResult<Option<Vec<&'a str>>> {
     names
         .map(|names| names.iter().map(|name| name.to_str()).collect())
         .transpose()

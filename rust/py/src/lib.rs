@@ -16,6 +16,7 @@ mod names;
 mod options;
 mod policy;
 mod prompt;
+mod radix;
 mod router;
 mod sim;
 mod workers;
@@ -39,6 +40,8 @@ mod _core {
     use crate::matched::Match;
     #[pymodule_export]
     use crate::policy::NativePolicy;
+    #[pymodule_export]
+    use crate::radix::{PrefixMatch, RadixTree};
     #[pymodule_export]
     use crate::router::NativeRouter;
     #[pymodule_export]

@@ -103,7 +103,7 @@ impl<U: Unit> RadixTree<U> {
     }
 
     /// Makes the lanes of a trust on its first use.
-    fn open(&mut self, trust: Trust) {
+    pub(super) fn open(&mut self, trust: Trust) {
         if !self.lanes.is_open(trust.medium()) {
             self.lanes.open(trust.medium());
             self.reserve_sets();

@@ -18,8 +18,10 @@ mod cover;
 mod evict;
 mod insert;
 mod limit;
+mod named;
 mod nodes;
 mod overlap;
+mod snapshot;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,7 @@ mod validate;
 mod walk;
 
 pub use evict::Progress;
+pub use named::{NamedTree, PrefixAnswer, Prompt, TreeEdit, TreeView};
 pub use overlap::PrefixOverlaps;
 pub use unit::{Key, MAX_PAGE_SIZE, Unit};
 
@@ -284,6 +287,13 @@ impl<U: Unit> RadixTree<U> {
             + self.ages.iter().map(Ages::memory_bytes).sum::<usize>()
             + (self.owing.capacity() + self.merges.capacity()) * size_of::<u32>()
             + self.steps.capacity() * size_of::<(u32, u32)>()
+    }
+
+    /// The worker in a slot.
+    #[must_use]
+    pub fn worker_in(&self, slot: u32) -> Option<WorkerId> {
+        let generation = self.lanes.worker(slot)?.generation;
+        Some(WorkerId { slot, generation })
     }
 
     fn worker(&self, worker: WorkerId) -> Result<&Worker> {

@@ -45,6 +45,11 @@ impl<U> Node<U> {
         self.start + self.len
     }
 
+    /// Namespace of a first node.
+    pub(super) fn space(&self) -> u32 {
+        self.space
+    }
+
     /// Entries that cover some of the label and not all.
     #[inline]
     pub(super) fn partials(&self) -> impl Iterator<Item = &Entry> {

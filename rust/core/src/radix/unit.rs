@@ -16,6 +16,13 @@ pub trait Unit: Copy + Eq + Default + Debug + Send + Sync + 'static {
     /// Whether every stored unit is counted.
     const PLAIN: bool;
 
+    /// Number of the kind in a snapshot.
+    const KIND: u32;
+
+    /// Appends a label to a snapshot.
+    fn put(label: &[Self], out: &mut Vec<u8>);
+    /// The label that these bytes are, if they are one.
+    fn read(bytes: &[u8]) -> Option<Vec<Self>>;
     /// As a number.
     fn word(self) -> u32;
     /// Length of what a label holds, in counted units.
@@ -38,6 +45,15 @@ fn continues(byte: u8) -> bool {
 
 impl Unit for u8 {
     const PLAIN: bool = false;
+    const KIND: u32 = 1;
+
+    fn put(label: &[Self], out: &mut Vec<u8>) {
+        out.extend_from_slice(label);
+    }
+
+    fn read(bytes: &[u8]) -> Option<Vec<Self>> {
+        std::str::from_utf8(bytes).is_ok().then(|| bytes.to_vec())
+    }
 
     #[inline]
     fn word(self) -> u32 {
@@ -100,6 +116,17 @@ impl Unit for u8 {
 
 impl Unit for u32 {
     const PLAIN: bool = true;
+    const KIND: u32 = 2;
+
+    fn put(label: &[Self], out: &mut Vec<u8>) {
+        out.extend(label.iter().flat_map(|token| token.to_le_bytes()));
+    }
+
+    fn read(bytes: &[u8]) -> Option<Vec<Self>> {
+        let (tokens, rest) = bytes.as_chunks();
+        let tokens = tokens.iter().map(|token| u32::from_le_bytes(*token));
+        rest.is_empty().then(|| tokens.collect())
+    }
 
     #[inline]
     fn word(self) -> u32 {

@@ -14,7 +14,7 @@ use crate::ids::Millis;
 use crate::index::{BlockIndex, Matcher};
 use crate::registry::{SlotState, WorkerRegistry};
 
-const MAGIC: &[u8; 8] = b"cachelb\0";
+pub(crate) const MAGIC: &[u8; 8] = b"cachelb\0";
 const VERSION: u32 = 1;
 /// Length of a vacant slot's name.
 const VACANT: u32 = u32::MAX;
@@ -47,14 +47,7 @@ impl View<'_> {
                 .unwrap_or(0) as u8,
         );
         out.extend_from_slice(&config.seed.to_le_bytes());
-        let slots = self.tracker.registry.slots();
-        out.extend_from_slice(&(slots.len() as u32).to_le_bytes());
-        for slot in &slots {
-            out.extend_from_slice(&slot.generation.to_le_bytes());
-            let name = slot.name.as_deref();
-            out.extend_from_slice(&name.map_or(VACANT, |name| name.len() as u32).to_le_bytes());
-            out.extend_from_slice(name.unwrap_or_default().as_bytes());
-        }
+        put_slots(&self.tracker.registry.slots(), &mut out);
         index.snapshot(now, &mut out);
         let checksum = xxh3_64(&out);
         out.extend_from_slice(&checksum.to_le_bytes());
@@ -115,14 +108,26 @@ impl BlockTracker {
     }
 }
 
-const ENDS: &str = "it ends too early";
+/// Appends what [`Reader::slots`] reads.
+pub(crate) fn put_slots(slots: &[SlotState], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(slots.len() as u32).to_le_bytes());
+    for slot in slots {
+        out.extend_from_slice(&slot.generation.to_le_bytes());
+        let name = slot.name.as_deref();
+        out.extend_from_slice(&name.map_or(VACANT, |name| name.len() as u32).to_le_bytes());
+        out.extend_from_slice(name.unwrap_or_default().as_bytes());
+    }
+}
 
-fn refuse<T>(why: impl Into<String>) -> Result<T> {
+pub(crate) const ENDS: &str = "it ends too early";
+
+pub(crate) fn refuse<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::BadSnapshot(why.into()))
 }
 
-struct Reader<'a> {
-    bytes: &'a [u8],
+/// What is left to read.
+pub(crate) struct Reader<'a> {
+    pub(crate) bytes: &'a [u8],
 }
 
 impl Reader<'_> {
@@ -134,19 +139,19 @@ impl Reader<'_> {
         Ok(*head)
     }
 
-    fn u8(&mut self) -> Result<u8> {
+    pub(crate) fn u8(&mut self) -> Result<u8> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    fn u32(&mut self) -> Result<u32> {
+    pub(crate) fn u32(&mut self) -> Result<u32> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    fn u64(&mut self) -> Result<u64> {
+    pub(crate) fn u64(&mut self) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    fn slots(&mut self) -> Result<Vec<SlotState>> {
+    pub(crate) fn slots(&mut self) -> Result<Vec<SlotState>> {
         let mut slots = Vec::new();
         for _ in 0..self.u32()? {
             let generation = self.u32()?;

@@ -1,0 +1,508 @@
+//! A tree of either kind behind one lock, with workers by name.
+//!
+//! The first key that is inserted decides whether it is a tree of text or of tokens. Names are added and removed only while
+//! the write lock is held. Long evictions are done in parts, between which whoever waits for the lock goes first.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{PrefixOverlaps, Progress, RadixTree, Use};
+use crate::error::{Error, Result};
+use crate::ids::{Millis, WorkerId};
+use crate::registry::WorkerRegistry;
+use crate::tracker::snapshot::{ENDS, MAGIC, Reader, put_slots, refuse};
+
+/// No entry has a time to live.
+const NEVER: u64 = u64::MAX;
+/// Version of a snapshot, and how it differs from those of other things.
+const VERSION: u32 = 0x7265_6501;
+
+/// A key of either kind.
+#[derive(Debug, Clone, Copy)]
+pub enum Prompt<'a> {
+    /// Characters.
+    Text(&'a str),
+    /// Token ids.
+    Tokens(&'a [u32]),
+}
+
+#[derive(Debug)]
+enum Tree {
+    /// Nothing was inserted yet.
+    Unset,
+    Text(RadixTree<u8>),
+    Tokens(RadixTree<u32>),
+}
+
+/// The same for both kinds of tree.
+macro_rules! each {
+    ($tree:expr, $unset:expr, $name:ident => $work:expr) => {
+        match $tree {
+            Tree::Unset => $unset,
+            Tree::Text($name) => $work,
+            Tree::Tokens($name) => $work,
+        }
+    };
+}
+
+/// Answer buffer of lookups, reused between calls.
+#[derive(Debug, Default)]
+pub struct PrefixAnswer {
+    depths: PrefixOverlaps,
+    found: Vec<(WorkerId, u32)>,
+}
+
+impl PrefixAnswer {
+    /// Workers with the units they hold, at least 1; in slot order, or in that of `among`.
+    #[must_use]
+    pub fn found(&self) -> &[(WorkerId, u32)] {
+        &self.found
+    }
+}
+
+/// The tree.
+#[derive(Debug)]
+pub struct NamedTree {
+    registry: WorkerRegistry,
+    state: RwLock<Tree>,
+    page: usize,
+    max_units: Option<u64>,
+    /// When the next entry is due, in milliseconds.
+    due: AtomicU64,
+    /// Threads that wait for the lock.
+    waiting: AtomicUsize,
+}
+
+impl NamedTree {
+    /// An empty tree; see [`RadixTree::new`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`].
+    pub fn new(page: usize, max_units: Option<u64>) -> Result<Self> {
+        // The kind with the wider range of settings.
+        RadixTree::<u32>::new(page, max_units)?;
+        Ok(Self::of(
+            Tree::Unset,
+            WorkerRegistry::new(),
+            page,
+            max_units,
+        ))
+    }
+
+    fn of(tree: Tree, registry: WorkerRegistry, page: usize, max_units: Option<u64>) -> Self {
+        let due = AtomicU64::new(tree.due());
+        Self {
+            registry,
+            state: RwLock::new(tree),
+            page,
+            max_units,
+            due,
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Names and ids of the workers.
+    #[must_use]
+    pub fn registry(&self) -> &WorkerRegistry {
+        &self.registry
+    }
+
+    /// Tokens per page.
+    #[must_use]
+    pub fn page_size(&self) -> usize {
+        self.page
+    }
+
+    /// Most (worker, unit) pairs.
+    #[must_use]
+    pub fn max_units(&self) -> Option<u64> {
+        self.max_units
+    }
+
+    /// When the next entry with a time to live is due. [`TreeEdit::expire`] must run before a question asked at or after
+    /// that time.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Millis> {
+        let due = self.due.load(Ordering::Acquire);
+        (due != NEVER).then_some(Millis(due))
+    }
+
+    /// Waits for the read lock.
+    pub fn view(&self) -> TreeView<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let tree = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        TreeView { owner: self, tree }
+    }
+
+    /// The read lock, unless that means waiting.
+    pub fn try_view(&self) -> Option<TreeView<'_>> {
+        let tree = match self.state.try_read() {
+            Ok(tree) => tree,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(TreeView { owner: self, tree })
+    }
+
+    /// Waits for the write lock.
+    pub fn edit(&self) -> TreeEdit<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let tree = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        TreeEdit { owner: self, tree }
+    }
+
+    /// The write lock, unless that means waiting.
+    pub fn try_edit(&self) -> Option<TreeEdit<'_>> {
+        let tree = match self.state.try_write() {
+            Ok(tree) => tree,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(TreeEdit { owner: self, tree })
+    }
+
+    /// Repeats `part` under the write lock until it says that it is done; in between whoever waits goes first.
+    ///
+    /// # Errors
+    /// Those of `part`.
+    pub fn in_parts(&self, mut part: impl FnMut(TreeEdit<'_>) -> Result<bool>) -> Result<()> {
+        while !part(self.edit())? {
+            // Taking the lock again at once would win against threads that are being woken up.
+            for _ in 0..1000 {
+                if self.waiting.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// The tree that [`TreeView::snapshot`] wrote, with times to live moved to the clock that reads `now`.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] for anything but the unchanged bytes of a snapshot of this version.
+    pub fn restore(bytes: &[u8], now: Millis) -> Result<Self> {
+        let Some((content, checksum)) = bytes.split_last_chunk() else {
+            return refuse(ENDS);
+        };
+        let Some(body) = content.strip_prefix(MAGIC) else {
+            return refuse("it does not start like a snapshot of cachelb");
+        };
+        let mut reader = Reader { bytes: body };
+        let version = reader.u32()?;
+        if version != VERSION {
+            return refuse(format!("its version is {version:#x}, this is {VERSION:#x}"));
+        }
+        if xxh3_64(content) != u64::from_le_bytes(*checksum) {
+            return refuse("its checksum does not match: it is damaged or cut off");
+        }
+        let (page, units) = (reader.u32()? as usize, reader.u64()?);
+        let max_units = (units < u64::MAX).then_some(units);
+        RadixTree::<u32>::new(page, max_units).or_else(|why| refuse(why.to_string()))?;
+        let registry = WorkerRegistry::from_slots(reader.slots()?)?;
+        let tree = match reader.u32()? {
+            0 => Tree::Unset,
+            1 => Tree::Text(RadixTree::restore(reader.bytes, now)?),
+            2 => Tree::Tokens(RadixTree::restore(reader.bytes, now)?),
+            other => return refuse(format!("unknown kind of keys {other}")),
+        };
+        let same =
+            each!(&tree, true, tree => tree.page_size() == page && tree.max_units() == max_units);
+        if !same {
+            return refuse("its settings contradict each other");
+        }
+        let tree = Self::of(tree, registry, page, max_units);
+        tree.view()
+            .validate()
+            .or_else(|why| refuse(why.to_string()))?;
+        Ok(tree)
+    }
+}
+
+// === impl Tree ===
+
+impl Tree {
+    fn due(&self) -> u64 {
+        each!(self, NEVER, tree => tree.next_expiry().map_or(NEVER, |due| due.0))
+    }
+
+    fn worker_in(&self, slot: u32) -> Option<WorkerId> {
+        each!(self, None, tree => tree.worker_in(slot))
+    }
+
+    fn wrong_kind(&self) -> Error {
+        Error::KeyKind(match self {
+            Self::Text(_) => "text",
+            Self::Tokens(_) | Self::Unset => "tokens",
+        })
+    }
+}
+
+// === impl TreeView ===
+
+/// Questions to a tree that stands still.
+#[derive(Debug)]
+pub struct TreeView<'a> {
+    owner: &'a NamedTree,
+    tree: RwLockReadGuard<'a, Tree>,
+}
+
+impl TreeView<'_> {
+    /// Finds every worker that holds leading units of the prompt; with `among`, of those names only, unknown ones ignored.
+    ///
+    /// # Errors
+    /// [`Error::KeyKind`].
+    pub fn overlaps(
+        &self,
+        prompt: Prompt<'_>,
+        among: Option<&[&str]>,
+        answer: &mut PrefixAnswer,
+    ) -> Result<()> {
+        answer.found.clear();
+        match (&*self.tree, prompt) {
+            (Tree::Text(tree), Prompt::Text(text)) => tree.overlaps(text, &mut answer.depths),
+            (Tree::Tokens(tree), Prompt::Tokens(tokens)) => {
+                tree.overlaps(tokens, &mut answer.depths);
+            }
+            (Tree::Unset, _) => return Ok(()),
+            (tree, _) => return Err(tree.wrong_kind()),
+        }
+        self.collect(among, answer);
+        Ok(())
+    }
+
+    /// Finds the workers that hold most of the prompt; returns how much.
+    ///
+    /// # Errors
+    /// [`Error::KeyKind`].
+    pub fn match_prefix(
+        &self,
+        prompt: Prompt<'_>,
+        among: Option<&[&str]>,
+        answer: &mut PrefixAnswer,
+    ) -> Result<u32> {
+        if among.is_some() {
+            self.overlaps(prompt, among, answer)?;
+            let found = &mut answer.found;
+            let most = found.iter().map(|(_, units)| *units).max().unwrap_or(0);
+            found.retain(|(_, units)| *units == most);
+            return Ok(most);
+        }
+        answer.found.clear();
+        match (&*self.tree, prompt) {
+            (Tree::Text(tree), Prompt::Text(text)) => tree.match_prefix(text, &mut answer.depths),
+            (Tree::Tokens(tree), Prompt::Tokens(tokens)) => {
+                tree.match_prefix(tokens, &mut answer.depths);
+            }
+            (Tree::Unset, _) => return Ok(0),
+            (tree, _) => return Err(tree.wrong_kind()),
+        }
+        self.collect(None, answer);
+        Ok(answer.depths.matched())
+    }
+
+    fn collect(&self, among: Option<&[&str]>, answer: &mut PrefixAnswer) {
+        let PrefixAnswer { depths, found } = answer;
+        match among {
+            None => {
+                let each = depths.iter();
+                let each =
+                    each.filter_map(|(slot, units)| Some((self.tree.worker_in(slot)?, units)));
+                found.extend(each);
+            }
+            Some(names) => {
+                for name in names {
+                    if let Some(worker) = self.owner.registry.get(name) {
+                        let held = (worker, depths.depth(worker.slot));
+                        if held.1 > 0 && !found.contains(&held) {
+                            found.push(held);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Units held by the worker called `name`, 0 for an unknown one; without a name, the sum over workers.
+    #[must_use]
+    pub fn size(&self, name: Option<&str>) -> u64 {
+        let Some(name) = name else {
+            return each!(&*self.tree, 0, tree => tree.total());
+        };
+        let worker = self.owner.registry.get(name);
+        let count = |worker| each!(&*self.tree, 0, tree => tree.count(worker).unwrap_or(0));
+        worker.map_or(0, count)
+    }
+
+    /// Heap bytes of the tree.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        each!(&*self.tree, 0, tree => tree.memory_bytes())
+    }
+
+    /// When the next entry with a time to live is due.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Millis> {
+        each!(&*self.tree, None, tree => tree.next_expiry())
+    }
+
+    /// The tree as bytes. Times to live are kept as the time left at `now`.
+    #[must_use]
+    pub fn snapshot(&self, now: Millis) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&(self.owner.page as u32).to_le_bytes());
+        let units = self.owner.max_units.unwrap_or(u64::MAX);
+        out.extend_from_slice(&units.to_le_bytes());
+        put_slots(&self.owner.registry.slots(), &mut out);
+        let kind: u32 = match &*self.tree {
+            Tree::Unset => 0,
+            Tree::Text(_) => 1,
+            Tree::Tokens(_) => 2,
+        };
+        out.extend_from_slice(&kind.to_le_bytes());
+        each!(&*self.tree, {}, tree => tree.snapshot(now, &mut out));
+        let checksum = xxh3_64(&out);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first broken invariant.
+    pub fn validate(&self) -> Result<()> {
+        each!(&*self.tree, Ok(()), tree => tree.validate())?;
+        for (name, id) in self.owner.registry.ids() {
+            if self.tree.worker_in(id.slot) != Some(id) {
+                return Err(Error::Invariant(format!(
+                    "worker {name:?} is registered and unknown to the tree"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl TreeEdit ===
+
+/// Changes to a tree that nobody else sees half-made.
+#[derive(Debug)]
+pub struct TreeEdit<'a> {
+    owner: &'a NamedTree,
+    tree: RwLockWriteGuard<'a, Tree>,
+}
+
+impl TreeEdit<'_> {
+    /// Records that `name`, registered if new, holds the prompt; returns the units newly held and whether evictions are
+    /// left over, see [`Self::settle`].
+    ///
+    /// # Errors
+    /// [`Error::KeyKind`].
+    pub fn insert(&mut self, prompt: Prompt<'_>, name: &str, how: Use) -> Result<(u32, bool)> {
+        let NamedTree {
+            registry,
+            page,
+            max_units,
+            ..
+        } = self.owner;
+        if let Tree::Unset = *self.tree {
+            *self.tree = match prompt {
+                Prompt::Text(_) if *page > 1 => return Err(self.tree.wrong_kind()),
+                Prompt::Text(_) => Tree::Text(RadixTree::new(1, *max_units)?),
+                Prompt::Tokens(_) => Tree::Tokens(RadixTree::new(*page, *max_units)?),
+            };
+        }
+        match (&*self.tree, prompt) {
+            (Tree::Text(_), Prompt::Text(_)) | (Tree::Tokens(_), Prompt::Tokens(_)) => {}
+            (tree, _) => return Err(tree.wrong_kind()),
+        }
+        let (worker, added) = registry.get_or_add(name);
+        if added {
+            each!(&mut *self.tree, {}, tree => tree.add_worker(worker, u32::MAX));
+        }
+        match (&mut *self.tree, prompt) {
+            (Tree::Text(tree), Prompt::Text(text)) => {
+                Ok((tree.insert(worker, text, how)?, tree.is_owing()))
+            }
+            (Tree::Tokens(tree), Prompt::Tokens(tokens)) => {
+                Ok((tree.insert(worker, tokens, how)?, tree.is_owing()))
+            }
+            _ => Ok((0, false)),
+        }
+    }
+
+    /// Evicts a part of what an insert left over; returns whether all is settled.
+    pub fn settle(&mut self) -> bool {
+        each!(&mut *self.tree, true, tree => tree.settle())
+    }
+
+    /// Evicts a part of what is held beyond `max_units`, by one worker or by all together.
+    ///
+    /// # Errors
+    /// None today; an unknown name holds nothing.
+    pub fn evict(&mut self, name: Option<&str>, max_units: u64, steps: u32) -> Result<Progress> {
+        let done = Progress {
+            units: 0,
+            done: true,
+        };
+        let Some(name) = name else {
+            return Ok(each!(&mut *self.tree, done, tree => tree.evict_part(max_units, steps)));
+        };
+        match self.owner.registry.get(name) {
+            Some(worker) => each!(
+                &mut *self.tree,
+                Ok(done),
+                tree => tree.evict_worker_part(worker, max_units, steps)
+            ),
+            None => Ok(done),
+        }
+    }
+
+    /// A part of [`RadixTree::evict_oldest_uses`].
+    ///
+    /// # Errors
+    /// None today; an unknown name holds nothing.
+    pub fn evict_oldest(&mut self, name: &str, min_units: u64, steps: u32) -> Result<Progress> {
+        let done = Progress {
+            units: 0,
+            done: true,
+        };
+        match self.owner.registry.get(name) {
+            Some(worker) => each!(
+                &mut *self.tree,
+                Ok(done),
+                tree => tree.evict_oldest_uses(worker, min_units, steps)
+            ),
+            None => Ok(done),
+        }
+    }
+
+    /// Forgets `name` and all it still holds; returns the units dropped.
+    ///
+    /// # Errors
+    /// None today; an unknown name holds nothing.
+    pub fn remove_worker(&mut self, name: &str) -> Result<u64> {
+        match self.owner.registry.remove(name) {
+            Some(worker) => each!(&mut *self.tree, Ok(0), tree => tree.remove_worker(worker)),
+            None => Ok(0),
+        }
+    }
+
+    /// Drops a part of what lived to its end at or before `now`; returns whether nothing is left that did.
+    pub fn expire(&mut self, now: Millis) -> bool {
+        each!(&mut *self.tree, {}, tree => drop(tree.expire(now)));
+        self.tree.due() > now.0
+    }
+}
+
+impl Drop for TreeEdit<'_> {
+    fn drop(&mut self) {
+        self.owner.due.store(self.tree.due(), Ordering::Release);
+    }
+}

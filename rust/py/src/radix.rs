@@ -1,0 +1,496 @@
+//! `RadixTree`.
+//!
+//! Every call first runs whatever may run Python code (the clock, reading lists, names), then takes the lock without
+//! waiting. Only if somebody else has it is the GIL let go, and for evictions of many leaves, which are done in parts that
+//! let others in between.
+
+use std::cell::Cell;
+
+use cachelb_core::error::Result;
+use cachelb_core::ids::WorkerId;
+use cachelb_core::radix::{
+    MAX_PAGE_SIZE, NamedTree, PrefixAnswer, Progress, Prompt, Time, TreeEdit, TreeView, Trust, Use,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyString, PyTuple, PyType};
+
+use crate::args::{self, Words};
+use crate::clock::Clock;
+use crate::error::enter;
+use crate::index::{as_strs, names};
+use crate::names::Names;
+
+/// Leaves per part of an eviction: some 100 us.
+const STEPS: u32 = 256;
+/// Tokens whose copy a thread keeps for its next call.
+const KEPT: usize = 1 << 20;
+
+/// Buffers of one call, kept by the thread for the next.
+#[derive(Default)]
+struct Scratch {
+    tokens: Vec<u32>,
+    answer: PrefixAnswer,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Lends the thread's buffers to `work`, which gets fresh ones if it is entered again meanwhile.
+fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    let mut scratch = SCRATCH.take().unwrap_or_default();
+    let result = work(&mut scratch);
+    if scratch.tokens.capacity() <= KEPT {
+        SCRATCH.set(Some(scratch));
+    }
+    result
+}
+
+/// A key as it was given.
+enum Key<'a> {
+    Text(&'a str),
+    Tokens(Words<'a, u32>),
+}
+
+impl<'a> Key<'a> {
+    fn get(key: &'a Bound<'_, PyAny>, scratch: &'a mut Vec<u32>) -> PyResult<Self> {
+        if key.is_instance_of::<PyString>() {
+            return args::text(key, "key").map(Self::Text);
+        }
+        Words::get(key, "key", scratch).map(Self::Tokens)
+    }
+
+    /// The key, while the GIL is held.
+    fn prompt<'s>(&'s self, py: Python<'s>) -> Prompt<'s> {
+        match self {
+            Self::Text(text) => Prompt::Text(text),
+            Self::Tokens(words) => Prompt::Tokens(words.as_slice(py)),
+        }
+    }
+
+    /// Tokens that stay what they are without the GIL.
+    fn copied(&self, py: Python<'_>) -> Vec<u32> {
+        match self {
+            Self::Text(_) => Vec::new(),
+            Self::Tokens(words) => words.as_slice(py).to_vec(),
+        }
+    }
+
+    fn steady<'s>(&self, tokens: &'s [u32]) -> Prompt<'s>
+    where
+        'a: 's,
+    {
+        match self {
+            Self::Text(text) => Prompt::Text(text),
+            Self::Tokens(_) => Prompt::Tokens(tokens),
+        }
+    }
+}
+
+/// What `match_prefix` found.
+#[pyclass(frozen, module = "cachelb", get_all)]
+pub(crate) struct PrefixMatch {
+    matched: u32,
+    total: usize,
+    workers: Py<PyTuple>,
+}
+
+#[pymethods]
+impl PrefixMatch {
+    #[classattr]
+    fn __match_args__() -> (&'static str, &'static str, &'static str) {
+        ("matched", "total", "workers")
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.tuple(py)?.try_iter()
+    }
+
+    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        match other.cast::<Self>() {
+            Ok(other) => self.tuple(py)?.eq(other.get().tuple(py)?),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        self.tuple(py)?.hash()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let workers = self.workers.bind(py).repr()?;
+        Ok(format!(
+            "PrefixMatch(matched={}, total={}, workers={workers})",
+            self.matched, self.total
+        ))
+    }
+}
+
+impl PrefixMatch {
+    fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        (self.matched, self.total, &self.workers).into_pyobject(py)
+    }
+}
+
+/// Which worker holds which prefix, to the character or token.
+#[pyclass(frozen, module = "cachelb")]
+pub(crate) struct RadixTree {
+    core: NamedTree,
+    clock: Clock,
+    names: Names,
+    ttl_s: Option<f64>,
+}
+
+impl RadixTree {
+    fn read<R: Send>(
+        &self,
+        py: Python<'_>,
+        key: &Key<'_>,
+        answer: &mut PrefixAnswer,
+        work: impl Fn(TreeView<'_>, Prompt<'_>, &mut PrefixAnswer) -> Result<R> + Sync,
+    ) -> PyResult<R> {
+        let core = &self.core;
+        enter(|| {
+            if let Some(view) = core.try_view() {
+                return work(view, key.prompt(py), answer);
+            }
+            let tokens = key.copied(py);
+            let prompt = key.steady(&tokens);
+            py.detach(|| work(core.view(), prompt, answer))
+        })
+    }
+
+    fn look<R: Send>(
+        &self,
+        py: Python<'_>,
+        bulk: bool,
+        work: impl FnOnce(TreeView<'_>) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        let core = &self.core;
+        enter(|| match core.try_view() {
+            Some(view) if !bulk => work(view),
+            view => {
+                drop(view);
+                py.detach(|| work(core.view()))
+            }
+        })
+    }
+
+    /// Does something in parts, without the GIL if there is more than one.
+    fn in_parts(
+        &self,
+        py: Python<'_>,
+        mut part: impl FnMut(TreeEdit<'_>) -> Result<bool> + Send,
+    ) -> PyResult<()> {
+        let core = &self.core;
+        enter(|| {
+            if let Some(edit) = core.try_edit()
+                && part(edit)?
+            {
+                return Ok(());
+            }
+            py.detach(|| core.in_parts(part))
+        })
+    }
+
+    /// Sums up the parts of an eviction.
+    fn evicted(
+        &self,
+        py: Python<'_>,
+        mut part: impl FnMut(&mut TreeEdit<'_>, u64) -> Result<Progress> + Send,
+    ) -> PyResult<u64> {
+        let mut gone = 0;
+        self.in_parts(py, |mut edit| {
+            let Progress { units, done } = part(&mut edit, gone)?;
+            gone += units;
+            Ok(done)
+        })?;
+        Ok(gone)
+    }
+
+    /// Drops what is past its time to live, before anything is asked or changed.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(due) = self.core.next_expiry() {
+            let now = self.clock.now(py)?;
+            if now >= due {
+                self.in_parts(py, |mut edit| Ok(edit.expire(now)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn name<'py>(&self, py: Python<'py>, worker: WorkerId) -> Option<Bound<'py, PyString>> {
+        self.names.get(py, self.core.registry(), worker)
+    }
+}
+
+fn max_units(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    args::ranged(value, "max_units", 1, u64::MAX - 1).map(Some)
+}
+
+fn units_left(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    args::ranged(value, "max_units", 0, u64::MAX)
+}
+
+fn min_units(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    args::ranged(value, "min_units", 0, u64::MAX)
+}
+
+fn page_size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    args::ranged(value, "page_size", 1, MAX_PAGE_SIZE as u64).map(|size| size as usize)
+}
+
+fn time(at: Option<f64>) -> PyResult<Option<Time>> {
+    match at {
+        Some(at) if !at.is_finite() => Err(PyValueError::new_err(format!(
+            "at must be a finite number of seconds, got {at}"
+        ))),
+        at => Ok(at.map(Time::from_seconds)),
+    }
+}
+
+#[pymethods]
+impl RadixTree {
+    #[new]
+    #[pyo3(signature = (*, max_units=None, page_size=1, ttl_s=None, clock=None))]
+    fn new(
+        py: Python<'_>,
+        #[pyo3(from_py_with = max_units)] max_units: Option<u64>,
+        #[pyo3(from_py_with = page_size)] page_size: usize,
+        ttl_s: Option<f64>,
+        clock: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let core = enter(|| NamedTree::new(page_size, max_units))?;
+        let clock = Clock::new(clock)?;
+        if let Some(ttl_s) = ttl_s {
+            clock.after(py, ttl_s)?;
+        }
+        Ok(Self {
+            core,
+            clock,
+            names: Names::default(),
+            ttl_s,
+        })
+    }
+
+    #[getter]
+    fn max_units(&self) -> Option<u64> {
+        self.core.max_units()
+    }
+
+    #[getter]
+    fn page_size(&self) -> usize {
+        self.core.page_size()
+    }
+
+    #[pyo3(signature = (key, worker, *, remote=false, ttl_s=None, at=None))]
+    fn insert(
+        &self,
+        key: &Bound<'_, PyAny>,
+        worker: &str,
+        remote: bool,
+        ttl_s: Option<f64>,
+        at: Option<f64>,
+    ) -> PyResult<u32> {
+        let py = key.py();
+        let time = time(at)?;
+        with_scratch(|scratch| {
+            let key = Key::get(key, &mut scratch.tokens)?;
+            self.settle(py)?;
+            let ttl_s = ttl_s.or(self.ttl_s);
+            let expires = ttl_s.map(|ttl_s| self.clock.after(py, ttl_s)).transpose()?;
+            let trust = if remote { Trust::Remote } else { Trust::Local };
+            let how = Use {
+                trust,
+                expires,
+                time,
+            };
+            let core = &self.core;
+            let (held, owing) = enter(|| {
+                if let Some(mut edit) = core.try_edit() {
+                    return edit.insert(key.prompt(py), worker, how);
+                }
+                let tokens = key.copied(py);
+                let prompt = key.steady(&tokens);
+                py.detach(|| core.edit().insert(prompt, worker, how))
+            })?;
+            if owing {
+                self.in_parts(py, |mut edit| Ok(edit.settle()))?;
+            }
+            Ok(held)
+        })
+    }
+
+    #[pyo3(signature = (key, *, among=None))]
+    fn match_prefix(
+        &self,
+        key: &Bound<'_, PyAny>,
+        among: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PrefixMatch> {
+        let py = key.py();
+        let total = key.len();
+        let among = names(among)?;
+        let among = as_strs(among.as_ref())?;
+        with_scratch(|scratch| {
+            let Scratch { tokens, answer } = scratch;
+            let given = Key::get(key, tokens)?;
+            let total = match &given {
+                Key::Text(_) => total?,
+                Key::Tokens(words) => words.len(),
+            };
+            self.settle(py)?;
+            let matched = self.read(py, &given, answer, |view, prompt, answer| {
+                view.match_prefix(prompt, among.as_deref(), answer)
+            })?;
+            let workers = answer.found().iter();
+            let workers = workers.filter_map(|(worker, _)| self.name(py, *worker));
+            Ok(PrefixMatch {
+                matched,
+                total,
+                workers: PyTuple::new(py, workers.collect::<Vec<_>>())?.unbind(),
+            })
+        })
+    }
+
+    #[pyo3(signature = (key, *, among=None))]
+    fn overlaps<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        among: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let py = key.py();
+        let among = names(among)?;
+        let among = as_strs(among.as_ref())?;
+        with_scratch(|scratch| {
+            let Scratch { tokens, answer } = scratch;
+            let given = Key::get(key, tokens)?;
+            self.settle(py)?;
+            self.read(py, &given, answer, |view, prompt, answer| {
+                view.overlaps(prompt, among.as_deref(), answer)
+            })?;
+            let dict = PyDict::new(py);
+            for (worker, units) in answer.found() {
+                if let Some(name) = self.name(py, *worker) {
+                    dict.set_item(name, units)?;
+                }
+            }
+            Ok(dict)
+        })
+    }
+
+    fn remove_worker(&self, py: Python<'_>, worker: &str) -> PyResult<u64> {
+        self.settle(py)?;
+        self.evicted(py, |edit, _| {
+            let mut part = edit.evict(Some(worker), 0, STEPS)?;
+            if part.done {
+                part.units += edit.remove_worker(worker)?;
+            }
+            Ok(part)
+        })
+    }
+
+    #[pyo3(signature = (max_units, *, worker=None))]
+    fn evict(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = units_left)] max_units: u64,
+        worker: Option<&str>,
+    ) -> PyResult<u64> {
+        self.settle(py)?;
+        self.evicted(py, |edit, _| edit.evict(worker, max_units, STEPS))
+    }
+
+    fn evict_oldest(
+        &self,
+        py: Python<'_>,
+        worker: &str,
+        #[pyo3(from_py_with = min_units)] min_units: u64,
+    ) -> PyResult<u64> {
+        self.settle(py)?;
+        if min_units == 0 {
+            return Ok(0);
+        }
+        self.evicted(py, |edit, gone| {
+            edit.evict_oldest(worker, min_units.saturating_sub(gone).max(1), STEPS)
+        })
+    }
+
+    #[pyo3(signature = (worker=None))]
+    fn size(&self, py: Python<'_>, worker: Option<&str>) -> PyResult<u64> {
+        self.settle(py)?;
+        self.look(py, false, |view| Ok(view.size(worker)))
+    }
+
+    fn workers(&self) -> Vec<String> {
+        let ids = self.core.registry().ids().into_iter();
+        ids.map(|(name, _)| name.to_string()).collect()
+    }
+
+    #[getter]
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.look(py, false, |view| Ok(view.memory_bytes()))
+    }
+
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.settle(py)?;
+        let mut now = None;
+        loop {
+            let bytes = self.look(py, true, |view| match now {
+                // Something got a time to live since: ask the clock, which must not happen under the lock.
+                None if view.next_expiry().is_some() => Ok(None),
+                _ => Ok(Some(view.snapshot(now.unwrap_or_default()))),
+            })?;
+            match bytes {
+                Some(bytes) => return Ok(PyBytes::new(py, &bytes)),
+                None => now = Some(self.clock.now(py)?),
+            }
+        }
+    }
+
+    #[classmethod]
+    #[pyo3(signature = (data, *, ttl_s=None, clock=None))]
+    fn restore(
+        _cls: &Bound<'_, PyType>,
+        data: &Bound<'_, PyAny>,
+        ttl_s: Option<f64>,
+        clock: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = data.py();
+        let clock = Clock::new(clock)?;
+        if let Some(ttl_s) = ttl_s {
+            clock.after(py, ttl_s)?;
+        }
+        let bytes = args::bytes(data, "data")?;
+        let now = clock.now(py)?;
+        let core = enter(|| py.detach(|| NamedTree::restore(&bytes, now)))?;
+        Ok(Self {
+            core,
+            clock,
+            names: Names::default(),
+            ttl_s,
+        })
+    }
+
+    fn validate(&self, py: Python<'_>) -> PyResult<()> {
+        self.look(py, true, |view| view.validate())
+    }
+
+    fn __repr__(&self) -> String {
+        let units = self.core.max_units();
+        format!(
+            "RadixTree(max_units={}, page_size={}, workers={})",
+            units.map_or_else(|| "None".to_owned(), |units| units.to_string()),
+            self.core.page_size(),
+            self.core.registry().len()
+        )
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        self.clock.traverse(&visit)
+    }
+}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import ray
 from ray import serve
 from tests.gateways import wait_until
 
-from cachelb.integrations.ray_serve import CachelbRequestRouter
+from cachelb.integrations.ray_serve import CachelbRequestRouter, start_prefix_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +63,16 @@ class Model:
         if gate := body.get("gate"):
             await gate.wait.remote()
         return self.name
+
+
+@dataclass
+class Prompt:
+    """A request as Ray's own router takes it."""
+
+    prompt: str
+
+    def get(self, name: str) -> None:
+        """Have no gate."""
 
 
 remote: Any = ray.remote(num_cpus=0)
@@ -277,6 +288,23 @@ def test_snippet_of_ray_s_prefix_router_works_with_the_class_exchanged(cluster: 
         assert app.router.fleet.stats().open_requests == 0
     finally:
         serve.delete("snippet")
+
+
+def test_rays_own_prefix_router_runs_on_our_tree(cluster: None) -> None:
+    tree = start_prefix_tree("Model", "rays")
+    assert ray.get(tree.getattr.remote("tenant_to_char_count")) == {}
+    path = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router.PrefixCacheAffinityRouter"
+    app = App("rays", num_replicas=2, request_router_config={"request_router_class": path})
+    try:
+        prompts = [f"{at} {STORY}" for at in range(2)]
+        placed = [app.handle.remote(Prompt(prompt)).result(timeout_s=60) for prompt in prompts]
+        assert [app.handle.remote(Prompt(prompt)).result(timeout_s=60) for prompt in prompts] == placed
+        counts = ray.get(tree.getattr.remote("tenant_to_char_count"))
+        assert sum(counts.values()) == sum(map(len, prompts))
+        assert {key.rpartition("#")[2] for key, count in counts.items() if count} == set(placed)
+    finally:
+        serve.delete("rays")
+        ray.kill(tree)
 
 
 def test_example_runs_and_its_conversations_stay_where_they_are_cached(cluster: None) -> None:

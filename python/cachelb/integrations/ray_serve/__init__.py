@@ -1,18 +1,21 @@
 """cachelb inside Ray Serve: a request router for `request_router_config`, and a tree for Ray's own prefix router.
 
-`CachelbRequestRouter` and `PrefixTreeActor` need `pip install 'cachelb[ray]'`.
+`CachelbRequestRouter`, `PrefixTreeActor` and `start_prefix_tree` need `pip install 'cachelb[ray]'`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb.integrations.ray_serve.prefix_tree import PrefixTree
+
 if TYPE_CHECKING:
+    from cachelb.integrations.ray_serve.actor import PrefixTreeActor, start_prefix_tree
     from cachelb.integrations.ray_serve.router import CachelbRequestRouter
 
-__all__ = ["CachelbRequestRouter"]
+__all__ = ["CachelbRequestRouter", "PrefixTree", "PrefixTreeActor", "start_prefix_tree"]
 
-_HOMES = {"CachelbRequestRouter": "router"}
+_HOMES = {"CachelbRequestRouter": "router", "PrefixTreeActor": "actor", "start_prefix_tree": "actor"}
 
 
 def __getattr__(name: str) -> object:

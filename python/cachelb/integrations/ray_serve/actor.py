@@ -1,4 +1,4 @@
-"""The detached actor through which the routers of one deployment share their placements."""
+"""The actors: the one through which the routers of a deployment share placements, and the tree for Ray's router."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ray
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from cachelb.integrations.ray_serve.placements import PlacementStore
+from cachelb.integrations.ray_serve.prefix_tree import PrefixTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,3 +82,25 @@ def _check_ray() -> None:
     """Keep a router that outlives Ray from starting a cluster of its own: any call of Ray's would."""
     if not ray.is_initialized():
         raise ConnectionError("Ray was shut down")
+
+
+PrefixTreeActor: Any = ray.remote(PrefixTree)
+"""`PrefixTree` as an actor class, in the place of Ray's class of this name."""
+
+
+def start_prefix_tree(deployment: str, application: str = "default") -> Any:  # noqa: ANN401 - an actor handle
+    """Start the tree that Ray's own `PrefixCacheAffinityRouter` then finds and uses instead of its own.
+
+    Call it before the deployment runs. The actor is detached; `ray.kill` ends it, or the end of the cluster.
+
+    Args:
+        deployment: Name of the deployment.
+        application: Name of its application.
+
+    Returns:
+        The actor's handle.
+    """
+    # Where that router looks, and starts one of its own only if there is none.
+    namespace = "::".join(part for part in (SERVE_NAMESPACE, application, deployment) if part)
+    options = {"name": "LlmPrefixTreeActor", "namespace": namespace, "get_if_exists": True, "lifetime": "detached"}
+    return PrefixTreeActor.options(**options).remote()

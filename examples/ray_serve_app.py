@@ -79,7 +79,7 @@ def converse(handle: Any, conversations: int, turns: int) -> float:
 
 def main() -> None:
     """Run the application, talk to it, and say how much was cached."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Talk to cachelb in Ray Serve")
     parser.add_argument("--replicas", type=int, default=3)
     replicas = parser.parse_args().replicas
     handle = serve.run(build(replicas), name="cachelb-example", route_prefix=None)

@@ -24,7 +24,7 @@ use cachelb_core::policy::{Credits, KvAware, Margin, Scoring, SpillGate};
 use cachelb_core::router::{Placements, PoolSettings, Profile, Selector, Settings};
 use messages::Writer;
 use random::Random;
-use rows::Row;
+use rows::{Row, wanted};
 
 const WORKERS: usize = 64;
 const BLOCK: usize = 16;
@@ -51,6 +51,10 @@ const RULE: KvAware = KvAware {
 
 fn main() -> Result<()> {
     for (what, prompts, blocks) in [("decode", 16, 1), ("prefill", 1, 64)] {
+        let id = |how| format!("feeds/{what}/{WORKERS}w/{how}");
+        if !["fill", "evicting"].into_iter().any(|how| wanted(&id(how))) {
+            continue;
+        }
         let mut random = Random(6);
         let old = Generation::new(&mut random);
         let new = Generation::new(&mut random);
@@ -59,14 +63,21 @@ fn main() -> Result<()> {
         let churn = new.messages(prompts, blocks, Some(&old));
         let (mut filled, mut churned) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            filled.push(drain(&[], &fill, &new, BLOCKS as u64));
-            churned.push(drain(&first, &churn, &new, BLOCKS as u64));
+            if wanted(&id("fill")) {
+                filled.push(drain(&[], &fill, &new, BLOCKS as u64));
+            }
+            if wanted(&id("evicting")) {
+                churned.push(drain(&first, &churn, &new, BLOCKS as u64));
+            }
         }
         for (how, mut spent) in [("fill", filled), ("evicting", churned)] {
+            if spent.is_empty() {
+                continue;
+            }
             spent.sort_unstable();
             let per_block = |spent: Duration| spent.as_nanos() as f64 / BLOCKS as f64;
             Row {
-                id: format!("feeds/{what}/{WORKERS}w/{how}"),
+                id: id(how),
                 unit: "ns/block",
                 p50: per_block(spent[ROUNDS / 2]),
                 p99: per_block(spent[ROUNDS - 1]),

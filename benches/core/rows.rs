@@ -39,3 +39,12 @@ impl Row {
         )
     }
 }
+
+/// Whether the command line asks for a row: its id contains one of the texts there, or there are none.
+#[allow(dead_code, reason = "not every bench is worth taking apart")]
+pub fn wanted(id: &str) -> bool {
+    let mut texts = std::env::args().skip(1).filter(|a| !a.starts_with('-'));
+    texts
+        .next()
+        .is_none_or(|first| id.contains(&first) || texts.any(|text| id.contains(&text)))
+}

@@ -201,6 +201,18 @@ impl<'a> Cursor<'a> {
         self.integer().map(|(bits, _)| bits)
     }
 
+    /// Consumes up to `most` integers of 64 bits without a sign, as long as such stand here.
+    pub(super) fn words(&mut self, most: usize) -> impl Iterator<Item = u64> + use<'a> {
+        let values = self.rest.as_chunks::<9>().0;
+        let all = values.iter().take(most);
+        let words = all.take_while(|value| value[0] == 0xcf).count();
+        self.rest = &self.rest[words * 9..];
+        values[..words].iter().map(|value| {
+            let [_, word @ ..] = value;
+            u64::from_be_bytes(*word)
+        })
+    }
+
     /// An integer from 0 to 2^32 - 1, however it is encoded.
     pub(super) fn number(&mut self) -> Read<u32> {
         match self.integer()? {

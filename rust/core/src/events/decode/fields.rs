@@ -339,7 +339,8 @@ fn names(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Span> {
     let start = batch.names.len();
     let count = cursor.array()?;
     batch.names.reserve(count.min(FEW));
-    for _ in 0..count {
+    batch.names.extend(cursor.words(count).map(Name::Int));
+    while batch.names.len() < start + count {
         batch.names.push(cursor.name()?);
     }
     Ok(span(start, batch.names.len()))

@@ -6,6 +6,7 @@ use super::encode::{Value, list};
 use super::{NIL, cold, gone, remove, store, with, without};
 use crate::events::{Attention, Name, Place};
 use crate::ids::Medium;
+use crate::policy::Rng;
 
 #[test]
 fn a_name_is_an_integer_by_its_bits_or_bytes_by_their_hash() {
@@ -96,6 +97,49 @@ fn tokens_come_in_every_width() {
             65_536
         ]
     );
+}
+
+#[test]
+fn names_change_their_form_within_a_list() {
+    let names = list![u64::MAX, 1_u64 << 63, 5, &[7_u8; 32][..], u64::MAX - 1];
+    let (batch, store) = store(with(&cold(), "block_hashes", names));
+    assert_eq!(
+        batch.names_of(store.names),
+        [
+            Name::Int(u64::MAX),
+            Name::Int(1 << 63),
+            Name::Int(5),
+            Name::Wide(xxh3_128(&[7; 32])),
+            Name::Int(u64::MAX - 1),
+        ]
+    );
+}
+
+/// Lists long enough to be read in chunks, whatever stands where in them: ids of every width, some written longer.
+#[test]
+fn long_lists_of_tokens_come_in_every_width() {
+    let mut random = Rng::new(3);
+    for list in 0..400_u64 {
+        let len = random.below(300);
+        let (mut tokens, mut values) = (Vec::new(), Vec::new());
+        for _ in 0..len {
+            let bits = [7, 8, 16, 17, 32][random.below(5)];
+            let token = (random.bits() >> (64 - bits)) as u32;
+            tokens.push(token);
+            values.push(if random.below(200) as u64 == list % 200 {
+                let mut longer = vec![0xcf, 0, 0, 0, 0];
+                longer.extend(token.to_be_bytes());
+                Value::Raw(longer)
+            } else {
+                Value::from(u64::from(token))
+            });
+        }
+        if tokens.is_empty() {
+            continue;
+        }
+        let (batch, store) = store(with(&cold(), "token_ids", Value::List(values)));
+        assert_eq!(batch.tokens_of(store.tokens), tokens, "list {list}");
+    }
 }
 
 #[test]

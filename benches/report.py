@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
-CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "memory")
+CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "memory", "radix")
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
@@ -59,6 +59,7 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/router/64/text-8192", 15.0),
     (r"python/router/64/custom", 30.0),
     (r"python/router/64/(?!messages)", 6.0),
+    (r"radix/evict-part/", 1000.0),
     (r"python/radix/texts-32768/known", 30.0),
     (r"python/radix/texts-32768/first", 60.0),
     (r"python/radix/tokens-32768/known", 15.0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pytest
@@ -39,9 +39,9 @@ def tokens(count: int, seed: int) -> list[Prompt]:
     return [dice.integers(0, 128_000, UNITS, dtype=np.uint32) for _ in range(count)]
 
 
-def filled(prompts: list[Prompt]) -> RadixTree:
+def filled(prompts: list[Prompt], max_units: int | None) -> RadixTree:
     """Insert prompts for all workers in turn."""
-    tree = RadixTree()
+    tree = RadixTree(max_units=max_units)
     for number, prompt in enumerate(prompts):
         tree.insert(prompt, WORKERS[number % 64])
     return tree
@@ -55,22 +55,24 @@ def match_and_insert(tree: RadixTree, prompt: Prompt) -> PrefixMatch:
 
 
 @pytest.mark.parametrize("draw", [texts, tokens])
-@pytest.mark.parametrize("known", [True, False], ids=["known", "first"])
-def test_match_and_insert(
-    benchmark: BenchmarkFixture, draw: Callable[[int, int], list[Prompt]], *, known: bool
-) -> None:
-    """Match and insert a prompt that worker 0 holds, or one that nobody does."""
-    resident = draw(RESIDENT, 1)
-    tree = filled(resident)
-    fresh = iter(draw(ROUNDS + 20, 2) if not known else ())
-    kind, state = draw.__name__, "known" if known else "first"
-    benchmark.extra_info.update(
-        id=f"python/radix/{kind}-{UNITS}/{state}",
-        note=f"match_prefix + insert, {RESIDENT} prompts resident, 64 workers",
-    )
+@pytest.mark.parametrize("state", ["known", "first", "growing"])
+def test_match_and_insert(benchmark: BenchmarkFixture, draw: Draw, state: str) -> None:
+    """Match and insert a prompt that worker 0 holds, or one that nobody does.
 
-    def setup() -> tuple[tuple[RadixTree, Prompt], dict[str, Any]]:
-        return (tree, resident[0] if known else next(fresh)), {}
+    `first` evicts as much as it adds, as a tree does once its budget is used up; `growing` has no budget and pays for
+    memory that the process never touched before. A new prompt is warm in the cache, as if it had just been made.
+    """
+    resident = draw(RESIDENT, 1)
+    tree = filled(resident, RESIDENT * UNITS if state == "first" else None)
+    fresh = iter([] if state == "known" else draw(ROUNDS + 20, 2))
+    note = f"match_prefix + insert, {RESIDENT} prompts resident, 64 workers"
+    benchmark.extra_info.update(id=f"python/radix/{draw.__name__}-{UNITS}/{state}", note=note)
+
+    def setup() -> tuple[tuple[RadixTree, Prompt], dict[str, str]]:
+        prompt = resident[0] if state == "known" else next(fresh)
+        if state != "known" and not isinstance(prompt, str):
+            prompt = prompt.copy()
+        return (tree, prompt), {}
 
     found = benchmark.pedantic(match_and_insert, setup=setup, rounds=ROUNDS, warmup_rounds=10)
-    assert (found.matched == UNITS) == known
+    assert (found.matched == UNITS) == (state == "known")

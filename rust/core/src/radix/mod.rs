@@ -44,8 +44,8 @@ use crate::index::recency::Records;
 use crate::index::sets::LaneSets;
 use nodes::Nodes;
 
-/// Leaves that one call evicts at most: about a third of a millisecond.
-pub const STEPS: u32 = 1024;
+/// Leaves that one call evicts at most: under half a millisecond, if none of them is in the cache.
+pub const STEPS: u32 = 512;
 /// Stored units of an edge at most, so that splitting one takes microseconds; a longer key becomes several.
 const EDGE: usize = 1 << 14;
 /// Items of scratch space kept between changes.

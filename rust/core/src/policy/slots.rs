@@ -1,6 +1,32 @@
 //! Where a rule keeps what it knows of a worker: an index by the slot of the worker's columns.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
 use super::view::Candidate;
+
+/// What a rule keeps by the order of a worker.
+pub(super) type ByOrder<V> = HashMap<u64, V, BuildHasherDefault<Multiply>>;
+
+/// Hashes registration orders, which nobody outside chooses: rules ask for every row.
+#[derive(Debug, Default)]
+pub(super) struct Multiply(u64);
+
+impl Hasher for Multiply {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, order: u64) {
+        self.0 = (self.0 ^ order).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {

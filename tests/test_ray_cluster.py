@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import subprocess
@@ -92,14 +93,20 @@ def cluster() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short, as Ray makes socket paths of it
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=100_000_000,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=folder,
-            log_to_driver=False,
-        )
+        # Ray forks here. A child in which a collection meets an object of gRPC's, of whatever ran before, hangs.
+        gc.collect()
+        gc.disable()
+        try:
+            ray.init(
+                num_cpus=2,
+                include_dashboard=False,
+                object_store_memory=100_000_000,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=folder,
+                log_to_driver=False,
+            )
+        finally:
+            gc.enable()
         try:
             serve.start(proxy_location="Disabled")
             yield

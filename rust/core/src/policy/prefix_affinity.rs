@@ -16,6 +16,7 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, lowest_at};
+use crate::error::Result;
 use crate::ids::Millis;
 use crate::load::{BookingId, Known};
 
@@ -135,6 +136,18 @@ impl Rule for PrefixAffinity {
 
     fn forget(&mut self, order: u64) {
         self.prompts.forget(order);
+    }
+
+    fn cache_lost(&mut self, order: u64) {
+        self.prompts.forget(order);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.prompts.memory_bytes()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.prompts.validate()
     }
 
     /// Share of the prompt.

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use crate::error::Result;
 use crate::ids::WorkerId;
 use crate::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
@@ -207,5 +208,22 @@ impl Prompts {
             let _ = self.tokens.remove_worker(worker);
             let _ = self.blocks.remove_worker(worker);
         }
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.text.memory_bytes()
+            + self.tokens.memory_bytes()
+            + self.blocks.memory_bytes()
+            + self.workers.capacity() * size_of::<(u64, WorkerId)>()
+    }
+
+    /// Recounts the trees.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        self.text.validate()?;
+        self.tokens.validate()?;
+        self.blocks.validate()
     }
 }

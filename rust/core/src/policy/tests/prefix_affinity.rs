@@ -266,3 +266,16 @@ fn a_forgotten_worker_holds_nothing_and_its_slot_starts_anew() {
         "that was another worker"
     );
 }
+
+#[test]
+fn an_empty_cache_holds_no_text_and_memory_is_counted() {
+    let mut rule = sent(SETTINGS, &[("hello", 0), ("hello", 1)]);
+    let filled = rule.memory_bytes();
+    assert!(filled > PrefixAffinity::new(SETTINGS).memory_bytes());
+    rule.cache_lost(0);
+    let scene = Scene::new(&[0, 5]);
+    assert_eq!(scene.choose(&rule, "hello"), (1, Reason::Prefix));
+    send(&mut rule, &scene, "hello", 0);
+    assert_eq!(scene.choose(&rule, "hello"), (0, Reason::Prefix));
+    rule.validate().unwrap();
+}

@@ -17,7 +17,7 @@ use timing::{Samples, clock_cost};
 const LEAVES: u64 = 200_000;
 const WORKERS: u32 = 8;
 /// Leaves per part, as the binding has it.
-const STEPS: u32 = 256;
+const STEPS: u32 = 64;
 
 fn worker(slot: u32) -> WorkerId {
     WorkerId {

@@ -22,8 +22,8 @@ use crate::error::enter;
 use crate::index::{as_strs, names};
 use crate::names::Names;
 
-/// Leaves per part of an eviction: some 100 us.
-const STEPS: u32 = 256;
+/// Leaves per part of an eviction: some 50 us.
+const STEPS: u32 = 64;
 /// Tokens whose copy a thread keeps for its next call.
 const KEPT: usize = 1 << 20;
 

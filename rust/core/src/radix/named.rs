@@ -19,6 +19,9 @@ const NEVER: u64 = u64::MAX;
 /// How often a long change yields to calls that wait: for some 50 ms at least. It ends because a fork leaves waiting threads
 /// behind that never come.
 const PATIENCE: u32 = 200_000;
+/// How often a call that waits for the lock tries again before it sleeps: for longer than a part of an eviction takes. A
+/// core that went idle meanwhile comes back late, on virtual machines by milliseconds.
+const TRIES: u32 = 500;
 /// Version of a snapshot, and how it differs from those of other things.
 const VERSION: u32 = 0x7265_6501;
 
@@ -136,10 +139,10 @@ impl NamedTree {
 
     /// Waits for the read lock.
     pub fn view(&self) -> TreeView<'_> {
-        self.arrived.fetch_add(1, Ordering::Relaxed);
-        let tree = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        self.served.fetch_add(1, Ordering::Relaxed);
-        TreeView { owner: self, tree }
+        self.wait(Self::try_view, || TreeView {
+            owner: self,
+            tree: self.state.read().unwrap_or_else(PoisonError::into_inner),
+        })
     }
 
     /// The read lock, unless that means waiting.
@@ -154,10 +157,10 @@ impl NamedTree {
 
     /// Waits for the write lock.
     pub fn edit(&self) -> TreeEdit<'_> {
-        self.arrived.fetch_add(1, Ordering::Relaxed);
-        let tree = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        self.served.fetch_add(1, Ordering::Relaxed);
-        TreeEdit { owner: self, tree }
+        self.wait(Self::try_edit, || TreeEdit {
+            owner: self,
+            tree: self.state.write().unwrap_or_else(PoisonError::into_inner),
+        })
     }
 
     /// The write lock, unless that means waiting.
@@ -168,6 +171,25 @@ impl NamedTree {
             Err(TryLockError::WouldBlock) => return None,
         };
         Some(TreeEdit { owner: self, tree })
+    }
+
+    /// Takes a lock: by trying for a while, then asleep.
+    fn wait<'a, T>(
+        &'a self,
+        attempt: impl Fn(&'a Self) -> Option<T>,
+        sleep: impl FnOnce() -> T,
+    ) -> T {
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+        let tries = (0..TRIES).find_map(|_| {
+            let taken = attempt(self);
+            if taken.is_none() {
+                std::thread::yield_now();
+            }
+            taken
+        });
+        let taken = tries.unwrap_or_else(sleep);
+        self.served.fetch_add(1, Ordering::Relaxed);
+        taken
     }
 
     /// Repeats `part` under the write lock until it says that it is done; in between, whoever waits goes first.

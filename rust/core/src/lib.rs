@@ -10,6 +10,7 @@ pub mod events;
 pub mod hashing;
 pub mod ids;
 pub mod index;
+pub mod learned;
 pub mod load;
 pub mod policy;
 pub mod positional;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from ray.serve.request_router import PendingRequest
 from cachelb.integrations.ray_serve.router import CachelbRequestRouter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
 DEPLOYMENT = DeploymentID(name="LLM", app_name="app")
 STORY = "Once upon a time, in a land far away, there lived a small dragon who could not breathe fire. " * 20
@@ -126,3 +127,21 @@ async def settle() -> None:
     """Let the callbacks run that are due."""
     for _ in range(3):
         await asyncio.sleep(0)
+
+
+def in_event_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an asynchronous test; Serve calls every hook in an event loop."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def body() -> None:
+            await test(*args, **kwargs)
+            await settle()
+
+        asyncio.run(body())
+
+    return run
+
+
+def fleet(n: int = 3, **fields: Any) -> list[FakeReplica]:
+    return [FakeReplica(f"replica-{at}", **fields) for at in range(n)]

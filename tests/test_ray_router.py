@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.ray_fakes import STORY, Client, FakeReplica, make_router, set_replicas, settle
+from tests.ray_fakes import STORY, Client, FakeReplica, fleet, in_event_loop, make_router, set_replicas, settle
 
 from cachelb.integrations.ray_serve import bookings as bookings_module
-from cachelb.integrations.ray_serve.options import RAY_NAMES, build
-from cachelb.integrations.ray_serve.prompts import read_request
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from ray.serve.request_router import PendingRequest
-
     from cachelb.integrations.ray_serve import CachelbRequestRouter
-
-
-def in_event_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an asynchronous test; Serve calls every hook in an event loop."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        async def body() -> None:
-            await test(*args, **kwargs)
-            await settle()
-
-        asyncio.run(body())
-
-    return run
-
-
-def fleet(n: int = 3, **fields: Any) -> list[FakeReplica]:
-    return [FakeReplica(f"replica-{at}", **fields) for at in range(n)]
 
 
 def loads(router: CachelbRequestRouter) -> int:
@@ -548,138 +521,3 @@ async def test_prompts_of_different_models_do_not_match() -> None:
     assert router.fleet.explain(text=STORY, lora="french", among=None).matched_tokens > 0
     await client.serve(client.request(multiplexed_model_id="german"))
     assert router.fleet.stats().decisions.get(("cache-aware", "prefix"), 0) == 0
-
-
-# --- prompts ---
-
-
-class Unreadable:
-    """An argument that does not like to be looked at."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError("no")
-
-
-def with_arguments(client: Client, *args: Any, **kwargs: Any) -> PendingRequest:
-    request = client.request(None)
-    request.args, request.kwargs = list(args), kwargs
-    return request
-
-
-CHAT = [{"role": "system", "content": "Answer in verse. " * 20}, {"role": "user", "content": "What is a cache? " * 20}]
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        ((SimpleNamespace(prompt=STORY),), {}),
-        (("GET", SimpleNamespace(prompt=STORY)), {}),
-        (({"prompt": STORY},), {}),
-        ((SimpleNamespace(prompt=[STORY]),), {}),
-        ((SimpleNamespace(messages=CHAT),), {}),
-        ((SimpleNamespace(messages=[SimpleNamespace(model_dump=lambda exclude_none: CHAT[0])]),), {}),
-        ((SimpleNamespace(messages=[{"content": STORY}]),), {}),
-        ((SimpleNamespace(messages=[STORY]),), {}),
-        ((SimpleNamespace(prompt=list(range(500))),), {}),
-        ((object(),), {"request_token_ids": list(range(500))}),
-    ],
-    ids=[
-        "prompt",
-        "not the first argument",
-        "JSON body",
-        "list of prompts",
-        "messages",
-        "message objects",
-        "messages without a role",
-        "messages that are text",
-        "prompt of token ids",
-        "token ids beside",
-    ],
-)
-@in_event_loop
-async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    router = make_router(fleet())
-    client = Client(router)
-    first = await client.serve(with_arguments(client, *args, **kwargs))
-    assert await client.serve(with_arguments(client, *args, **kwargs)) is first
-    assert router.fleet.stats().decisions[("cache-aware", "prefix")] == 1
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        ((Unreadable(),), {}),
-        ((SimpleNamespace(prompt=[-1, -2]),), {}),
-        ((SimpleNamespace(prompt=3.5),), {}),
-        ((SimpleNamespace(messages=7),), {}),
-        ((), {"request_token_ids": ["a", "b"]}),
-    ],
-    ids=["raises", "negative tokens", "a number", "messages that are a number", "token ids that are text"],
-)
-@in_event_loop
-async def test_prompt_that_cannot_be_read_is_routed_by_load(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    router = make_router(fleet())
-    client = Client(router)
-    request = with_arguments(client, *args, **kwargs)
-    replica = await client.serve(request)
-    assert router.fleet.loads()[replica.key] == 1
-    client.finish(request, replica)
-    assert loads(router) == 0
-    assert router.counters()["failed"] == 0
-
-
-@in_event_loop
-async def test_fields_that_are_none_count_as_absent() -> None:
-    client = Client(make_router(fleet()))
-    body = SimpleNamespace(prompt=STORY, max_completion_tokens=None, max_tokens=7, cache_salt=None, messages=None)
-    assert read_request(with_arguments(client, body)) == {"text": STORY, "max_output_tokens": 7}
-
-
-@in_event_loop
-async def test_session_of_the_request_reaches_the_policy() -> None:
-    router = make_router(fleet(), options={"policy": "session"})
-    client = Client(router)
-    first = await client.serve(client.request(None, session_id="chat-7"))
-    for _ in range(5):
-        assert (await client.choose(client.request(None, session_id="chat-7")))[0] == [first]
-
-
-# --- options and errors ---
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"polcy": "random"}, "polcy"),
-        ({"shared": 1}, "shared must be bool, not int"),
-        ({"share_interval_s": 0}, "share_interval_s must be above 0"),
-        ({"unrouted_ttl_s": "soon"}, "unrouted_ttl_s must be a number, not str"),
-        ({"policy": "cache-awar"}, "did you mean 'cache-aware'"),
-    ],
-)
-@in_event_loop
-async def test_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        make_router([], options=options)
-
-
-@pytest.mark.parametrize("name", sorted(RAY_NAMES))
-def test_any_option_of_rays_prefix_router_selects_prefix_affinity(name: str) -> None:
-    values: dict[str, Any] = {"do_eviction": True, "eviction_threshold_chars": 500_000}
-    router, _ = build({name: values.get(name, 1)})
-    assert router.policy == "prefix-affinity"
-    assert build({})[0].policy == "cache-aware"
-
-
-@in_event_loop
-async def test_error_of_a_policy_leaves_the_choice_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    replicas = fleet()
-    router = make_router(replicas)
-    client = Client(router)
-
-    def broken(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(router._bookings, "choose", broken)
-    assert await client.choose(client.request()) == [replicas]
-    assert router.counters()["failed"] == 1

@@ -55,6 +55,9 @@ pub enum Error {
     /// A snapshot cannot be restored.
     #[error("snapshot refused: {0}")]
     BadSnapshot(String),
+    /// A message of another router cannot be read.
+    #[error("message refused: {0}")]
+    BadMessage(String),
     /// An internal invariant is broken; `validate()` found it.
     #[error("broken invariant: {0}")]
     Invariant(String),

@@ -2,7 +2,8 @@
 //!
 //! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds, `radix`
 //! how many characters or tokens, `load` books requests in flight, `policy` holds one routing rule per file, `router` runs
-//! them over a fleet, `events` tells the index what engines announce.
+//! them over a fleet, `events` tells the index what engines announce,
+//! `share` what other routers did.
 
 pub mod boundaries;
 pub mod error;
@@ -17,6 +18,7 @@ pub mod positional;
 pub mod radix;
 pub mod registry;
 pub mod router;
+pub mod share;
 pub mod sim;
 pub mod tracker;
 

@@ -113,6 +113,22 @@ impl BlockIndex {
         self.store_chain(worker, parent, hashes, medium, None, false)
     }
 
+    /// Stores what another router says: as [`Self::store`], but `hashes` is a chain computed as here. What is held longer
+    /// stays so.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn adopt(
+        &mut self,
+        worker: WorkerId,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        self.store_chain(worker, parent, hashes, medium, expires, false)
+    }
+
     /// Stores `hash`, a block the worker holds in a medium that engines announce, in `medium` too, behind the block it is
     /// behind there. Returns whether it is newly held; false for a block that the worker holds nowhere.
     ///

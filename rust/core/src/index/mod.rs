@@ -37,6 +37,7 @@ mod split;
 mod table;
 #[cfg(test)]
 mod tests;
+mod told;
 mod validate;
 
 pub use media::Reach;

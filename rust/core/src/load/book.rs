@@ -406,6 +406,23 @@ impl LoadBook {
         Some(phase)
     }
 
+    /// Open bookings: worker, the work that is left of them, and where they stand.
+    pub fn open_bookings(&self) -> impl Iterator<Item = (BookingId, WorkerId, Work, Phase)> + '_ {
+        self.bookings.iter().enumerate().filter_map(|(entry, b)| {
+            let id = BookingId {
+                entry: entry as u32,
+                generation: b.generation,
+            };
+            let work = Work {
+                prompt_tokens: b.tokens,
+                prefill_tokens: b.prefill_tokens,
+                estimate_ms: b.estimate_ms,
+                block_size: b.block_size as u32,
+            };
+            Some((id, b.worker, work, b.phase?))
+        })
+    }
+
     /// Looks at the next two bookings and names those without a sign of life since `oldest`.
     pub fn silent_since(&mut self, oldest: Millis) -> Vec<BookingId> {
         let mut silent = Vec::new();

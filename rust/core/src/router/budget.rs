@@ -117,6 +117,28 @@ impl Budget {
         grown.map_or(0, |()| new)
     }
 
+    /// The worker holds what another router says, until `expires`, likewise. Returns the blocks it did not hold before.
+    pub fn adopt(
+        &mut self,
+        pools: &mut [Pool],
+        at: usize,
+        (worker, medium): (WorkerId, Medium),
+        anchor: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        expires: Option<Millis>,
+    ) -> u32 {
+        let mut new = 0;
+        let grown = self.grow(pools, at, hashes.len(), |pool| {
+            let Some(Store::Exact(index)) = &mut pool.index else {
+                return Ok(true);
+            };
+            new += index.adopt(worker, anchor, hashes, medium, expires)?;
+            Ok(index.cut().is_none())
+        });
+        // A worker that is not in the index holds nothing there.
+        grown.map_or(0, |()| new)
+    }
+
     /// The worker holds a block in one more medium, likewise. Returns whether that is new.
     pub fn spread(
         &mut self,

@@ -2,6 +2,7 @@
 
 use crate::ids::{Millis, WorkerId};
 use crate::load::{BookingId, Phase};
+use crate::policy::Ended;
 
 use super::ledger::{Ending, Usage};
 use super::selector::Selector;
@@ -31,6 +32,10 @@ impl Selector {
         if let Some(record) = &mut open.record {
             record.first_token = Some(now);
         }
+        let own = !open.remote;
+        if own && let Some(sharing) = &mut self.sharing {
+            sharing.first_token(id);
+        }
         let pool = &mut self.pools[open.pool.0 as usize];
         if pool.leases.is_empty() {
             pool.proven(worker, id, now);
@@ -38,7 +43,7 @@ impl Selector {
             self.budget
                 .change(pool, |pool| pool.proven(worker, id, now));
         }
-        if let Some(health) = self.fleet.health_mut(worker) {
+        if own && let Some(health) = self.fleet.health_mut(worker) {
             health.answered();
         }
     }
@@ -54,6 +59,12 @@ impl Selector {
         let Some(phase) = self.book.close(id) else {
             return false;
         };
+        let mut open = std::mem::take(&mut self.open[id.entry as usize]);
+        if open.remote {
+            self.close_remote(id, worker, open.pool, ending, phase);
+            return true;
+        }
+        self.say_closed(id, ending.ended() == Ended::Failed);
         match usage.cached_tokens.filter(|_| ending == Ending::Completed) {
             Some(found) => {
                 let told = (found, usage.prompt_tokens);
@@ -61,7 +72,6 @@ impl Selector {
             }
             None => self.checks.ended(worker, id),
         }
-        let mut open = std::mem::take(&mut self.open[id.entry as usize]);
         if let Some(health) = self.fleet.health_mut(worker) {
             if let Some(breaker) = self.settings.breaker.filter(|_| phase == Phase::Booked) {
                 match ending {

@@ -27,6 +27,7 @@
 //! | `survey` | what a policy outside sees of the candidates |
 //! | `trail` | what the latest decisions saw, for explanations |
 //! | `ledger` | what became of them, for counters and records |
+//! | `sharing` | what other routers and this one tell each other |
 //! | `timing` | how long selections took |
 
 mod batch;
@@ -49,6 +50,7 @@ mod request;
 mod rows;
 mod selector;
 mod settings;
+mod sharing;
 mod sight;
 mod sizes;
 mod survey;
@@ -67,6 +69,7 @@ pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use selector::Selector;
 pub use settings::{Placements, PoolSettings, Settings, Veto};
+pub use sharing::{Heard, Told};
 pub use sizes::{Disagreement, Facts};
 pub use survey::{Column, Survey};
 pub use timing::Timing;

@@ -43,7 +43,9 @@ impl Selector {
         };
         let fed = self.is_fed(worker, request.pool);
         if fed && origin != Origin::Text {
+            let confirmed = self.pools[at].overlaps.confirmed(index, worker.slot);
             self.promise(worker, booking, request);
+            self.say_placed(booking, worker, request.pool, hashes, confirmed as usize);
             return self.expect(worker, booking, request);
         }
         let names_paths = !matches!(index, Store::Positional(_));
@@ -62,6 +64,7 @@ impl Selector {
                 .record(&mut self.pools, at, worker, hashes, request.now)?;
         }
         if names_paths {
+            self.say_placed(booking, worker, request.pool, hashes, held);
             let unproven = &mut self.pools[at].unproven;
             unproven.placed(worker.slot, booking, hashes, held);
         }

@@ -18,6 +18,7 @@ use super::reach::usable;
 use super::request::{Pick, PoolId, Request, Wanted};
 use super::rows::Rows;
 use super::settings::{PoolSettings, Settings};
+use super::sharing::Sharing;
 use super::trail::Trail;
 
 /// Calls between two sweeps for workers that are no longer offered.
@@ -30,6 +31,8 @@ const FORGET_AFTER: u64 = 1024;
 pub(super) struct Open {
     pub pool: PoolId,
     pub record: Option<Record>,
+    /// Another router's.
+    pub remote: bool,
 }
 
 /// A decision that nothing was booked for yet.
@@ -62,6 +65,8 @@ pub struct Selector {
     pub(super) checks: Checks,
     /// Whether any worker ever was fed: as long as none was, none is asked.
     pub(super) ever_fed: bool,
+    /// What other routers and this one tell each other, if they do.
+    pub(super) sharing: Option<Box<Sharing>>,
 }
 
 impl Selector {
@@ -85,6 +90,7 @@ impl Selector {
             ledger: Ledger::new(settings.records),
             checks: Checks::default(),
             ever_fed: false,
+            sharing: None,
             settings,
         }
     }
@@ -227,12 +233,14 @@ impl Selector {
         };
         let booking = self.book.book(worker, work, request.now)?;
         pick.booking = Some(booking);
+        self.say_booked(booking, worker, request.pool, work);
         self.rng = decided.rng.clone();
         if choice.cold {
             self.book.mark_cold_pick(worker);
         }
         if let Err(error) = self.place(worker, booking, request) {
             self.book.close(booking);
+            self.say_closed(booking, true);
             return Err(error);
         }
         if self.out_until > Millis(0)
@@ -321,6 +329,7 @@ impl Selector {
         self.open[entry] = Open {
             pool: request.pool,
             record,
+            remote: false,
         };
     }
 

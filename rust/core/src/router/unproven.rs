@@ -87,6 +87,37 @@ impl Unproven {
         }
     }
 
+    /// Another router sent a request to the worker in `slot`: behind `anchor` at depth `from`, `blocks`, of which it
+    /// brought those from place `new` on.
+    pub fn adopted(
+        &mut self,
+        slot: u32,
+        booking: BookingId,
+        from: usize,
+        anchor: Option<SequenceHash>,
+        blocks: &[SequenceHash],
+        new: usize,
+    ) {
+        let slot = slot as usize;
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, VecDeque::new);
+        }
+        let placements = &mut self.slots[slot];
+        for placement in &mut *placements {
+            placement.share_behind(from, anchor, blocks);
+        }
+        if new < blocks.len() && blocks.len() <= self.capacity {
+            while placements.len() >= KEPT {
+                placements.pop_front();
+            }
+            placements.push_back(Placement {
+                booking,
+                from: from + new,
+                blocks: blocks[new..].to_vec(),
+            });
+        }
+    }
+
     /// Takes out what `booking` alone brought; empty if that is nothing.
     pub fn take(&mut self, slot: u32, booking: BookingId) -> Taken {
         let Some(placements) = self.slots.get_mut(slot as usize) else {
@@ -133,6 +164,24 @@ impl Placement {
         let pairs = self.blocks.iter().zip(path);
         let shared = pairs.take_while(|(own, other)| own == other).count();
         self.from = self.from.max(shared);
+    }
+
+    /// Gives up what a path shares that has `blocks` behind `anchor` at depth `from`.
+    fn share_behind(&mut self, from: usize, anchor: Option<SequenceHash>, blocks: &[SequenceHash]) {
+        let above = from.saturating_sub(self.from);
+        if above > 0 {
+            // Hashes are chained: whoever shares the anchor shares all before it.
+            if anchor.is_none() || self.blocks.get(above - 1).copied() != anchor {
+                return;
+            }
+            self.blocks.drain(..above);
+            self.from += above;
+        }
+        let blocks = blocks.get(self.from - from..).unwrap_or_default();
+        let pairs = self.blocks.iter().zip(blocks);
+        let shared = pairs.take_while(|(own, other)| own == other).count();
+        self.blocks.drain(..shared);
+        self.from += shared;
     }
 
     /// Gives up the leading blocks that `path` shares. Hashes are chained, so equality at one depth is equality before.
@@ -202,6 +251,28 @@ mod tests {
                 path(left),
                 "{other:?}"
             );
+        }
+    }
+
+    #[test]
+    fn blocks_another_router_sent_a_request_to_stay() {
+        for (from, anchor, other, left) in [
+            (0, None, &[1, 2, 3, 9][..], &[5, 4][..]),
+            (3, Some(3), &[4, 9], &[5]),
+            (4, Some(4), &[5, 6], &[]),
+            (4, Some(4), &[9], &[5]),
+            (4, Some(8), &[5], &[5, 4, 3]),
+            (1, Some(1), &[2, 3], &[5, 4]),
+            (9, Some(7), &[8], &[5, 4, 3]),
+        ] {
+            let mut unproven = Unproven::new(1000, true);
+            unproven.placed(0, booking(0), &path(&[1, 2, 3, 4, 5]), 2);
+            let anchor = anchor.map(SequenceHash);
+            unproven.adopted(0, booking(1), from, anchor, &path(other), other.len() - 1);
+            let taken = blocks(unproven.take(0, booking(0)));
+            assert_eq!(taken, path(left), "{from} {other:?}");
+            let own = blocks(unproven.take(0, booking(1)));
+            assert_eq!(own, path(&other[other.len() - 1..]));
         }
     }
 

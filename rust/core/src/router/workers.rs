@@ -130,6 +130,16 @@ impl Selector {
         let Some(id) = self.fleet.find(name) else {
             return false;
         };
+        self.say_cleared(id, name);
+        self.clear_cache(id);
+        if let Some(member) = self.fleet.member_mut(id) {
+            member.restart(now);
+        }
+        true
+    }
+
+    /// Drops what a worker holds.
+    pub(super) fn clear_cache(&mut self, id: WorkerId) {
         self.checks.start_over(id);
         let order = self.fleet.member(id).map(|member| member.order);
         for pool in &mut self.pools {
@@ -139,10 +149,6 @@ impl Selector {
             self.ledger.lost.cleared += self.budget.change(pool, |pool| pool.clear(id));
         }
         self.budget.fit(&mut self.pools);
-        if let Some(member) = self.fleet.member_mut(id) {
-            member.restart(now);
-        }
-        true
     }
 
     /// Lets a worker finish what it has; it leaves with its last booking. Returns whether it was known.
@@ -197,6 +203,7 @@ impl Selector {
         self.trail.clear();
         self.checks = Checks::default();
         self.ledger = Ledger::new(self.settings.records);
+        self.sharing = None;
         for pool in &mut self.pools {
             pool.unproven.clear();
             pool.leases.clear();
@@ -235,6 +242,7 @@ impl Selector {
             ledger: Ledger::new(self.settings.records),
             checks: Checks::default(),
             ever_fed: false,
+            sharing: None,
         }
     }
 }

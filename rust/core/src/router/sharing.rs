@@ -1,0 +1,133 @@
+//! What other routers and this one tell each other: `share` has the entries, here they are made and applied.
+//!
+//! A booking of another router counts as load like one of its own, and ends with it or with the router that made it. Its
+//! blocks are recorded as if they had been placed here: an engine evicts what was used longest ago, whoever sent it. But
+//! they are hearsay. They stand for a bounded time, unless a request that is routed here finds them again; and a worker
+//! whose own events tell what it holds only expects them. How often a worker lost its cache is counted: the higher count
+//! wins, and what a router placed without knowing of it is ignored.
+
+mod hearing;
+mod telling;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::ids::WorkerId;
+use crate::load::BookingId;
+use crate::share::{Entry, Journal};
+
+use super::request::PoolId;
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// So many new entries were applied.
+    Applied(u32),
+    /// It was this router's own.
+    Own,
+    /// Entries before it are missing: only a snapshot helps.
+    Gap,
+}
+
+/// Counters of what was told and heard; they only rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Told {
+    /// Entries of others applied.
+    pub applied: u64,
+    /// Blocks that others placed and nobody here knew of.
+    pub blocks: u64,
+    /// Placements behind blocks that are not known here.
+    pub orphans: u64,
+    /// Entries on workers or models that are not known here.
+    pub strangers: u64,
+    /// Placements on caches that were lost since.
+    pub stale: u64,
+    /// Own entries dropped because nobody took them.
+    pub dropped: u64,
+}
+
+/// A worker as another router names it.
+#[derive(Debug, Clone)]
+struct Theirs {
+    name: Arc<str>,
+    /// How often its cache was lost, as far as that router knows.
+    epoch: u64,
+}
+
+/// Another router.
+#[derive(Debug, Default)]
+struct Peer {
+    /// Number of the next entry.
+    next: u64,
+    pools: Vec<Option<PoolId>>,
+    workers: Vec<Option<Theirs>>,
+    bookings: HashMap<u64, BookingId>,
+}
+
+/// The state of it.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    origin: u64,
+    journal: Journal,
+    /// How long what others placed is believed.
+    ttl_ms: u64,
+    /// By pool: equal where hashes mean the same.
+    fingerprints: Vec<u64>,
+    /// By slot: generation and number in the journal.
+    named: Vec<Option<(u32, u32)>>,
+    names: u32,
+    /// How often caches were lost, by name.
+    epochs: HashMap<Arc<str>, u64>,
+    peers: HashMap<u64, Peer>,
+    told: Told,
+}
+
+fn key(id: BookingId) -> u64 {
+    (u64::from(id.generation) << 32 | u64::from(id.entry)).wrapping_add(1)
+}
+
+impl Sharing {
+    fn epoch(&self, name: &str) -> u64 {
+        self.epochs.get(name).copied().unwrap_or(0)
+    }
+
+    /// The number of a worker in the journal, which is told if it is new.
+    fn number(&mut self, worker: WorkerId, name: impl FnOnce() -> Option<Arc<str>>) -> Option<u32> {
+        let slot = worker.slot as usize;
+        if let Some(Some((generation, number))) = self.named.get(slot)
+            && *generation == worker.generation
+        {
+            return Some(*number);
+        }
+        let name = name()?;
+        let number = self.names;
+        self.names += 1;
+        if slot >= self.named.len() {
+            self.named.resize(slot + 1, None);
+        }
+        self.named[slot] = Some((worker.generation, number));
+        let epoch = self.epoch(&name);
+        self.journal.say(
+            Entry::Worker {
+                index: number,
+                epoch,
+                name: &name,
+            },
+            &[],
+        );
+        Some(number)
+    }
+
+    fn pool(&mut self, index: u32, fingerprint: u64) {
+        self.fingerprints.push(fingerprint);
+        self.journal.say(Entry::Pool { index, fingerprint }, &[]);
+    }
+
+    pub fn first_token(&mut self, id: BookingId) {
+        self.journal.say(Entry::FirstToken { key: key(id) }, &[]);
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/sharing.rs"]
+mod tests;

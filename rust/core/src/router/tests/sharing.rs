@@ -1,0 +1,398 @@
+//! Routers that tell each other, over a network that loses, repeats and mixes up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ids::{Medium, Millis, SequenceHash};
+use crate::policy::LeastLoaded;
+use crate::policy::{PrefillTimesBatch, Rule};
+use crate::router::ledger::{Ending, Usage};
+use crate::router::{Offer, Offers, Placements, PoolSettings, Request, Selector, Settings};
+use crate::tracker::Origin;
+use crate::tracker::store::Store;
+
+const WORKERS: [&str; 4] = ["a", "b", "c", "d"];
+const TTL_MS: u64 = 1_000_000;
+
+fn router(origin: u64, capacity: u32) -> Selector {
+    let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch);
+    let placements = Placements {
+        max_blocks_per_worker: capacity,
+        ..Placements::default()
+    };
+    let settings = Settings {
+        seed: origin,
+        registered: true,
+        ..Settings::default()
+    };
+    let mut selector = Selector::new(settings, PoolSettings::new(rule, 16, placements));
+    for name in WORKERS {
+        selector.add_worker(name, crate::router::Profile::default(), Millis(0));
+    }
+    selector.share(origin, &[77], TTL_MS, 1 << 20);
+    selector
+}
+
+/// A prompt of `length` blocks that shares its first `shared` with others of its family.
+fn prompt(family: u64, shared: usize, own: u64, length: usize) -> Vec<SequenceHash> {
+    let block = |depth: usize| {
+        let of = if depth < shared {
+            family
+        } else {
+            1000 + 100 * family + own
+        };
+        SequenceHash(1 + of * 1000 + depth as u64)
+    };
+    (0..length).map(block).collect()
+}
+
+fn ask(selector: &mut Selector, path: &[SequenceHash], now: u64) -> BookingId {
+    ask_one_of(&WORKERS, selector, path, now)
+}
+
+fn ask_one_of(
+    names: &[&str],
+    selector: &mut Selector,
+    path: &[SequenceHash],
+    now: u64,
+) -> BookingId {
+    let mut offers = Offers::new(names.iter().map(|&name| Offer::new(name)).collect());
+    let request = Request {
+        blocks: Some((path, Origin::Tokens)),
+        prompt_tokens: 16 * path.len() as u64 + 3,
+        now: Millis(now),
+        ..Request::default()
+    };
+    let pick = selector.select(&mut offers, &request, false).unwrap();
+    pick.booking.unwrap()
+}
+
+fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
+    let worker = selector.find(name).unwrap();
+    let mut found = BTreeSet::new();
+    let Some(Store::Exact(index)) = &selector.pools[0].index else {
+        panic!("chained blocks are in the exact index");
+    };
+    index.tell(worker, Medium::Gpu, |_, chain| {
+        found.extend(chain.iter().map(|hash| hash.0));
+    });
+    found
+}
+
+type Load = (u32, u64, u64);
+
+fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
+    let load = |name| {
+        let worker = selector.find(name).unwrap();
+        let book = selector.book();
+        let columns = (
+            book.inflight(worker),
+            book.pending_prefill_tokens(worker),
+            book.decode_blocks(worker),
+        );
+        (name, columns)
+    };
+    WORKERS.into_iter().map(load).collect()
+}
+
+/// All that `from` waits to tell.
+fn tell(from: &mut Selector) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| from.tell()).collect()
+}
+
+fn snapshot(from: &mut Selector) -> Vec<Vec<u8>> {
+    let mut messages: Vec<_> = from.snapshot_head().into_iter().collect();
+    for name in WORKERS {
+        messages.extend(from.snapshot_worker(name, PoolId(0), 300));
+    }
+    messages
+}
+
+/// Lets `to` hear `message`; asks `from` for a snapshot if something is missing.
+fn deliver(from: &mut Selector, to: &mut Selector, message: &[u8], now: u64) {
+    if to.hear(message, Millis(now)) != Ok(Heard::Gap) {
+        return;
+    }
+    for part in snapshot(from) {
+        assert_ne!(to.hear(&part, Millis(now)), Ok(Heard::Gap));
+    }
+}
+
+#[test]
+fn what_one_routes_the_other_knows() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let path = prompt(1, 4, 1, 9);
+    let booking = ask(&mut a, &path, 5);
+    let worker = a.book().worker(booking).unwrap();
+    for message in tell(&mut a) {
+        assert!(matches!(b.hear(&message, Millis(6)), Ok(Heard::Applied(_))));
+        assert_eq!(b.hear(&message, Millis(6)), Ok(Heard::Applied(0)), "again");
+        assert_eq!(a.hear(&message, Millis(6)), Ok(Heard::Own));
+    }
+    assert_eq!(loads(&a), loads(&b));
+    let name = a.fleet.name(worker).unwrap();
+    assert_eq!(held(&b, &name).len(), 9);
+    assert!(a.first_token(booking, Millis(9)));
+    a.close(booking, Ending::Completed, Usage::default(), Millis(10));
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(11)).unwrap();
+    }
+    assert_eq!(loads(&a), loads(&b));
+    let counts = b.ledger();
+    let ended: u64 = counts.endings.iter().sum();
+    assert_eq!((counts.selected(), ended), (0, 0), "not its own requests");
+    // It follows where the other cached it.
+    let next = ask(&mut b, &prompt(1, 4, 1, 12), 12);
+    assert_eq!(b.fleet.name(b.book().worker(next).unwrap()).unwrap(), name);
+    b.validate().unwrap();
+}
+
+#[test]
+fn a_failed_request_takes_its_blocks_back_everywhere() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(6)).unwrap();
+    }
+    // Shares the first four blocks, at the same worker.
+    ask_one_of(&[&name], &mut b, &prompt(1, 4, 2, 6), 7);
+    assert_eq!(held(&b, &name).len(), 11);
+    a.close(booking, Ending::Failed, Usage::default(), Millis(8));
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(9)).unwrap();
+    }
+    assert_eq!(held(&b, &name).len(), 6);
+    assert_eq!(held(&a, &name).len(), 0);
+    b.validate().unwrap();
+}
+
+#[test]
+fn hearsay_ends_and_what_was_found_again_stays() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let (one, two) = (prompt(1, 4, 1, 4), prompt(2, 4, 2, 4));
+    let names: Vec<_> = [&one, &two]
+        .map(|path| {
+            let booking = ask(&mut a, path, 5);
+            a.fleet.name(a.book().worker(booking).unwrap()).unwrap()
+        })
+        .into();
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(6)).unwrap();
+    }
+    ask_one_of(&[&names[0]], &mut b, &one, 7);
+    let other = ["a", "b", "c"].into_iter().find(|name| **name != *names[1]);
+    ask_one_of(&[other.unwrap()], &mut b, &prompt(9, 1, 9, 1), TTL_MS + 7);
+    assert!(one.iter().all(|hash| held(&b, &names[0]).contains(&hash.0)));
+    assert!(
+        two.iter()
+            .all(|hash| !held(&b, &names[1]).contains(&hash.0))
+    );
+}
+
+#[test]
+fn a_lost_cache_is_lost_for_all_and_once() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    let placed = tell(&mut a);
+    // Both see the restart; one hears of the placement from before only now.
+    a.reset_cache(&name, Millis(6));
+    b.reset_cache(&name, Millis(6));
+    for message in &placed {
+        b.hear(message, Millis(7)).unwrap();
+    }
+    assert_eq!((held(&b, &name).len(), b.told().stale), (0, 1));
+    let cleared = tell(&mut b);
+    let new = prompt(2, 1, 3, 5);
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(8)).unwrap();
+    }
+    let again = ask(&mut a, &new, 9);
+    for message in cleared {
+        a.hear(&message, Millis(10)).unwrap();
+    }
+    let name = a.fleet.name(a.book().worker(again).unwrap()).unwrap();
+    assert_eq!(held(&a, &name).len(), 5, "the same loss is no second one");
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(11)).unwrap();
+    }
+    assert_eq!(held(&b, &name).len(), 5);
+}
+
+#[test]
+fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    for own in 0..9 {
+        ask(&mut a, &prompt(1, 4, own, 9), 5);
+    }
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(6)).unwrap();
+    }
+    assert_eq!(b.origins(), [(1, 9)]);
+    assert_eq!(b.forget_origin(1, Millis(7)), 9);
+    assert_eq!(b.book().len(), 0);
+    let mut c = Selector::new(
+        Settings::default(),
+        PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default()),
+    );
+    c.share(3, &[78], TTL_MS, 1 << 20);
+    for message in snapshot(&mut a) {
+        c.hear(&message, Millis(8)).unwrap();
+    }
+    assert!(c.told().strangers > 9 && c.book().is_empty());
+    c.validate().unwrap();
+}
+
+#[test]
+fn a_snapshot_keeps_the_order_of_evictions() {
+    let mut a = router(1, 60);
+    for step in 0..200_u64 {
+        let path = prompt(step % 7, 3, step % 23, 3 + (step % 11) as usize);
+        let booking = ask(&mut a, &path, step);
+        a.close(booking, Ending::Completed, Usage::default(), Millis(step));
+    }
+    let mut b = router(2, 60);
+    for message in snapshot(&mut a) {
+        b.hear(&message, Millis(300)).unwrap();
+    }
+    for name in WORKERS {
+        assert_eq!(held(&a, name), held(&b, name));
+    }
+    // The same further requests evict the same: told by a third router, so that both take the same steps.
+    let mut c = router(3, 1000);
+    for step in 200..260_u64 {
+        ask(&mut c, &prompt(step % 5, 3, step, 9), step);
+    }
+    for message in tell(&mut c) {
+        a.hear(&message, Millis(400)).unwrap();
+        b.hear(&message, Millis(400)).unwrap();
+        for name in WORKERS {
+            assert_eq!(held(&a, name), held(&b, name));
+        }
+    }
+    a.validate().unwrap();
+    b.validate().unwrap();
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Ask(u64, u64, usize),
+    First(prop::sample::Index),
+    Close(prop::sample::Index, bool),
+    Reset(usize),
+    Tell,
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..4_u64, 0..40_u64, 1..12_usize).prop_map(|(f, o, n)| Step::Ask(f, o, n)),
+        3 => any::<prop::sample::Index>().prop_map(Step::First),
+        3 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(i, f)| Step::Close(i, f)),
+        1 => (0..4_usize).prop_map(Step::Reset),
+        5 => Just(Step::Tell),
+        1 => Just(Step::Restart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Every message may be lost, come twice or late; then all is delivered, and everybody believes the same of the load
+    /// and at least what all placed since the worker's last loss.
+    #[test]
+    fn all_agree_once_the_network_heals(
+        plan in proptest::collection::vec((0..3_usize, steps(), any::<[u8; 2]>()), 1..150),
+    ) {
+        let mut routers: Vec<Selector> = (1..=3).map(|origin| router(origin, 100_000)).collect();
+        let mut open: Vec<Vec<BookingId>> = vec![Vec::new(); 3];
+        let mut late: Vec<(usize, usize, Vec<u8>)> = Vec::new();
+        let mut born = 10;
+        for (now, (at, step, fates)) in plan.into_iter().enumerate() {
+            let now = now as u64;
+            match step {
+                Step::Ask(family, own, length) => {
+                    let path = prompt(family, 3, own, length);
+                    let booking = ask(&mut routers[at], &path, now);
+                    open[at].push(booking);
+                }
+                Step::First(which) if !open[at].is_empty() => {
+                    let booking = open[at][which.index(open[at].len())];
+                    routers[at].first_token(booking, Millis(now));
+                }
+                Step::Close(which, failed) if !open[at].is_empty() => {
+                    let which = which.index(open[at].len());
+                    let booking = open[at].swap_remove(which);
+                    let ending = if failed { Ending::Failed } else { Ending::Completed };
+                    routers[at].close(booking, ending, Usage::default(), Millis(now));
+                }
+                Step::Reset(worker) => {
+                    routers[at].reset_cache(WORKERS[worker], Millis(now));
+                }
+                Step::Restart => {
+                    // The others notice its silence.
+                    routers[at] = router(born, 100_000);
+                    open[at].clear();
+                    late.retain(|(from, ..)| *from != at);
+                    let gone: Vec<u64> = if born == 10 { vec![1, 2, 3] } else { (1..born).collect() };
+                    let alive: Vec<u64> = routers.iter().map(|r| r.sharing.as_ref().unwrap().origin).collect();
+                    for other in &mut routers {
+                        for origin in gone.iter().filter(|o| !alive.contains(o)) {
+                            other.forget_origin(*origin, Millis(now));
+                        }
+                    }
+                    born += 1;
+                }
+                Step::Tell => {
+                    let messages = tell(&mut routers[at]);
+                    for to in (0..3).filter(|&to| to != at) {
+                        for (i, message) in messages.iter().enumerate() {
+                            match fates[(i + to) % 2] % 5 {
+                                0 => {}
+                                1 => late.push((at, to, message.clone())),
+                                twice => {
+                                    for _ in 0..=u8::from(twice == 2) {
+                                        let _ = routers[to].hear(message, Millis(now));
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                _ => {}
+            }
+            if fates[0] % 7 == 0 && !late.is_empty() {
+                let (_, to, message) = late.swap_remove(usize::from(fates[1]) % late.len());
+                let _ = routers[to].hear(&message, Millis(now));
+            }
+        }
+        // Healing: what is late comes, then everybody says how far it has told. Losses may be told in turn.
+        for (_, to, message) in late {
+            let _ = routers[to].hear(&message, Millis(1_000));
+        }
+        for _ in 0..3 {
+            for from in 0..3 {
+                let mut messages = tell(&mut routers[from]);
+                messages.extend(routers[from].heartbeat());
+                for to in (0..3).filter(|&to| to != from) {
+                    let [from, to] = routers.get_disjoint_mut([from, to]).unwrap();
+                    for message in &messages {
+                        deliver(from, to, message, 1_000);
+                    }
+                }
+            }
+        }
+        let truth = loads(&routers[0]);
+        let total: usize = open.iter().map(Vec::len).sum();
+        prop_assert_eq!(truth.values().map(|load| load.0 as usize).sum::<usize>(), total);
+        for other in &routers[1..] {
+            prop_assert_eq!(&truth, &loads(other));
+        }
+        for router in &routers {
+            router.validate().unwrap();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A message: whose entries, which numbers they have, and whether they arrived whole.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{Error, Result};
+
+const MAGIC: &[u8; 4] = b"clbs";
+const VERSION: u8 = 1;
+const HEAD: usize = 4 + 1 + 1 + 8 + 8 + 4;
+const CHECKSUM: usize = 8;
+
+/// What a message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What happened since the message before.
+    Delta,
+    /// All that is known: replaces what the origin said before. What happens from the number on follows in deltas.
+    Snapshot,
+    /// More of the same snapshot.
+    Continued,
+}
+
+/// Entries of one router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// What it is for.
+    pub kind: Kind,
+    /// Names the router's life: another one after every start.
+    pub origin: u64,
+    /// Number of the first entry; of a snapshot, of the next one.
+    pub first: u64,
+    /// How many entries; 0 says that all before `first` were sent.
+    pub count: u32,
+    /// The entries.
+    pub entries: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD + self.entries.len() + CHECKSUM);
+        out.extend_from_slice(MAGIC);
+        out.push(VERSION);
+        out.push(self.kind as u8);
+        out.extend_from_slice(&self.origin.to_le_bytes());
+        out.extend_from_slice(&self.first.to_le_bytes());
+        out.extend_from_slice(&self.count.to_le_bytes());
+        out.extend_from_slice(self.entries);
+        let checksum = xxh3_64(&out);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadMessage`] for anything but the unchanged bytes of a message of this version.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self> {
+        let refuse = |why: &str| Error::BadMessage(why.into());
+        let (content, checksum) = bytes
+            .split_last_chunk()
+            .ok_or_else(|| refuse("it is too short"))?;
+        let (head, entries) = content
+            .split_first_chunk::<HEAD>()
+            .ok_or_else(|| refuse("it is too short"))?;
+        if head[..4] != *MAGIC {
+            return Err(refuse("it does not start like a message of cachelb"));
+        }
+        if head[4] != VERSION {
+            let text = format!("its version is {}, this is {VERSION}", head[4]);
+            return Err(Error::BadMessage(text));
+        }
+        if xxh3_64(content) != u64::from_le_bytes(*checksum) {
+            return Err(refuse(
+                "its checksum does not match: it is damaged or cut off",
+            ));
+        }
+        let kind = match head[5] {
+            0 => Kind::Delta,
+            1 => Kind::Snapshot,
+            2 => Kind::Continued,
+            other => return Err(Error::BadMessage(format!("unknown kind {other}"))),
+        };
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&head[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        let count = (word(HEAD - 8) >> 32) as u32;
+        Ok(Self {
+            kind,
+            origin: word(6),
+            first: word(14),
+            count,
+            entries,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn messages_come_back_and_damaged_ones_are_refused(
+            (origin, first, count) in any::<(u64, u64, u32)>(),
+            entries in proptest::collection::vec(any::<u8>(), 0..100),
+            kind in prop_oneof![Just(Kind::Delta), Just(Kind::Snapshot), Just(Kind::Continued)],
+            (at, flip) in (any::<prop::sample::Index>(), 1..=255_u8),
+        ) {
+            let message = Message { kind, origin, first, count, entries: &entries };
+            let mut bytes = message.encode();
+            prop_assert_eq!(Message::decode(&bytes), Ok(message));
+            prop_assert!(Message::decode(&bytes[..at.index(bytes.len())]).is_err());
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            prop_assert!(Message::decode(&bytes).is_err());
+        }
+    }
+}

@@ -42,6 +42,8 @@ pub(super) struct Pool {
     pub unproven: Unproven,
     /// Placements on workers whose events will tell.
     pub leases: Leases,
+    /// Whether another router ever placed anything, which is believed for a time.
+    pub hearsay: bool,
 }
 
 fn store_of(placements: &Placements) -> Store {
@@ -88,6 +90,7 @@ impl Pool {
                 placements.scheme != Scheme::Units,
             ),
             leases: Leases::default(),
+            hearsay: false,
         };
         if pool.rules().any(Rule::records_placement) {
             pool.index = Some(store_of(&placements));
@@ -216,7 +219,7 @@ impl Pool {
 
     /// Whether [`Self::expire`] has something to do.
     pub fn is_due(&self, now: Millis) -> bool {
-        let expires = self.placements.ttl_ms.is_some() || self.leases.used();
+        let expires = self.placements.ttl_ms.is_some() || self.leases.used() || self.hearsay;
         let index = self.index.as_ref().filter(|_| expires);
         index.is_some_and(|index| index.next_expiry().is_some_and(|due| due <= now))
     }

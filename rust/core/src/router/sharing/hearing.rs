@@ -270,6 +270,7 @@ impl Selector {
         let hashes: Vec<SequenceHash> = chain.iter().collect();
         let at = pool.0 as usize;
         let lane = (worker, medium);
+        self.pools[at].hearsay = true;
         let new = self
             .budget
             .adopt(&mut self.pools, at, lane, anchor, &hashes, until);

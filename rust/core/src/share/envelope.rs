@@ -1,13 +1,26 @@
 //! A message: whose entries, which numbers they have, and whether they arrived whole.
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::error::{Error, Result};
+use crate::hashing::{Hasher, Namespace};
 
 const MAGIC: &[u8; 4] = b"clbs";
 const VERSION: u8 = 1;
 const HEAD: usize = 4 + 1 + 1 + 8 + 8 + 4;
 const CHECKSUM: usize = 8;
+
+/// Equal for two models of two routers if equal prompts have equal hashes there. Tells nothing of the seed but by trying.
+#[must_use]
+pub fn fingerprint(hasher: &Hasher, model: Option<&str>) -> u64 {
+    let tokens: Vec<u32> = (0..=2 * hasher.block_size() as u32).collect();
+    let mut hashes = Vec::new();
+    hasher.hash(&tokens, Namespace::default(), &[], &mut hashes);
+    let sum = hashes.iter().fold(hasher.scheme() as u64, |sum, hash| {
+        xxh3_64_with_seed(&hash.0.to_le_bytes(), sum)
+    });
+    xxh3_64_with_seed(model.unwrap_or_default().as_bytes(), sum)
+}
 
 /// What a message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

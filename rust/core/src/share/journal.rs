@@ -6,7 +6,7 @@ use super::wire::{Entry, put};
 use crate::ids::SequenceHash;
 
 /// Bytes from which on a part is not made longer: what others apply under one lock.
-const PART: usize = 1 << 15;
+const PART: usize = 1 << 13;
 
 /// Entries that follow each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

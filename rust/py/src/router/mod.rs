@@ -7,6 +7,7 @@ mod feeds;
 mod pools;
 mod roster;
 mod select;
+mod share;
 mod views;
 
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ use crate::workers::{key_of, name_of};
 
 pub use self::roster::Registered;
 pub use self::select::policy_name;
+pub use self::share::message_origin;
 
 use self::facts::count;
 use self::feeds::Feeds;

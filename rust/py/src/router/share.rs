@@ -1,0 +1,128 @@
+//! What this router and others tell each other, as bytes that a transport carries.
+
+use cachelb_core::router::{Heard, PoolId};
+use cachelb_core::share::{Message, fingerprint};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::error::{enter, to_python};
+use crate::options::read::millis;
+
+use super::NativeRouter;
+
+/// Bytes of a message of a snapshot: what others apply under one lock.
+const PART: usize = 1 << 13;
+
+impl NativeRouter {
+    /// Fingerprints by pool.
+    fn fingerprints(&self) -> Vec<u64> {
+        let known = self.roster.now();
+        let readers = self.readers();
+        let each = readers.iter().enumerate();
+        each.map(|(at, reader)| fingerprint(&reader.hasher, known.model(PoolId(at as u32))))
+            .collect()
+    }
+}
+
+#[pymethods]
+impl NativeRouter {
+    /// Begins to tell others what happens here and to hear them.
+    fn _share(&self, py: Python<'_>, origin: u64, ttl_s: f64, max_bytes: usize) -> PyResult<()> {
+        let fingerprints = self.fingerprints();
+        self.engine.locked(py, |selector| {
+            selector.share(origin, &fingerprints, millis(ttl_s), max_bytes);
+        })
+    }
+
+    fn _unshare(&self, py: Python<'_>) -> PyResult<()> {
+        let now = self.engine.now(py)?;
+        self.engine.locked(py, |selector| selector.unshare(now))
+    }
+
+    /// What waits to be told.
+    fn _tell<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let mut messages = Vec::new();
+        while let Some(message) = self.engine.locked(py, |selector| selector.tell())? {
+            messages.push(PyBytes::new(py, &message));
+        }
+        Ok(messages)
+    }
+
+    fn _heartbeat<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let message = self.engine.locked(py, |selector| selector.heartbeat())?;
+        Ok(message.map(|message| PyBytes::new(py, &message)))
+    }
+
+    /// Takes in a message: "applied", "own" or "gap".
+    fn _hear(&self, py: Python<'_>, message: &Bound<'_, PyBytes>) -> PyResult<&'static str> {
+        let now = self.engine.now(py)?;
+        let bytes = message.as_bytes();
+        let heard = self
+            .engine
+            .locked(py, |selector| selector.hear(bytes, now))?;
+        Ok(match heard.map_err(|error| to_python(&error))? {
+            Heard::Applied(_) => "applied",
+            Heard::Own => "own",
+            Heard::Gap => "gap",
+        })
+    }
+
+    /// A router is gone. Returns how many bookings it had.
+    fn _forget_origin(&self, py: Python<'_>, origin: u64) -> PyResult<usize> {
+        let now = self.engine.now(py)?;
+        self.engine
+            .locked(py, |selector| selector.forget_origin(origin, now))
+    }
+
+    /// All that is known, as messages. Others can select between two workers.
+    fn _tell_all<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let pools = self.readers().len() as u32;
+        let names: Vec<_> = {
+            let known = self.roster.now();
+            known.seats.iter().flat_map(|seat| seat.names()).collect()
+        };
+        let messages = enter(|| {
+            Ok(py.detach(|| {
+                let mut messages: Vec<Vec<u8>> = Vec::new();
+                messages.extend(self.engine.held(|selector| selector.snapshot_head()));
+                for name in &names {
+                    for pool in (0..pools).map(PoolId) {
+                        let parts = self
+                            .engine
+                            .held(|selector| selector.snapshot_worker(name, pool, PART));
+                        messages.extend(parts);
+                    }
+                }
+                messages
+            }))
+        })?;
+        Ok(messages.iter().map(|m| PyBytes::new(py, m)).collect())
+    }
+
+    /// Open bookings by origin.
+    fn _origins(&self, py: Python<'_>) -> PyResult<std::collections::HashMap<u64, usize>> {
+        let origins = self.engine.locked(py, |selector| selector.origins())?;
+        Ok(origins.into_iter().collect())
+    }
+
+    fn _told<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let told = self.engine.locked(py, |selector| selector.told())?;
+        let found = PyDict::new(py);
+        found.set_item(intern!(py, "applied"), told.applied)?;
+        found.set_item(intern!(py, "blocks"), told.blocks)?;
+        found.set_item(intern!(py, "orphans"), told.orphans)?;
+        found.set_item(intern!(py, "strangers"), told.strangers)?;
+        found.set_item(intern!(py, "stale"), told.stale)?;
+        found.set_item(intern!(py, "dropped"), told.dropped)?;
+        Ok(found)
+    }
+}
+
+/// Which router wrote a message.
+#[pyfunction]
+pub fn message_origin(message: &Bound<'_, PyBytes>) -> PyResult<u64> {
+    Message::decode(message.as_bytes())
+        .map(|message| message.origin)
+        .map_err(|error| to_python(&error))
+}

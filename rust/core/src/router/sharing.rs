@@ -23,6 +23,10 @@ use super::request::PoolId;
 pub enum Heard {
     /// So many new entries were applied.
     Applied(u32),
+    /// The first message of a snapshot was.
+    Snapshot,
+    /// A snapshot is complete.
+    Complete,
     /// It was this router's own.
     Own,
     /// Entries before it are missing: only a snapshot helps.

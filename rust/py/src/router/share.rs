@@ -54,7 +54,7 @@ impl NativeRouter {
         Ok(message.map(|message| PyBytes::new(py, &message)))
     }
 
-    /// Takes in a message: "applied", "own" or "gap".
+    /// Takes in a message: "applied", "snapshot" or "told" for the first and the last of one, "own" or "gap".
     fn _hear(&self, py: Python<'_>, message: &Bound<'_, PyBytes>) -> PyResult<&'static str> {
         let now = self.engine.now(py)?;
         let bytes = message.as_bytes();
@@ -63,6 +63,8 @@ impl NativeRouter {
             .locked(py, |selector| selector.hear(bytes, now))?;
         Ok(match heard.map_err(|error| to_python(&error))? {
             Heard::Applied(_) => "applied",
+            Heard::Snapshot => "snapshot",
+            Heard::Complete => "told",
             Heard::Own => "own",
             Heard::Gap => "gap",
         })
@@ -94,6 +96,7 @@ impl NativeRouter {
                         messages.extend(parts);
                     }
                 }
+                messages.extend(self.engine.held(|selector| selector.snapshot_end()));
                 messages
             }))
         })?;

@@ -71,7 +71,11 @@ impl Selector {
             applied += 1;
         }
         self.sharing_mut().told.applied += u64::from(applied);
-        Ok(Heard::Applied(applied))
+        Ok(match message.kind {
+            Kind::Snapshot => Heard::Snapshot,
+            Kind::Continued if message.count == 0 => Heard::Complete,
+            _ => Heard::Applied(applied),
+        })
     }
 
     /// Another router is gone, or must be heard anew: its bookings end. Returns how many there were.

@@ -222,6 +222,20 @@ impl Selector {
         Some(message.encode())
     }
 
+    /// The last message of a snapshot.
+    #[must_use]
+    pub fn snapshot_end(&self) -> Option<Vec<u8>> {
+        let sharing = self.sharing.as_ref()?;
+        let message = Message {
+            kind: Kind::Continued,
+            origin: sharing.origin,
+            first: sharing.journal.next(),
+            count: 0,
+            entries: &[],
+        };
+        Some(message.encode())
+    }
+
     /// Further messages of a snapshot: what one worker holds in one pool, in parts of about `part` bytes.
     pub fn snapshot_worker(&mut self, name: &str, pool: PoolId, part: usize) -> Vec<Vec<u8>> {
         let (Some(worker), Some(sharing)) = (self.fleet.find(name), self.sharing.as_mut()) else {

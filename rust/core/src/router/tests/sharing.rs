@@ -107,6 +107,7 @@ fn snapshot(from: &mut Selector) -> Vec<Vec<u8>> {
     for name in WORKERS {
         messages.extend(from.snapshot_worker(name, PoolId(0), 300));
     }
+    messages.extend(from.snapshot_end());
     messages
 }
 

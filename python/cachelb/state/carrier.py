@@ -1,0 +1,65 @@
+"""What carries messages between routers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message of another router.
+
+    Attributes:
+        message: Its bytes.
+        address: Where it came from, empty for a log that all share.
+    """
+
+    message: bytes
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody wants to be told everything.
+
+    Attributes:
+        return_to: Where to; the carrier's own.
+    """
+
+    return_to: bytes
+
+
+class Carrier(Protocol):
+    """Brings messages to all other routers, in the order they were given; may lose some.
+
+    All of it is called in one thread, which `open` is the first to be called in. `ConnectionError` says that it does
+    not work at the moment; it is tried again later.
+    """
+
+    def open(self) -> None:
+        """Begin; called again after a `ConnectionError`."""
+        ...
+
+    def publish(self, message: bytes) -> None:
+        """Bring a message to all others, without waiting for any of them."""
+        ...
+
+    def ask(self, origin: int, address: str) -> None:
+        """Ask the router of a message to tell everything."""
+        ...
+
+    def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
+        """Tell somebody who asked."""
+        ...
+
+    def receive(self, timeout_s: float) -> list[Heard | Asked]:
+        """Wait for what others say, a bounded number of messages at once."""
+        ...
+
+    def close(self) -> None:
+        """End; idempotent."""
+        ...

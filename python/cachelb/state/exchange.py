@@ -1,0 +1,256 @@
+"""The thread that trades messages between a router and a carrier.
+
+What happened here is told every few milliseconds. Nothing is acknowledged: entries are numbered, a heartbeat says how
+far they go, and who misses some asks for a snapshot. What arrives until that is there is kept, for it follows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cachelb._core import message_origin
+from cachelb.errors import CachelbError
+from cachelb.state.carrier import Asked
+from cachelb.state.stats import PeerStats, StateStats
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cachelb.router import Router
+    from cachelb.state.carrier import Carrier
+
+_log = logging.getLogger("cachelb.state")
+
+_HEARTBEAT_S = 0.25
+_ASK_AGAIN_S = 1.0
+_KEPT_MESSAGES = 4096
+_RECONNECT_S = (0.1, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSettings:
+    """How to trade.
+
+    Attributes:
+        interval_s: Seconds between two messages of what happened.
+        peer_timeout_s: Seconds after which a silent router is gone.
+        warm_start_s: Seconds to wait at the start for somebody to tell everything.
+        ttl_s: Seconds that placements of others are believed.
+        max_bytes: Bytes of entries that may wait.
+    """
+
+    interval_s: float
+    peer_timeout_s: float
+    warm_start_s: float
+    ttl_s: float
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class _Peer:
+    address: str
+    heard_s: float
+    gaps: int = 0
+    snapshots: int = 0
+    asked_s: float | None = None
+    kept: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_MESSAGES))
+
+
+class Exchange:
+    """Runs until stopped. All that the router is told is told by its thread."""
+
+    def __init__(self, router: Router[Any], carrier: Carrier, settings: ExchangeSettings) -> None:
+        """Prepare; `start` begins."""
+        self.pid = os.getpid()
+        self.origin = int.from_bytes(os.urandom(8), "little")
+        self._router = router
+        self._carrier = carrier
+        self._settings = settings
+        self._stopping = threading.Event()
+        self._warm = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cachelb-state", daemon=True)
+        self._peers: dict[int, _Peer] = {}
+        self._lock = threading.Lock()
+        self._start = "cold: nobody told anything yet"
+        self._sent = self._sent_bytes = self._received = self._refused = 0
+        self._gaps = self._snapshots = self._failures = 0
+        self._failing = False
+
+    def start(self) -> None:
+        """Begin, and wait for somebody to tell what the fleet holds, as long as the settings say."""
+        self._router._share(self.origin, self._settings.ttl_s, self._settings.max_bytes)
+        self._thread.start()
+        wait_s = self._settings.warm_start_s
+        if wait_s > 0 and not self._warm.wait(wait_s):
+            self._start = f"cold: nobody told anything within {wait_s:g} s"
+            _log.warning("this router starts cold: no other told what it knows within %g s", wait_s)
+
+    def stop(self) -> None:
+        """End, and wait for the thread. The router goes on alone."""
+        self._stopping.set()
+        self._thread.join()
+        self._router._unshare()
+
+    def stats(self) -> StateStats:
+        """Count what was told and heard."""
+        now = time.monotonic()
+        bookings = self._router._origins()
+        with self._lock:
+            peers = tuple(
+                PeerStats(
+                    origin=origin,
+                    address=peer.address,
+                    silent_s=max(0.0, now - peer.heard_s),
+                    bookings=bookings.get(origin, 0),
+                    gaps=peer.gaps,
+                    snapshots=peer.snapshots,
+                )
+                for origin, peer in self._peers.items()
+            )
+        return StateStats(
+            origin=self.origin,
+            peers=peers,
+            start=self._start,
+            sent=self._sent,
+            sent_bytes=self._sent_bytes,
+            received=self._received,
+            refused=self._refused,
+            gaps=self._gaps,
+            snapshots=self._snapshots,
+            failures=self._failures,
+            **self._router._told(),
+        )
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        wait_s = _RECONNECT_S[0]
+        while not self._stopping.is_set():
+            try:
+                self._carrier.open()
+                self._failing = False
+                wait_s = _RECONNECT_S[0]
+                self._trade()
+            except ConnectionError as error:
+                self._failed(error)
+                self._expire(time.monotonic())
+                self._stopping.wait(wait_s)
+                wait_s = min(2 * wait_s, _RECONNECT_S[1])
+            except Exception:  # noqa: BLE001 - routing must go on, and sharing with it
+                self._failures += 1
+                _log.exception("sharing failed; it begins again")
+                self._stopping.wait(_RECONNECT_S[1])
+        self._carrier.close()
+
+    def _failed(self, error: ConnectionError) -> None:
+        self._failures += 1
+        if not self._failing:
+            _log.warning("state is not shared for now: %s", error)
+        self._failing = True
+
+    def _trade(self) -> None:
+        beat_s = 0.0
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            for message in self._router._tell():
+                self._publish(message)
+            if now >= beat_s:
+                beat_s = now + _HEARTBEAT_S
+                heartbeat = self._router._heartbeat()
+                if heartbeat is not None:
+                    self._publish(heartbeat)
+                self._expire(now)
+            next_s = now + self._settings.interval_s
+            left_s = self._settings.interval_s
+            while left_s > 0 and not self._stopping.is_set():
+                for heard in self._carrier.receive(left_s):
+                    if isinstance(heard, Asked):
+                        self._carrier.answer(heard.return_to, self._router._tell_all())
+                    else:
+                        self._hear(heard.message, heard.address)
+                left_s = next_s - time.monotonic()
+
+    def _publish(self, message: bytes) -> None:
+        self._carrier.publish(message)
+        self._sent += 1
+        self._sent_bytes += len(message)
+
+    def _hear(self, message: bytes, address: str) -> None:
+        try:
+            origin = message_origin(message)
+        except CachelbError as error:
+            self._refused += 1
+            _log.warning("a message from %s was refused: %s", address or "the log", error)
+            return
+        if origin == self.origin:
+            return
+        self._received += 1
+        now = time.monotonic()
+        peer = self._peer(origin, address, now)
+        outcome = self._apply(message)
+        if outcome == "gap":
+            peer.kept.append(message)
+            self._missed(origin, peer, now)
+        elif outcome == "snapshot":
+            self._begin_anew(peer)
+        elif outcome == "told" and not self._warm.is_set():
+            self._start = "warm: told by another router"
+            self._warm.set()
+        self._router._released()
+
+    def _peer(self, origin: int, address: str, now: float) -> _Peer:
+        peer = self._peers.get(origin)
+        if peer is None:
+            # Whoever is heard from the same place now has taken the place of the one before.
+            before = [other for other, at in self._peers.items() if address and at.address == address]
+            for other in before:
+                self._forget(other)
+            peer = _Peer(address, now)
+            with self._lock:
+                self._peers[origin] = peer
+        peer.heard_s = now
+        return peer
+
+    def _apply(self, message: bytes) -> str:
+        """Let the router hear a message. Returns what became of it."""
+        try:
+            outcome = self._router._hear(message)
+        except CachelbError as error:
+            self._refused += 1
+            _log.warning("a message of another router was refused: %s", error)
+            return "gap"
+        return outcome
+
+    def _missed(self, origin: int, peer: _Peer, now: float) -> None:
+        if peer.asked_s is None:
+            peer.gaps += 1
+            self._gaps += 1
+        if peer.asked_s is None or now >= peer.asked_s + _ASK_AGAIN_S:
+            peer.asked_s = now
+            self._carrier.ask(origin, peer.address)
+
+    def _begin_anew(self, peer: _Peer) -> None:
+        """Go on from a snapshot: what came before it was kept, and follows it."""
+        peer.asked_s = None
+        peer.snapshots += 1
+        self._snapshots += 1
+        kept, peer.kept = peer.kept, deque(maxlen=_KEPT_MESSAGES)
+        for message in kept:
+            self._apply(message)
+
+    def _expire(self, now: float) -> None:
+        silent_since = now - self._settings.peer_timeout_s
+        for origin in [origin for origin, peer in self._peers.items() if peer.heard_s < silent_since]:
+            self._forget(origin)
+
+    def _forget(self, origin: int) -> None:
+        with self._lock:
+            self._peers.pop(origin, None)
+        self._router._forget_origin(origin)
+        self._router._released()

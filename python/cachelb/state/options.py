@@ -1,0 +1,68 @@
+"""Options that all transports have, checked."""
+
+from __future__ import annotations
+
+import math
+
+from cachelb.state.exchange import ExchangeSettings
+
+
+def text(name: str, value: object) -> str:
+    """Refuse anything but text that is not empty.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+
+    Returns:
+        The text.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is empty.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be text, got {type(value).__name__}")
+    if not value:
+        raise ValueError(f"{name} must not be empty")
+    return value
+
+
+def _number(name: str, value: object, *, above: float = 0.0, least: float | None = None) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not math.isfinite(value) or (value < least if least is not None else value <= above):
+        bound = f"{least:g} or more" if least is not None else f"above {above:g}"
+        raise ValueError(f"{name} must be {bound}, got {value}")
+    return float(value)
+
+
+def exchange_settings(
+    *, interval_s: object, peer_timeout_s: object, warm_start_s: object, ttl_s: object, max_mb: object
+) -> ExchangeSettings:
+    """Check the options of a transport.
+
+    Args:
+        interval_s: Seconds between two messages.
+        peer_timeout_s: Seconds after which a silent router is gone.
+        warm_start_s: Seconds to wait for a snapshot at the start.
+        ttl_s: Seconds that placements of others are believed.
+        max_mb: Megabytes of news that may wait.
+
+    Returns:
+        The settings.
+
+    Raises:
+        TypeError: One is no number.
+        ValueError: One is out of range.
+    """
+    found = ExchangeSettings(
+        interval_s=_number("interval_s", interval_s),
+        peer_timeout_s=_number("peer_timeout_s", peer_timeout_s),
+        warm_start_s=_number("warm_start_s", warm_start_s, least=0.0),
+        ttl_s=_number("ttl_s", ttl_s),
+        max_bytes=int(_number("max_mb", max_mb) * (1 << 20)),
+    )
+    if found.peer_timeout_s < 1.0:
+        raise ValueError(f"peer_timeout_s must be 1 or more, for heartbeats come every 0.25 s, got {peer_timeout_s}")
+    return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from cachelb.state.exchange import Exchange, ExchangeSettings
 from cachelb.state.options import exchange_settings, text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Any, TypeAlias
 
     from cachelb.router import Router

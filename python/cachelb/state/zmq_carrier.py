@@ -64,7 +64,7 @@ class ZmqCarrier:
     def _bound(self, bind: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
         """Bind both sockets; a free pair of ports takes a few attempts."""
         host, _, port = bind.rpartition(":")
-        for attempt in range(20):
+        for left in reversed(range(20)):
             news, answers = self._socket(zmq.PUB, server=True), self._socket(zmq.ROUTER, server=True)
             try:
                 news.bind(bind)
@@ -73,7 +73,7 @@ class ZmqCarrier:
             except zmq.ZMQError as error:
                 news.close(0)
                 answers.close(0)
-                if port != "*" or attempt == 19:
+                if port != "*" or not left:
                     raise OSError(error.errno, f"cannot publish at {bind} and the port above it: {error}") from error
             else:
                 return news, answers, address

@@ -1,0 +1,82 @@
+"""A TCP proxy that can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class CuttingProxy:
+    """Forwards a port, and the one above it, to those of another address of this host."""
+
+    def __init__(self, port: int, target: int) -> None:
+        self._pairs = {port: target, port + 1: target + 1}
+        self._listening: list[socket.socket] = []
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.heal()
+
+    def heal(self) -> None:
+        """Let everything through."""
+        for port, target in self._pairs.items():
+            listener = socket.create_server(("127.0.0.1", port))
+            self._listening.append(listener)
+            self._spawn(self._accept, listener, target)
+
+    def cut(self) -> None:
+        """End all connections, and refuse new ones."""
+        for listener in self._listening:
+            # Closing alone does not wake a thread that waits in `accept`.
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        self._listening.clear()
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Cut, and wait for the threads."""
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+
+    def _spawn(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        thread.start()
+        self._threads.append(thread)
+
+    def _accept(self, listener: socket.socket, target: int) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", target))
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self._open |= {near, far}
+            ends = [near, far]
+            self._spawn(self._forward, near, far, ends)
+            self._spawn(self._forward, far, near, ends)
+
+    def _forward(self, source: socket.socket, sink: socket.socket, ends: list[socket.socket]) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            ends.remove(source)
+            if not ends:
+                for end in (source, sink):
+                    self._open.discard(end)
+                    end.close()

@@ -24,7 +24,7 @@ CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "memory"
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
-SCRIPTS = ("fed_selection", "steady_router", "radix_pause")
+SCRIPTS = ("fed_selection", "steady_router", "radix_pause", "sharing_cost")
 
 # The first pattern that matches a row's id gives its target: at most so much, in the row's unit.
 TARGETS: tuple[tuple[str, float], ...] = (
@@ -66,6 +66,7 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/radix/tokens-32768/first", 40.0),
     (r"python/radix/bytes-per-short-prompt", 400.0),
     (r"python/radix/pause/evicting", 1000.0),
+    (r"python/sharing/select/added", 2.0),
     (r"python/import", 30.0),
     (r"wheel", 2.0),
 )

@@ -14,9 +14,9 @@ const CHECKSUM: usize = 8;
 #[must_use]
 pub fn fingerprint(hasher: &Hasher, model: Option<&str>) -> u64 {
     let tokens: Vec<u32> = (0..=2 * hasher.block_size() as u32).collect();
-    let mut hashes = Vec::new();
-    hasher.hash(&tokens, Namespace::default(), &[], &mut hashes);
-    let sum = hashes.iter().fold(hasher.scheme() as u64, |sum, hash| {
+    let mut chain = Vec::new();
+    hasher.hash(&tokens, Namespace::default(), &[], &mut chain);
+    let sum = chain.iter().fold(hasher.scheme() as u64, |sum, hash| {
         xxh3_64_with_seed(&hash.0.to_le_bytes(), sum)
     });
     xxh3_64_with_seed(model.unwrap_or_default().as_bytes(), sum)

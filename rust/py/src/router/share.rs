@@ -1,6 +1,6 @@
 //! What this router and others tell each other, as bytes that a transport carries.
 
-use cachelb_core::router::{Heard, PoolId};
+use cachelb_core::router::{Heard, PoolId, Selector};
 use cachelb_core::share::{Message, fingerprint};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -43,7 +43,7 @@ impl NativeRouter {
     /// What waits to be told.
     fn _tell<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let mut messages = Vec::new();
-        while let Some(message) = self.engine.locked(py, |selector| selector.tell())? {
+        while let Some(message) = self.engine.locked(py, Selector::tell)? {
             messages.push(PyBytes::new(py, &message));
         }
         Ok(messages)
@@ -82,12 +82,12 @@ impl NativeRouter {
         let pools = self.readers().len() as u32;
         let names: Vec<_> = {
             let known = self.roster.now();
-            known.seats.iter().flat_map(|seat| seat.names()).collect()
+            known.seats.iter().flat_map(super::Seat::names).collect()
         };
         let messages = enter(|| {
             Ok(py.detach(|| {
                 let mut messages: Vec<Vec<u8>> = Vec::new();
-                messages.extend(self.engine.held(|selector| selector.snapshot_head()));
+                messages.extend(self.engine.held(Selector::snapshot_head));
                 for name in &names {
                     for pool in (0..pools).map(PoolId) {
                         let parts = self

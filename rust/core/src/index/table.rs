@@ -10,7 +10,7 @@
 //! no key passed, so that all keys in them have their home there.
 
 use super::blocks::Blocks;
-use super::hints::{huge_pages, prefetch};
+use super::hints::{huge_pages, prefetch, touch};
 use crate::ids::SequenceHash;
 
 const SLOTS: usize = 7;
@@ -21,8 +21,10 @@ const PASSED: u64 = 1 << 8;
 const MIN_BUCKETS: usize = 8;
 /// Buckets ahead of the one being moved whose hashes are fetched: they lie anywhere in the columns.
 const FETCH: usize = 8;
-/// Keys hashed ahead of the one at work.
-const AHEAD: usize = 16;
+/// Keys hashed ahead of the one at work: as many as a store of an engine's step has.
+const AHEAD: usize = 64;
+/// Words of a page.
+const PAGE: usize = 4096 / size_of::<u64>();
 
 /// Where a key lives: its mixed hash, computed once per key.
 #[derive(Debug, Clone, Copy)]
@@ -230,6 +232,7 @@ impl Resize {
         let mut strays = Vec::new();
         for place in start..end {
             let at = (self.origin + place) & self.old.mask;
+            self.touch(at, place == 0, current);
             self.fetch((at + FETCH) & self.old.mask, blocks);
             let bucket = *self.old.bucket(at);
             let mut used = bucket[SLOTS] & IN_USE;
@@ -252,6 +255,19 @@ impl Resize {
         }
         self.moved = end;
         self.credit -= (end - start).cast_signed();
+    }
+
+    /// Keys move in the order of the arrays, so pages of the larger one are met one after the other.
+    #[inline]
+    fn touch(&self, at: usize, first: bool, larger: &mut Buckets) {
+        let word = larger.offset + at * (larger.len() / self.old.len()) * WORDS;
+        if first || word % PAGE < 2 * WORDS {
+            for word in [word, word + PAGE] {
+                if let Some(word) = larger.words.get_mut(word) {
+                    touch(word);
+                }
+            }
+        }
     }
 
     /// Hashes lie anywhere in the columns, so they are asked for early.
@@ -399,11 +415,16 @@ impl Table {
         removed
     }
 
-    /// [`Self::insert`] for the blocks `base..`, fetching ahead.
-    pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
+    /// Hints that `hashes` are about to be looked for or added, the first of them if they are many.
+    pub(super) fn prefetch_all(&self, hashes: &[SequenceHash]) {
         for &hash in &hashes[..hashes.len().min(AHEAD)] {
             self.prefetch(Key::new(hash));
         }
+    }
+
+    /// [`Self::insert`] for the blocks `base..`, fetching ahead.
+    pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
+        self.prefetch_all(hashes);
         let room = (self.live + hashes.len()) * 5 <= self.current.len() * SLOTS * 4;
         if self.resize.is_none() && room {
             self.live += hashes.len();

@@ -47,6 +47,11 @@ impl Ingest {
         let events = window(batch, at);
         for event in events.iter().filter(|_| events.len() > 1) {
             for space in spaces(&self.spaces, event) {
+                touched(batch, event).for_each(|name| space.prefetch_held(name));
+            }
+        }
+        for event in events.iter().filter(|_| events.len() > 1) {
+            for space in spaces(&self.spaces, event) {
                 let ends = touched(batch, event).filter_map(|name| space.end(name)?.block);
                 scratch.ahead.extend(ends);
             }

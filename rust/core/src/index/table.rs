@@ -392,7 +392,7 @@ impl Table {
     pub(super) fn insert(&mut self, key: Key, block: u32, blocks: &Blocks) {
         self.live += 1;
         if self.resize.is_some() {
-            self.advance(blocks);
+            self.advance(1, blocks);
         } else if self.live * 5 > self.current.len() * SLOTS * 4 {
             self.start_resize(self.current.len() * 2);
         }
@@ -403,7 +403,7 @@ impl Table {
     #[inline]
     pub(super) fn remove(&mut self, key: Key, block: u32, blocks: &Blocks) -> bool {
         if self.resize.is_some() {
-            self.advance(blocks);
+            self.advance(1, blocks);
         }
         let removed = self.array_mut(key).remove(key, block);
         if removed {
@@ -422,25 +422,26 @@ impl Table {
         }
     }
 
-    /// [`Self::insert`] for the blocks `base..`, fetching ahead.
+    /// [`Self::insert`] for the blocks `base..`, many at a time.
     pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
-        self.prefetch_all(hashes);
-        let room = (self.live + hashes.len()) * 5 <= self.current.len() * SLOTS * 4;
-        if self.resize.is_none() && room {
-            self.live += hashes.len();
-            for (i, &hash) in hashes.iter().enumerate() {
-                if let Some(&ahead) = hashes.get(i + AHEAD) {
-                    self.current.prefetch(Key::new(ahead));
+        for (part, base) in hashes.chunks(AHEAD).zip((base..).step_by(AHEAD)) {
+            self.prefetch_all(part);
+            let room = self.current.len() * SLOTS * 4;
+            let full = (self.live + part.len()) * 5 > room;
+            if self.resize.is_none() && full && self.current.len() >= AHEAD {
+                self.start_resize(self.current.len() * 2);
+            } else if self.resize.is_none() && full {
+                for (block, &hash) in (base..).zip(part) {
+                    self.insert(Key::new(hash), block, blocks);
                 }
-                self.current.insert(Key::new(hash), base + i as u32);
+                continue;
             }
-            return;
-        }
-        for (i, &hash) in hashes.iter().enumerate() {
-            if let Some(&ahead) = hashes.get(i + AHEAD) {
-                self.prefetch(Key::new(ahead));
+            self.advance(part.len(), blocks);
+            self.live += part.len();
+            for (block, &hash) in (base..).zip(part) {
+                let key = Key::new(hash);
+                self.array_mut(key).insert(key, block);
             }
-            self.insert(Key::new(hash), base + i as u32, blocks);
         }
     }
 
@@ -469,12 +470,12 @@ impl Table {
         self.resize = Some(Resize::new(old, pace));
     }
 
-    /// Moves a few buckets of the old array.
-    fn advance(&mut self, blocks: &Blocks) {
+    /// Moves a few buckets of the old array for each of so many changes.
+    fn advance(&mut self, changes: usize, blocks: &Blocks) {
         let Some(resize) = &mut self.resize else {
             return;
         };
-        resize.credit += resize.pace;
+        resize.credit += resize.pace * changes.cast_signed();
         while resize.credit > 0 && resize.moved < resize.old.len() {
             resize.move_cluster(&mut self.current, blocks);
         }

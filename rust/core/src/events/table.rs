@@ -1,8 +1,8 @@
 //! Compact map from hashes to small values: entries in the order they came, and buckets that say where each one is.
 //!
 //! The entries of one store lie beside each other and never move, so that storing and removing a chain touches one random
-//! cache line per key, the bucket's. Chunks of entries are never copied; the buckets, 5 bytes per place, grow by a half,
-//! in one pass over the entries. A value that means "none" marks free entries, which are reused last in first out: what
+//! cache line per key, the bucket's. Chunks of entries are never copied; the buckets, 5 bytes per place, double in one
+//! pass over the entries. A value that means "none" marks free entries, which are reused last in first out: what
 //! went from the end of a chain to its beginning is taken in the order of the next one.
 //! Mixing is keyed per process: senders choose the names of their blocks, and could aim them all at one place otherwise.
 
@@ -102,6 +102,8 @@ struct Entry<K, V> {
 pub(super) struct Table<K, V> {
     chunks: Vec<Box<[Entry<K, V>]>>,
     buckets: Buckets,
+    /// Entries for which there are buckets enough.
+    room: usize,
     /// Entries in use, and free ones that were in use.
     used: usize,
     /// The free one that is taken next.
@@ -126,6 +128,7 @@ impl<K: Key, V: Value> Default for Table<K, V> {
         Self {
             chunks: Vec::new(),
             buckets: Buckets::default(),
+            room: 0,
             used: 0,
             free: NONE,
             len: 0,
@@ -206,10 +209,9 @@ impl<K: Key, V: Value> Table<K, V> {
     /// Makes room for `more` keys.
     #[inline]
     pub(super) fn reserve(&mut self, more: usize) {
-        let needed = Buckets::needed(self.len + more);
-        if needed > self.buckets.len() {
-            let half_more = self.buckets.len() + self.buckets.len() / 2;
-            self.rebuild(needed.max(half_more).max(MIN_BUCKETS));
+        if self.len + more > self.room {
+            let needed = Buckets::needed(self.len + more);
+            self.rebuild(needed.max(2 * self.buckets.len()).max(MIN_BUCKETS));
         }
     }
 
@@ -259,7 +261,7 @@ impl<K: Key, V: Value> Table<K, V> {
                 self.put_in(*entry);
             }
         }
-        self.rebuild(Buckets::needed(self.len * 4 / 3).max(MIN_BUCKETS));
+        self.rebuild(Buckets::needed(self.len * 5 / 4).max(MIN_BUCKETS));
     }
 
     /// Makes the buckets anew.
@@ -272,7 +274,8 @@ impl<K: Key, V: Value> Table<K, V> {
         };
         for (at, chunk) in self.chunks.iter().enumerate() {
             for (i, entry) in chunk.iter().enumerate() {
-                if let Some(ahead) = chunk.get(i + AHEAD) {
+                let behind = || self.chunks.get(at + 1)?.get(i + AHEAD - CHUNK);
+                if let Some(ahead) = chunk.get(i + AHEAD).or_else(behind) {
                     buckets.prefetch(mix(ahead));
                 }
                 let value = entry.value;
@@ -281,6 +284,7 @@ impl<K: Key, V: Value> Table<K, V> {
                 }
             }
         }
+        self.room = buckets.room();
         self.buckets = buckets;
     }
 

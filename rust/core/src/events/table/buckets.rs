@@ -43,22 +43,24 @@ impl Bucket {
         )
     }
 
-    /// The entries that may have this tag.
+    /// The entries with this tag.
     #[inline]
-    fn tagged(&self, tag: u8) -> impl Iterator<Item = usize> + use<> {
+    fn tagged(&self, tag: u8) -> impl Iterator<Item = usize> + '_ {
         let (mut low, mut high) = self.with(tag);
-        std::iter::from_fn(move || {
-            if low != 0 {
-                let at = low.trailing_zeros() as usize / 8;
-                low &= low - 1;
+        let next = move || {
+            if low | high == 0 {
+                return None;
+            }
+            if low == 0 {
+                let at = 8 + high.trailing_zeros() as usize / 8;
+                high &= high - 1;
                 return Some(at);
             }
-            let at = 8 + high.trailing_zeros() as usize / 8;
-            (high != 0).then(|| {
-                high &= high - 1;
-                at
-            })
-        })
+            let at = low.trailing_zeros() as usize / 8;
+            low &= low - 1;
+            Some(at)
+        };
+        std::iter::from_fn(next).filter(move |at| self.tag(*at) == tag)
     }
 
     #[inline]
@@ -119,9 +121,15 @@ impl Buckets {
         Self(all)
     }
 
-    /// Buckets that `entries` need: four fifths of their places are in use then.
+    /// Buckets that `entries` need: three quarters of their places are in use then. At four fifths every sixth home is
+    /// full, and the bucket behind it was not fetched.
     pub(super) fn needed(entries: usize) -> usize {
-        (entries * 5).div_ceil(WIDTH * 4)
+        entries.div_ceil(WIDTH * 3 / 4)
+    }
+
+    /// How many entries fit well.
+    pub(super) fn room(&self) -> usize {
+        self.0.len() * (WIDTH * 3 / 4)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -155,11 +163,9 @@ impl Buckets {
         let mut at = self.home(mix);
         for _ in 0..self.0.len() {
             let bucket = &self.0[at];
-            for entry in bucket.tagged(tag_of(mix)) {
-                let place = bucket.places[entry];
-                if bucket.tag(entry) == tag_of(mix) && wanted(place) {
-                    return Some(place);
-                }
+            let mut places = bucket.tagged(tag_of(mix)).map(|entry| bucket.places[entry]);
+            if let Some(place) = places.find(|place| wanted(*place)) {
+                return Some(place);
             }
             if bucket.passed == 0 {
                 break;
@@ -192,9 +198,9 @@ impl Buckets {
         for _ in 0..self.0.len() {
             let bucket = &mut self.0[at];
             let mut entries = bucket.tagged(tag_of(mix));
-            if let Some(entry) = entries
-                .find(|entry| bucket.places[*entry] == place && bucket.tag(*entry) == tag_of(mix))
-            {
+            let found = entries.find(|entry| bucket.places[*entry] == place);
+            drop(entries);
+            if let Some(entry) = found {
                 bucket.take(entry);
                 return;
             }

@@ -112,6 +112,14 @@ impl Names {
     }
 
     #[inline]
+    pub(super) fn prefetch_held(&self, name: Name) {
+        match name {
+            Name::Int(name) => self.ints.prefetch_value(name),
+            Name::Wide(name) => self.wides.prefetch_value(name),
+        }
+    }
+
+    #[inline]
     pub(super) fn get(&self, name: Name) -> Option<Held> {
         match name {
             Name::Int(name) => self.ints.get(name),

@@ -185,6 +185,11 @@ impl Space {
         }
     }
 
+    /// Hints that what a name stands for will be read; the name was fetched.
+    pub(super) fn prefetch_held(&self, name: Name) {
+        self.names.prefetch_held(name);
+    }
+
     pub(super) fn knows(&self, name: Name) -> bool {
         self.names.get(name).is_some()
     }

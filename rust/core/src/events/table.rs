@@ -1,23 +1,40 @@
-//! Compact map from hashes to small values: entries in the order of their mixed keys, in one array.
+//! Compact map from hashes to small values: entries in the order they came, and buckets that say where each one is.
 //!
-//! An entry lies at the home of its key or, where others are in the way, behind it. The order makes a miss end early
-//! and lets the array grow in one sequential pass; it grows by a third, so that between 60 % and 80 % of it is in use.
+//! The entries of one store lie beside each other and never move, so that storing and removing a chain touches one random
+//! cache line per key, the bucket's. Chunks of entries are never copied; the buckets, 5 bytes per place, double in one
+//! pass over the entries. A value that means "none" marks free entries, which are reused last in first out: what
+//! went from the end of a chain to its beginning is taken in the order of the next one.
 //! Mixing is keyed per process: senders choose the names of their blocks, and could aim them all at one place otherwise.
+
+mod buckets;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
+use self::buckets::Buckets;
 use crate::error::{Error, Result};
 use crate::index::hints::prefetch;
 
-/// Slots beyond the last home. One slot at the end is always vacant.
-const OVERHANG: usize = 32;
-const MIN_HOMES: usize = 16;
+/// Entries per chunk.
+const CHUNK: usize = 256;
+const MIN_BUCKETS: usize = 2;
+/// Keys mixed ahead of the one at work when buckets are made anew.
+const AHEAD: usize = 32;
+/// No entry.
+const NONE: u32 = u32::MAX;
 
 /// What may be a key.
 pub(super) trait Key: Copy + Eq + Default {
     /// Spreads the key over 64 bits.
     fn mix(self, seeds: [u64; 2]) -> u64;
+
+    /// A key that says which free entry comes next.
+    fn link(place: u32) -> Self;
+
+    /// The place that a link says.
+    fn linked(self) -> u32;
 }
 
 impl Key for u64 {
@@ -26,12 +43,32 @@ impl Key for u64 {
         let product = u128::from(self ^ add) * u128::from(multiply);
         (product >> 64) as u64 ^ product as u64
     }
+
+    #[inline]
+    fn link(place: u32) -> Self {
+        Self::from(place)
+    }
+
+    #[inline]
+    fn linked(self) -> u32 {
+        self as u32
+    }
 }
 
 impl Key for u128 {
     #[inline]
     fn mix(self, seeds: [u64; 2]) -> u64 {
         (self as u64 ^ ((self >> 64) as u64).mix(seeds)).mix(seeds)
+    }
+
+    #[inline]
+    fn link(place: u32) -> Self {
+        Self::from(place)
+    }
+
+    #[inline]
+    fn linked(self) -> u32 {
+        self as u32
     }
 }
 
@@ -56,15 +93,21 @@ impl Value for u32 {
 /// Packed: two 8-byte fields and a 4-byte one make 20 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
-struct Slot<K, V> {
+struct Entry<K, V> {
     key: K,
     value: V,
 }
 
 /// The map.
 pub(super) struct Table<K, V> {
-    slots: Vec<Slot<K, V>>,
-    homes: usize,
+    chunks: Vec<Box<[Entry<K, V>]>>,
+    buckets: Buckets,
+    /// Entries for which there are buckets enough.
+    room: usize,
+    /// Entries in use, and free ones that were in use.
+    used: usize,
+    /// The free one that is taken next.
+    free: u32,
     len: usize,
     seeds: [u64; 2],
 }
@@ -73,7 +116,7 @@ impl<K, V> fmt::Debug for Table<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table")
             .field("len", &self.len)
-            .field("homes", &self.homes)
+            .field("used", &self.used)
             .finish_non_exhaustive()
     }
 }
@@ -83,8 +126,11 @@ impl<K: Key, V: Value> Default for Table<K, V> {
         // Which keys collide depends on these, and nothing that can be observed.
         let random = RandomState::new();
         Self {
-            slots: Vec::new(),
-            homes: 0,
+            chunks: Vec::new(),
+            buckets: Buckets::default(),
+            room: 0,
+            used: 0,
+            free: NONE,
             len: 0,
             seeds: [random.hash_one(0), random.hash_one(1) | 1],
         }
@@ -97,262 +143,200 @@ impl<K: Key, V: Value> Table<K, V> {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot<K, V>>()
+        self.chunks.len() * CHUNK * size_of::<Entry<K, V>>()
+            + self.chunks.capacity() * size_of::<Box<[Entry<K, V>]>>()
+            + self.buckets.memory_bytes()
     }
 
     #[inline]
-    fn home(&self, mix: u64) -> usize {
-        ((u128::from(mix) * self.homes as u128) >> 64) as usize
+    fn entry(&self, place: u32) -> &Entry<K, V> {
+        &self.chunks[place as usize / CHUNK][place as usize % CHUNK]
     }
 
+    #[inline]
+    fn entry_mut(&mut self, place: u32) -> &mut Entry<K, V> {
+        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+
+    /// Hints that the key will be looked for.
     #[inline]
     pub(super) fn prefetch(&self, key: K) {
-        let home = self.home(key.mix(self.seeds));
-        if let Some(slots) = self.slots.get(home..home + 4) {
-            // The place looked for often lies in the next cache line.
-            prefetch(&slots[0]);
-            prefetch(&slots[3]);
+        self.buckets.prefetch(key.mix(self.seeds));
+    }
+
+    /// Hints that the value of a key will be read; its bucket was fetched.
+    #[inline]
+    pub(super) fn prefetch_value(&self, key: K) {
+        if let Some(place) = self.buckets.find(key.mix(self.seeds), |_| true) {
+            prefetch(self.entry(place));
         }
     }
 
-    /// Where the key is, or where it belongs.
     #[inline]
-    fn find(&self, key: K) -> std::result::Result<usize, usize> {
-        let mix = key.mix(self.seeds);
-        let mut at = self.home(mix);
-        while let Some(&slot) = self.slots.get(at) {
-            let (other, value) = (slot.key, slot.value);
-            if value.is_vacant() {
-                break;
-            }
-            if other == key {
-                return Ok(at);
-            }
-            if other.mix(self.seeds) > mix {
-                break;
-            }
-            at += 1;
-        }
-        Err(at)
+    fn find(&self, key: K, mix: u64) -> Option<u32> {
+        self.buckets.find(mix, |place| {
+            let other = self.entry(place).key;
+            other == key
+        })
     }
 
     #[inline]
     pub(super) fn get(&self, key: K) -> Option<V> {
-        self.find(key).ok().map(|at| self.slots[at].value)
+        let place = self.find(key, key.mix(self.seeds))?;
+        Some(self.entry(place).value)
     }
 
     /// Replaces the value of `key` by what `change` makes of it. Absent and vacant are the same, before and after.
     #[inline]
     pub(super) fn change(&mut self, key: K, change: impl FnOnce(V) -> V) {
-        match self.find(key) {
-            Ok(at) => {
-                let value = change(self.slots[at].value);
-                if value.is_vacant() {
-                    self.take_out(at);
-                } else {
-                    self.slots[at].value = value;
-                }
+        let mix = key.mix(self.seeds);
+        if let Some(place) = self.find(key, mix) {
+            let value = change(self.entry(place).value);
+            self.entry_mut(place).value = value;
+            if value.is_vacant() {
+                self.take_out(mix, place);
             }
-            Err(mut at) => {
-                let value = change(V::VACANT);
-                if value.is_vacant() {
-                    return;
-                }
-                if self.needs_room(1) {
-                    self.reserve(1);
-                    at = self.find(key).unwrap_or_else(|at| at);
-                }
-                self.put_in(at, Slot { key, value });
-            }
+            return;
         }
-    }
-
-    fn needs_room(&self, more: usize) -> bool {
-        (self.len + more) * 5 > self.homes * 4
+        let value = change(V::VACANT);
+        if !value.is_vacant() {
+            self.reserve(1);
+            let place = self.put_in(Entry { key, value });
+            self.buckets.insert(mix, place);
+        }
     }
 
     /// Makes room for `more` keys.
+    #[inline]
     pub(super) fn reserve(&mut self, more: usize) {
-        if self.needs_room(more) {
-            let enough = (self.len + more) * 5 / 4 + 1;
-            self.rebuild(enough.max(self.homes + self.homes / 3).max(MIN_HOMES));
+        if self.len + more > self.room {
+            let needed = Buckets::needed(self.len + more);
+            self.rebuild(needed.max(2 * self.buckets.len()).max(MIN_BUCKETS));
         }
     }
 
-    fn put_in(&mut self, at: usize, slot: Slot<K, V>) {
-        let free = self.first_vacant(at);
-        if free + 1 == self.slots.len() {
-            self.extend(free + 1 + OVERHANG);
-        }
-        self.slots.copy_within(at..free, at + 1);
-        self.slots[at] = slot;
+    /// Puts an entry into a free place.
+    #[inline]
+    fn put_in(&mut self, entry: Entry<K, V>) -> u32 {
         self.len += 1;
-    }
-
-    fn first_vacant(&self, from: usize) -> usize {
-        let vacant = |slot: &Slot<K, V>| {
-            let value = slot.value;
-            value.is_vacant()
-        };
-        let ahead = self.slots[from..].iter().position(vacant);
-        from + ahead.unwrap_or(self.slots.len() - from)
-    }
-
-    fn take_out(&mut self, at: usize) {
-        let mut end = at + 1;
-        // Whoever is not at home moves one back.
-        while let Some(&slot) = self.slots.get(end) {
-            let (key, value) = (slot.key, slot.value);
-            if value.is_vacant() || self.home(key.mix(self.seeds)) == end {
-                break;
-            }
-            end += 1;
+        if self.free != NONE {
+            let place = self.free;
+            let slot = self.entry_mut(place);
+            let key = std::mem::replace(slot, entry).key;
+            self.free = key.linked();
+            return place;
         }
-        self.slots.copy_within(at + 1..end, at);
-        self.slots[end - 1].value = V::VACANT;
+        let place = self.used;
+        if place == self.chunks.len() * CHUNK {
+            let vacant = Entry {
+                key: K::default(),
+                value: V::VACANT,
+            };
+            self.chunks.push(vec![vacant; CHUNK].into_boxed_slice());
+        }
+        self.used += 1;
+        *self.entry_mut(place as u32) = entry;
+        place as u32
+    }
+
+    /// Frees an entry whose value is vacant already.
+    fn take_out(&mut self, mix: u64, place: u32) {
+        self.buckets.remove(mix, place);
+        let link = K::link(self.free);
+        self.entry_mut(place).key = link;
+        self.free = place;
         self.len -= 1;
-        if self.homes > 4 * MIN_HOMES && self.len * 4 < self.homes {
-            self.rebuild((self.len * 2).max(MIN_HOMES));
+        if self.used > CHUNK && self.len * 4 < self.used {
+            self.compact();
         }
     }
 
-    fn extend(&mut self, len: usize) {
-        let more = len.saturating_sub(self.slots.len());
-        self.slots.reserve_exact(more);
-        let vacant = Slot {
-            key: K::default(),
-            value: V::VACANT,
+    /// Moves the entries together.
+    fn compact(&mut self) {
+        let old = std::mem::take(&mut self.chunks);
+        (self.used, self.free, self.len) = (0, NONE, 0);
+        for entry in old.iter().flatten() {
+            let value = entry.value;
+            if !value.is_vacant() {
+                self.put_in(*entry);
+            }
+        }
+        self.rebuild(Buckets::needed(self.len * 5 / 4).max(MIN_BUCKETS));
+    }
+
+    /// Makes the buckets anew.
+    fn rebuild(&mut self, buckets: usize) {
+        self.buckets = Buckets::default();
+        let mut buckets = Buckets::new(buckets);
+        let mix = |entry: &Entry<K, V>| {
+            let key = entry.key;
+            key.mix(self.seeds)
         };
-        self.slots.resize(len.max(self.slots.len()), vacant);
-    }
-
-    fn rebuild(&mut self, homes: usize) {
-        let old = std::mem::take(&mut self.slots);
-        self.homes = homes;
-        self.extend(homes + OVERHANG);
-        let mut next = 0;
-        for slot in old {
-            let (key, value) = (slot.key, slot.value);
-            if value.is_vacant() {
-                continue;
+        for (at, chunk) in self.chunks.iter().enumerate() {
+            for (i, entry) in chunk.iter().enumerate() {
+                let behind = || self.chunks.get(at + 1)?.get(i + AHEAD - CHUNK);
+                if let Some(ahead) = chunk.get(i + AHEAD).or_else(behind) {
+                    buckets.prefetch(mix(ahead));
+                }
+                let value = entry.value;
+                if !value.is_vacant() {
+                    buckets.insert(mix(entry), (at * CHUNK + i) as u32);
+                }
             }
-            let at = self.home(key.mix(self.seeds)).max(next);
-            next = at + 1;
-            if next == self.slots.len() {
-                self.extend(next + OVERHANG);
-            }
-            self.slots[at] = slot;
         }
+        self.room = buckets.room();
+        self.buckets = buckets;
     }
 
     pub(super) fn clear(&mut self) {
-        self.slots = Vec::new();
-        self.homes = 0;
-        self.len = 0;
+        *self = Self {
+            seeds: self.seeds,
+            ..Self::default()
+        };
     }
 
     /// Every key with its value.
     pub(super) fn iter(&self) -> impl Iterator<Item = (K, V)> {
-        self.slots
-            .iter()
-            .map(|slot| (slot.key, slot.value))
+        let entries = self.chunks.iter().flatten();
+        entries
+            .map(|entry| (entry.key, entry.value))
             .filter(|(_, value)| !value.is_vacant())
     }
 
     /// Recounts everything.
     pub(super) fn validate(&self) -> Result<()> {
-        let mut count = 0;
-        let mut last = 0;
-        for (at, &slot) in self.slots.iter().enumerate() {
-            let (key, value) = (slot.key, slot.value);
+        let (mut count, mut passed) = (0, 0);
+        for (place, entry) in (0..).zip(self.chunks.iter().flatten()) {
+            let (key, value) = (entry.key, entry.value);
             if value.is_vacant() {
                 continue;
             }
             let mix = key.mix(self.seeds);
-            let home = self.home(mix);
-            let reachable = home <= at && self.first_vacant(home) > at;
-            if !reachable || mix < last {
-                return Err(Error::Invariant(format!("entry {at} is out of place")));
+            let Some(steps) = self.buckets.passed(mix, place) else {
+                return Err(Error::Invariant(format!("entry {place} is not found")));
+            };
+            if self.find(key, mix) != Some(place) {
+                return Err(Error::Invariant(format!("entry {place} is there twice")));
             }
-            last = mix;
             count += 1;
+            passed += steps;
         }
-        let end = self.slots.last().is_none_or(|slot| {
-            let value = slot.value;
-            value.is_vacant()
-        });
-        if count != self.len || !end {
-            return Err(Error::Invariant(format!(
-                "{count} entries where {} are counted, end vacant: {end}",
-                self.len
-            )));
+        let mut free = 0;
+        let mut next = self.free;
+        while next != NONE && free <= self.used {
+            next = {
+                let key = self.entry(next).key;
+                key.linked()
+            };
+            free += 1;
         }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use super::*;
-    use crate::policy::Rng;
-
-    /// Random changes, few keys and many, growing and shrinking, against the standard map.
-    #[test]
-    fn equals_the_standard_map() {
-        let mut random = Rng::new(11);
-        for keys in [3, 40, 5000_usize] {
-            let (mut table, mut model) = (Table::<u64, u32>::default(), HashMap::new());
-            for phase in 0..6_u64 {
-                for step in 0..6000 {
-                    let key = random.below(keys);
-                    let value = if random.below(4) < 1 + usize::from(phase % 2 == 0) * 2 {
-                        random.below(1000) as u32
-                    } else {
-                        0
-                    };
-                    let mut old = 0;
-                    table.change(key as u64, |before| {
-                        old = before;
-                        value
-                    });
-                    let expected = if value == 0 {
-                        model.remove(&key)
-                    } else {
-                        model.insert(key, value)
-                    };
-                    assert_eq!(old, expected.unwrap_or(0));
-                    assert_eq!(table.len(), model.len());
-                    if step % 500 == 0 {
-                        table.validate().unwrap();
-                    }
-                }
-                let found: HashMap<usize, u32> =
-                    table.iter().map(|(k, v)| (k as usize, v)).collect();
-                assert_eq!(found, model);
-                for key in 0..keys {
-                    assert_eq!(table.get(key as u64), model.get(&key).copied());
-                }
-            }
-            table.clear();
-            assert_eq!((table.len(), table.get(1)), (0, None));
-            assert_eq!(table.memory_bytes(), 0);
+        let found = (count, self.used, self.buckets.count());
+        if found == (self.len, count + free, (count, passed)) {
+            return Ok(());
         }
-    }
-
-    #[test]
-    fn memory_follows_the_number_of_keys_both_ways() {
-        let mut table = Table::<u64, u32>::default();
-        for key in 0..100_000 {
-            table.change(key, |_| 1);
-        }
-        let per_key = table.memory_bytes() as f64 / 100_000.0;
-        assert!((14.9..19.0).contains(&per_key), "{per_key} bytes per key");
-        for key in 0..100_000 {
-            table.change(key, |_| 0);
-        }
-        assert!(table.memory_bytes() < 4096);
-        table.validate().unwrap();
+        Err(Error::Invariant(format!(
+            "{found:?} entries, used places and places in buckets where {} and {free} free ones are counted",
+            self.len
+        )))
     }
 }

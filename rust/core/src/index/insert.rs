@@ -157,6 +157,7 @@ impl BlockIndex {
         claimed: bool,
     ) -> Result<u32> {
         let capacity = self.worker(worker)?.capacity;
+        self.table.prefetch_all(hashes);
         self.start_limited();
         let expires = self.deadline(expires);
         let mut last = NONE;

@@ -10,7 +10,7 @@
 //! no key passed, so that all keys in them have their home there.
 
 use super::blocks::Blocks;
-use super::hints::{huge_pages, prefetch};
+use super::hints::{huge_pages, prefetch, touch};
 use crate::ids::SequenceHash;
 
 const SLOTS: usize = 7;
@@ -21,8 +21,10 @@ const PASSED: u64 = 1 << 8;
 const MIN_BUCKETS: usize = 8;
 /// Buckets ahead of the one being moved whose hashes are fetched: they lie anywhere in the columns.
 const FETCH: usize = 8;
-/// Keys hashed ahead of the one at work.
-const AHEAD: usize = 16;
+/// Keys hashed ahead of the one at work: as many as a store of an engine's step has.
+const AHEAD: usize = 64;
+/// Words of a page.
+const PAGE: usize = 4096 / size_of::<u64>();
 
 /// Where a key lives: its mixed hash, computed once per key.
 #[derive(Debug, Clone, Copy)]
@@ -230,6 +232,7 @@ impl Resize {
         let mut strays = Vec::new();
         for place in start..end {
             let at = (self.origin + place) & self.old.mask;
+            self.touch(at, place == 0, current);
             self.fetch((at + FETCH) & self.old.mask, blocks);
             let bucket = *self.old.bucket(at);
             let mut used = bucket[SLOTS] & IN_USE;
@@ -252,6 +255,19 @@ impl Resize {
         }
         self.moved = end;
         self.credit -= (end - start).cast_signed();
+    }
+
+    /// Keys move in the order of the arrays, so pages of the larger one are met one after the other.
+    #[inline]
+    fn touch(&self, at: usize, first: bool, larger: &mut Buckets) {
+        let word = larger.offset + at * (larger.len() / self.old.len()) * WORDS;
+        if first || word % PAGE < 2 * WORDS {
+            for word in [word, word + PAGE] {
+                if let Some(word) = larger.words.get_mut(word) {
+                    touch(word);
+                }
+            }
+        }
     }
 
     /// Hashes lie anywhere in the columns, so they are asked for early.
@@ -376,7 +392,7 @@ impl Table {
     pub(super) fn insert(&mut self, key: Key, block: u32, blocks: &Blocks) {
         self.live += 1;
         if self.resize.is_some() {
-            self.advance(blocks);
+            self.advance(1, blocks);
         } else if self.live * 5 > self.current.len() * SLOTS * 4 {
             self.start_resize(self.current.len() * 2);
         }
@@ -387,7 +403,7 @@ impl Table {
     #[inline]
     pub(super) fn remove(&mut self, key: Key, block: u32, blocks: &Blocks) -> bool {
         if self.resize.is_some() {
-            self.advance(blocks);
+            self.advance(1, blocks);
         }
         let removed = self.array_mut(key).remove(key, block);
         if removed {
@@ -399,27 +415,33 @@ impl Table {
         removed
     }
 
-    /// [`Self::insert`] for the blocks `base..`, fetching ahead.
-    pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
+    /// Hints that `hashes` are about to be looked for or added, the first of them if they are many.
+    pub(super) fn prefetch_all(&self, hashes: &[SequenceHash]) {
         for &hash in &hashes[..hashes.len().min(AHEAD)] {
             self.prefetch(Key::new(hash));
         }
-        let room = (self.live + hashes.len()) * 5 <= self.current.len() * SLOTS * 4;
-        if self.resize.is_none() && room {
-            self.live += hashes.len();
-            for (i, &hash) in hashes.iter().enumerate() {
-                if let Some(&ahead) = hashes.get(i + AHEAD) {
-                    self.current.prefetch(Key::new(ahead));
+    }
+
+    /// [`Self::insert`] for the blocks `base..`, many at a time.
+    pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
+        for (part, base) in hashes.chunks(AHEAD).zip((base..).step_by(AHEAD)) {
+            self.prefetch_all(part);
+            let room = self.current.len() * SLOTS * 4;
+            let full = (self.live + part.len()) * 5 > room;
+            if self.resize.is_none() && full && self.current.len() >= AHEAD {
+                self.start_resize(self.current.len() * 2);
+            } else if self.resize.is_none() && full {
+                for (block, &hash) in (base..).zip(part) {
+                    self.insert(Key::new(hash), block, blocks);
                 }
-                self.current.insert(Key::new(hash), base + i as u32);
+                continue;
             }
-            return;
-        }
-        for (i, &hash) in hashes.iter().enumerate() {
-            if let Some(&ahead) = hashes.get(i + AHEAD) {
-                self.prefetch(Key::new(ahead));
+            self.advance(part.len(), blocks);
+            self.live += part.len();
+            for (block, &hash) in (base..).zip(part) {
+                let key = Key::new(hash);
+                self.array_mut(key).insert(key, block);
             }
-            self.insert(Key::new(hash), base + i as u32, blocks);
         }
     }
 
@@ -448,12 +470,12 @@ impl Table {
         self.resize = Some(Resize::new(old, pace));
     }
 
-    /// Moves a few buckets of the old array.
-    fn advance(&mut self, blocks: &Blocks) {
+    /// Moves a few buckets of the old array for each of so many changes.
+    fn advance(&mut self, changes: usize, blocks: &Blocks) {
         let Some(resize) = &mut self.resize else {
             return;
         };
-        resize.credit += resize.pace;
+        resize.credit += resize.pace * changes.cast_signed();
         while resize.credit > 0 && resize.moved < resize.old.len() {
             resize.move_cluster(&mut self.current, blocks);
         }

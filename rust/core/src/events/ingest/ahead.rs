@@ -47,10 +47,17 @@ impl Ingest {
         let events = window(batch, at);
         for event in events.iter().filter(|_| events.len() > 1) {
             for space in spaces(&self.spaces, event) {
+                touched(batch, event).for_each(|name| space.prefetch_held(name));
+            }
+        }
+        let mut before = None;
+        for event in events.iter().filter(|_| events.len() > 1) {
+            for space in spaces(&self.spaces, event) {
                 let ends = touched(batch, event).filter_map(|name| space.end(name)?.block);
                 scratch.ahead.extend(ends);
             }
-            let foreseen = self.foresee(batch, event, &mut scratch);
+            let foreseen = self.foresee(batch, event, before, &mut scratch);
+            before = foreseen.zip(only_name(batch, event));
             scratch
                 .ahead
                 .extend(foreseen.map(|foreseen| foreseen.block));
@@ -62,8 +69,14 @@ impl Ingest {
         self.scratch = scratch;
     }
 
-    /// The block of an event that stores one behind a known one.
-    fn foresee(&self, batch: &Batch, event: &Event, scratch: &mut Scratch) -> Option<Foreseen> {
+    /// The block of an event that stores one behind a known one, or behind the one that the event `before` it stores.
+    fn foresee(
+        &self,
+        batch: &Batch,
+        event: &Event,
+        before: Option<(Foreseen, Name)>,
+        scratch: &mut Scratch,
+    ) -> Option<Foreseen> {
         let Event::Store(store) = event else {
             return None;
         };
@@ -72,9 +85,15 @@ impl Ingest {
         if store.names.len != 1 || store.extras.len > 0 || tokens.len() != hasher.block_size() {
             return None;
         }
-        let mut ends = spaces(&self.spaces, event).filter_map(|space| space.end(store.parent?));
-        let end = ends.next()?;
-        let (after, namespace) = (end.block?, self.namespaces.get(end.namespace));
+        let (after, namespace) = match before {
+            Some((before, name)) if store.parent == Some(name) => (before.block, before.namespace),
+            _ => {
+                let mut ends =
+                    spaces(&self.spaces, event).filter_map(|space| space.end(store.parent?));
+                let end = ends.next()?;
+                (end.block?, self.namespaces.get(end.namespace))
+            }
+        };
         let blocks = &mut scratch.identities;
         hasher.hash_after(Some(after), tokens, namespace, &[], blocks);
         let block = *blocks.first()?;
@@ -112,6 +131,16 @@ fn spaces<'a>(all: &'a [Space], event: &Event) -> impl Iterator<Item = &'a Space
         Event::Clear => None,
     };
     all.iter().filter(move |space| space.group == group)
+}
+
+/// The name that a store of one block gives it.
+fn only_name(batch: &Batch, event: &Event) -> Option<Name> {
+    match event {
+        Event::Store(store) if store.names.len == 1 => {
+            batch.names.get(store.names.start as usize).copied()
+        }
+        _ => None,
+    }
 }
 
 /// Names of known blocks that an event is about: what a store follows, and the first that a removal takes.

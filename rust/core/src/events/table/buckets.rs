@@ -1,0 +1,236 @@
+//! Where the entries of a map are: buckets of one cache line, each a tag and a place per entry.
+//!
+//! An entry lies in the home of its key or, where that is full, behind it. A bucket counts who passed it, so that a search
+//! ends at the first bucket that nobody passed, and what is taken out leaves nothing behind.
+
+use crate::index::hints::{huge_pages, prefetch};
+
+/// Entries of a bucket.
+const WIDTH: usize = 12;
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// One cache line.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+struct Bucket {
+    /// Tags of the first eight entries, a byte each; 0 where there is none.
+    tags: u64,
+    /// Tags of the others.
+    more: u32,
+    /// Entries whose home is here or before, and that lie behind.
+    passed: u32,
+    places: [u32; WIDTH],
+}
+
+impl Bucket {
+    const EMPTY: Self = Self {
+        tags: 0,
+        more: 0,
+        passed: 0,
+        places: [0; WIDTH],
+    };
+
+    /// Bit 8i + 7 set: entry i may have this tag. The lowest of them certainly has.
+    #[inline]
+    fn with(&self, tag: u8) -> (u64, u64) {
+        let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
+        let wanted = u64::from(tag) * ONES;
+        let more = u64::from(self.more) | 0xffff_ffff << 32;
+        (
+            zeros(self.tags ^ wanted),
+            zeros(more ^ wanted) & 0xffff_ffff,
+        )
+    }
+
+    /// The entries with this tag.
+    #[inline]
+    fn tagged(&self, tag: u8) -> impl Iterator<Item = usize> + '_ {
+        let (mut low, mut high) = self.with(tag);
+        let next = move || {
+            if low | high == 0 {
+                return None;
+            }
+            if low == 0 {
+                let at = 8 + high.trailing_zeros() as usize / 8;
+                high &= high - 1;
+                return Some(at);
+            }
+            let at = low.trailing_zeros() as usize / 8;
+            low &= low - 1;
+            Some(at)
+        };
+        std::iter::from_fn(next).filter(move |at| self.tag(*at) == tag)
+    }
+
+    #[inline]
+    fn tag(&self, at: usize) -> u8 {
+        let word = if at < 8 {
+            self.tags
+        } else {
+            u64::from(self.more)
+        };
+        (word >> (at % 8 * 8)) as u8
+    }
+
+    /// The first entry that is none; [`WIDTH`] if there is none such.
+    #[inline]
+    fn vacant(&self) -> usize {
+        let (low, high) = self.with(0);
+        if low != 0 {
+            return low.trailing_zeros() as usize / 8;
+        }
+        (8 + high.trailing_zeros() as usize / 8).min(WIDTH)
+    }
+
+    #[inline]
+    fn put(&mut self, at: usize, tag: u8, place: u32) {
+        if at < 8 {
+            self.tags |= u64::from(tag) << (at * 8);
+        } else {
+            self.more |= u32::from(tag) << ((at - 8) * 8);
+        }
+        self.places[at] = place;
+    }
+
+    #[inline]
+    fn take(&mut self, at: usize) {
+        if at < 8 {
+            self.tags &= !(0xff << (at * 8));
+        } else {
+            self.more &= !(0xff << ((at - 8) * 8));
+        }
+    }
+}
+
+/// Never 0, which is the tag of nothing.
+#[inline]
+fn tag_of(mix: u64) -> u8 {
+    (mix as u8).max(1)
+}
+
+/// The buckets. Keys come as their mixes: evenly spread 64-bit numbers.
+#[derive(Debug, Default)]
+pub(super) struct Buckets(Vec<Bucket>);
+
+impl Buckets {
+    pub(super) fn new(buckets: usize) -> Self {
+        let mut all = Vec::with_capacity(buckets);
+        huge_pages(all.spare_capacity_mut());
+        all.resize(buckets, Bucket::EMPTY);
+        Self(all)
+    }
+
+    /// Buckets that `entries` need: three quarters of their places are in use then. At four fifths every sixth home is
+    /// full, and the bucket behind it was not fetched.
+    pub(super) fn needed(entries: usize) -> usize {
+        entries.div_ceil(WIDTH * 3 / 4)
+    }
+
+    /// How many entries fit well.
+    pub(super) fn room(&self) -> usize {
+        self.0.len() * (WIDTH * 3 / 4)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<Bucket>()
+    }
+
+    #[inline]
+    fn home(&self, mix: u64) -> usize {
+        ((u128::from(mix) * self.0.len() as u128) >> 64) as usize
+    }
+
+    #[inline]
+    fn after(&self, at: usize) -> usize {
+        if at + 1 == self.0.len() { 0 } else { at + 1 }
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, mix: u64) {
+        if let Some(bucket) = self.0.get(self.home(mix)) {
+            prefetch(bucket);
+        }
+    }
+
+    /// The place of the entry with this mix that is `wanted`.
+    #[inline]
+    pub(super) fn find(&self, mix: u64, wanted: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut at = self.home(mix);
+        for _ in 0..self.0.len() {
+            let bucket = &self.0[at];
+            let mut places = bucket.tagged(tag_of(mix)).map(|entry| bucket.places[entry]);
+            if let Some(place) = places.find(|place| wanted(*place)) {
+                return Some(place);
+            }
+            if bucket.passed == 0 {
+                break;
+            }
+            at = self.after(at);
+        }
+        None
+    }
+
+    /// Puts an entry in. The caller keeps some places vacant.
+    #[inline]
+    pub(super) fn insert(&mut self, mix: u64, place: u32) {
+        let mut at = self.home(mix);
+        loop {
+            let bucket = &mut self.0[at];
+            let vacant = bucket.vacant();
+            if vacant < WIDTH {
+                bucket.put(vacant, tag_of(mix), place);
+                return;
+            }
+            bucket.passed += 1;
+            at = self.after(at);
+        }
+    }
+
+    /// Takes out an entry that is there.
+    #[inline]
+    pub(super) fn remove(&mut self, mix: u64, place: u32) {
+        let mut at = self.home(mix);
+        for _ in 0..self.0.len() {
+            let bucket = &mut self.0[at];
+            let mut entries = bucket.tagged(tag_of(mix));
+            let found = entries.find(|entry| bucket.places[*entry] == place);
+            drop(entries);
+            if let Some(entry) = found {
+                bucket.take(entry);
+                return;
+            }
+            bucket.passed -= 1;
+            at = self.after(at);
+        }
+    }
+
+    /// How many entries there are, and how many have passed a bucket, each as often as it has.
+    pub(super) fn count(&self) -> (usize, u64) {
+        let entries = |bucket: &Bucket| (0..WIDTH).filter(|at| bucket.tag(*at) > 0).count();
+        let passed = self.0.iter().map(|bucket| u64::from(bucket.passed));
+        (self.0.iter().map(entries).sum(), passed.sum())
+    }
+
+    /// How many buckets an entry that is there has passed; `None` if it is not found.
+    pub(super) fn passed(&self, mix: u64, place: u32) -> Option<u64> {
+        let mut at = self.home(mix);
+        for passed in 0..self.0.len() as u64 {
+            let bucket = &self.0[at];
+            let here =
+                |entry: &usize| bucket.tag(*entry) == tag_of(mix) && bucket.places[*entry] == place;
+            if bucket.tagged(tag_of(mix)).any(|entry| here(&entry)) {
+                return Some(passed);
+            }
+            if bucket.passed == 0 {
+                return None;
+            }
+            at = self.after(at);
+        }
+        None
+    }
+}

@@ -4,7 +4,30 @@
 //! | file | job |
 //! |---|---|
 //! | `features` | what is known of a (request, worker) pair, by name |
+//! | `fitting` | how a model is trained: which predictor, its settings, its errors |
+//! | `inputs` | rows as the numbers a predictor sees: z-scores, devices, bounds |
+//! | `model` | the immutable predictor that routing reads; `bytes` is its file |
+//! | `mlp`, `train` | the paper's network, forward and backward, over the products in `simd` |
+//! | `linear`, `trees` | what it is compared with |
+//! | `pools`, `coreset` | which samples the next model is trained on |
 
+mod bytes;
+mod coreset;
 mod features;
+mod fitting;
+mod inputs;
+mod linear;
+mod mlp;
+mod model;
+mod pools;
+mod simd;
+mod train;
+mod trees;
 
 pub use features::{COLUMNS, FEATURES, FeatureSet, Row, Sample};
+pub use fitting::{Errors, Fitting, Kind};
+pub use model::{Model, Scratch};
+pub use pools::{Pools, Replay};
+
+#[cfg(test)]
+mod tests;

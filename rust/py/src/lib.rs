@@ -11,6 +11,7 @@ mod events;
 mod explain;
 mod hashing;
 mod index;
+mod learned;
 mod matched;
 mod names;
 mod options;

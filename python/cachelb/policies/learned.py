@@ -52,6 +52,7 @@ class Learned(BuiltinPolicy):
         *,
         epsilon: float = 0.01,
         delta: float = 0.1,
+        crowding: float = 1.0,
         k: int = 2,
         tau_sat: float = 0.8,
         tau_ben: float = 100,
@@ -89,6 +90,9 @@ class Learned(BuiltinPolicy):
         Args:
             epsilon: Share of the requests that go to any worker.
             delta: Workers whose expected time is within this share of the least are as good; one of them is drawn.
+            crowding: How much those count that a request keeps waiting: what it would take on the same worker, idle,
+                counts as often as requests wait per worker, times this. 0 minds the request alone, as published; then
+                requests spread as the load grows, are computed again, and make more of it.
             k: Workers that prompts which begin alike are kept to while the caches are full, or as many as their share of
                 the requests needs; 0 keeps them to none.
             tau_sat: The caches are full from this mean KV use on.
@@ -141,6 +145,7 @@ class Learned(BuiltinPolicy):
         options: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,
+            "crowding": crowding,
             "k": k,
             "tau_sat": tau_sat,
             "tau_ben": tau_ben,

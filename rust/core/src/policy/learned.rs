@@ -9,7 +9,8 @@
 //! a draw below epsilon                                       -> anybody (explore)
 //! C <- the workers of which the model can tell;  t_i <- what the request is expected to cost on them
 //! the cache is full and a hit is worth it                    -> K <- k rendezvous choices of the prompt's group, else C
-//! N <- those of K with t_i <= (1 + delta) * min over K       -> one of N (learned, learned-tie; k-filter if the best of C is not in K)
+//! s_i = t_i + crowding * L * w_i                             L requests per worker wait; w_i is t_i if the worker were idle
+//! N <- those of K with s_i <= (1 + delta) * min over K       -> one of N (learned, learned-tie; k-filter if the best of C is not in K)
 //! ```
 //!
 //! The model cannot tell of a worker whose report is too old, that has a number outside all that it was trained on, or on
@@ -19,6 +20,7 @@
 //! What was known of the worker that serves a request is kept until the request is answered, and becomes a sample.
 
 mod columns;
+mod crowd;
 mod groups;
 mod work;
 
@@ -35,6 +37,7 @@ use crate::learned::{
 use crate::load::{BookingId, Known};
 
 use self::columns::{Gpus, narrow, row};
+use self::crowd::{Crowd, LOADS, at_rest};
 use self::groups::{Groups, group};
 use self::work::Work;
 use super::credits::Credits;
@@ -61,6 +64,8 @@ const COUNTED: [Reason; 12] = [
 ];
 /// A prediction that took too long is not asked for again for so many times its limit.
 const PAUSE: u128 = 10;
+/// A group is kept to its workers where that costs at most so many times the least.
+const WORTH: f32 = 1.25;
 /// Nothing costs that much: an hour.
 const IMPOSSIBLE: f32 = 3_600.0;
 
@@ -83,6 +88,8 @@ pub struct Learning {
     pub epsilon: f64,
     /// Costs within this share of the least are as good.
     pub delta: f32,
+    /// How much the requests that wait behind count, 1 each; 0 minds nobody else, as published.
+    pub crowding: f32,
     /// Workers that a prompt's group is kept to while the cache is full; 0 keeps it to none.
     pub k: usize,
     /// Mean KV use from which it is full.
@@ -124,14 +131,12 @@ pub struct Learned {
     drift: Drift,
     normaliser: Option<Normaliser>,
     groups: Groups,
+    crowd: Crowd,
     decisions: [u64; COUNTED.len()],
     work: RefCell<Work>,
     /// After a prediction that took too long, none is asked for until then.
     paused: Cell<Option<Millis>>,
 }
-
-/// A worker that the model cannot judge, and why.
-type Unknown = (usize, Reason);
 
 impl Learned {
     /// A rule that has learned nothing but the model it is given.
@@ -147,6 +152,7 @@ impl Learned {
                 .map(|model| Normaliser::new(model.normaliser())),
             trainer: Trainer::new(settings.schedule.clone(), model),
             groups: Groups::default(),
+            crowd: Crowd::default(),
             decisions: [0; COUNTED.len()],
             work: RefCell::default(),
             paused: Cell::new(None),
@@ -219,13 +225,20 @@ impl Learned {
             let wanted: Vec<usize> = few.iter().copied().chain([heuristic]).collect();
             narrow(view, &wanted, self.settings.max_scored, rng)
         });
-        let mut passed: Option<Unknown> = None;
+        // Why a worker was passed over, and whether it is the fallback's.
+        let mut passed: Option<(Reason, bool)> = None;
         let mut see = |at: usize| {
             let row = row(view, &view.rows[at], &self.gpus);
             match self.unknown(model, view, at, &row) {
-                Some(reason) if at == heuristic => passed = Some((at, reason)),
+                // That the fallback would have it makes a worker no less overloaded than any before.
+                Some(reason)
+                    if at == heuristic
+                        && !(reason == Reason::Ood && model.is_above(&row, &LOADS)) =>
+                {
+                    passed = Some((reason, true));
+                }
                 Some(reason) => {
-                    passed.get_or_insert((at, reason));
+                    passed.get_or_insert((reason, false));
                 }
                 None => {
                     work.at.push(at as u32);
@@ -237,13 +250,15 @@ impl Learned {
             Some(rows) => rows.into_iter().for_each(|at| see(at as usize)),
             None => (0..n).for_each(see),
         }
-        let (at, reason) = passed?;
-        let stands = at == heuristic || self.settings.outside == Outside::Fleet;
+        let (reason, of_heuristic) = passed?;
+        let stands = of_heuristic || work.at.is_empty() || self.settings.outside == Outside::Fleet;
         stands.then_some(reason)
     }
 
     /// Fills in what the rows of `work` are expected to cost.
-    fn predict(&self, model: &Model, now: Millis, work: &mut Work) -> Option<Reason> {
+    fn predict(&self, model: &Model, view: &View<'_>, work: &mut Work) -> Option<Reason> {
+        let now = view.now;
+        let waiting = self.crowd.waiting(view) as f32 * self.settings.crowding;
         let begun = self.settings.timeout.map(|limit| (limit, Instant::now()));
         let Work {
             rows,
@@ -252,6 +267,8 @@ impl Learned {
             ..
         } = work;
         model.predict(rows, costs, scratch);
+        self.predict_added(model, waiting, work);
+        let Work { rows, costs, .. } = work;
         if costs.iter().any(|cost| !(cost.abs() < IMPOSSIBLE)) {
             costs.clear();
             return Some(Reason::ModelError);
@@ -270,6 +287,30 @@ impl Learned {
             return Some(Reason::ModelTimeout);
         }
         None
+    }
+
+    /// Fills in what the request adds to the time of `waiting` others, where anybody waits.
+    fn predict_added(&self, model: &Model, waiting: f32, work: &mut Work) {
+        work.added.clear();
+        if waiting <= 0.0 || matches!(self.settings.reward, Reward::Slo { .. }) {
+            return;
+        }
+        // Of idle workers, most are alike.
+        work.idle.clear();
+        work.same.clear();
+        for row in &work.rows {
+            let idle = at_rest(row, model.lowest());
+            let known = work.idle.iter().position(|one| *one == idle);
+            work.same.push(known.unwrap_or(work.idle.len()));
+            if known.is_none() {
+                work.idle.push(idle);
+            }
+        }
+        let mut costs = std::mem::take(&mut work.idle_costs);
+        model.predict(&work.idle, &mut costs, &mut work.scratch);
+        let added = work.same.iter().map(|at| waiting * costs[*at].max(0.0));
+        work.added.extend(added);
+        work.idle_costs = costs;
     }
 
     /// Rows that the group of the request is kept to, if it is.
@@ -316,10 +357,11 @@ impl Learned {
             (row.weight / view.load(row).weight).clamp(0.01, 1.0) as f32
         };
         let floor = self.settings.reward.resolution();
-        let scored = work.at.iter().zip(&work.costs);
+        let added = work.added.iter().copied().chain(std::iter::repeat(0.0));
+        let scored = work.at.iter().zip(work.costs.iter().zip(added));
         let cost = |at: u32, cost: f32| cost.max(0.0) / ramp(at as usize) + cost.min(0.0);
         let costs: Vec<(usize, f32)> = scored
-            .map(|(at, own)| (*at as usize, cost(*at, *own)))
+            .map(|(at, (own, added))| (*at as usize, cost(*at, own + added)))
             .collect();
         let least = |keep: &dyn Fn(usize) -> bool| {
             let kept = costs.iter().filter(|(at, _)| keep(*at));
@@ -328,7 +370,7 @@ impl Learned {
         let in_few = |at: usize| few.contains(&at);
         let best = least(&|_| true);
         let best_few = least(&in_few);
-        let filtered = best_few.is_finite();
+        let filtered = best_few <= WORTH * best.max(floor);
         let bound = if filtered { best_few } else { best };
         let bound = bound + self.settings.delta * bound.abs().max(floor);
         let near: Vec<usize> = costs
@@ -367,7 +409,7 @@ impl Learned {
         if self.settings.epsilon > 0.0 && rng.unit() < self.settings.epsilon {
             return Ok((rng.below(view.rows.len()), Reason::Explore));
         }
-        if let Some(reason) = self.predict(model, view.now, work) {
+        if let Some(reason) = self.predict(model, view, work) {
             return Err(reason);
         }
         Ok(self.best(view, &few, work, rng))
@@ -408,6 +450,7 @@ impl Learned {
         if let Some(group) = group(view, self.settings.prefix_tokens) {
             self.groups.add(group);
         }
+        self.crowd.add(view, &view.rows[at]);
         // Of a worker that says nothing any more, what is known is not what was.
         if !view.is_stale(&view.rows[at]) {
             self.pending.open(booking, pending);

@@ -39,6 +39,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
     let settings = Learning {
         epsilon: given.number("epsilon", FRACTION)?,
         delta: given.number("delta", NOT_NEGATIVE)? as f32,
+        crowding: given.number("crowding", NOT_NEGATIVE)? as f32,
         k: given.integer("k", 0, u64::from(u32::MAX))? as usize,
         tau_sat: given.number("tau_sat", FRACTION)?,
         tau_ben: given.number("tau_ben", NOT_NEGATIVE)?,

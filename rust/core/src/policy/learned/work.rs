@@ -23,6 +23,12 @@ pub(super) struct Work {
     pub at: Vec<u32>,
     pub rows: Vec<Row>,
     pub costs: Vec<f32>,
+    /// What the request adds to the time of others there; empty where nobody waits.
+    pub added: Vec<f32>,
+    /// The different rows of idle workers, which of them each row is, and what it costs there.
+    pub idle: Vec<Row>,
+    pub same: Vec<usize>,
+    pub idle_costs: Vec<f32>,
     pub scratch: Scratch,
     /// Whether the rows differed and the costs did not.
     pub flat: Option<bool>,
@@ -35,6 +41,7 @@ impl Work {
         self.at.clear();
         self.rows.clear();
         self.costs.clear();
+        self.added.clear();
         self.flat = None;
     }
 
@@ -53,7 +60,10 @@ impl Work {
     pub fn memory_bytes(&self) -> usize {
         self.at.capacity() * size_of::<u32>()
             + self.rows.capacity() * size_of::<Row>()
-            + self.costs.capacity() * size_of::<f32>()
+            + (self.costs.capacity() + self.added.capacity() + self.idle_costs.capacity())
+                * size_of::<f32>()
+            + self.idle.capacity() * size_of::<Row>()
+            + self.same.capacity() * size_of::<usize>()
     }
 }
 

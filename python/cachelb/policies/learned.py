@@ -52,6 +52,7 @@ class Learned(BuiltinPolicy):
         *,
         epsilon: float = 0.01,
         delta: float = 0.1,
+        tie: Literal["cached", "random"] = "cached",
         k: int = 2,
         tau_sat: float = 0.8,
         tau_ben: float = 100,
@@ -88,7 +89,9 @@ class Learned(BuiltinPolicy):
 
         Args:
             epsilon: Share of the requests that go to any worker.
-            delta: Workers whose expected time is within this share of the least are as good; one of them is drawn.
+            delta: Workers whose expected time is within this share of the least are as good.
+            tie: Which of them serves: "cached" one that holds most of the prompt, since what is not computed again keeps
+                nobody waiting, or a "random" one, as published.
             k: Workers that prompts which begin alike are kept to while the caches are full, or as many as their share of
                 the requests needs; 0 keeps them to none.
             tau_sat: The caches are full from this mean KV use on.
@@ -141,6 +144,7 @@ class Learned(BuiltinPolicy):
         options: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,
+            "tie": tie,
             "k": k,
             "tau_sat": tau_sat,
             "tau_ben": tau_ben,

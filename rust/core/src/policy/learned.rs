@@ -76,6 +76,16 @@ pub enum Outside {
     Ignored,
 }
 
+/// Who of the workers that are as good serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tie {
+    /// One that holds most of the prompt: what it need not compute, the others behind it need not wait for.
+    #[default]
+    Cached,
+    /// Any of them, as published.
+    Random,
+}
+
 /// Settings of the rule.
 #[derive(Debug, Clone)]
 pub struct Learning {
@@ -83,6 +93,8 @@ pub struct Learning {
     pub epsilon: f64,
     /// Costs within this share of the least are as good.
     pub delta: f32,
+    /// Which of those.
+    pub tie: Tie,
     /// Workers that a prompt's group is kept to while the cache is full; 0 keeps it to none.
     pub k: usize,
     /// Mean KV use from which it is full.
@@ -331,12 +343,11 @@ impl Learned {
         let filtered = best_few.is_finite();
         let bound = if filtered { best_few } else { best };
         let bound = bound + self.settings.delta * bound.abs().max(floor);
-        let near: Vec<usize> = costs
+        let mut near: Vec<usize> = costs
             .iter()
             .filter(|(at, cost)| *cost <= bound && (!filtered || in_few(*at)))
             .map(|(at, _)| *at)
             .collect();
-        let row = near.get(rng.below(near.len())).copied().unwrap_or(0);
         let reason = if filtered && best < best_few {
             Reason::KFilter
         } else if near.len() > 1 {
@@ -344,6 +355,12 @@ impl Learned {
         } else {
             Reason::Learned
         };
+        if self.settings.tie == Tie::Cached {
+            let held = |at: usize| view.rows[at].matched_tokens;
+            let most = near.iter().map(|at| held(*at)).fold(0.0, f64::max);
+            near.retain(|at| held(*at) >= most);
+        }
+        let row = near.get(rng.below(near.len())).copied().unwrap_or(0);
         (row, reason)
     }
 

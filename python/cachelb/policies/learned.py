@@ -52,6 +52,7 @@ class Learned(BuiltinPolicy):
         *,
         epsilon: float = 0.01,
         delta: float = 0.1,
+        tie: Literal["cached", "random"] = "cached",
         crowding: float = 1.0,
         k: int = 2,
         tau_sat: float = 0.8,
@@ -89,7 +90,9 @@ class Learned(BuiltinPolicy):
 
         Args:
             epsilon: Share of the requests that go to any worker.
-            delta: Workers whose expected time is within this share of the least are as good; one of them is drawn.
+            delta: Workers whose expected time is within this share of the least are as good.
+            tie: Which of them serves: "cached" one that holds most of the prompt, since what is not computed again keeps
+                nobody waiting, or a "random" one, as published.
             crowding: How much those count that a request keeps waiting: what it would take on the same worker, idle,
                 counts as often as requests wait per worker, times this. 0 minds the request alone, as published; then
                 requests spread as the load grows, are computed again, and make more of it.
@@ -146,6 +149,7 @@ class Learned(BuiltinPolicy):
             "epsilon": epsilon,
             "delta": delta,
             "crowding": crowding,
+            "tie": tie,
             "k": k,
             "tau_sat": tau_sat,
             "tau_ben": tau_ben,

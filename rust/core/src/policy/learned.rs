@@ -81,6 +81,16 @@ pub enum Outside {
     Ignored,
 }
 
+/// Who of the workers that are as good serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tie {
+    /// One that holds most of the prompt: what it need not compute, the others behind it need not wait for.
+    #[default]
+    Cached,
+    /// Any of them, as published.
+    Random,
+}
+
 /// Settings of the rule.
 #[derive(Debug, Clone)]
 pub struct Learning {
@@ -90,6 +100,8 @@ pub struct Learning {
     pub delta: f32,
     /// How much the requests that wait behind count, 1 each; 0 minds nobody else, as published.
     pub crowding: f32,
+    /// Which of those.
+    pub tie: Tie,
     /// Workers that a prompt's group is kept to while the cache is full; 0 keeps it to none.
     pub k: usize,
     /// Mean KV use from which it is full.
@@ -373,12 +385,11 @@ impl Learned {
         let filtered = best_few <= WORTH * best.max(floor);
         let bound = if filtered { best_few } else { best };
         let bound = bound + self.settings.delta * bound.abs().max(floor);
-        let near: Vec<usize> = costs
+        let mut near: Vec<usize> = costs
             .iter()
             .filter(|(at, cost)| *cost <= bound && (!filtered || in_few(*at)))
             .map(|(at, _)| *at)
             .collect();
-        let row = near.get(rng.below(near.len())).copied().unwrap_or(0);
         let reason = if filtered && best < best_few {
             Reason::KFilter
         } else if near.len() > 1 {
@@ -386,6 +397,12 @@ impl Learned {
         } else {
             Reason::Learned
         };
+        if self.settings.tie == Tie::Cached {
+            let held = |at: usize| view.rows[at].matched_tokens;
+            let most = near.iter().map(|at| held(*at)).fold(0.0, f64::max);
+            near.retain(|at| held(*at) >= most);
+        }
+        let row = near.get(rng.below(near.len())).copied().unwrap_or(0);
         (row, reason)
     }
 

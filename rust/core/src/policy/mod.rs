@@ -53,7 +53,7 @@ pub use estimated_ttft::{EstimatedTtft, OnSlo, Transfer};
 pub use exploit_explore::{ExploitExplore, Exploiting};
 pub use gate::{Margin, SpillGate};
 pub use kv_aware::{KvAware, Scoring};
-pub use learned::{Learned, Learning, Outside};
+pub use learned::{Learned, Learning, Outside, Tie};
 pub use least_expected_wait::LeastExpectedWait;
 pub use least_loaded::{LeastLoaded, LoadUnit};
 pub use length_bucket::{LengthBucket, LengthBucketing};

@@ -83,15 +83,15 @@ impl Rendezvous {
         let mut draws = Draws::new(self.seed, key);
         let name = |row: usize| view.names.name(view.rows[row].offer);
         let score = |(i, row): (usize, &Candidate)| (draws.score(name(i), row.weight), i);
-        let mut drawn: Vec<(f64, usize)> = view.rows.iter().enumerate().map(score).collect();
+        let mut scored: Vec<(f64, usize)> = view.rows.iter().enumerate().map(score).collect();
         let order = |a: &(f64, usize), b: &(f64, usize)| {
             b.0.total_cmp(&a.0).then_with(|| name(a.1).cmp(name(b.1)))
         };
-        if k > 0 && k < drawn.len() {
-            drawn.select_nth_unstable_by(k - 1, order);
+        if k > 0 && k < scored.len() {
+            scored.select_nth_unstable_by(k - 1, order);
         }
-        drawn.truncate(k);
-        drawn.into_iter().map(|(_, row)| row).collect()
+        scored.truncate(k);
+        scored.into_iter().map(|(_, row)| row).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cachelb_core::learned::{FeatureSet, Fitting, Kind, Model, Replay, Reward, Schedule, Training};
-use cachelb_core::policy::{Learned, Learning, Outside, Rule};
+use cachelb_core::policy::{Learned, Learning, Outside, Rule, Tie};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -40,6 +40,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
         epsilon: given.number("epsilon", FRACTION)?,
         delta: given.number("delta", NOT_NEGATIVE)? as f32,
         crowding: given.number("crowding", NOT_NEGATIVE)? as f32,
+        tie: given.choice("tie", &[("cached", Tie::Cached), ("random", Tie::Random)])?,
         k: given.integer("k", 0, u64::from(u32::MAX))? as usize,
         tau_sat: given.number("tau_sat", FRACTION)?,
         tau_ben: given.number("tau_ben", NOT_NEGATIVE)?,

@@ -126,7 +126,7 @@ impl Mlp {
 }
 
 /// Adds a lane up, halves first: the same order however it is compiled.
-fn sum(lane: &Lane) -> f32 {
+pub(super) fn sum(lane: &Lane) -> f32 {
     let mut half = WIDTH / 2;
     let mut sums = lane.0;
     while half > 0 {

@@ -116,12 +116,12 @@ impl Pass {
         upper.resize(rows * PANELS, Lane::ZERO);
         lower.resize(rows * PANELS, Lane::ZERO);
 
-        let mut squares = 0.0;
+        let (mut squares, mut slopes) = (0.0, 0.0);
         for (row, at) in block.iter().enumerate() {
             let error = self.outputs[row] - data.targets[*at as usize];
             squares += f64::from(error) * f64::from(error);
             let slope = 2.0 * error;
-            bias[0].0[0] += slope;
+            slopes += slope;
             for panel in 0..PANELS {
                 let hidden = &three[panel * rows + row];
                 let out = &mut upper[panel * rows + row];
@@ -132,6 +132,7 @@ impl Pass {
                 }
             }
         }
+        bias[0].0[0] += slopes;
         let (isa, scale) = (self.isa, dropout.scale);
         add_columns(upper, rows, &mut biases[2 * PANELS..]);
         simd::add_gram(isa, two, upper, rows, third);

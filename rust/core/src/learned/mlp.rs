@@ -1,4 +1,4 @@
-//! The network: three hidden layers of 128 units with ReLU, one output.
+//! The network: three hidden layers of 128 units with `ReLU`, one output.
 
 use super::simd::{self, Ends, Isa, Lane, WIDTH};
 use crate::policy::Rng;

@@ -99,7 +99,7 @@ impl Pass {
             }
         }
         mlp.forward(self.isa, rows, &mut self.layers, |lanes| {
-            dropout.apply(lanes)
+            dropout.apply(lanes);
         });
         let [one, two, three] = &self.layers.hidden;
         self.outputs.clear();
@@ -191,7 +191,7 @@ fn add_columns(lanes: &[Lane], rows: usize, sums: &mut [Lane]) {
     }
 }
 
-/// The way back through ReLU and dropout: what is left of an activation tells both.
+/// The way back through `ReLU` and dropout: what is left of an activation tells both.
 fn gate(errors: &mut [Lane], activations: &[Lane], scale: f32) {
     for (error, activation) in errors.iter_mut().zip(activations) {
         for k in 0..WIDTH {
@@ -211,6 +211,7 @@ struct Dropout<'a> {
 
 impl<'a> Dropout<'a> {
     fn new(share: f32, rng: &'a mut Rng) -> Self {
+        #[expect(clippy::cast_sign_loss, reason = "a share is not negative")]
         Self {
             below: (share * 65_536.0) as u32,
             scale: 1.0 / (1.0 - share),

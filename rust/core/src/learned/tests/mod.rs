@@ -9,14 +9,14 @@ fn samples(n: usize, seed: u64) -> Vec<Sample> {
     (0..n)
         .map(|_| {
             let mut values = [0.0_f32; COLUMNS];
-            values
-                .iter_mut()
-                .for_each(|value| *value = rng.unit() as f32);
-            let [a, b, c, d, ..] = values;
-            let step = if c > 0.5 { 1.0 } else { 0.0 };
+            for value in &mut values {
+                *value = rng.unit() as f32;
+            }
+            let [a, b, gate, x, ..] = values;
+            let step = if gate > 0.5 { 1.0 } else { 0.0 };
             Sample {
                 row: Row { values, gpu: 0 },
-                cost: 0.2 + a * b + step * d * d + 0.1 * a,
+                cost: 0.2 + a * b + step * x * x + 0.1 * a,
             }
         })
         .collect()
@@ -225,7 +225,7 @@ fn damage_behind_a_mended_checksum_does_not_panic() {
         let head = bytes.len().min(400);
         for _ in 0..500 {
             let mut damaged = bytes[..bytes.len() - 8].to_vec();
-            for _ in 0..1 + rng.below(4) {
+            for _ in 0..=rng.below(4) {
                 damaged[12 + rng.below(head - 20)] = rng.bits() as u8;
             }
             let checksum = xxhash_rust::xxh3::xxh3_64(&damaged);

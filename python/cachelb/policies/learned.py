@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from cachelb._core import LearnedModel
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.types import LearnedStats
 
@@ -76,7 +77,7 @@ class Learned(BuiltinPolicy):
         training: Literal["background", "inline"] = "background",
         model_kind: Literal["mlp", "linear", "trees"] = "mlp",
         features: Literal["extended", "paper"] = "extended",
-        model: bytes | str | PathLike[str] | None = None,
+        model: LearnedModel | bytes | str | PathLike[str] | None = None,
         block_size: int = 16,
         max_blocks_per_worker: int = 100_000,
         ttl_s: float | None = None,
@@ -126,7 +127,7 @@ class Learned(BuiltinPolicy):
             training: "background" trains in a thread, "inline" in the call that brings the last sample for it.
             model_kind: "mlp" is Lodestar's network; "linear" and "trees" are lighter.
             features: "paper" leaves out uncached tokens and requests in flight, which follow from what a router knows.
-            model: A saved model to begin with, or the path of one.
+            model: A model to begin with: one that was trained, a saved one, or the path of that.
             block_size: Tokens per block, as the engines have it.
             max_blocks_per_worker: Blocks one worker's cache holds; the least recently used leave first.
             ttl_s: Seconds a placement is believed, None until evicted.
@@ -172,7 +173,7 @@ class Learned(BuiltinPolicy):
             "training": training,
             "model_kind": model_kind,
             "features": features,
-            "model": model if model is None or isinstance(model, bytes) else Path(model).read_bytes(),
+            "model": _model(model),
             "block_size": block_size,
             "max_blocks_per_worker": max_blocks_per_worker,
             "ttl_s": ttl_s,
@@ -218,6 +219,12 @@ def write_model(model: bytes | None, path: str | PathLike[str]) -> None:
     beside = target.with_name(f".{target.name}.new")
     beside.write_bytes(model)
     beside.replace(target)
+
+
+def _model(model: LearnedModel | bytes | str | PathLike[str] | None) -> bytes | None:
+    if isinstance(model, LearnedModel):
+        return model.to_bytes()
+    return model if model is None or isinstance(model, bytes) else Path(model).read_bytes()
 
 
 def _fallback(policy: object) -> tuple[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected};
 use crate::engine::Engine;
 use crate::error::to_python;
-use crate::learned;
+use crate::learned_stats::stats_dict;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, number};
 use crate::options::{Configured, configure};
 use crate::prompt::{Reader, with_scratch};
@@ -251,7 +251,7 @@ impl NativePolicy {
     /// What the rule learned, if it does.
     fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let all = self.engine.locked(py, |selector| selector.learned())?;
-        let fields = |(_, part, stats)| learned::stats_dict(py, None, part, &stats);
+        let fields = |(_, part, stats)| stats_dict(py, None, part, &stats);
         all.into_iter().map(fields).collect()
     }
 

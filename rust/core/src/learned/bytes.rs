@@ -192,17 +192,21 @@ impl<'a> Reader<'a> {
                 Err(_) => return refuse("the name of a device is not UTF-8"),
             }
         }
-        let seen = self.take(gpus.len() + 1)?.iter().map(|seen| *seen != 0);
+        let seen = self.take(gpus.len() + 1)?;
         let columns = features.columns();
-        Ok(Inputs {
+        let inputs = Inputs {
             features,
-            seen: seen.collect(),
+            seen: seen.iter().map(|seen| *seen == 1).collect(),
             gpus,
             mean: self.floats(columns)?,
             std: self.floats(columns)?,
             low: self.floats(columns)?,
             high: self.floats(columns)?,
-        })
+        };
+        if seen.iter().any(|seen| *seen > 1) || inputs.std.iter().any(|std| *std <= 0.0) {
+            return refuse("a number is out of range");
+        }
+        Ok(inputs)
     }
 
     fn weights(&mut self, kind: Kind, inputs: &Inputs) -> Result<Weights> {

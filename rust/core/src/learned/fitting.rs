@@ -141,6 +141,7 @@ pub(super) fn check_samples(samples: &[Sample]) -> Result<()> {
 pub(super) fn split(n: usize, holdout: f32, rng: &mut Rng) -> (Vec<u32>, Vec<u32>) {
     let mut order: Vec<u32> = (0..n as u32).collect();
     shuffle(&mut order, rng);
+    #[expect(clippy::cast_sign_loss, reason = "a share is not negative")]
     let mut held = (n as f64 * f64::from(holdout)).round() as usize;
     if holdout > 0.0 {
         held = held.clamp(1, n - 1);

@@ -227,7 +227,8 @@ mod tests {
 
     #[test]
     fn wrong_models_are_off_within_a_few_answers() {
-        let wrong: [(&str, fn(f32) -> f32); 4] = [
+        type Error = fn(f32) -> f32;
+        let wrong: [(&str, Error); 4] = [
             ("inverted", |cost| 0.6 - 2.0 * cost),
             ("huge", |_| 1e6),
             ("constant", |cost| 5.0 - cost),

@@ -1,4 +1,4 @@
-//! The network: three hidden layers of 128 units with ReLU, one output.
+//! The network: three hidden layers of 128 units with `ReLU`, one output.
 
 use super::simd::{self, Ends, Isa, Lane, WIDTH};
 use crate::policy::Rng;
@@ -126,7 +126,7 @@ impl Mlp {
 }
 
 /// Adds a lane up, halves first: the same order however it is compiled.
-fn sum(lane: &Lane) -> f32 {
+pub(super) fn sum(lane: &Lane) -> f32 {
     let mut half = WIDTH / 2;
     let mut sums = lane.0;
     while half > 0 {

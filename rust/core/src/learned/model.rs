@@ -201,19 +201,10 @@ impl Model {
         self.inputs.outside(row)
     }
 
-    /// Whether one of these columns is above all that was seen in training.
+    /// The least and the most of each number that was seen in training.
     #[must_use]
-    pub fn is_above(&self, row: &Row, columns: &[usize]) -> bool {
-        let high = &self.inputs.high;
-        columns
-            .iter()
-            .any(|at| high.get(*at).is_some_and(|high| row.values[*at] > *high))
-    }
-
-    /// The least of each number that was seen in training.
-    #[must_use]
-    pub fn lowest(&self) -> &[f32] {
-        &self.inputs.low
+    pub fn bounds(&self) -> (&[f32], &[f32]) {
+        (&self.inputs.low, &self.inputs.high)
     }
 
     /// The number it was trained under.

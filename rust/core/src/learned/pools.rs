@@ -123,7 +123,9 @@ fn choose(model: &Model, samples: &[Sample], keep: usize, distance: Distance) ->
     let residuals = costs.iter().zip(samples);
     for (vector, (cost, sample)) in vectors.chunks_exact_mut(width).zip(residuals) {
         let residual = (cost - sample.cost).abs();
-        vector.iter_mut().for_each(|value| *value *= residual);
+        for value in vector {
+            *value *= residual;
+        }
     }
     coreset::select(&vectors, width, keep, distance)
 }

@@ -6,6 +6,10 @@
 //!
 //! The only unsafe code of `learned`: loads and stores of whole lanes, and calls of functions compiled for AVX2 and FMA
 //! where the processor has both.
+#![expect(
+    clippy::inline_always,
+    reason = "a tile that is not inlined is compiled without the features of its caller"
+)]
 
 use std::array;
 
@@ -162,8 +166,8 @@ fn multiply_tile<W: Wide, const M: usize>(
         };
         for (k, w) in block.iter().enumerate() {
             let w = W::load(w);
-            for row in 0..M {
-                sums[row] = sums[row].add_scaled(x[row].0[k], w);
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum = sum.add_scaled(x.0[k], w);
             }
         }
     }
@@ -198,12 +202,12 @@ fn gram_tile<W: Wide, const FROM: usize, const M: usize>(
     let mut sums: [W; M] = array::from_fn(|row| W::load(&block[FROM + row]));
     for (x, y) in x.iter().zip(y) {
         let y = W::load(y);
-        for row in 0..M {
-            sums[row] = sums[row].add_scaled(x.0[FROM + row], y);
+        for (row, sum) in sums.iter_mut().enumerate() {
+            *sum = sum.add_scaled(x.0[FROM + row], y);
         }
     }
-    for row in 0..M {
-        sums[row].store(&mut block[FROM + row]);
+    for (row, sum) in sums.into_iter().enumerate() {
+        sum.store(&mut block[FROM + row]);
     }
 }
 

@@ -99,7 +99,7 @@ impl Pass {
             }
         }
         mlp.forward(self.isa, rows, &mut self.layers, |lanes| {
-            dropout.apply(lanes)
+            dropout.apply(lanes);
         });
         let [one, two, three] = &self.layers.hidden;
         self.outputs.clear();
@@ -116,12 +116,12 @@ impl Pass {
         upper.resize(rows * PANELS, Lane::ZERO);
         lower.resize(rows * PANELS, Lane::ZERO);
 
-        let mut squares = 0.0;
+        let (mut squares, mut slopes) = (0.0, 0.0);
         for (row, at) in block.iter().enumerate() {
             let error = self.outputs[row] - data.targets[*at as usize];
             squares += f64::from(error) * f64::from(error);
             let slope = 2.0 * error;
-            bias[0].0[0] += slope;
+            slopes += slope;
             for panel in 0..PANELS {
                 let hidden = &three[panel * rows + row];
                 let out = &mut upper[panel * rows + row];
@@ -132,6 +132,7 @@ impl Pass {
                 }
             }
         }
+        bias[0].0[0] += slopes;
         let (isa, scale) = (self.isa, dropout.scale);
         add_columns(upper, rows, &mut biases[2 * PANELS..]);
         simd::add_gram(isa, two, upper, rows, third);
@@ -190,7 +191,7 @@ fn add_columns(lanes: &[Lane], rows: usize, sums: &mut [Lane]) {
     }
 }
 
-/// The way back through ReLU and dropout: what is left of an activation tells both.
+/// The way back through `ReLU` and dropout: what is left of an activation tells both.
 fn gate(errors: &mut [Lane], activations: &[Lane], scale: f32) {
     for (error, activation) in errors.iter_mut().zip(activations) {
         for k in 0..WIDTH {
@@ -210,6 +211,7 @@ struct Dropout<'a> {
 
 impl<'a> Dropout<'a> {
     fn new(share: f32, rng: &'a mut Rng) -> Self {
+        #[expect(clippy::cast_sign_loss, reason = "a share is not negative")]
         Self {
             below: (share * 65_536.0) as u32,
             scale: 1.0 / (1.0 - share),

@@ -86,7 +86,6 @@ enum Verdict {
 #[derive(Debug)]
 struct Outcome {
     pools: Pools,
-    pooled: usize,
     verdict: Verdict,
     seconds: f64,
 }
@@ -136,7 +135,6 @@ impl Task {
         };
         pools.add(&check, before);
         Outcome {
-            pooled: samples.len() + check.len(),
             pools,
             verdict,
             seconds: begun.elapsed().as_secs_f64(),
@@ -223,12 +221,6 @@ impl Trainer {
             confirmed: None,
             schedule,
         }
-    }
-
-    /// How it was made.
-    #[must_use]
-    pub fn schedule(&self) -> &Schedule {
-        &self.schedule
     }
 
     /// The model that decides.
@@ -335,19 +327,17 @@ impl Trainer {
             return false;
         }
         let outcome = self.running.take().map(|running| running.handle.join());
-        match outcome {
-            Some(Ok(outcome)) => self.take_over(outcome, now),
+        let Some(Ok(outcome)) = outcome else {
             // It panicked.
-            _ => {
-                self.start_over();
-                false
-            }
-        }
+            self.start_over();
+            return false;
+        };
+        self.take_over(outcome, now)
     }
 
     fn take_over(&mut self, outcome: Outcome, now: Millis) -> bool {
+        self.pooled = outcome.pools.len();
         self.pools = Some(outcome.pools);
-        self.pooled = outcome.pooled;
         self.round_s = outcome.seconds;
         match outcome.verdict {
             Verdict::Better(model) => {
@@ -425,7 +415,8 @@ impl Trainer {
     /// Heap bytes, but for those of a round that runs.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        (self.inbox.capacity() + self.pooled) * size_of::<Sample>()
+        let pools = self.pools.as_ref().map_or(0, Pools::memory_bytes);
+        pools + self.inbox.capacity() * size_of::<Sample>()
     }
 }
 

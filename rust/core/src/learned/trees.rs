@@ -16,6 +16,8 @@ const LEAST: u32 = 10;
 /// Pulls the leaves of few samples to zero.
 const REGULAR: f32 = 1.0;
 const BINS: usize = 64;
+/// Rows that go down a tree side by side: a step waits for the one before it, but not for those of other rows.
+const GROUP: usize = 8;
 
 /// One decision: right if the column's number is above the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,14 +76,19 @@ impl Trees {
         out.fill(0.0);
         let trees = self.nodes.chunks_exact(NODES);
         for (nodes, leaves) in trees.zip(self.leaves.chunks_exact(LEAVES)) {
-            for (row, out) in rows.chunks_exact(width).zip(&mut *out) {
-                let mut at = 0;
+            let groups = rows.chunks(GROUP * width).zip(out.chunks_mut(GROUP));
+            for (rows, out) in groups {
+                let mut at = [0; GROUP];
                 for _ in 0..DEPTH {
-                    let node = nodes[at];
-                    let right = row[usize::from(node.column)] > node.limit;
-                    at = 2 * at + 1 + usize::from(right);
+                    for (row, at) in rows.chunks_exact(width).zip(&mut at) {
+                        let node = nodes[*at];
+                        let right = row[usize::from(node.column)] > node.limit;
+                        *at = 2 * *at + 1 + usize::from(right);
+                    }
                 }
-                *out += leaves[at - NODES];
+                for (out, at) in out.iter_mut().zip(at) {
+                    *out += leaves[at - NODES];
+                }
             }
         }
     }
@@ -182,7 +189,9 @@ impl Binned {
     /// Puts the column's best split in the place of a worse one.
     fn split(&self, column: usize, sums: &[Sum], best: &mut (f32, Node, u8)) {
         let mut all = Sum::default();
-        sums.iter().for_each(|sum| all.add(*sum));
+        for sum in sums {
+            all.add(*sum);
+        }
         let mut left = Sum::default();
         for (bin, limit) in self.limits[column].iter().enumerate() {
             left.add(sums[bin]);

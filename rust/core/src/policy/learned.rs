@@ -22,23 +22,23 @@
 mod columns;
 mod crowd;
 mod groups;
+mod settings;
 mod work;
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::ids::Millis;
 use crate::learned::{
-    Drift, LearnedStats, Measured, Model, Normaliser, Pending, PendingRows, Reward, Row, Schedule,
-    Trainer,
+    Drift, LearnedStats, Measured, Model, Normaliser, Pending, PendingRows, Reward, Row, Trainer,
 };
 use crate::load::{BookingId, Known};
 
 use self::columns::{Gpus, narrow, row};
-use self::crowd::{Crowd, LOADS, at_rest};
+use self::crowd::{Crowd, at_rest, is_overloaded, within_reach};
 use self::groups::{Groups, group};
+pub use self::settings::{Learning, Outside, Tie};
 use self::work::Work;
 use super::credits::Credits;
 use super::reason::Reason;
@@ -65,72 +65,9 @@ const COUNTED: [Reason; 12] = [
 /// A prediction that took too long is not asked for again for so many times its limit.
 const PAUSE: u128 = 10;
 /// A group is kept to its workers where that costs at most so many times the least.
-const WORTH: f32 = 1.25;
+const WORTH: f32 = 1.1;
 /// Nothing costs that much: an hour.
 const IMPOSSIBLE: f32 = 3_600.0;
-
-/// What happens where the model was not trained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Outside {
-    /// The workers concerned are left to the fallback.
-    #[default]
-    Worker,
-    /// One such worker, and the fallback decides alone, as published.
-    Fleet,
-    /// Nothing.
-    Ignored,
-}
-
-/// Who of the workers that are as good serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tie {
-    /// One that holds most of the prompt: what it need not compute, the others behind it need not wait for.
-    #[default]
-    Cached,
-    /// Any of them, as published.
-    Random,
-}
-
-/// Settings of the rule.
-#[derive(Debug, Clone)]
-pub struct Learning {
-    /// Share of the requests that go anywhere, to be learned from.
-    pub epsilon: f64,
-    /// Costs within this share of the least are as good.
-    pub delta: f32,
-    /// How much the requests that wait behind count, 1 each; 0 minds nobody else, as published.
-    pub crowding: f32,
-    /// Which of those.
-    pub tie: Tie,
-    /// Workers that a prompt's group is kept to while the cache is full; 0 keeps it to none.
-    pub k: usize,
-    /// Mean KV use from which it is full.
-    pub tau_sat: f64,
-    /// Cached tokens from which a hit is worth it.
-    pub tau_ben: f64,
-    /// Leading tokens that make the group of a prompt without boundaries.
-    pub prefix_tokens: u64,
-    /// Of more workers, a sample of so many is scored.
-    pub max_scored: usize,
-    /// Where the model was not trained.
-    pub outside: Outside,
-    /// Whether a model that is off, stale or of other units is noticed.
-    pub guards: bool,
-    /// A prediction that takes longer is not used.
-    pub timeout: Option<Duration>,
-    /// A model older than this is not used if samples came since.
-    pub max_model_age_ms: Option<u64>,
-    /// What is learned.
-    pub reward: Reward,
-    /// Times to a first token are cut to so many seconds.
-    pub clip_s: f64,
-    /// When and how.
-    pub schedule: Schedule,
-    /// Where to begin.
-    pub model: Option<Arc<Model>>,
-    /// Seed of the rendezvous; routers that must agree share it.
-    pub seed: u64,
-}
 
 /// The rule, its fallback, and all that it learns.
 #[derive(Debug)]
@@ -214,7 +151,9 @@ impl Learned {
         let candidate = &view.rows[at];
         if view.is_stale(candidate) {
             Some(Reason::StaleLoad)
-        } else if self.settings.outside != Outside::Ignored && model.outside(row).is_some() {
+        } else if self.settings.outside != Outside::Ignored
+            && model.outside(&within_reach(row, model)).is_some()
+        {
             Some(Reason::Ood)
         } else if self.settings.guards && self.drift.is_off_on(candidate.order) {
             Some(Reason::ModelDrift)
@@ -245,7 +184,7 @@ impl Learned {
                 // That the fallback would have it makes a worker no less overloaded than any before.
                 Some(reason)
                     if at == heuristic
-                        && !(reason == Reason::Ood && model.is_above(&row, &LOADS)) =>
+                        && !(reason == Reason::Ood && is_overloaded(&row, model)) =>
                 {
                     passed = Some((reason, true));
                 }
@@ -281,7 +220,8 @@ impl Learned {
         model.predict(rows, costs, scratch);
         self.predict_added(model, waiting, work);
         let Work { rows, costs, .. } = work;
-        if costs.iter().any(|cost| !(cost.abs() < IMPOSSIBLE)) {
+        let possible = |cost: &f32| cost.abs() < IMPOSSIBLE;
+        if !costs.iter().all(possible) {
             costs.clear();
             return Some(Reason::ModelError);
         }
@@ -311,7 +251,7 @@ impl Learned {
         work.idle.clear();
         work.same.clear();
         for row in &work.rows {
-            let idle = at_rest(row, model.lowest());
+            let idle = at_rest(row, model);
             let known = work.idle.iter().position(|one| *one == idle);
             work.same.push(known.unwrap_or(work.idle.len()));
             if known.is_none() {

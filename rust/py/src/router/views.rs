@@ -16,7 +16,7 @@ use super::NativeRouter;
 use super::roster::Registered;
 use crate::engine::Engine;
 use crate::error::to_python;
-use crate::learned;
+use crate::learned_stats::stats_dict;
 
 /// One candidate's state, copied out under the lock.
 struct Row {
@@ -244,8 +244,7 @@ impl NativeRouter {
     fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let all = self.engine.locked(py, |selector| selector.learned())?;
         let registered = self.roster.now();
-        let fields =
-            |(pool, part, stats)| learned::stats_dict(py, registered.model(pool), part, &stats);
+        let fields = |(pool, part, stats)| stats_dict(py, registered.model(pool), part, &stats);
         all.into_iter().map(fields).collect()
     }
 

@@ -102,7 +102,9 @@ pub(super) fn narrow(view: &View<'_>, wanted: &[usize], most: usize, rng: &mut R
         holders.select_nth_unstable_by_key(share - 1, |row| std::cmp::Reverse(overlap(row)));
         holders.truncate(share);
     }
-    holders.iter().for_each(|row| take(*row as usize));
+    for row in holders {
+        take(row as usize);
+    }
     let mut others: Vec<u32> = (0..n as u32).filter(|row| !taken[*row as usize]).collect();
     // A partial shuffle: `left` draws without replacement.
     for i in 0..left.min(others.len()) {
@@ -184,7 +186,9 @@ mod tests {
             let rows = narrow(&scene.view(), &[7, 7, 3], 40, &mut rng);
             assert_eq!(rows.len(), 40);
             assert!(rows.is_sorted_by(|a, b| a < b));
-            rows.iter().for_each(|row| hits[*row as usize] += 1);
+            for row in rows {
+                hits[row as usize] += 1;
+            }
         }
         assert_eq!([3, 7, 500, 501].map(|row| hits[row]), [200; 4]);
         assert!(hits.iter().filter(|hit| **hit > 0).count() > 990);

@@ -491,12 +491,13 @@ fn an_honest_model_decides_and_stays() {
     let mut world = World::new(loaded_for_world(|cost| cost), 1);
     let shares = world.run(20_000);
     assert!(shares.learned > 0.97, "{shares:?}");
-    assert_eq!(shares.drift, 0.0, "{shares:?}");
+    assert!(shares.drift < 1e-9, "{shares:?}");
 }
 
 #[test]
 fn a_poisoned_model_makes_few_decisions() {
-    let poisons: [(&str, fn(f32) -> f32); 5] = [
+    type Poison = fn(f32) -> f32;
+    let poisons: [(&str, Poison); 5] = [
         ("inverted", |cost| 3.0 - cost),
         ("negative", |cost| -cost),
         ("huge", |cost| 900.0 + cost),
@@ -526,7 +527,7 @@ fn a_fleet_that_changes_falls_back_until_the_next_model() {
     settings.schedule.theta = 2_000;
     let mut world = World::new(rule(settings), 2);
     let before = world.run(6_000);
-    assert!(before.learned > 0.75 && before.drift == 0.0, "{before:?}");
+    assert!(before.learned > 0.75 && before.drift < 1e-9, "{before:?}");
     world.slow_down(3);
     let change = world.run(3_000);
     assert!(change.drift > 0.1, "{change:?}");

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 from benches.learned.cells import COUNT, LOADS, POLICIES, Place, run
-from benches.learned.document import Grid, document
+from benches.learned.document import ABLATIONS, Grid, document
 from benches.learned.rates import FLEETS
 from benches.learned.store import Store
 from benches.learned.workloads import WORKLOADS
@@ -61,7 +61,9 @@ def main() -> None:
             print(f"{done} of {total} runs, {left:.0f} min left: {where}", file=sys.stderr, flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     grid = Grid(store, firsts, policies, given.seeds)
-    given.out.write_text(document(grid, _head(grid, given)), encoding="utf-8")
+    page = given.out.read_text(encoding="utf-8") if given.out.exists() else ""
+    _, found, ablations = page.partition(ABLATIONS)
+    given.out.write_text(document(grid, _head(grid, given)) + found + ablations, encoding="utf-8")
     print(f"wrote {given.out}", file=sys.stderr)
 
 

@@ -100,17 +100,18 @@ def run(
     return figures(result)
 
 
-def figures(result: SimResult) -> dict[str, Any]:
+def figures(result: SimResult, since_s: float = SETTLED_S) -> dict[str, Any]:
     """Return what the tables show of a run.
 
     Args:
         result: The run.
+        since_s: When the figures called `later` begin.
 
     Returns:
-        TTFT over all and after `SETTLED_S`, hit rate, what was finished, and who decided.
+        TTFT over all and later, hit rate, what was finished, and who decided.
     """
     served = result.finished
-    later = served & (result.arrival_s >= SETTLED_S)
+    later = served & (result.arrival_s >= since_s)
     ttft = result.first_token_s - result.arrival_s
     prompt = result.workload.prompt_tokens[served].sum(dtype=np.int64)
     return {

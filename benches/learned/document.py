@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from benches.learned.store import Store
 
 LEARNED = "learned"
+ABLATIONS = "<!-- ablations -->"
+"""What stands behind it is not of the grid."""
 
 
 class Grid:

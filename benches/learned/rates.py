@@ -51,6 +51,11 @@ CAPACITY: dict[tuple[str, str], float] = {
     ("long-documents", "7xl20+8xa30"): 38.0,
     ("prefill-only", "7xl20+8xa30"): 37.3,
     ("prefix-10", "7xl20+8xa30"): 22.3,
+    ("prefix-30", "7xl20+8xa30"): 25.2,
+    ("prefix-50", "7xl20+8xa30"): 30.5,
+    ("prefix-70", "7xl20+8xa30"): 38.5,
+    ("prefix-mixed", "7xl20+8xa30"): 28.0,
+    ("prefix-05", "7xl20+8xa30"): 21.6,
 }
 
 

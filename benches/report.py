@@ -24,7 +24,7 @@ CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "memory"
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
-SCRIPTS = ("fed_selection", "steady_router", "radix_pause")
+SCRIPTS = ("fed_selection", "steady_router", "radix_pause", "learned_training")
 
 # The first pattern that matches a row's id gives its target: at most so much, in the row's unit.
 TARGETS: tuple[tuple[str, float], ...] = (
@@ -56,6 +56,10 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/select_worker/131072/known", 50.0),
     (r"python/router/steady/", 6.0),
     (r"python/router/1024/", 20.0),
+    (r"python/router/learned/16/", 25.0),
+    (r"python/router/learned/256/", 400.0),
+    (r"python/learned/round/", 10.0),
+    (r"python/learned/slowdown/", 2.0),
     (r"python/router/64/text-8192", 15.0),
     (r"python/router/64/custom", 30.0),
     (r"python/router/64/(?!messages)", 6.0),

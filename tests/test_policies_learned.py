@@ -78,6 +78,7 @@ def share(decisions: list[Decision[str]], reasons: set[str]) -> float:
         ({"epsilon": 1.5}, ValueError, "epsilon must be between 0 and 1"),
         ({"delta": -0.1}, ValueError, "delta must be a finite number, 0 or more"),
         ({"k": -1}, ValueError, "k must be from 0"),
+        ({"k_slack": -1}, ValueError, "k_slack must be a finite number, 0 or more"),
         ({"tau_sat": 2}, ValueError, "tau_sat must be between 0 and 1"),
         ({"n_min": 0}, ValueError, "n_min must be from 1"),
         ({"theta": 1.5}, TypeError, "theta must be int"),
@@ -233,7 +234,7 @@ def test_a_policy_of_its_own_learns_too() -> None:
 def test_shadows_learn_from_the_worker_that_served() -> None:
     clock = Clock()
     shadow = Learned(training="inline", **FEW)
-    router = cachelb.Router(policy="round-robin", shadow=[shadow], clock=clock, seed=1)
+    router: Router[str] = cachelb.Router(policy="round-robin", shadow=[shadow], clock=clock, seed=1)
     for worker in WORKERS:
         router.add_worker(worker, gpu=worker.rstrip("01"))
     serve(router, clock, 600, by_gpu)
@@ -290,10 +291,10 @@ def drive(router: Router[str], begin: int, requests: int) -> None:
             decision.on_first_token()
 
 
-def until(check: Callable[[], bool], router: Router[str]) -> None:
+def until(router: Router[str], check: Callable[[LearnedStats], bool]) -> None:
     deadline = time.monotonic() + 60
     i = 0
-    while not check():
+    while not check(router.learned_stats()[0]):
         assert time.monotonic() < deadline
         drive(router, i, 10)
         i += 10
@@ -309,7 +310,7 @@ def test_threads_route_while_models_are_trained_and_swapped() -> None:
     router.validate()
     (stats,) = router.learned_stats()
     assert (stats.samples, stats.pending) == (4_000, 0)
-    until(lambda: sum(router.learned_stats()[0].rounds.values()) > 0, router)
+    until(router, lambda stats: sum(stats.rounds.values()) > 0)
     assert router.learned_stats()[0].rounds["failed"] == 0
     del router
     gc.collect()
@@ -319,16 +320,16 @@ def test_threads_route_while_models_are_trained_and_swapped() -> None:
 def test_asyncio_tasks_route_while_models_are_trained() -> None:
     router = cachelb.Router(WORKERS, policy="learned", **BUSY)
 
-    async def request(i: int) -> None:
+    async def request(router: Router[str], i: int) -> None:
         with router.select_worker(tokens=range(i, i + 64 + 16 * (i % 9))) as decision:
             await asyncio.sleep(0)
             decision.on_first_token()
 
-    async def main() -> None:
+    async def main(router: Router[str]) -> None:
         for i in range(40):
-            await asyncio.gather(*(request(i * 50 + j) for j in range(50)))
+            await asyncio.gather(*(request(router, i * 50 + j) for j in range(50)))
 
-    asyncio.run(main())
+    asyncio.run(main(router))
     router.validate()
     assert router.learned_stats()[0].samples == 2_000
     del router
@@ -338,7 +339,7 @@ def test_asyncio_tasks_route_while_models_are_trained() -> None:
 
 def test_a_router_that_goes_takes_its_round_along() -> None:
     router = cachelb.Router(WORKERS, policy="learned", **BUSY)
-    until(lambda: router.learned_stats()[0].training, router)
+    until(router, lambda stats: stats.training)
     assert native_threads() == 1
     begin = time.monotonic()
     del router
@@ -350,9 +351,8 @@ def test_a_router_that_goes_takes_its_round_along() -> None:
 def test_equal_seeds_give_equal_runs() -> None:
     chats = build("prefix-50", seed=1, count=1_500, rate=3)
     signals = Signals(scrape_interval_s=0.1)
-    own = {"training": "inline", "n_min": 200, "theta": 200, "model_kind": "linear"}
+    own: dict[str, Any] = {"training": "inline", "n_min": 200, "theta": 200, "model_kind": "linear"}
     first, second = (simulate(chats, FleetSpec.parse("4xa30"), "learned", seed=3, signals=signals, **own) for _ in "ab")
     assert first.worker.tolist() == second.worker.tolist()
     reasons = [first.reasons[code] for code in first.reason]
     assert sum(reason in MODEL for reason in reasons[500:]) > 0.7 * 1_000
-

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -171,7 +171,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
 
 
 def test_a_round_of_training_stays_with_the_parent() -> None:
-    options = {"n_min": 300, "theta": 300, "training": "background"}
+    options: dict[str, Any] = {"n_min": 300, "theta": 300, "training": "background"}
     router = cachelb.Router(["a", "b"], policy="learned", seed=1, **options)
     policy = Learned(seed=1, **options)
 

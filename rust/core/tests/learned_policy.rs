@@ -20,6 +20,7 @@ fn learning(reward: Reward, training: Training) -> Learning {
         delta: 0.1,
         tie: Tie::Cached,
         k: 2,
+        k_slack: None,
         tau_sat: 0.5,
         tau_ben: 10.0,
         prefix_tokens: 32,

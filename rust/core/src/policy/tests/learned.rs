@@ -50,6 +50,7 @@ fn settings() -> Learning {
         delta: 0.1,
         tie: Tie::Random,
         k: 2,
+        k_slack: None,
         tau_sat: 0.8,
         tau_ben: 100.0,
         prefix_tokens: 128,
@@ -253,6 +254,20 @@ fn no_prompt_is_kept_together_for_little() {
         let rule = loaded(|settings| settings.k = k);
         let reason = saturated(usage, tokens).choose(&rule, 1).1;
         assert_eq!(reason, Reason::Learned, "{what}");
+    }
+}
+
+#[test]
+fn a_prompt_leaves_its_workers_where_they_cost_too_much() {
+    // 0.5 s there, 0.1 s elsewhere.
+    for (slack, reason) in [
+        (None, Reason::KFilter),
+        (Some(4.1), Reason::KFilter),
+        (Some(3.9), Reason::Learned),
+    ] {
+        let rule = loaded(|settings| settings.k_slack = slack);
+        let scene = saturated(0.85, 500.0);
+        assert_eq!(scene.choose(&rule, 1).1, reason, "{slack:?}");
     }
 }
 

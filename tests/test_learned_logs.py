@@ -35,7 +35,7 @@ def record(key: str, time_s: float, ttft_s: float | None, duration_s: float, tok
         policy="random",
         key=key,
         dp_rank=None,
-        reason="random",  # type: ignore[arg-type]
+        reason="random",
         prompt_tokens=prompt,
         best_matched_tokens=matched,
         matched_tokens=matched,

@@ -92,8 +92,8 @@ def evaluate(
         ValueError: A name is unknown, or there are too few samples.
     """
     named, cuts, chances = list(predictors), list(splits), list(seeds)
-    for name, known in ((named, PREDICTORS), (cuts, SPLITS)):
-        if unknown := [one for one in name if one not in known]:
+    for given, known in ((named, PREDICTORS), (cuts, SPLITS)):
+        if unknown := [one for one in given if one not in known]:
             raise ValueError(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
     if len(samples) < 5 or not chances:  # noqa: PLR2004 - a fifth of it must be one
         raise ValueError(f"evaluation needs 5 samples and a seed, got {len(samples)} and {len(chances)}")

@@ -56,6 +56,7 @@ class Learned(BuiltinPolicy):
         tie: Literal["cached", "random"] = "cached",
         crowding: float = 1.0,
         k: int = 2,
+        k_slack: float | None = 0.1,
         tau_sat: float = 0.8,
         tau_ben: float = 100,
         prefix_token_length: int = 128,
@@ -92,13 +93,15 @@ class Learned(BuiltinPolicy):
         Args:
             epsilon: Share of the requests that go to any worker.
             delta: Workers whose expected time is within this share of the least are as good.
-            tie: Which of them serves: "cached" one that holds most of the prompt, since what is not computed again keeps
-                nobody waiting, or a "random" one, as published.
+            tie: Which of them serves: "cached" one that holds most of the prompt, since what is not computed again
+                keeps nobody waiting, or a "random" one, as published.
             crowding: How much those count that a request keeps waiting: what it would take on the same worker, idle,
                 counts as often as requests wait per worker, times this. 0 minds the request alone, as published; then
                 requests spread as the load grows, are computed again, and make more of it.
-            k: Workers that prompts which begin alike are kept to while the caches are full, or as many as their share of
-                the requests needs; 0 keeps them to none.
+            k: Workers that prompts which begin alike are kept to while the caches are full, or as many as their share
+                of the requests needs; 0 keeps them to none.
+            k_slack: A request leaves them where they are expected to cost more than this share above the least; None
+                never, as published.
             tau_sat: The caches are full from this mean KV use on.
             tau_ben: Prompts are kept together only if a worker holds more than so many tokens of them.
             prefix_token_length: Leading tokens by which prompts begin alike, of those without boundaries.
@@ -152,6 +155,7 @@ class Learned(BuiltinPolicy):
             "crowding": crowding,
             "tie": tie,
             "k": k,
+            "k_slack": k_slack,
             "tau_sat": tau_sat,
             "tau_ben": tau_ben,
             "prefix_token_length": prefix_token_length,

@@ -21,6 +21,7 @@ fn learning(reward: Reward, training: Training) -> Learning {
         crowding: 1.0,
         tie: Tie::Cached,
         k: 2,
+        k_slack: None,
         tau_sat: 0.5,
         tau_ben: 10.0,
         prefix_tokens: 32,

@@ -101,7 +101,7 @@ impl LearnedModel {
         let mut costs = Vec::new();
         let run = || {
             self.core
-                .predict(&rows, &mut costs, &mut Scratch::default())
+                .predict(&rows, &mut costs, &mut Scratch::default());
         };
         enter(|| {
             py.detach(run);

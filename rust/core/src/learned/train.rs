@@ -65,6 +65,7 @@ struct Pass {
     /// Gradients of the activations of one layer, and of the layer before it.
     errors: [Vec<Lane>; 2],
     gradient: Vec<Lane>,
+    /// Outputs of a block, then the slopes of its errors.
     outputs: Vec<f32>,
 }
 
@@ -116,23 +117,27 @@ impl Pass {
         upper.resize(rows * PANELS, Lane::ZERO);
         lower.resize(rows * PANELS, Lane::ZERO);
 
-        let (mut squares, mut slopes) = (0.0, 0.0);
-        for (row, at) in block.iter().enumerate() {
-            let error = self.outputs[row] - data.targets[*at as usize];
+        let mut squares = 0.0;
+        for (output, at) in self.outputs.iter_mut().zip(block) {
+            let error = *output - data.targets[*at as usize];
             squares += f64::from(error) * f64::from(error);
-            let slope = 2.0 * error;
-            slopes += slope;
-            for panel in 0..PANELS {
-                let hidden = &three[panel * rows + row];
-                let out = &mut upper[panel * rows + row];
+            *output = 2.0 * error;
+        }
+        let layers = three.chunks_exact(rows).zip(upper.chunks_exact_mut(rows));
+        for ((hidden, out), (last, weights)) in layers.zip(last.iter_mut().zip(weights)) {
+            let mut sums = Lane::ZERO;
+            for ((hidden, out), slope) in hidden.iter().zip(out).zip(&self.outputs) {
                 for k in 0..WIDTH {
-                    last[panel].0[k] += slope * hidden.0[k];
-                    let back = slope * weights[panel].0[k];
-                    out.0[k] = if hidden.0[k] > 0.0 { back } else { 0.0 };
+                    sums.0[k] += slope * hidden.0[k];
+                    let open = if hidden.0[k] > 0.0 { *slope } else { 0.0 };
+                    out.0[k] = open * weights.0[k];
                 }
             }
+            for k in 0..WIDTH {
+                last.0[k] += sums.0[k];
+            }
         }
-        bias[0].0[0] += slopes;
+        bias[0].0[0] += self.outputs.iter().sum::<f32>();
         let (isa, scale) = (self.isa, dropout.scale);
         add_columns(upper, rows, &mut biases[2 * PANELS..]);
         simd::add_gram(isa, two, upper, rows, third);

@@ -8,7 +8,8 @@
 //!     it gives no number                                     -> model-error
 //! a draw below epsilon                                       -> anybody (explore)
 //! C <- the workers of which the model can tell;  t_i <- what the request is expected to cost on them
-//! the cache is full and a hit is worth it                    -> K <- k rendezvous choices of the prompt's group, else C
+//! the cache is full and a hit is worth it                    -> K <- k rendezvous choices of the prompt's group
+//!     else, and where they cost far more than the others     -> K <- C
 //! s_i = t_i + crowding * L * w_i                             L requests per worker wait; w_i is t_i if the worker were idle
 //! N <- those of K with s_i <= (1 + delta) * min over K       -> one of N (learned, learned-tie; k-filter if the best of C is not in K)
 //! ```
@@ -64,8 +65,6 @@ const COUNTED: [Reason; 12] = [
 ];
 /// A prediction that took too long is not asked for again for so many times its limit.
 const PAUSE: u128 = 10;
-/// A group is kept to its workers where that costs at most so many times the least.
-const WORTH: f32 = 1.1;
 /// Nothing costs that much: an hour.
 const IMPOSSIBLE: f32 = 3_600.0;
 
@@ -322,7 +321,8 @@ impl Learned {
         let in_few = |at: usize| few.contains(&at);
         let best = least(&|_| true);
         let best_few = least(&in_few);
-        let filtered = best_few <= WORTH * best.max(floor);
+        let slack = self.settings.k_slack.unwrap_or(f32::INFINITY);
+        let filtered = best_few.is_finite() && best_few <= best + slack * best.abs().max(floor);
         let bound = if filtered { best_few } else { best };
         let bound = bound + self.settings.delta * bound.abs().max(floor);
         let mut near: Vec<usize> = costs
@@ -454,7 +454,8 @@ impl Learned {
 impl Rule for Learned {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let heuristic = self.fallback.choose(view, rng);
-        if heuristic.refused || view.rows.len() < 2 {
+        // Without a prompt there is nothing to ask about.
+        if heuristic.refused || view.rows.len() < 2 || view.prompt_tokens == 0 {
             return heuristic;
         }
         match self.ask(view, heuristic.row, rng) {

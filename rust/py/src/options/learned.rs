@@ -42,6 +42,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
         crowding: given.number("crowding", NOT_NEGATIVE)? as f32,
         tie: given.choice("tie", &[("cached", Tie::Cached), ("random", Tie::Random)])?,
         k: given.integer("k", 0, u64::from(u32::MAX))? as usize,
+        k_slack: optional("k_slack", NOT_NEGATIVE)?.map(|slack| slack as f32),
         tau_sat: given.number("tau_sat", FRACTION)?,
         tau_ben: given.number("tau_ben", NOT_NEGATIVE)?,
         prefix_tokens: given.integer("prefix_token_length", 1, MAX_TOKENS)?,

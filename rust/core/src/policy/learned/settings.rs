@@ -40,6 +40,8 @@ pub struct Learning {
     pub crowding: f32,
     /// Workers that a prompt's group is kept to while the cache is full; 0 keeps it to none.
     pub k: usize,
+    /// A request leaves them where they cost more than this share above the least; `None` never leaves them.
+    pub k_slack: Option<f32>,
     /// Mean KV use from which it is full.
     pub tau_sat: f64,
     /// Cached tokens from which a hit is worth it.

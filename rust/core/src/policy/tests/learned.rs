@@ -51,6 +51,7 @@ fn settings() -> Learning {
         crowding: 1.0,
         tie: Tie::Random,
         k: 2,
+        k_slack: None,
         tau_sat: 0.8,
         tau_ben: 100.0,
         prefix_tokens: 128,
@@ -258,6 +259,20 @@ fn no_prompt_is_kept_together_for_little() {
 }
 
 #[test]
+fn a_prompt_leaves_its_workers_where_they_cost_too_much() {
+    // 0.5 s there, 0.1 s elsewhere.
+    for (slack, reason) in [
+        (None, Reason::KFilter),
+        (Some(4.1), Reason::KFilter),
+        (Some(3.9), Reason::Learned),
+    ] {
+        let rule = loaded(|settings| settings.k_slack = slack);
+        let scene = saturated(0.85, 500.0);
+        assert_eq!(scene.choose(&rule, 1).1, reason, "{slack:?}");
+    }
+}
+
+#[test]
 fn a_tie_does_not_undo_the_filter() {
     let rule = loaded(|settings| settings.delta = 100.0);
     let scene = saturated(0.85, 500.0);
@@ -282,7 +297,7 @@ fn some_requests_go_anywhere() {
 }
 
 #[test]
-fn a_worker_beyond_all_that_was_seen_is_left_to_the_fallback() {
+fn a_worker_far_beyond_all_that_was_seen_is_passed_over() {
     let mut scene = waiting(&[5.0, 9.0, 100.0]);
     // The fallback prefers the others.
     scene.rows[2].inflight = 3;
@@ -292,11 +307,52 @@ fn a_worker_beyond_all_that_was_seen_is_left_to_the_fallback() {
     assert_eq!(scene.choose(&fleet, 1).1, Reason::Ood);
     let ignored = loaded(|settings| settings.outside = Outside::Ignored);
     assert_eq!(scene.choose(&ignored, 1), (0, Reason::Learned));
-    // The fallback prefers the holder.
+    // The fallback prefers the holder: that it is more loaded than any before is a reason against it all the same.
     scene.rows[2].inflight = 0;
     scene.rows[2].overlap = 9;
-    let scene = scene.tokens(320);
-    assert_eq!(scene.choose(&rule, 1), (2, Reason::Ood));
+    let mut scene = scene.tokens(320);
+    assert_eq!(scene.choose(&rule, 1), (0, Reason::Learned));
+    // All are.
+    for load in &mut scene.loads {
+        load.report.waiting = known(100.0);
+    }
+    assert_eq!(scene.choose(&rule, 1).1, Reason::Ood);
+}
+
+#[test]
+fn a_worker_more_loaded_than_any_before_is_scored_within_reach() {
+    let rule = loaded(|_| ());
+    // The most was 12.
+    assert_eq!(
+        waiting(&[25.0, 24.0]).choose(&rule, 1),
+        (1, Reason::Learned)
+    );
+    assert_eq!(
+        waiting(&[20.0, 16.0]).choose(&rule, 1),
+        (1, Reason::Learned)
+    );
+    // What a prompt is like has no such reach.
+    let long = waiting(&[5.0, 9.0]).tokens(1_009);
+    assert_eq!(long.choose(&rule, 1).1, Reason::Ood);
+}
+
+#[test]
+fn those_who_wait_behind_count() {
+    let cost = |sample: &Sample| 0.1 * sample.row.values[2] + 1.0 - sample.row.values[0];
+    let mut scene = waiting(&[0.0, 11.0]).tokens(320);
+    scene.rows[1].matched_tokens = 288.0;
+    for (pending, crowding, row) in [(0, 1.0, 0), (9, 1.0, 1), (9, 0.0, 0)] {
+        for candidate in &mut scene.rows {
+            candidate.pending_prefill_tokens = pending;
+        }
+        let rule = loaded(|settings| {
+            settings.model = Some(model_of(cost));
+            settings.crowding = crowding;
+            settings.outside = Outside::Ignored;
+        });
+        // 1.0 s where nothing is cached, 1.2 s behind others where all is; the others would wait 1.0 s and 0.1 s.
+        assert_eq!(scene.choose(&rule, 1).0, row, "{pending} {crowding}");
+    }
 }
 
 #[test]

@@ -20,11 +20,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
-CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "memory", "radix")
+CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "learned", "memory", "radix")
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
-SCRIPTS = ("fed_selection", "steady_router", "radix_pause", "sharing_cost")
+SCRIPTS = ("fed_selection", "steady_router", "radix_pause", "sharing_cost", "learned_training")
 
 # The first pattern that matches a row's id gives its target: at most so much, in the row's unit.
 TARGETS: tuple[tuple[str, float], ...] = (
@@ -39,6 +39,10 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"fed/match/.*/128/cold", 1.6),
     (r"fed/match/.*/2048/cold", 2.0),
     (r"fed/announce/.*/64new", 60.0),
+    (r"fit/mlp/10000", 2000.0),
+    (r"predict/mlp/16rows", 15.0),
+    (r"predict/mlp/256rows", 250.0),
+    (r"coreset/", 1000.0),
     (r"match/64w/.*/128/cold", 1.2),
     (r"match/64w/.*/2048/cold", 1.5),
     (r"match/64w/.*/8192/cold", 2.0),
@@ -56,6 +60,10 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/select_worker/131072/known", 50.0),
     (r"python/router/steady/", 6.0),
     (r"python/router/1024/", 20.0),
+    (r"python/router/learned/16/", 25.0),
+    (r"python/router/learned/256/", 400.0),
+    (r"python/learned/round/", 10.0),
+    (r"python/learned/slowdown/", 2.0),
     (r"python/router/64/text-8192", 15.0),
     (r"python/router/64/custom", 30.0),
     (r"python/router/64/(?!messages)", 6.0),

@@ -9,11 +9,12 @@ import os
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cachelb
+from cachelb.policies import Learned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,4 +167,42 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
         assert decision.is_open
         decision.on_complete()
     assert set(router.loads().values()) == {0}
+    router.validate()
+
+
+def test_a_round_of_training_stays_with_the_parent() -> None:
+    options: dict[str, Any] = {"n_min": 300, "theta": 300, "training": "background"}
+    router = cachelb.Router(["a", "b"], policy="learned", seed=1, **options)
+    policy = Learned(seed=1, **options)
+
+    def drive(begin: int, requests: int) -> None:
+        for i in range(begin, begin + requests):
+            for decision in (
+                router.select_worker(tokens=range(i, i + 64 + i % 90)),
+                policy.select_worker(["a", "b"], tokens=range(i, i + 64 + i % 90)),
+            ):
+                decision.on_first_token()
+                decision.on_complete()
+
+    def training() -> bool:
+        return router.learned_stats()[0].training and policy.learned_stats().training
+
+    i = 0
+    while not training():
+        assert i < 100_000
+        drive(i, 1)
+        i += 1
+
+    def check() -> None:
+        drive(0, 1_000)
+        router.validate()
+        policy.validate()
+        # The child's own rounds, on the child's own samples.
+        for stats in (*router.learned_stats(), policy.learned_stats()):
+            assert stats.pooled <= stats.samples
+            assert stats.rounds["failed"] == 0
+        gc.collect()
+
+    in_child(check)
+    drive(0, 10)
     router.validate()

@@ -1,11 +1,12 @@
 """Native core of cachelb."""
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
 from types import GenericAlias, TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer, disjoint_base
 
 from cachelb.explanation import Explanation
@@ -17,6 +18,7 @@ __all__ = [
     "BlockTracker",
     "Decision",
     "FleetView",
+    "LearnedModel",
     "Match",
     "Namespace",
     "NativePolicy",
@@ -325,6 +327,8 @@ class NativePolicy:
     @property
     def _native(self) -> tuple[str, dict[str, Any]]:
         """Name of the native rule and its options."""
+    def _learned(self) -> list[dict[str, Any]]: ...
+    def _learned_model(self) -> bytes | None: ...
     def set_ready(self, worker: object, ready: bool) -> None:
         """Mark a worker (or key) ready or not; what it holds stays known."""
     def set_weight(self, worker: object, weight: float) -> None:
@@ -594,6 +598,8 @@ class NativeRouter(Generic[_W]):
     def _origins(self) -> dict[int, int]: ...
     def _told(self) -> dict[str, int]: ...
     def _counters(self) -> dict[str, Any]: ...
+    def _learned(self) -> list[dict[str, Any]]: ...
+    def _learned_model(self, model: str | None = None, part: str = "whole") -> bytes | None: ...
     def _worker_rows(self) -> list[dict[str, Any]]: ...
     def _records_since(self, cursor: int, limit: int) -> tuple[list[dict[str, Any]], int, int]: ...
 
@@ -729,6 +735,179 @@ def hash_text(
         >>> (one == other).tolist()
         [True, False]
     """
+
+@final
+class LearnedModel:
+    """A trained predictor of what a request costs on a worker. It never changes, so threads may share it.
+
+    Example:
+        >>> import numpy as np
+        >>> from cachelb.learned import FEATURES, LearnedModel
+        >>> rng = np.random.default_rng(1)
+        >>> features = rng.random((2000, len(FEATURES)), np.float32)
+        >>> model = LearnedModel.fit(features, None, features[:, 0] * features[:, 1], seed=1)
+        >>> model.errors["rmse"] < 0.5 * model.errors["mean_rmse"]
+        True
+        >>> LearnedModel.from_bytes(model.to_bytes()).predict(features[:3]).shape
+        (3,)
+    """
+
+    @classmethod
+    def fit(
+        cls,
+        features: ArrayLike | Mapping[str, ArrayLike],
+        gpus: Sequence[str | None] | None,
+        costs: ArrayLike,
+        *,
+        kind: str = "mlp",
+        feature_set: str = "extended",
+        epochs: int = 20,
+        batch: int = 256,
+        rate: float = 3e-4,
+        weight_decay: float = 1e-5,
+        clip: float = 1.0,
+        dropout: float = 0.1,
+        holdout: float = 0.2,
+        seed: int = 0,
+        version: int = 1,
+    ) -> Self:
+        """Train a model; the same samples and seed give the same model on the same machine.
+
+        Args:
+            features: One row per sample, columns by `cachelb.learned.FEATURES`, in natural units; or the columns by
+                name.
+            gpus: Name of each sample's device, None for an unknown one.
+            costs: What each sample cost, lower is better; seconds to the first token, say.
+            kind: "mlp", the network of Lodestar; "linear" regression; boosted "trees". The arguments from `epochs` to
+                `dropout` are the network's.
+            feature_set: "extended" for all columns, "paper" for the first seven.
+            epochs: Passes over the samples.
+            batch: Samples of a step.
+            rate: Learning rate of the first epoch; each later one has 0.95 of the one before.
+            weight_decay: What is added of a weight to its gradient.
+            clip: Largest norm of a gradient.
+            dropout: Share of the first two hidden layers that a step leaves out.
+            holdout: Share of the samples that are kept to measure `errors`.
+            seed: Decides what is held out, the first weights, and the order of the samples.
+            version: Number that the model is known by.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError: There are fewer than two samples, a number is not finite, the parts do not fit, or a setting is
+                out of range.
+            TypeError: Something is not an array of numbers, or not a name.
+        """
+    def predict(
+        self, features: ArrayLike | Mapping[str, ArrayLike], gpus: Sequence[str | None] | None = None
+    ) -> NDArray[np.float32]:
+        """Predict what each row costs, in the unit of the training.
+
+        Args:
+            features: As in `fit`.
+            gpus: As in `fit`; a name that the model does not know is like None.
+
+        Returns:
+            One cost per row.
+
+        Raises:
+            ValueError: The parts do not fit.
+            TypeError: Something is not an array of numbers, or not a name.
+        """
+    def embed(
+        self, features: ArrayLike | Mapping[str, ArrayLike], gpus: Sequence[str | None] | None = None
+    ) -> NDArray[np.float32]:
+        """Compute the activations of the last hidden layer; of other kinds, the z-scored columns and the device.
+
+        Args:
+            features: As in `fit`.
+            gpus: As in `predict`.
+
+        Returns:
+            One row per row.
+
+        Raises:
+            ValueError: The parts do not fit.
+            TypeError: Something is not an array of numbers, or not a name.
+        """
+    def outside(
+        self, features: ArrayLike | Mapping[str, ArrayLike], gpus: Sequence[str | None] | None = None
+    ) -> list[str | None]:
+        """Tell which rows are unlike everything the model was trained on.
+
+        Args:
+            features: As in `fit`.
+            gpus: As in `fit`.
+
+        Returns:
+            For each row the first column below the smallest or above the largest value seen in training, "gpu" for a
+            device that no sample had, None if there is neither.
+
+        Raises:
+            ValueError: The parts do not fit.
+            TypeError: Something is not an array of numbers, or not a name.
+        """
+    @property
+    def version(self) -> int:
+        """Number it was trained under."""
+    @property
+    def kind(self) -> str:
+        """Which predictor it is: "mlp", "linear" or "trees"."""
+    @property
+    def feature_set(self) -> str:
+        """Which columns it sees: "extended" or "paper"."""
+    @property
+    def gpus(self) -> list[str]:
+        """Names of the devices it knows, sorted."""
+    @property
+    def errors(self) -> dict[str, float]:
+        """Errors on what was held out, or on the training itself if nothing was.
+
+        `rmse` and `mae`, the same of predicting the mean as `mean_rmse` and `mean_mae`, and the counts `n_train` and
+        `n_holdout`.
+        """
+    @property
+    def normaliser(self) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of each column it sees, by which they are z-scored; 1 for a constant's."""
+    def to_bytes(self) -> bytes:
+        """Write the model as bytes; equal models give equal bytes."""
+    @staticmethod
+    def from_bytes(data: bytes) -> LearnedModel:
+        """Read what `to_bytes` wrote.
+
+        Args:
+            data: The bytes.
+
+        Returns:
+            The model.
+
+        Raises:
+            SnapshotError: It is something else, damaged, cut off, or of another version.
+        """
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the model to a file, all of it or nothing.
+
+        Args:
+            path: The file.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+    @staticmethod
+    def load(path: str | PathLike[str]) -> LearnedModel:
+        """Read a file that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The model.
+
+        Raises:
+            OSError: It cannot be read.
+            SnapshotError: It is something else, damaged, cut off, or of another version.
+        """
 
 @final
 class Match:

@@ -258,6 +258,52 @@ class ShadowStats:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedStats:
+    """What a policy that learns has learned.
+
+    Attributes:
+        version: Number of the model that decides, 0 without one.
+        samples: Requests learned from.
+        pooled: Samples that the pools hold.
+        pending: Decisions whose reward is still to come.
+        dropped: Rewards that taught nothing: "missing" first tokens of requests that were served, "negative", "absurd"
+            (more than an hour) and "not-finite" ones.
+        rounds: Rounds of training by how they ended: "swapped" in a model, "refused" one that was worse than the one
+            before or than predicting the mean, "failed".
+        training: Whether a round runs.
+        round_s: Seconds the latest took.
+        rmse: Root mean square error of the model, on samples it was not trained on: in seconds, or for reward="slo"
+            shares.
+        mae: Mean absolute error of the model, likewise.
+        mean_rmse: Root mean square error of predicting the mean.
+        mean_mae: Mean absolute error of predicting the mean.
+        drift: Mean absolute error of the latest requests, in those of the hold-out: about 1 as long as the model fits.
+        drifting: Workers on which the model is off.
+        decisions: Decisions by reason.
+        model: The model of the router that this is of, None for its first pool and for a policy.
+        part: "whole", or the half of a pair; "shadow" for a policy that decides beside the first.
+    """
+
+    version: int
+    samples: int
+    pooled: int
+    pending: int
+    dropped: dict[str, int]
+    rounds: dict[str, int]
+    training: bool
+    round_s: float
+    rmse: float
+    mae: float
+    mean_rmse: float
+    mean_mae: float
+    drift: float
+    drifting: int
+    decisions: dict[str, int]
+    model: str | None = None
+    part: str = "whole"
+
+
+@dataclass(frozen=True, slots=True)
 class RouterStats:
     """Every counter of a router.
 
@@ -290,6 +336,7 @@ class RouterStats:
         kv_restarts: Restarts of engines that KV events showed.
         kv_repairs: Times that what events said could not be true and was dropped: "capacity", "cached-tokens".
         routes: Prefixes that `BoundaryLearning` remembers; where it stays at `max_routes`, the oldest are given up.
+        learned: What `Learned` learned, by model and part of the router.
     """
 
     workers: list[WorkerStats]
@@ -313,6 +360,7 @@ class RouterStats:
     kv_restarts: int = 0
     kv_repairs: dict[str, int] = field(default_factory=dict)
     routes: int = 0
+    learned: tuple[LearnedStats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

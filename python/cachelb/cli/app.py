@@ -8,6 +8,7 @@ from cachelb.cli.config import config
 from cachelb.cli.demo import demo
 from cachelb.cli.doctor import doctor
 from cachelb.cli.explain import explain
+from cachelb.cli.learn import learn
 from cachelb.cli.replay import replay
 from cachelb.cli.watch import watch
 
@@ -17,6 +18,7 @@ Examples:
   cachelb config gateway.toml --show
   cachelb doctor http://gpu0:8000 http://gpu1:8000
   cachelb explain decisions.jsonl
+  cachelb learn evaluate decisions.jsonl
   cachelb watch http://127.0.0.1:8080/metrics
   cachelb replay conversation_trace.jsonl.xz --policy cache-aware,random
 """
@@ -32,5 +34,6 @@ app.add_command(config)
 app.add_command(demo)
 app.add_command(doctor)
 app.add_command(explain)
+app.add_command(learn)
 app.add_command(replay)
 app.add_command(watch)

@@ -17,6 +17,13 @@
 | `index_blocks` | worker, `medium`, `state` | blocks a worker is believed to hold |
 | `index_bytes`, `memory_bytes` | | native memory |
 | `routes` | | prefixes that `boundary-learning` remembers; at `max_routes` the oldest are given up |
+| `learned_samples` | learner | requests that `learned` learned from |
+| `learned_dropped_rewards` | learner, `reason` | rewards that taught nothing |
+| `learned_rounds` | learner, `result` | rounds of training: `swapped` in a model, `refused` it, `failed` |
+| `learned_model_version` | learner | number of the model that decides, 0 without one |
+| `learned_holdout_error`, `learned_mean_error` | learner | its mean absolute error, and that of predicting the mean |
+| `learned_drift` | learner | its error on the latest requests, in those of the hold-out |
+| `learned_drifting_workers` | learner | workers on which it is off |
 | `evictions` | `cause` | blocks that left the indexes |
 | `kv_events` | worker, `kind`, `medium` | events of its engine |
 | `kv_event_lag_seconds` | worker | from the making of its latest message to its arrival |
@@ -29,7 +36,9 @@
 | `shadow_decisions`, `shadow_agreed` | `policy` | decisions a shadow policy took too, and those it agreed with |
 | `shadow_matched_tokens`, `shadow_first_matched_tokens` | `policy` | tokens its picks held, and the router's |
 
-Worker stands for two labels: `worker`, its key, and `dp_rank`, empty for workers without data-parallel ranks.
+Worker stands for two labels: `worker`, its key, and `dp_rank`, empty for workers without data-parallel ranks. Learner
+stands for `model`, empty for the first pool, and `part`. Why `learned` left a decision to its fallback is the `reason`
+of `decisions`.
 """
 
 from __future__ import annotations
@@ -40,12 +49,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cachelb.types import Histogram, KvEventStats, RouterStats, ShadowStats, WorkerStats
+    from cachelb.types import Histogram, KvEventStats, LearnedStats, RouterStats, ShadowStats, WorkerStats
 
 Row: TypeAlias = "tuple[tuple[str, ...], float]"
 """Values of the labels, and the value."""
 
 _WORKER = ("worker", "dp_rank")
+_LEARNER = ("model", "part")
 
 
 class Measured(Protocol):
@@ -128,6 +138,7 @@ def families(stats: RouterStats) -> Iterator[Family]:
     yield from _of_workers(stats.workers)
     yield from _of_indexes(stats)
     yield from _of_events(stats)
+    yield from _of_learners(stats.learned)
     yield from _of_shadows(_named_apart(stats.shadows))
 
 
@@ -217,6 +228,30 @@ def _of_indexes(stats: RouterStats) -> Iterator[Family]:
         ("reason",),
         _rows(stats.dropped),
     )
+
+
+def _of_learners(learners: Sequence[LearnedStats]) -> Iterator[Family]:
+    # Two shadows of a model are one series: the first.
+    named = {(stats.model or "", stats.part): stats for stats in reversed(learners)}
+    counts: list[tuple[str, str, str, str]] = [
+        ("learned_dropped_rewards", "Rewards that taught nothing.", "reason", "dropped"),
+        ("learned_rounds", "Rounds of training by how they ended.", "result", "rounds"),
+    ]
+    samples = [(who, stats.samples) for who, stats in named.items()]
+    yield _counter("learned_samples", "Requests learned from.", "{request}", _LEARNER, samples)
+    for name, text, label, attribute in counts:
+        rows: list[Row] = [
+            ((*who, what), n) for who, stats in named.items() for what, n in getattr(stats, attribute).items()
+        ]
+        yield _counter(name, text, "{event}", (*_LEARNER, label), rows)
+    for name, text, unit, attribute in (
+        ("learned_model_version", "Number of the model that decides, 0 without one.", "1", "version"),
+        ("learned_holdout_error", "Mean absolute error of the model on samples held out.", "1", "mae"),
+        ("learned_mean_error", "That of predicting the mean.", "1", "mean_mae"),
+        ("learned_drift", "Its error on the latest requests, in those of the hold-out.", "1", "drift"),
+        ("learned_drifting_workers", "Workers on which the model is off.", "{worker}", "drifting"),
+    ):
+        yield _gauge(name, text, unit, _LEARNER, [(who, getattr(stats, attribute)) for who, stats in named.items()])
 
 
 def _of_events(stats: RouterStats) -> Iterator[Family]:

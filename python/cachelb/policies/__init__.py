@@ -22,6 +22,7 @@ from cachelb.policies.custom import FleetView, Policy, PolicyLike, RequestView, 
 from cachelb.policies.estimated_ttft import EstimatedTtft
 from cachelb.policies.exploit_explore import ExploitExplore
 from cachelb.policies.kv_aware import KvAware
+from cachelb.policies.learned import Learned
 from cachelb.policies.least_expected_wait import LeastExpectedWait
 from cachelb.policies.least_loaded import LeastLoaded
 from cachelb.policies.length_bucket import LengthBucket
@@ -53,6 +54,7 @@ __all__ = [
     "ExploitExplore",
     "FleetView",
     "KvAware",
+    "Learned",
     "LeastExpectedWait",
     "LeastLoaded",
     "LengthBucket",
@@ -99,6 +101,7 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "estimated-ttft": EstimatedTtft,
     "exploit-explore": ExploitExplore,
     "kv-aware": KvAware,
+    "learned": Learned,
 }
 
 ALIASES: dict[str, str] = {"vllm-cache-aware": "cache-aware", "rendezvous-hash": "rendezvous"}

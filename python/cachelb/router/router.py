@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cachelb._core import NativeRouter
 from cachelb.decision import Decision, PairDecision
+from cachelb.policies.learned import write_model
 from cachelb.policies.plan import Plan
 from cachelb.router import views
 from cachelb.router.waiting import Waiting
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from cachelb.config import RouterConfig
     from cachelb.explanation import Explanation
     from cachelb.policies import PolicyLike
-    from cachelb.types import DecisionRecord, RequestArguments, RouterStats
+    from cachelb.types import DecisionRecord, LearnedStats, RequestArguments, RouterStats
 
 W = TypeVar("W")
 
@@ -466,6 +467,33 @@ class Router(NativeRouter[W]):
             The counters and the state of every worker.
         """
         return views.stats(self)
+
+    def learned_stats(self) -> tuple[LearnedStats, ...]:
+        """Read what policies that learn have learned.
+
+        Returns:
+            One for each such policy, of each model and part.
+        """
+        return views.learned(self)
+
+    def save_model(self, path: str | PathLike[str], *, model: str | None = None, part: str = "whole") -> None:
+        """Write what a learned policy learned to a file, for `model=` of another one.
+
+        Args:
+            path: The file; one that exists is replaced.
+            model: Model of the router that the policy routes for, None for those without an index of their own.
+            part: "whole", "prefill", "decode" or "shadow": what the policy decides.
+
+        Raises:
+            ValueError: There is nothing learned yet, or no such model.
+            OSError: The file cannot be written.
+
+        Example:
+            >>> Router(["gpu0"], policy="learned").save_model("routing.model")
+            Traceback (most recent call last):
+            ValueError: there is no model yet: the first one is trained after n_min samples
+        """
+        write_model(self._learned_model(model, part), path)
 
     def recent(self, n: int = 100) -> list[DecisionRecord]:
         """List the requests that finished last.

@@ -11,6 +11,7 @@ from cachelb.types import (
     Funnel,
     Histogram,
     KvEventStats,
+    LearnedStats,
     RouterStats,
     ShadowPick,
     ShadowStats,
@@ -59,7 +60,20 @@ def stats(router: Router[Any]) -> RouterStats:
         kv_restarts=events["restarts"],
         kv_repairs=events["repairs"],
         routes=counters["routes"],
+        learned=learned(router),
     )
+
+
+def learned(router: Router[Any]) -> tuple[LearnedStats, ...]:
+    """Read what the policies of a router learned.
+
+    Args:
+        router: The router.
+
+    Returns:
+        One for each policy that learns.
+    """
+    return tuple(LearnedStats(**row) for row in router._learned())
 
 
 def records_since(router: Router[Any], cursor: int, limit: int) -> tuple[list[DecisionRecord], int, int]:

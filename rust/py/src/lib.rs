@@ -11,6 +11,8 @@ mod events;
 mod explain;
 mod hashing;
 mod index;
+mod learned;
+mod learned_stats;
 mod matched;
 mod names;
 mod options;
@@ -36,6 +38,8 @@ mod _core {
     use crate::hashing::{Namespace, hash_blocks, hash_text};
     #[pymodule_export]
     use crate::index::BlockTracker;
+    #[pymodule_export]
+    use crate::learned::LearnedModel;
     #[pymodule_export]
     use crate::matched::Match;
     #[pymodule_export]

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::Error;
 use cachelb_core::load::Report;
-use cachelb_core::router::{Ending, Offer, PoolSettings, Request, Selector, Settings};
+use cachelb_core::router::{
+    Ending, Offer, PoolId, PoolSettings, Request, Selector, Settings, Wanted,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::args::type_name;
 use crate::call::{self, Call, Model, Tried};
@@ -19,6 +21,7 @@ use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected};
 use crate::engine::Engine;
 use crate::error::to_python;
+use crate::learned_stats::stats_dict;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, number};
 use crate::options::{Configured, configure};
 use crate::prompt::{Reader, with_scratch};
@@ -243,6 +246,21 @@ impl NativePolicy {
             ..Call::default()
         };
         Self::select(slf, call, Vec::new(), dry_run)
+    }
+
+    /// What the rule learned, if it does.
+    fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let all = self.engine.locked(py, |selector| selector.learned())?;
+        let fields = |(_, part, stats)| stats_dict(py, None, part, &stats);
+        all.into_iter().map(fields).collect()
+    }
+
+    /// The model it learned, as it is saved.
+    fn _learned_model<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let model = self.engine.locked(py, |selector| {
+            selector.learned_model(PoolId(0), Wanted::Whole.name())
+        })?;
+        Ok(model.map(|model| PyBytes::new(py, &model)))
     }
 
     /// Marks a worker ready or not.

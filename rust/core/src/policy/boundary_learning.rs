@@ -253,7 +253,7 @@ impl Rule for BoundaryLearning {
         }
     }
 
-    fn proven(&mut self, booking: BookingId) {
+    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
         let Some(lesson) = self.open.remove(&booking) else {
             return;
         };
@@ -266,7 +266,7 @@ impl Rule for BoundaryLearning {
 
     fn ended(&mut self, booking: BookingId, ended: Ended) {
         match ended {
-            Ended::Served => self.proven(booking),
+            Ended::Served => self.proven(booking, None),
             Ended::Failed => {
                 self.open.remove(&booking);
             }

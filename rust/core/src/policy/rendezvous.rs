@@ -77,6 +77,24 @@ impl Rendezvous {
     }
 }
 
+impl Rendezvous {
+    /// The `k` rows that draw highest.
+    pub(super) fn first(&self, view: &View<'_>, key: &[u8], k: usize) -> Vec<usize> {
+        let mut draws = Draws::new(self.seed, key);
+        let name = |row: usize| view.names.name(view.rows[row].offer);
+        let score = |(i, row): (usize, &Candidate)| (draws.score(name(i), row.weight), i);
+        let mut scored: Vec<(f64, usize)> = view.rows.iter().enumerate().map(score).collect();
+        let order = |a: &(f64, usize), b: &(f64, usize)| {
+            b.0.total_cmp(&a.0).then_with(|| name(a.1).cmp(name(b.1)))
+        };
+        if k > 0 && k < scored.len() {
+            scored.select_nth_unstable_by(k - 1, order);
+        }
+        scored.truncate(k);
+        scored.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
 fn highest<S: PartialOrd>(
     view: &View<'_>,
     keep: impl Fn(&Candidate) -> bool,

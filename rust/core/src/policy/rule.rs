@@ -3,6 +3,8 @@
 use std::fmt::Debug;
 
 use crate::error::Result;
+use crate::ids::Millis;
+use crate::learned::LearnedStats;
 use crate::load::{BookingId, Known};
 
 use super::credits::Credits;
@@ -87,14 +89,32 @@ pub trait Rule: Debug + Send {
     /// `choice` was taken and booked as `booking`.
     fn settle(&mut self, _view: &View<'_>, _choice: Choice, _booking: BookingId) {}
 
-    /// The worker of `booking` answered: its first token came, or the request was served.
-    fn proven(&mut self, _booking: BookingId) {}
+    /// As [`Rule::settle`], for a rule that decided beside the one whose pick, row `served`, was booked.
+    fn settle_beside(
+        &mut self,
+        view: &View<'_>,
+        choice: Choice,
+        _served: usize,
+        booking: BookingId,
+    ) {
+        self.settle(view, choice, booking);
+    }
+
+    /// The worker of `booking` answered: its first token came at `first_token`, or without anybody having told of one
+    /// the request was served.
+    fn proven(&mut self, _booking: BookingId, _first_token: Option<Millis>) {}
+
+    /// `booking` was served to its end, `output_tokens` of them if anybody counted. It closes next.
+    fn served(&mut self, _booking: BookingId, _output_tokens: Option<u64>, _now: Millis) {}
 
     /// `booking` is closed.
     fn ended(&mut self, _booking: BookingId, _ended: Ended) {}
 
     /// Every booking is closed, and nobody knows how: the child of a fork starts over.
     fn ended_all(&mut self) {}
+
+    /// The worker registered as `order` is there, or is described anew.
+    fn describe(&mut self, _order: u64, _gpu: Option<&str>) {}
 
     /// The worker registered as `order` is gone.
     fn forget(&mut self, _order: u64) {}
@@ -152,6 +172,16 @@ pub trait Rule: Debug + Send {
     /// Prefixes that the rule itself remembers, beside any index.
     fn routes(&self) -> usize {
         0
+    }
+
+    /// What a rule that learns a model tells of it.
+    fn learned(&self) -> Option<LearnedStats> {
+        None
+    }
+
+    /// The model of a rule that learned one, to be loaded by another.
+    fn model(&self) -> Option<Vec<u8>> {
+        None
     }
 
     /// Heap bytes of what can grow.

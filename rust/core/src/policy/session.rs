@@ -16,6 +16,8 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::Result;
+use crate::ids::Millis;
+use crate::learned::LearnedStats;
 use crate::load::BookingId;
 
 use super::bindings::{Bindings, Key, Limits};
@@ -213,10 +215,16 @@ impl Rule for Session {
         }
     }
 
-    fn proven(&mut self, booking: BookingId) {
+    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
         self.bindings.proven(booking);
         if let Some(base) = &mut self.base {
-            base.proven(booking);
+            base.proven(booking, first_token);
+        }
+    }
+
+    fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
+        if let Some(base) = &mut self.base {
+            base.served(booking, output_tokens, now);
         }
     }
 
@@ -231,6 +239,12 @@ impl Rule for Session {
         self.bindings.end_all();
         if let Some(base) = &mut self.base {
             base.ended_all();
+        }
+    }
+
+    fn describe(&mut self, order: u64, gpu: Option<&str>) {
+        if let Some(base) = &mut self.base {
+            base.describe(order, gpu);
         }
     }
 
@@ -298,6 +312,14 @@ impl Rule for Session {
 
     fn routes(&self) -> usize {
         self.base.as_ref().map_or(0, |base| base.routes())
+    }
+
+    fn learned(&self) -> Option<LearnedStats> {
+        self.base.as_ref()?.learned()
+    }
+
+    fn model(&self) -> Option<Vec<u8>> {
+        self.base.as_ref()?.model()
     }
 
     fn memory_bytes(&self) -> usize {

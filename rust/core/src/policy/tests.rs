@@ -2,6 +2,7 @@
 
 mod boundary_learning;
 mod consistent_hash;
+mod learned;
 mod length_bucket;
 mod prefix_hash;
 mod rendezvous;

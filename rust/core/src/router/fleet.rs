@@ -100,6 +100,8 @@ pub struct Profile {
     pub pools: Option<Box<[PoolId]>>,
     /// What its engine states of its cache.
     pub engine: Facts,
+    /// Name of its device's model.
+    pub gpu: Option<Arc<str>>,
 }
 
 /// A new worker begins at this share of its weight.
@@ -181,6 +183,7 @@ const VACANT: Member = Member {
             block_size: None,
         },
         slow_start_ms: 0,
+        gpu: None,
     },
     started: Millis(0),
     health: Health::NONE,

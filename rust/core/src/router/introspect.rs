@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::ids::{Medium, WorkerId};
 use crate::index::IndexStats;
+use crate::learned::LearnedStats;
 use crate::load::LoadBook;
 use crate::policy::Rule;
 use crate::tracker::store::Store;
@@ -12,7 +13,7 @@ use crate::tracker::store::Store;
 use super::ledger::{Ledger, Lost};
 use super::offers::Offers;
 use super::pool::Pool;
-use super::request::{Pick, Request};
+use super::request::{Pick, PoolId, Request};
 use super::selector::{Open, Selector};
 use super::settings::Settings;
 use super::trail::Seen;
@@ -114,6 +115,26 @@ impl Selector {
         rules.map(Rule::routes).sum()
     }
 
+    /// What the rules learned: of which pool, for which part, and what.
+    #[must_use]
+    pub fn learned(&self) -> Vec<(PoolId, &'static str, LearnedStats)> {
+        let mut all = Vec::new();
+        for (at, pool) in self.pools.iter().enumerate() {
+            let told = |(part, rule): (_, &dyn Rule)| Some((part, rule.learned()?));
+            let told = pool.parts().filter_map(told);
+            all.extend(told.map(|(part, stats)| (PoolId(at as u32), part, stats)));
+        }
+        all
+    }
+
+    /// The model that the rule of a pool learned for `part`, as it is saved.
+    #[must_use]
+    pub fn learned_model(&self, pool: PoolId, part: &str) -> Option<Vec<u8>> {
+        let pool = self.pools.get(pool.0 as usize)?;
+        let mut parts = pool.parts().filter(|(name, _)| *name == part);
+        parts.find_map(|(_, rule)| rule.model())
+    }
+
     /// Blocks that left the indexes, by cause.
     #[must_use]
     pub fn lost(&self) -> Lost {
@@ -166,6 +187,13 @@ impl Selector {
         for pool in &self.pools {
             pool.index.as_ref().map_or(Ok(()), Store::validate)?;
             pool.rules().try_for_each(Rule::validate)?;
+            for stats in pool.rules().filter_map(Rule::learned) {
+                let (pending, open) = (stats.pending, self.book.len());
+                if pending > open {
+                    let text = format!("{pending} rows wait for {open} bookings");
+                    return Err(Error::Invariant(text));
+                }
+            }
         }
         self.rows
             .validate(&self.fleet, &self.book, self.settings.max_report_age_ms)?;

@@ -10,17 +10,17 @@ use super::selector::Selector;
 impl Selector {
     /// The first token of a booking arrived: its placement is real.
     pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
-        self.prove(id, now);
+        self.prove(id, Some(now), now);
         self.book.first_token(id, now)
     }
 
     /// `n` more output tokens arrived.
     pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
-        self.prove(id, now);
+        self.prove(id, Some(now), now);
         self.book.tokens(id, n, now)
     }
 
-    pub(super) fn prove(&mut self, id: BookingId, now: Millis) {
+    fn prove(&mut self, id: BookingId, first_token: Option<Millis>, now: Millis) {
         if self.book.phase(id) != Some(Phase::Booked) {
             return;
         }
@@ -38,10 +38,10 @@ impl Selector {
         }
         let pool = &mut self.pools[open.pool.0 as usize];
         if pool.leases.is_empty() {
-            pool.proven(worker, id, now);
+            pool.proven(worker, id, first_token, now);
         } else {
             self.budget
-                .change(pool, |pool| pool.proven(worker, id, now));
+                .change(pool, |pool| pool.proven(worker, id, first_token, now));
         }
         if own && let Some(health) = self.fleet.health_mut(worker) {
             health.answered();
@@ -54,7 +54,11 @@ impl Selector {
             return false;
         };
         if ending == Ending::Completed {
-            self.prove(id, now);
+            self.prove(id, None, now);
+            if let Some(open) = self.open.get(id.entry as usize) {
+                let output = usage.output_tokens;
+                self.pools[open.pool.0 as usize].each_rule(|rule| rule.served(id, output, now));
+            }
         }
         let Some(phase) = self.book.close(id) else {
             return false;

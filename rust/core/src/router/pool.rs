@@ -112,6 +112,20 @@ impl Pool {
         self.own_rules().chain(shadows)
     }
 
+    /// The rules, and what each decides.
+    pub fn parts(&self) -> impl Iterator<Item = (&'static str, &dyn Rule)> {
+        let picking = [
+            (Wanted::Whole, Some(&self.rule)),
+            (Wanted::Prefill, self.prefill.as_ref()),
+            (Wanted::Decode, self.decode.as_ref()),
+        ];
+        let picking = picking
+            .into_iter()
+            .filter_map(|(wanted, rule)| Some((wanted.name(), &**rule?)));
+        let shadows = self.shadows.iter();
+        picking.chain(shadows.map(|shadow| ("shadow", &*shadow.rule)))
+    }
+
     /// Whether one of the rules that pick has placements recorded.
     pub fn knows_placements(&self) -> bool {
         self.own_rules().any(Rule::records_placement)
@@ -156,6 +170,8 @@ impl Pool {
         if let Some(index) = &mut self.index {
             index.add_worker(worker, capacity);
         }
+        let gpu = member.profile.gpu.as_deref();
+        self.each_rule(|rule| rule.describe(member.order, gpu));
     }
 
     /// Forgets a worker registered as `order`. Returns the blocks it held.
@@ -262,14 +278,20 @@ impl Pool {
         self.index.as_ref().map_or(0, Store::memory_bytes)
     }
 
-    /// The worker of a booking answered.
-    pub fn proven(&mut self, worker: WorkerId, booking: BookingId, now: Millis) {
+    /// The worker of a booking answered; `first_token` unless only its end was told.
+    pub fn proven(
+        &mut self,
+        worker: WorkerId,
+        booking: BookingId,
+        first_token: Option<Millis>,
+        now: Millis,
+    ) {
         self.unproven.take(worker.slot, booking);
         if let Some(index) = &mut self.index {
             let renew = &mut renewing(index);
             self.leases.answered(worker, booking, now, renew);
         }
-        self.each_rule(|rule| rule.proven(booking));
+        self.each_rule(|rule| rule.proven(booking, first_token));
     }
 
     /// A booking closed. Blocks that it alone brought are taken back if it failed before its first token; returns them.

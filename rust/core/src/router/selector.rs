@@ -284,7 +284,8 @@ impl Selector {
             let row = &rows[choice.row];
             let matched = usable(row.slot).tokens(row.overlap);
             if !choice.refused {
-                shadow.rule.settle(&view, choice, booking);
+                let served = decided.choice.row;
+                shadow.rule.settle_beside(&view, choice, served, booking);
             }
             ShadowPick {
                 name: Arc::clone(&offers[row.offer as usize].name),

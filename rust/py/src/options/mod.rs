@@ -6,6 +6,7 @@ mod boundary;
 mod classic;
 mod cost;
 mod hash;
+mod learned;
 pub mod read;
 mod tree;
 
@@ -185,6 +186,7 @@ pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResul
         hash::read,
         tree::read,
         boundary::read,
+        learned::read,
     ] {
         if let Some(ruled) = read(rule, given, common)? {
             return Ok(ruled);

@@ -266,6 +266,7 @@ impl NativeRouter {
                 block_size: None,
             },
             slow_start_ms: slow_start,
+            gpu: gpu.as_deref().map(Into::into),
         };
         let now = self.engine.now(py)?;
         let mut seat = Seat {

@@ -6,15 +6,17 @@ use cachelb_core::ids::Medium;
 use cachelb_core::load::Load;
 use cachelb_core::policy::Reason;
 use cachelb_core::router::{
-    Ending, Funnel, Record, Selector, ShadowTally, Standing, Timing, Wanted,
+    Ending, Funnel, PoolId, Record, Selector, ShadowTally, Standing, Timing, Wanted,
 };
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use super::NativeRouter;
 use super::roster::Registered;
 use crate::engine::Engine;
 use crate::error::to_python;
+use crate::learned_stats::stats_dict;
 
 /// One candidate's state, copied out under the lock.
 struct Row {
@@ -236,6 +238,37 @@ impl NativeRouter {
             list.append(fields)?;
         }
         Ok(list)
+    }
+
+    /// What the rules learned, of those that do.
+    fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let all = self.engine.locked(py, |selector| selector.learned())?;
+        let registered = self.roster.now();
+        let fields = |(pool, part, stats)| stats_dict(py, registered.model(pool), part, &stats);
+        all.into_iter().map(fields).collect()
+    }
+
+    /// The model that the rule of a model's pool learned, as it is saved; of the first pool without one.
+    #[pyo3(signature = (model=None, part="whole"))]
+    fn _learned_model<'py>(
+        &self,
+        py: Python<'py>,
+        model: Option<&str>,
+        part: &str,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let pool = match model {
+            None => PoolId(0),
+            Some(model) => *self
+                .roster
+                .now()
+                .models
+                .get(model)
+                .ok_or_else(|| PyValueError::new_err(format!("model {model:?} has no pool")))?,
+        };
+        let bytes = self
+            .engine
+            .locked(py, |selector| selector.learned_model(pool, part))?;
+        Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
     /// Finished requests after the first `cursor` ones, the cursor after them, and how many were lost meanwhile.

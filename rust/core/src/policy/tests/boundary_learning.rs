@@ -168,7 +168,7 @@ fn a_diversion_teaches_the_server_or_leaves_no_trace() {
         let choice = busy.pick(&rule, 1);
         assert_eq!((choice.row, choice.reason), (3, Reason::Diverted));
         rule.settle(&busy.view(), choice, booking(5));
-        rule.proven(booking(5));
+        rule.proven(booking(5), None);
         // Now w3 is a holder too, so nothing is diverted to it; or it never was there.
         let later = scene(&[4, 1, 1, 0], path(0, 0, 1, 20), &[16, 20]);
         assert_eq!(pick(&rule, &later), (second, Reason::Prefix), "{learn:?}");
@@ -192,7 +192,7 @@ fn only_what_was_answered_is_learned() {
     rule.ended(booking(2), Ended::Served);
     assert_eq!((rule.routes(), rule.open()), (0, 0));
     rule.settle(&asked.view(), choice, booking(3));
-    rule.proven(booking(3));
+    rule.proven(booking(3), None);
     rule.ended(booking(3), Ended::Failed);
     assert_eq!((rule.routes(), rule.open()), (2, 0));
 }
@@ -265,7 +265,7 @@ fn routes_end_with_their_time_their_worker_and_its_cache() {
         rule.settle(&asked.view(), Choice::warm(1, Reason::Hash), booking(7));
         end(&mut rule);
         assert_eq!(rule.routes(), 0);
-        rule.proven(booking(7));
+        rule.proven(booking(7), None);
         assert_eq!(rule.routes(), 2);
     }
     let mut rule = learned();

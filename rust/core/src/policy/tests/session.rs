@@ -72,7 +72,7 @@ impl Desk {
     /// The same, and the worker serves it.
     fn serve(&mut self, key: &str, workers: &[u32], ms: u64) -> (u32, Reason) {
         let routed = self.start(key, workers, ms);
-        self.rule.proven(routed.booking);
+        self.rule.proven(routed.booking, None);
         self.rule.ended(routed.booking, Ended::Served);
         (routed.worker, routed.reason)
     }
@@ -210,7 +210,7 @@ fn a_failure_before_the_first_token_takes_the_binding_back() {
     assert_eq!(desk.sessions(), 0);
     let other = desk.start("chat", &[1 - first.worker], 0);
     assert_eq!(other.reason, Reason::LeastLoaded, "a new session");
-    desk.rule.proven(other.booking);
+    desk.rule.proven(other.booking, None);
     desk.fail(other);
     let (worker, reason) = desk.serve("chat", &[0, 1], 1);
     assert_eq!((worker, reason), (other.worker, Reason::Session), "proven");
@@ -347,7 +347,7 @@ fn the_idlest_session_makes_room_for_a_new_one() {
         "all are busy: the one used longest ago"
     );
     desk.start("busy", &ALL, 8);
-    desk.rule.proven(busy.booking);
+    desk.rule.proven(busy.booking, None);
     desk.rule.ended(busy.booking, Ended::Failed);
     assert!(
         known(&desk, "busy"),
@@ -375,7 +375,7 @@ fn an_overloaded_worker_is_left_for_this_request_only() {
         let spilled = desk.route(&busy);
         assert_eq!(spilled.reason, Reason::Spill);
         assert_ne!(spilled.worker, home);
-        desk.rule.proven(spilled.booking);
+        desk.rule.proven(spilled.booking, None);
         assert_eq!(desk.serve("chat", &ALL, 2).0, home);
         let mut hard = Desk::new(Sessions { hard: true, ..soft });
         hard.serve("chat", &ALL, 0);
@@ -397,7 +397,7 @@ fn hard_refuses_rather_than_serve_elsewhere() {
             !elsewhere.pick(&desk.rule, 1).refused,
             "nothing is firm yet"
         );
-        desk.rule.proven(unproven.booking);
+        desk.rule.proven(unproven.booking, None);
         assert!(elsewhere.pick(&desk.rule, 1).refused);
         assert!(!at("new", &[0], 0).pick(&desk.rule, 1).refused);
         assert_eq!(desk.serve("chat", &ALL, 1).1, Reason::Session);
@@ -515,7 +515,7 @@ fn a_finished_session_is_new() {
     let open = desk.start("chat", &ALL, 0);
     assert!(desk.rule.finish_session(b"chat"));
     assert!(!desk.rule.finish_session(b"chat"));
-    desk.rule.proven(open.booking);
+    desk.rule.proven(open.booking, None);
     desk.rule.ended(open.booking, Ended::Served);
     assert_eq!(desk.sessions(), 0, "late news of it bind nothing");
     assert_eq!(desk.serve("chat", &ALL, 1).1, Reason::LeastLoaded);

@@ -224,6 +224,7 @@ impl Side {
                     slow_start_ms,
                     pools: pool.map(|pool| Box::from([PoolId(pool)])),
                     engine: Facts::default(),
+                    gpu: None,
                 };
                 format!("{:?}", s.add_worker(name(at), profile, now))
             }

@@ -60,7 +60,7 @@ proptest! {
                         open.push(desk.route(&scene).booking);
                     }
                 }
-                Step::Proven(i) if !open.is_empty() => desk.rule.proven(*i.get(&open)),
+                Step::Proven(i) if !open.is_empty() => desk.rule.proven(*i.get(&open), None),
                 Step::Ended(i, served) if !open.is_empty() => {
                     let booking = open.swap_remove(i.index(open.len()));
                     desk.rule.ended(booking, if served { Ended::Served } else { Ended::Failed });

@@ -1,0 +1,151 @@
+"""What parts of the learned policy are worth: variants of it at places where the paper says that they matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from benches.learned.cells import Place, figures
+
+from cachelb import Router
+from cachelb.sim import FleetSpec, simulate
+from cachelb.sim.gateway import RouterGateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHIFT, FEWER = 20_000, 6_000
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Variants of the policy at one place.
+
+    Attributes:
+        title: What is asked.
+        place: Where.
+        variants: Options by name; the first is what the others are compared with.
+        since: After which part of the requests TTFT counts.
+        expected: What the paper says.
+    """
+
+    title: str
+    place: Place
+    variants: dict[str, dict[str, Any]]
+    since: float = 0.0
+    expected: str = ""
+    offline: dict[str, Place] = field(default_factory=dict)
+
+
+def ablations(seed: int) -> list[Ablation]:
+    """Return all of them.
+
+    Args:
+        seed: Of the places.
+
+    Returns:
+        The ablations.
+    """
+    shift = Place("prefix-shift", "8xa30", 0.8, seed, SHIFT)
+    elsewhere = Place("prefix-mixed", "8xa30", 0.6, seed + 100, FEWER)
+    return [
+        Ablation(
+            "Learning on after the shared part of prompts grew from 5 to 50 %",
+            shift,
+            {"learned": {}, "frozen before the shift": {"freeze_after": SHIFT // 2, "guards": False}},
+            since=0.5,
+            expected="frozen worse",
+        ),
+        Ablation(
+            "What is trained on, over the same shift",
+            shift,
+            {
+                "two pools": {},
+                "newest only": {"replay": "none"},
+                "all": {"replay": "all"},
+                "as in its repository": {"replay": "lodestar"},
+            },
+            since=0.5,
+            expected="newest only 2.39x / 2.50x worse, all 1.21x / 1.11x worse",
+        ),
+        Ablation(
+            "A model of another fleet, while the rate grows 2.2 times",
+            Place("rate-shift", "7xa30+8xv100", 0.95, seed, SHIFT),
+            {
+                "learned": {},
+                "offline only": {"freeze_after": 0, "outside": "ignore", "guards": False},
+                "offline only, guarded": {"freeze_after": 0},
+            },
+            since=0.5,
+            expected="offline only much worse",
+            offline={"offline only": elsewhere, "offline only, guarded": elsewhere},
+        ),
+        Ablation(
+            "Keeping prompts that begin alike to few workers",
+            Place("tool-agent", "8xa30", 0.95, seed, SHIFT),
+            {
+                "k=2": {},
+                "k=0": {"k": 0},
+                "k=2, crowding=0": {"crowding": 0},
+                "k=0, crowding=0": {"k": 0, "crowding": 0},
+            },
+            expected="without 1.72x / 1.78x worse",
+        ),
+        Ablation(
+            "Minding who waits behind (ours)",
+            Place("prefix-50", "8xa30", 0.95, seed, SHIFT),
+            {"crowding=1": {}, "crowding=0, as published": {"crowding": 0}, "crowding=2": {"crowding": 2}},
+        ),
+        Ablation(
+            "Kinds of models and features (ours)",
+            Place("conversation", "7xl20+8xa30", 0.8, seed, SHIFT),
+            {
+                "network": {},
+                "linear": {"model_kind": "linear"},
+                "trees": {"model_kind": "trees"},
+                "the paper's features": {"features": "paper"},
+            },
+        ),
+    ]
+
+
+def run(ablation: Ablation, variant: str) -> dict[str, Any]:
+    """Return the figures of a variant, TTFT of the part that counts as `later`.
+
+    Args:
+        ablation: Where.
+        variant: Which.
+
+    Returns:
+        JSON values.
+    """
+    place, options = ablation.place, {"training": "inline", **ablation.variants[variant]}
+    if variant in ablation.offline:
+        options["model"] = _trained(ablation.offline[variant])
+    requests = place.requests
+    result = simulate(requests, FleetSpec.parse(place.fleet), "learned", seed=place.seed, **options)
+    return figures(result, since_s=float(requests.arrival_s[int(ablation.since * len(requests))]))
+
+
+@lru_cache(maxsize=2)
+def _trained(place: Place) -> bytes:
+    """Return the model that is there at the end of a run."""
+    requests, fleet = place.requests, FleetSpec.parse(place.fleet)
+
+    def make(clock: Callable[[], float]) -> Router[str]:
+        router: Router[str] = Router(
+            policy="learned", training="inline", block_size=requests.block_size, clock=clock, seed=place.seed
+        )
+        for name, worker in zip(fleet.names, fleet, strict=True):
+            router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks)
+        return router
+
+    gateway = RouterGateway(make, requests, fleet.names)
+    simulate(requests, fleet, "learned", seed=place.seed, gateway=gateway)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "model")
+        gateway.router.save_model(path)
+        return path.read_bytes()

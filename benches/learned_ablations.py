@@ -1,0 +1,108 @@
+"""What parts of the learned policy are worth: the last section of docs/learned-grid.md.
+
+Every run is kept in a file, as those of the grid are.
+
+    python -m benches.learned_ablations [--seeds 3] [--jobs 2] [--again]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from benches.learned.ablations import Ablation, ablations, run
+from benches.learned.document import ABLATIONS
+from benches.learned.store import Store
+from benches.learned.training import rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRAINING = {"two pools": {}, "newest only": {"replay": "none"}, "all": {"replay": "all"}}
+
+
+def main() -> None:
+    """Run what is missing, then write the section."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--again", action="store_true", help="the policy has changed: forget all runs first")
+    parser.add_argument("--runs", type=Path, default=Path("bench-results/learned-ablations.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("docs/learned-grid.md"))
+    given = parser.parse_args()
+    if given.again:
+        given.runs.unlink(missing_ok=True)
+    store = Store(given.runs)
+    wanted = [
+        (ablation, variant)
+        for seed in range(1, given.seeds + 1)
+        for ablation in ablations(seed)
+        for variant in ablation.variants
+        if _key(ablation, variant) not in store
+    ]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for done, (ablation, variant, found) in enumerate(pool.map(lambda one: (*one, run(*one)), wanted), 1):
+            store.add(_key(ablation, variant), found)
+            told = f"{ablation.title}: {variant}, seed {ablation.place.seed}"
+            print(f"{done} of {len(wanted)}: {told}", file=sys.stderr, flush=True)
+    page = given.out.read_text(encoding="utf-8").partition(ABLATIONS)[0] if given.out.exists() else ""
+    lines = [page.rstrip(), "", ABLATIONS, "", *_section(store, given.seeds)] if page else list(_section(store, 1))
+    given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"wrote {given.out}", file=sys.stderr)
+
+
+def _key(ablation: Ablation, variant: str) -> str:
+    return f"{ablation.title}/{ablation.place.key(variant)}"
+
+
+def _section(store: Store, seeds: int) -> Iterator[str]:
+    """Yield the lines."""
+    yield "## Ablations"
+    yield ""
+    yield f"Made by `python -m benches.learned_ablations --seeds {seeds}`. Ratios are TTFT over the first row's."
+    per_seed = [ablations(seed) for seed in range(1, seeds + 1)]
+    for of_seeds in zip(*per_seed, strict=True):
+        first = of_seeds[0]
+        place = first.place
+        part = "after the shift" if first.since else "after the first five minutes"
+        yield ""
+        yield f"### {first.title}"
+        yield ""
+        told = f" Published: {first.expected}." if first.expected else ""
+        yield f"{place.workload}, {place.fleet}, {place.load:.0%} ({place.rate:.1f} requests/s), {part}.{told}"
+        yield ""
+        yield "| variant | mean TTFT, s | P99, s | ratio of means | ratio of P99 | hit rate | decided by the model |"
+        yield "|---" * 7 + "|"
+        base: tuple[float, float] | None = None
+        for variant in first.variants:
+            runs = [store[_key(ablation, variant)] for ablation in of_seeds]
+            found = mean(each["later"]["mean"] for each in runs), mean(each["later"]["p99"] for each in runs)
+            base = base or found
+            share = mean(_by_model(each["reasons"]) for each in runs)
+            hit = mean(each["hit"] for each in runs)
+            yield (
+                f"| {variant} | {found[0]:.3g} | {found[1]:.3g} | {found[0] / base[0]:.2f} | {found[1] / base[1]:.2f} "
+                f"| {hit:.2f} | {share:.0%} |"
+            )
+    yield ""
+    yield "### What a round of training costs"
+    yield ""
+    columns = {name: list(rounds(options, seed=1)) for name, options in TRAINING.items()}
+    yield "Samples the latest round was trained on, and its seconds on one core of the machine that made this page."
+    yield ""
+    yield "| samples so far | " + " | ".join(columns) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for row in zip(*columns.values(), strict=True):
+        yield f"| {row[0][0]:,} | " + " | ".join(f"{pooled:,}, {seconds:.2g} s" for _, pooled, seconds in row) + " |"
+
+
+def _by_model(reasons: dict[str, float]) -> float:
+    return sum(reasons.get(reason, 0.0) for reason in ("learned", "learned-tie", "k-filter"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,393 @@
+//! `LearnedModel`: a predictor of costs, from columns of numbers and names of devices.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use cachelb_core::learned::{
+    COLUMNS, FEATURES, FeatureSet, Fitting, Kind, Model, Row, Sample, Scratch,
+};
+use pyo3::buffer::{Element, PyBuffer};
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyType};
+
+use crate::args::{ranged, seed, type_name};
+use crate::error::enter;
+
+const SETS: [(&str, FeatureSet); 2] = [
+    ("paper", FeatureSet::Paper),
+    ("extended", FeatureSet::Extended),
+];
+/// A device that has a name, which the model does not know.
+const OTHER: u16 = Row::NO_GPU - 1;
+
+/// A trained predictor, which never changes.
+#[pyclass(frozen, module = "cachelb.learned")]
+pub(crate) struct LearnedModel {
+    core: Model,
+}
+
+#[pymethods]
+impl LearnedModel {
+    #[classmethod]
+    #[pyo3(signature = (features, gpus, costs, *, kind="mlp", feature_set="extended", epochs=20, batch=256, rate=3e-4,
+        weight_decay=1e-5, clip=1.0, dropout=0.1, holdout=0.2, seed=0, version=1))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn fit(
+        cls: &Bound<'_, PyType>,
+        features: &Bound<'_, PyAny>,
+        gpus: Option<&Bound<'_, PyAny>>,
+        costs: &Bound<'_, PyAny>,
+        kind: &str,
+        feature_set: &str,
+        epochs: u32,
+        batch: usize,
+        rate: f32,
+        weight_decay: f32,
+        clip: f32,
+        dropout: f32,
+        holdout: f32,
+        #[pyo3(from_py_with = self::seed)] seed: u64,
+        #[pyo3(from_py_with = version_number)] version: u64,
+    ) -> PyResult<Self> {
+        let py = cls.py();
+        let kinds = Kind::NAMES.into_iter().zip(Kind::ALL);
+        let fitting = Fitting {
+            kind: named("kind", kind, kinds)?,
+            features: named("feature_set", feature_set, SETS)?,
+            epochs,
+            batch,
+            rate,
+            weight_decay,
+            clip,
+            dropout,
+            holdout,
+        };
+        let given = names(gpus)?;
+        let known: BTreeSet<&String> = given.iter().flatten().flatten().collect();
+        let known: Vec<String> = known.into_iter().cloned().collect();
+        let rows = rows(features, fitting.features, given.as_deref(), &known)?;
+        let costs = array::<f32>(costs, "costs", "float32")?.0;
+        if costs.len() != rows.len() {
+            return Err(PyValueError::new_err(format!(
+                "costs has {} rows, features has {}",
+                costs.len(),
+                rows.len()
+            )));
+        }
+        let pairs = rows.into_iter().zip(costs);
+        let samples: Vec<Sample> = pairs.map(|(row, cost)| Sample { row, cost }).collect();
+        let never = AtomicBool::new(false);
+        let core =
+            enter(|| py.detach(|| Model::fit(&samples, &known, &fitting, seed, version, &never)))?;
+        match core {
+            Some(core) => Ok(Self { core }),
+            None => Err(PyValueError::new_err("training was cancelled")),
+        }
+    }
+
+    #[pyo3(signature = (features, gpus=None))]
+    fn predict<'py>(
+        &self,
+        features: &Bound<'py, PyAny>,
+        gpus: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = features.py();
+        let rows = self.rows(features, gpus)?;
+        let mut costs = Vec::new();
+        let run = || {
+            self.core
+                .predict(&rows, &mut costs, &mut Scratch::default());
+        };
+        enter(|| {
+            py.detach(run);
+            Ok(())
+        })?;
+        new_array(py, &costs)
+    }
+
+    #[pyo3(signature = (features, gpus=None))]
+    fn embed<'py>(
+        &self,
+        features: &Bound<'py, PyAny>,
+        gpus: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = features.py();
+        let rows = self.rows(features, gpus)?;
+        let mut values = Vec::new();
+        let width = enter(|| {
+            Ok(py.detach(|| self.core.embed(&rows, &mut values, &mut Scratch::default())))
+        })?;
+        new_array(py, &values)?.call_method1(intern!(py, "reshape"), (rows.len(), width))
+    }
+
+    #[pyo3(signature = (features, gpus=None))]
+    fn outside(
+        &self,
+        features: &Bound<'_, PyAny>,
+        gpus: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Option<&'static str>>> {
+        let rows = self.rows(features, gpus)?;
+        let name = |column: usize| FEATURES.get(column).copied().unwrap_or("gpu");
+        let outside = rows.iter().map(|row| self.core.outside(row).map(name));
+        Ok(outside.collect())
+    }
+
+    #[getter]
+    fn version(&self) -> u64 {
+        self.core.version()
+    }
+
+    #[getter]
+    fn kind(&self) -> &'static str {
+        Kind::NAMES[self.core.kind() as usize]
+    }
+
+    #[getter]
+    fn feature_set(&self) -> &'static str {
+        SETS[self.core.features() as usize].0
+    }
+
+    #[getter]
+    fn gpus(&self) -> Vec<&str> {
+        self.core.gpus().iter().map(String::as_str).collect()
+    }
+
+    #[getter]
+    fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let errors = self.core.errors();
+        let dict = PyDict::new(py);
+        dict.set_item("rmse", errors.rmse)?;
+        dict.set_item("mae", errors.mae)?;
+        dict.set_item("mean_rmse", errors.mean_rmse)?;
+        dict.set_item("mean_mae", errors.mean_mae)?;
+        dict.set_item("n_train", errors.n_train)?;
+        dict.set_item("n_holdout", errors.n_holdout)?;
+        Ok(dict)
+    }
+
+    #[getter]
+    fn normaliser(&self) -> (Vec<f32>, Vec<f32>) {
+        let (mean, std) = self.core.normaliser();
+        (mean.to_vec(), std.to_vec())
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.core.to_bytes())
+    }
+
+    #[staticmethod]
+    fn from_bytes(data: &[u8]) -> PyResult<Self> {
+        enter(|| Model::from_bytes(data)).map(|core| Self { core })
+    }
+
+    fn save(&self, path: PathBuf) -> PyResult<()> {
+        // A reader of the old file never sees half of the new one.
+        let mut beside = path.clone().into_os_string();
+        beside.push(".new");
+        fs::write(&beside, self.core.to_bytes())
+            .and_then(|()| fs::rename(&beside, &path))
+            .map_err(|error| os_error(&error, path))
+    }
+
+    #[staticmethod]
+    fn load(path: PathBuf) -> PyResult<Self> {
+        let bytes = fs::read(&path).map_err(|error| os_error(&error, path))?;
+        Self::from_bytes(&bytes)
+    }
+
+    fn __repr__(&self) -> String {
+        let errors = self.core.errors();
+        format!(
+            "<LearnedModel {} version {}, rmse {:.4} of {:.4}>",
+            self.kind(),
+            self.core.version(),
+            errors.rmse,
+            errors.mean_rmse
+        )
+    }
+}
+
+impl LearnedModel {
+    fn rows(
+        &self,
+        features: &Bound<'_, PyAny>,
+        gpus: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Row>> {
+        let given = names(gpus)?;
+        rows(
+            features,
+            self.core.features(),
+            given.as_deref(),
+            self.core.gpus(),
+        )
+    }
+}
+
+/// The error as Python itself raises it: with its number, of the class that belongs to it, and with the file's name.
+fn os_error(error: &io::Error, path: PathBuf) -> PyErr {
+    let Some(number) = error.raw_os_error() else {
+        return PyOSError::new_err(error.to_string());
+    };
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    PyOSError::new_err((number, text.to_owned(), path))
+}
+
+fn version_number(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    ranged(value, "version", 0, u64::MAX)
+}
+
+fn named<T>(
+    argument: &str,
+    name: &str,
+    choices: impl IntoIterator<Item = (&'static str, T)>,
+) -> PyResult<T> {
+    let mut known = Vec::new();
+    for (choice, value) in choices {
+        if choice == name {
+            return Ok(value);
+        }
+        known.push(choice);
+    }
+    let known = known.join(", ");
+    Err(PyValueError::new_err(format!(
+        "{argument} must be one of {known}, got '{name}'"
+    )))
+}
+
+/// The name of each row's device.
+fn names(gpus: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<Option<String>>>> {
+    let Some(gpus) = gpus else {
+        return Ok(None);
+    };
+    if gpus.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(
+            "gpus must be a sequence of str or None, one per row, got one str",
+        ));
+    }
+    gpus.extract().map(Some).map_err(|_| {
+        let got = type_name(gpus);
+        PyTypeError::new_err(format!(
+            "gpus must be a sequence of str or None, one per row, got {got}"
+        ))
+    })
+}
+
+fn rows(
+    features: &Bound<'_, PyAny>,
+    set: FeatureSet,
+    gpus: Option<&[Option<String>]>,
+    known: &[String],
+) -> PyResult<Vec<Row>> {
+    let mut rows = if let Ok(columns) = features.cast::<PyMapping>() {
+        by_name(columns, set)?
+    } else {
+        by_position(features, set)?
+    };
+    let Some(gpus) = gpus else {
+        return Ok(rows);
+    };
+    if gpus.len() != rows.len() {
+        return Err(PyValueError::new_err(format!(
+            "gpus has {} names, features has {} rows",
+            gpus.len(),
+            rows.len()
+        )));
+    }
+    for (row, name) in rows.iter_mut().zip(gpus) {
+        row.gpu = match name {
+            None => Row::NO_GPU,
+            Some(name) => known
+                .iter()
+                .position(|one| one == name)
+                .map_or(OTHER, |at| at as u16),
+        };
+    }
+    Ok(rows)
+}
+
+const EMPTY: Row = Row {
+    values: [0.0; COLUMNS],
+    gpu: Row::NO_GPU,
+};
+
+fn by_position(features: &Bound<'_, PyAny>, set: FeatureSet) -> PyResult<Vec<Row>> {
+    let (values, shape) = array::<f32>(features, "features", "float32")?;
+    let width = match shape[..] {
+        [_, width] if width == set.columns() || width == COLUMNS => width,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "features must be an array of shape (rows, {COLUMNS}) in the order {}, or a mapping of columns, got \
+                 shape {shape:?}",
+                FEATURES.join(", ")
+            )));
+        }
+    };
+    let row = |values: &[f32]| {
+        let mut row = EMPTY;
+        row.values[..width].copy_from_slice(values);
+        row
+    };
+    Ok(values.chunks_exact(width).map(row).collect())
+}
+
+fn by_name(columns: &Bound<'_, PyMapping>, set: FeatureSet) -> PyResult<Vec<Row>> {
+    for key in columns.keys()?.iter() {
+        let key: String = key.extract()?;
+        if !FEATURES.contains(&key.as_str()) {
+            let known = FEATURES.join(", ");
+            return Err(PyValueError::new_err(format!(
+                "features has no column '{key}'; there are {known}"
+            )));
+        }
+    }
+    let mut rows: Option<Vec<Row>> = None;
+    for (at, name) in FEATURES[..set.columns()].iter().enumerate() {
+        if !columns.contains(name)? {
+            return Err(PyValueError::new_err(format!("features lacks '{name}'")));
+        }
+        let (values, _) = array::<f32>(&columns.get_item(name)?, name, "float32")?;
+        let rows = rows.get_or_insert_with(|| vec![EMPTY; values.len()]);
+        if values.len() != rows.len() {
+            return Err(PyValueError::new_err(format!(
+                "column '{name}' has {} rows, those before it {}",
+                values.len(),
+                rows.len()
+            )));
+        }
+        for (row, value) in rows.iter_mut().zip(values) {
+            row.values[at] = value;
+        }
+    }
+    Ok(rows.unwrap_or_default())
+}
+
+/// Whatever numpy makes an array of that type of, and its shape.
+fn array<T: Element>(
+    value: &Bound<'_, PyAny>,
+    name: &str,
+    dtype: &str,
+) -> PyResult<(Vec<T>, Vec<usize>)> {
+    let py = value.py();
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let array = numpy
+        .call_method1(intern!(py, "ascontiguousarray"), (value, dtype))
+        .map_err(|error| PyTypeError::new_err(format!("{name} must hold numbers: {error}")))?;
+    let buffer = PyBuffer::<T>::get(&array)?;
+    let shape = buffer.shape().to_vec();
+    Ok((buffer.to_vec(py)?, shape))
+}
+
+fn new_array<'py>(py: Python<'py>, values: &[f32]) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let array = numpy.call_method1(intern!(py, "empty"), (values.len(), "float32"))?;
+    if !values.is_empty() {
+        PyBuffer::<f32>::get(&array)?.copy_from_slice(py, values)?;
+    }
+    Ok(array)
+}

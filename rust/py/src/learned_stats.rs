@@ -1,0 +1,45 @@
+//! What rules that learn tell of themselves, as plain Python values.
+
+use cachelb_core::learned::LearnedStats;
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
+
+/// The fields of `cachelb.types.LearnedStats`.
+pub fn stats_dict<'py>(
+    py: Python<'py>,
+    model: Option<&str>,
+    part: &str,
+    stats: &LearnedStats,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    let dropped = [
+        ("missing", stats.dropped.missing),
+        ("negative", stats.dropped.negative),
+        ("absurd", stats.dropped.absurd),
+        ("not-finite", stats.dropped.not_finite),
+    ];
+    let rounds = [
+        ("swapped", stats.rounds),
+        ("refused", stats.refused),
+        ("failed", stats.failed),
+    ];
+    dict.set_item("model", model)?;
+    dict.set_item("part", part)?;
+    dict.set_item("version", stats.version)?;
+    dict.set_item("samples", stats.samples)?;
+    dict.set_item("pooled", stats.pooled)?;
+    dict.set_item("pending", stats.pending)?;
+    dict.set_item("dropped", dropped.into_py_dict(py)?)?;
+    dict.set_item("rounds", rounds.into_py_dict(py)?)?;
+    dict.set_item("training", stats.training)?;
+    dict.set_item("round_s", stats.round_s)?;
+    dict.set_item("rmse", stats.rmse)?;
+    dict.set_item("mae", stats.mae)?;
+    dict.set_item("mean_rmse", stats.mean_rmse)?;
+    dict.set_item("mean_mae", stats.mean_mae)?;
+    dict.set_item("drift", stats.drift)?;
+    dict.set_item("drifting", stats.drifting)?;
+    let decisions = stats.decisions.iter().filter(|(_, count)| *count > 0);
+    dict.set_item("decisions", decisions.copied().into_py_dict(py)?)?;
+    Ok(dict)
+}

@@ -1,0 +1,358 @@
+"""Learned routing through policies, routers, metrics and the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import cachelb
+from cachelb import policies
+from cachelb.metrics import PrometheusCollector
+from cachelb.policies import Learned, LeastLoaded, PrefixCacheAndLoad
+from cachelb.sim import FleetSpec, Signals, build, simulate
+from cachelb.types import LearnedStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cachelb import Decision, Router
+
+WORKERS = ["fast0", "fast1", "slow0", "slow1"]
+FEW: dict[str, Any] = {"n_min": 200, "theta": 200, "model_kind": "linear", "seed": 1}
+MODEL = {"learned", "learned-tie", "k-filter"}
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.served = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fleet(clock: Clock | None = None, **options: Any) -> Router[str]:
+    router = cachelb.Router(policy="learned", clock=clock, **{"training": "inline", **FEW, **options})
+    for worker in WORKERS:
+        router.add_worker(worker, gpu=worker.rstrip("01"))
+    return router
+
+
+def serve(router: Router[str], clock: Clock, requests: int, cost: Callable[[str, int], float]) -> list[Decision[str]]:
+    """Route requests one after another, each answered after what it costs."""
+    decisions = []
+    for _ in range(requests):
+        # No two prompts share a block.
+        i = clock.served = clock.served + 1
+        tokens = 64 + 16 * (i * 7 % 40)
+        with router.select_worker(tokens=range(i * 1000, i * 1000 + tokens)) as decision:
+            began = clock.now
+            clock.now = began + cost(decision.worker, tokens)
+            decision.on_first_token()
+            # One at a time: what follows does not wait for it.
+            clock.now = began + 0.05
+        decisions.append(decision)
+    return decisions
+
+
+def by_gpu(worker: str, tokens: int) -> float:
+    return tokens / (20_000 if worker.startswith("fast") else 4_000)
+
+
+def share(decisions: list[Decision[str]], reasons: set[str]) -> float:
+    return sum(decision.reason in reasons for decision in decisions) / len(decisions)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"epsilon": 1.5}, ValueError, "epsilon must be between 0 and 1"),
+        ({"delta": -0.1}, ValueError, "delta must be a finite number, 0 or more"),
+        ({"k": -1}, ValueError, "k must be from 0"),
+        ({"k_slack": -1}, ValueError, "k_slack must be a finite number, 0 or more"),
+        ({"tau_sat": 2}, ValueError, "tau_sat must be between 0 and 1"),
+        ({"n_min": 0}, ValueError, "n_min must be from 1"),
+        ({"theta": 1.5}, TypeError, "theta must be int"),
+        ({"fallback": "learned"}, ValueError, "fallback must not be a learned policy"),
+        ({"fallback": 7}, TypeError, "fallback must be a built-in policy or the name of one, not int"),
+        ({"fallback": "none"}, ValueError, "there is no policy 'none'"),
+        ({"outside": "all"}, ValueError, 'outside must be one of "worker", "fleet", "ignore", got "all"'),
+        ({"reward": "slo"}, ValueError, "needs slo_ttft_ms"),
+        ({"replay": "some"}, ValueError, "replay must be one of"),
+        ({"training": "later"}, ValueError, "training must be one of"),
+        ({"model_kind": "rnn"}, ValueError, "model_kind must be one of"),
+        ({"guards": 1}, TypeError, "guards must be bool, not int"),
+        ({"clip_ttft_s": 0}, ValueError, "clip_ttft_s must be a finite number above 0"),
+        ({"timeout_ms": 0}, ValueError, "timeout_ms must be a finite number above 0"),
+        ({"max_scored": 1}, ValueError, "max_scored must be from 2"),
+        ({"tie": "first"}, ValueError, "tie must be one of"),
+        ({"model": b"nothing"}, ValueError, "model"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Learned(**options)
+
+
+def test_it_learns_which_device_is_faster_and_says_so() -> None:
+    clock = Clock()
+    router = fleet(clock)
+    first = serve(router, clock, 200, by_gpu)
+    assert {decision.reason for decision in first} == {"cold-start"}
+    later = serve(router, clock, 1_000, by_gpu)[200:]
+    assert share(later, MODEL) > 0.9
+    assert sum(decision.worker.startswith("fast") for decision in later) / len(later) > 0.95
+    (stats,) = router.learned_stats()
+    assert (stats.samples, stats.pending, stats.version > 0, stats.training) == (1_200, 0, True, False)
+    assert stats.mae < stats.mean_mae
+    assert sum(stats.decisions.values()) == 1_200
+
+
+def test_an_explanation_shows_what_every_worker_was_expected_to_take() -> None:
+    clock = Clock()
+    router = fleet(clock, epsilon=0.0)
+    serve(router, clock, 600, by_gpu)
+    decision = router.select_worker(tokens=range(9_000_000, 9_000_640))
+    scores = {row.key: row.score for row in decision.explain().candidates}
+    decision.cancel()
+    assert decision.reason in MODEL
+    for worker, expected in (("fast0", 0.032), ("slow0", 0.16)):
+        assert scores[worker] == pytest.approx(expected, rel=0.3)
+
+
+@pytest.mark.parametrize("how", ["fails", "cancels", "never says"])
+def test_what_is_not_measured_teaches_nothing(how: str) -> None:
+    clock = Clock()
+    router = fleet(clock)
+    decision = router.select_worker(tokens=range(64))
+    assert router.learned_stats()[0].pending == 1
+    if how == "fails":
+        decision.on_error(RuntimeError("gone"))
+    elif how == "cancels":
+        decision.cancel()
+    else:
+        decision.on_complete()
+    (stats,) = router.learned_stats()
+    assert (stats.samples, stats.pending, stats.dropped["missing"]) == (0, 0, int(how == "never says"))
+
+
+def test_rewards_that_cannot_be_are_counted() -> None:
+    clock = Clock()
+    router = fleet(clock)
+    decision = router.select_worker(tokens=range(64))
+    clock.now += 3_500
+    decision.on_first_token()
+    clock.now += 100
+    late = router.select_worker(tokens=range(64))
+    clock.now += 3_601
+    late.on_first_token()
+    (stats,) = router.learned_stats()
+    assert (stats.samples, stats.dropped["absurd"]) == (1, 1)
+
+
+@pytest.mark.parametrize("as_path", [True, False])
+def test_a_saved_model_begins_where_it_ended(tmp_path: Path, as_path: bool) -> None:
+    clock = Clock()
+    router = fleet(clock)
+    serve(router, clock, 600, by_gpu)
+    path = tmp_path / "routing.model"
+    router.save_model(path)
+    assert [child.name for child in tmp_path.iterdir()] == ["routing.model"]
+    copy = fleet(clock, model=path if as_path else path.read_bytes())
+    decisions = serve(copy, clock, 100, by_gpu)
+    assert share(decisions, MODEL) > 0.9
+    assert copy.learned_stats()[0].version == router.learned_stats()[0].version
+    again = tmp_path / "again.model"
+    copy.save_model(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_nothing_is_saved_before_there_is_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no model yet"):
+        fleet().save_model(tmp_path / "model")
+    with pytest.raises(ValueError, match="there is no model yet"):
+        Learned().save_model(tmp_path / "model")
+    with pytest.raises(ValueError, match=r'model "m" has no pool'):
+        fleet().save_model(tmp_path / "model", model="m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_other_units_is_found_out(tmp_path: Path) -> None:
+    clock = Clock()
+    router = fleet(clock)
+    serve(router, clock, 400, by_gpu)
+    router.save_model(tmp_path / "model")
+    other = fleet(clock, model=tmp_path / "model", outside="ignore", n_min=100_000)
+    for i in range(100):
+        with other.select_worker(tokens=range(i, i + 60_000)) as decision:
+            decision.on_first_token()
+    assert decision.reason == "normaliser-mismatch"
+
+
+def test_a_fleet_that_changes_is_noticed_and_learned_anew() -> None:
+    clock = Clock()
+    router = fleet(clock, theta=400)
+    assert share(serve(router, clock, 1_200, by_gpu)[600:], {"model-drift"}) == 0
+
+    def turned(worker: str, tokens: int) -> float:
+        return by_gpu("slow0" if worker.startswith("fast") else "fast0", tokens)
+
+    change = serve(router, clock, 300, turned)
+    assert share(change, {"model-drift"}) > 0.3
+    after = serve(router, clock, 3_000, turned)[1_500:]
+    assert share(after, MODEL) > 0.8
+
+
+def test_fallbacks_decide_until_there_is_a_model() -> None:
+    for fallback in ("least-loaded", LeastLoaded(), PrefixCacheAndLoad(imbalance_threshold=1)):
+        policy = Learned(fallback=fallback, seed=1)
+        busy = policy.select_worker(["a"])
+        decision = policy.select_worker(["a", "b"], tokens=range(64))
+        assert (decision.worker, decision.reason) == ("b", "cold-start")
+        busy.cancel()
+
+
+def test_a_policy_of_its_own_learns_too() -> None:
+    policy = Learned(training="inline", **FEW)
+    for i in range(300):
+        with policy.select_worker(["a", "b"], tokens=range(i, i + 64 + i % 5)) as decision:
+            decision.on_first_token()
+    stats = policy.learned_stats()
+    assert isinstance(stats, LearnedStats)
+    assert (stats.samples, stats.model, stats.part) == (300, None, "whole")
+
+
+def test_shadows_learn_from_the_worker_that_served() -> None:
+    clock = Clock()
+    shadow = Learned(training="inline", **FEW)
+    router: Router[str] = cachelb.Router(policy="round-robin", shadow=[shadow], clock=clock, seed=1)
+    for worker in WORKERS:
+        router.add_worker(worker, gpu=worker.rstrip("01"))
+    serve(router, clock, 600, by_gpu)
+    (stats,) = router.learned_stats()
+    assert (stats.part, stats.samples) == ("shadow", 600)
+    assert stats.mae < stats.mean_mae
+    record = router.recent(1)[0]
+    assert record.shadows[0].key.startswith("fast")
+
+
+def test_metrics_show_what_was_learned() -> None:
+    clock = Clock()
+    router = fleet(clock)
+    serve(router, clock, 400, by_gpu)
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(router))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"cachelb_{name}", {"model": "", "part": "whole", **labels})
+
+    (stats,) = router.learned_stats()
+    assert router.stats().learned == (stats,)
+    assert value("learned_samples_total") == 400
+    assert value("learned_rounds_total", result="swapped") == stats.rounds["swapped"]
+    assert value("learned_dropped_rewards_total", reason="missing") == 0
+    assert value("learned_model_version") == stats.version
+    assert value("learned_holdout_error") == pytest.approx(stats.mae)
+
+
+def test_configurations_name_its_options(tmp_path: Path) -> None:
+    clock = Clock()
+    router = fleet(clock)
+    serve(router, clock, 250, by_gpu)
+    path = tmp_path / "m"
+    router.save_model(path)
+    document = {"router": {"policy": "learned"}, "policy": {"k": 3, "model": str(path)}, "workers": ["a", "b"]}
+    built = cachelb.Router.from_config(document)
+    assert (built.policy, built.learned_stats()[0].version) == ("learned", 1)
+    assert policies.make("learned", tau_sat=0.5).name == "learned"
+
+
+def native_threads() -> int:
+    """Count the threads that train."""
+    names = Path("/proc/self/task").glob("*/comm")
+    return sum(name.read_text().strip().startswith("cachelb-learned") for name in names)
+
+
+BUSY: dict[str, Any] = {"n_min": 300, "theta": 300, "training": "background", "seed": 1}
+
+
+def drive(router: Router[str], begin: int, requests: int) -> None:
+    for i in range(begin, begin + requests):
+        with router.select_worker(tokens=range(i, i + 64 + 16 * (i % 9))) as decision:
+            decision.on_first_token()
+
+
+def until(router: Router[str], check: Callable[[LearnedStats], bool]) -> None:
+    deadline = time.monotonic() + 60
+    i = 0
+    while not check(router.learned_stats()[0]):
+        assert time.monotonic() < deadline
+        drive(router, i, 10)
+        i += 10
+
+
+def test_threads_route_while_models_are_trained_and_swapped() -> None:
+    router = cachelb.Router(WORKERS, policy="learned", **BUSY)
+    threads = [threading.Thread(target=drive, args=(router, i * 10_000, 1_000)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    router.validate()
+    (stats,) = router.learned_stats()
+    assert (stats.samples, stats.pending) == (4_000, 0)
+    until(router, lambda stats: sum(stats.rounds.values()) > 0)
+    assert router.learned_stats()[0].rounds["failed"] == 0
+    del router
+    gc.collect()
+    assert native_threads() == 0
+
+
+def test_asyncio_tasks_route_while_models_are_trained() -> None:
+    router = cachelb.Router(WORKERS, policy="learned", **BUSY)
+
+    async def request(router: Router[str], i: int) -> None:
+        with router.select_worker(tokens=range(i, i + 64 + 16 * (i % 9))) as decision:
+            await asyncio.sleep(0)
+            decision.on_first_token()
+
+    async def main(router: Router[str]) -> None:
+        for i in range(40):
+            await asyncio.gather(*(request(router, i * 50 + j) for j in range(50)))
+
+    asyncio.run(main(router))
+    router.validate()
+    assert router.learned_stats()[0].samples == 2_000
+    del router
+    gc.collect()
+    assert native_threads() == 0
+
+
+def test_a_router_that_goes_takes_its_round_along() -> None:
+    router = cachelb.Router(WORKERS, policy="learned", **BUSY)
+    until(router, lambda stats: stats.training)
+    assert native_threads() == 1
+    begin = time.monotonic()
+    del router
+    gc.collect()
+    assert native_threads() == 0
+    assert time.monotonic() - begin < 10
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    chats = build("prefix-50", seed=1, count=1_500, rate=3)
+    signals = Signals(scrape_interval_s=0.1)
+    own: dict[str, Any] = {"training": "inline", "n_min": 200, "theta": 200, "model_kind": "linear"}
+    first, second = (simulate(chats, FleetSpec.parse("4xa30"), "learned", seed=3, signals=signals, **own) for _ in "ab")
+    assert first.worker.tolist() == second.worker.tolist()
+    reasons = [first.reasons[code] for code in first.reason]
+    assert sum(reason in MODEL for reason in reasons[500:]) > 0.7 * 1_000

@@ -171,7 +171,9 @@ impl Desk {
                     ..Report::NONE
                 };
                 let name = [Arc::from(NAMES[at])];
-                self.selector.set_report(&name, &report, now).unwrap();
+                self.selector
+                    .set_report(&name, &report, now)
+                    .expect("a sound report");
             }
             Step::Remove(at) => {
                 self.selector.remove_worker(NAMES[at]);

@@ -2,7 +2,7 @@
 
 Every run is kept in a file, as those of the grid are.
 
-    python -m benches.learned_ablations [--seeds 3] [--jobs 2] [--again]
+    python -m benches.learned_ablations [--seeds 3] [--jobs 2] [--again] [--write]
 """
 
 from __future__ import annotations
@@ -31,19 +31,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="the policy has changed: forget all runs first")
+    parser.add_argument("--write", action="store_true", help="run nothing, write of what is there")
     parser.add_argument("--runs", type=Path, default=Path("bench-results/learned-ablations.jsonl"))
     parser.add_argument("--out", type=Path, default=Path("docs/learned-grid.md"))
     given = parser.parse_args()
     if given.again:
         given.runs.unlink(missing_ok=True)
     store = Store(given.runs)
-    wanted = [
-        (ablation, variant)
-        for seed in range(1, given.seeds + 1)
-        for ablation in ablations(seed)
-        for variant in ablation.variants
-        if _key(ablation, variant) not in store
-    ]
+    wanted = (
+        []
+        if given.write
+        else [
+            (ablation, variant)
+            for seed in range(1, given.seeds + 1)
+            for ablation in ablations(seed)
+            for variant in ablation.variants
+            if _key(ablation, variant) not in store
+        ]
+    )
     with ThreadPoolExecutor(given.jobs) as pool:
         for done, (ablation, variant, found) in enumerate(pool.map(lambda one: (*one, run(*one)), wanted), 1):
             store.add(_key(ablation, variant), found)
@@ -67,6 +72,8 @@ def _section(store: Store, seeds: int) -> Iterator[str]:
     per_seed = [ablations(seed) for seed in range(1, seeds + 1)]
     for of_seeds in zip(*per_seed, strict=True):
         first = of_seeds[0]
+        if not all(_key(each, variant) in store for each in of_seeds for variant in each.variants):
+            continue
         place = first.place
         part = "after the shift" if first.since else "after the first five minutes"
         yield ""

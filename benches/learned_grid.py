@@ -49,7 +49,11 @@ def main() -> None:
         for seed in range(1, given.seeds + 1)
         for first in firsts
     ]
-    missing = [(place, [policy for policy in policies if place.key(policy) not in store]) for place in places]
+    missing = (
+        []
+        if given.write
+        else [(place, [policy for policy in policies if place.key(policy) not in store]) for place in places]
+    )
     missing = [(place, wanted) for place, wanted in missing if wanted]
     total, done, begin = sum(len(wanted) for _, wanted in missing), 0, time.monotonic()
     with ThreadPoolExecutor(given.jobs) as pool:
@@ -78,6 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--count", type=int, help="requests of a run; fewer than 20,000 also skip the ten minutes")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help="run nothing, write of the cells that are there")
     parser.add_argument("--again", help="policies whose runs are forgotten first")
     parser.add_argument("--runs", type=Path, default=Path("bench-results/learned-grid.jsonl"), help="runs made so far")
     parser.add_argument("--out", type=Path)

@@ -11,8 +11,8 @@ from cachelb import Router
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SAMPLES = 24_000
-EVERY = 4_000
+SAMPLES = 16_000
+EVERY = 2_000
 _BLOCKS = 40
 
 

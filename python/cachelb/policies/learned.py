@@ -55,7 +55,7 @@ class Learned(BuiltinPolicy):
         delta: float = 0.1,
         tie: Literal["cached", "random"] = "cached",
         k: int = 2,
-        k_slack: float | None = None,
+        k_slack: float | None = 0.1,
         tau_sat: float = 0.8,
         tau_ben: float = 100,
         prefix_token_length: int = 128,

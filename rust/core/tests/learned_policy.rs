@@ -170,7 +170,8 @@ impl Desk {
                     ..Report::NONE
                 };
                 let name = [Arc::from(NAMES[at])];
-                self.selector.set_report(&name, &report, now).unwrap();
+                let told = self.selector.set_report(&name, &report, now);
+                told.expect("the report is in range");
             }
             Step::Remove(at) => {
                 self.selector.remove_worker(NAMES[at]);

@@ -351,7 +351,7 @@ def test_a_router_that_goes_takes_its_round_along() -> None:
 def test_equal_seeds_give_equal_runs() -> None:
     chats = build("prefix-50", seed=1, count=1_500, rate=3)
     signals = Signals(scrape_interval_s=0.1)
-    own: dict[str, Any] = {"training": "inline", "n_min": 200, "theta": 200, "model_kind": "linear"}
+    own: dict[str, Any] = {"n_min": 200, "theta": 200, "model_kind": "linear"}
     first, second = (simulate(chats, FleetSpec.parse("4xa30"), "learned", seed=3, signals=signals, **own) for _ in "ab")
     assert first.worker.tolist() == second.worker.tolist()
     reasons = [first.reasons[code] for code in first.reason]

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
 
 class Gateway(Protocol):
-    """Stands between requests and simulated workers. Times are simulated seconds and never go back.
+    """Stands between requests and simulated workers. Times are simulated seconds and never go back."""
 
-    Attributes:
-        reasons: Names of the codes that `select` gives for its picks.
-    """
-
-    reasons: Sequence[str]
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Name the codes that `select` gives for its picks."""
+        ...
 
     def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
         """Place a request.

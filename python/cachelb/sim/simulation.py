@@ -108,7 +108,8 @@ def simulate(
         workload: The requests.
         fleet: The workers; blocks as large as the workload's.
         policy: A name, or a policy. A name may end in ``+events``: engines tell what they cache;
-            or in ``+oracle``: that and loads are known at once and exactly.
+            or in ``+oracle``: that and loads are known at once and exactly. ``learned`` trains in the call unless told
+            otherwise, so that runs repeat.
         seed: Seed of the routers, of who comes to which gateway, and of what is lost.
         signals: What gateways see, and how late.
         gateways: Routers that share the fleet and know nothing of each other; requests come to them by session,
@@ -151,6 +152,9 @@ def simulate(
         policy, signals = policy.removesuffix(_ORACLE), replace(signals, oracle=True, kv_events=True)
     elif isinstance(policy, str) and policy.endswith(_KV_EVENTS):
         policy, signals = policy.removesuffix(_KV_EVENTS), replace(signals, kv_events=True)
+    if policy == "learned":
+        # A thread would train in real time, which runs otherwise than the simulated one.
+        router_options = {"training": "inline", **router_options}
     halves = (router_options.get("prefill_policy"), router_options.get("decode_policy"))
     events = signals.kv_events if signals.kv_events is not None else "kv-aware" in (policy, *halves)
 

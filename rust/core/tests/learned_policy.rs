@@ -18,7 +18,6 @@ fn learning(reward: Reward, training: Training) -> Learning {
     Learning {
         epsilon: 0.05,
         delta: 0.1,
-        crowding: 1.0,
         tie: Tie::Cached,
         k: 2,
         k_slack: None,
@@ -171,9 +170,8 @@ impl Desk {
                     ..Report::NONE
                 };
                 let name = [Arc::from(NAMES[at])];
-                self.selector
-                    .set_report(&name, &report, now)
-                    .expect("a sound report");
+                let told = self.selector.set_report(&name, &report, now);
+                told.expect("the report is in range");
             }
             Step::Remove(at) => {
                 self.selector.remove_worker(NAMES[at]);

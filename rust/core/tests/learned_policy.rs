@@ -18,6 +18,7 @@ fn learning(reward: Reward, training: Training) -> Learning {
     Learning {
         epsilon: 0.05,
         delta: 0.1,
+        crowding: 1.0,
         tie: Tie::Cached,
         k: 2,
         k_slack: None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ PLACES = {
 
 
 def run(place: Place, policy: str) -> SimResult:
-    options = {"training": "inline"} if policy == "learned" else {}
+    options: dict[str, Any] = {"training": "inline"} if policy == "learned" else {}
     return simulate(place.requests, FleetSpec.parse(place.fleet), policy, seed=place.seed, **options)
 
 

@@ -111,11 +111,6 @@ def _head(grid: Grid, given: argparse.Namespace) -> str:
     text = HEAD.read_text(encoding="utf-8")
     whole = len(WORKLOADS) * len(FLEETS) * len(LOADS)
     return text.format(places=len(grid.places), whole=whole, count=f"{given.count:,}", seeds=given.seeds)
-        places=len(grid.places),
-        whole=len(WORKLOADS) * len(FLEETS) * len(LOADS),
-        count=f"{given.count:,}",
-        seeds=given.seeds,
-    )
 
 
 if __name__ == "__main__":

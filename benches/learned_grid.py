@@ -109,7 +109,8 @@ def _runs(work: tuple[Place, list[str]], store: Store) -> tuple[Place, int]:
 def _head(grid: Grid, given: argparse.Namespace) -> str:
     """Return what stands above the tables."""
     text = HEAD.read_text(encoding="utf-8")
-    return text.format(places=len(grid.places), count=f"{given.count:,}", seeds=given.seeds)
+    whole = len(WORKLOADS) * len(FLEETS) * len(LOADS)
+    return text.format(places=len(grid.places), whole=whole, count=f"{given.count:,}", seeds=given.seeds)
 
 
 if __name__ == "__main__":

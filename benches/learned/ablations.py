@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benches.learned.cells import Place, figures
 
@@ -144,7 +144,7 @@ def _trained(place: Place) -> bytes:
         return router
 
     gateway = RouterGateway(make, requests, fleet.names)
-    simulate(requests, fleet, "learned", seed=place.seed, gateway=gateway)
+    simulate(requests, fleet, "learned", seed=place.seed, gateway=cast("Any", gateway))
     with TemporaryDirectory() as folder:
         path = Path(folder, "model")
         gateway.router.save_model(path)

@@ -45,7 +45,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
 """By the name in the tables. All go by what they placed and by load reports every 100 ms; none hears of KV events."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Place:
     """What all policies are run on.
 

@@ -78,6 +78,25 @@ def summary(grid: Grid) -> Iterator[str]:
     yield from (line for _, line in sorted(rows))
 
 
+def against_the_best(grid: Grid) -> Iterator[str]:
+    """Yield how the learned policy stands to whichever policy is best in a cell, and where it loses to it."""
+    for figure, name in (("mean", "mean TTFT"), ("p99", "P99")):
+        ratios = {
+            place: grid.ratio(place, LEARNED, figure) / grid.ratio(place, grid.best(place, figure), figure)
+            for place in grid.places
+        }
+        lost = sorted((ratio, place) for place, ratio in ratios.items() if ratio < 1)
+        told = "; ".join(
+            f"{place.workload}, {place.fleet}, {place.load:.0%}: {ratio:.2f} of {grid.best(place, figure)}"
+            for ratio, place in lost
+        )
+        yield (
+            f"- {name}: {geometric_mean(ratios.values()):.2f} times better than the best other policy of each cell, "
+            f"which nobody knows beforehand; better in {len(ratios) - len(lost)} of {len(ratios)} cells. "
+            + (f"It loses in {told}." if lost else "")
+        )
+
+
 def by_column(grid: Grid, figure: str) -> Iterator[str]:
     """Yield a table of all policies: geometric means over the workloads of a fleet and load."""
     columns = [
@@ -174,6 +193,8 @@ def document(grid: Grid, head: str) -> str:
         Markdown.
     """
     parts = [head, "## All policies", "", *summary(grid), ""]
+    if LEARNED in grid.policies and grid.places:
+        parts += ["`learned` beside the best policy of every cell:", "", *against_the_best(grid), ""]
     for figure, name in (("mean", "mean"), ("p99", "P99")):
         parts += [f"### Ratio of the {name} TTFT to {BASELINE}'s, by fleet and load", "", *by_column(grid, figure), ""]
     for fleet in FLEETS:

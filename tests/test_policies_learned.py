@@ -338,9 +338,8 @@ def test_asyncio_tasks_route_while_models_are_trained() -> None:
 
 
 def test_a_router_that_goes_takes_its_round_along() -> None:
-    router = cachelb.Router(WORKERS, policy="learned", **BUSY)
-    until(router, lambda stats: stats.training)
-    assert native_threads() == 1
+    router = cachelb.Router(WORKERS, policy="learned", **{**BUSY, "n_min": 3_000})
+    until(router, lambda _: native_threads() == 1)
     begin = time.monotonic()
     del router
     gc.collect()

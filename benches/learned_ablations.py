@@ -2,7 +2,7 @@
 
 Every run is kept in a file, as those of the grid are.
 
-    python -m benches.learned_ablations [--seeds 3] [--jobs 2] [--again] [--write]
+    python -m benches.learned_ablations [--seeds 3] [--jobs 2] [--only behind] [--again] [--write]
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="the policy has changed: forget all runs first")
+    parser.add_argument("--only", default="", help="run those whose title contains this")
     parser.add_argument("--write", action="store_true", help="run nothing, write of what is there")
     parser.add_argument("--runs", type=Path, default=Path("bench-results/learned-ablations.jsonl"))
     parser.add_argument("--out", type=Path, default=Path("docs/learned-grid.md"))
@@ -46,7 +47,7 @@ def main() -> None:
             for seed in range(1, given.seeds + 1)
             for ablation in ablations(seed)
             for variant in ablation.variants
-            if _key(ablation, variant) not in store
+            if given.only in ablation.title and _key(ablation, variant) not in store
         ]
     )
     with ThreadPoolExecutor(given.jobs) as pool:

@@ -426,15 +426,17 @@ impl Table {
     pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
         for (part, base) in hashes.chunks(AHEAD).zip((base..).step_by(AHEAD)) {
             self.prefetch_all(part);
-            let room = self.current.len() * SLOTS * 4;
-            let full = (self.live + part.len()) * 5 > room;
-            if self.resize.is_none() && full && self.current.len() >= AHEAD {
-                self.start_resize(self.current.len() * 2);
-            } else if self.resize.is_none() && full {
+            let old = self.resize.as_ref().map_or(usize::MAX, |r| r.old.len());
+            if self.current.len().min(old) < AHEAD {
+                // A small array may be full before the slice ends.
                 for (block, &hash) in (base..).zip(part) {
                     self.insert(Key::new(hash), block, blocks);
                 }
                 continue;
+            }
+            let room = self.current.len() * SLOTS * 4;
+            if self.resize.is_none() && (self.live + part.len()) * 5 > room {
+                self.start_resize(self.current.len() * 2);
             }
             self.advance(part.len(), blocks);
             self.live += part.len();

@@ -88,12 +88,13 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short, as Ray makes socket paths of it
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray forks here. A child in which a collection meets an object of gRPC's, of whatever ran before, hangs.
+def begin(folder: str, attempts: int = 3) -> None:
+    """Start the cluster.
+
+    Ray forks here. A child in which a collection, or a hook of whatever ran before, meets an object of gRPC's or a lock
+    that was held, hangs; another attempt forks at another moment.
+    """
+    for left in reversed(range(attempts)):
         gc.collect()
         gc.disable()
         try:
@@ -105,8 +106,22 @@ def cluster() -> Iterator[None]:
                 _temp_dir=folder,
                 log_to_driver=False,
             )
+        except Exception:
+            ray.shutdown()
+            if not left:
+                raise
+        else:
+            return
         finally:
             gc.enable()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short, as Ray makes socket paths of it
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        begin(folder)
         try:
             serve.start(proxy_location="Disabled")
             yield

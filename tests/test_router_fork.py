@@ -65,10 +65,10 @@ def test_the_child_begins_with_an_empty_book_and_keeps_what_workers_hold(caplog:
     loads, ids = router.loads(), {decision.id for decision in held}
 
     def check() -> None:
-        assert "was forked: its router starts with an empty book (3 requests stay with the parent)" in caplog.text
         assert set(router.loads().values()) == {0}
         stats = router.stats()
         assert (stats.open_requests, stats.decisions, sum(stats.endings.values())) == (0, {}, 0)
+        assert "was forked: its router starts with an empty book (3 requests stay with the parent)" in caplog.text
         own = router.select_worker(tokens=range(64))
         assert own.matched_tokens == 48
         assert own.id not in ids
@@ -92,6 +92,61 @@ def test_the_child_begins_with_an_empty_book_and_keeps_what_workers_hold(caplog:
     for decision in held:
         decision.on_complete()
     assert set(router.loads().values()) == {0}
+
+
+class Counting:
+    """A source that only counts its starts."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+
+    def start(self, router: Router[str], /) -> None:
+        self.starts.append(os.getpid())
+        if len(self.starts) > 1 and router.policy == "random":
+            raise OSError("no thread is to be had")
+
+    def stop(self) -> None:
+        pass
+
+
+USES: dict[str, Callable[[Router[str]], object]] = {
+    "select_worker": lambda router: router.select_worker(),
+    "select_pair": lambda router: router.select_pair(dry_run=True),
+    "select_batch": lambda router: router.select_batch([{}]),
+    "explain": lambda router: router.explain(),
+    "stats": lambda router: router.stats(),
+    "attach": lambda router: router.attach(Counting()),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_sources_start_in_a_child_that_uses_the_router_and_not_before(use: str) -> None:
+    """Most children run another program: a thread of theirs could keep them from it."""
+    router, source = cachelb.Router(["a"]), Counting()
+    router.attach(source)
+
+    def check() -> None:
+        assert source.starts == [os.getppid()]
+        for _ in range(2):
+            USES[use](router)
+            assert source.starts == [os.getppid(), os.getpid()]
+
+    in_child(check)
+    assert source.starts == [os.getpid()]
+
+
+def test_a_source_that_cannot_start_in_a_child_fails_no_selection(caplog: pytest.LogCaptureFixture) -> None:
+    router, broken, sound = cachelb.Router(["a"], policy="random"), Counting(), Counting()
+    router.attach(broken)
+    router.attach(sound)
+
+    def check() -> None:
+        assert router.select_worker().worker == "a"
+        assert len(broken.starts) == len(sound.starts) == 2
+        assert caplog.text.count("Counting could not start anew in process") == 2
+        assert "no thread is to be had" in caplog.text
+
+    in_child(check)
 
 
 def test_children_and_their_parent_give_out_different_ids() -> None:

@@ -154,6 +154,7 @@ class Router(NativeRouter[W]):
         router._sources = []
         router._waiting = Waiting()
         router._pid = os.getpid()
+        router._forgotten = 0
         _routers.add(router)
         router.sync_workers(workers)
         return router
@@ -164,6 +165,7 @@ class Router(NativeRouter[W]):
     _sources: list[Attachable]
     _waiting: Waiting
     _pid: int
+    _forgotten: int | None
 
     config: RouterConfig | None = None
     """What the router was built from, by `from_config`."""
@@ -466,6 +468,7 @@ class Router(NativeRouter[W]):
         Returns:
             The counters and the state of every worker.
         """
+        self._use()
         return views.stats(self)
 
     def learned_stats(self) -> tuple[LearnedStats, ...]:
@@ -526,6 +529,7 @@ class Router(NativeRouter[W]):
         Args:
             source: An object with `start(router)` and `stop()`.
         """
+        self._use()
         source.start(self)
         self._sources.append(source)
 
@@ -561,21 +565,28 @@ class Router(NativeRouter[W]):
         self._waiting.wake(released=True)
 
     def _forked(self) -> None:
-        """Forget what belongs to the parent, and start the sources' threads, which a fork does not copy."""
-        forgotten = self._after_fork()
+        """Forget what belongs to the parent. No more: most children only run another program and must not be kept."""
+        self._forgotten = self._after_fork()
         self._pid = os.getpid()
         self._waiting = Waiting()
+
+    def _begin_in_child(self) -> None:
+        """Start the sources' threads, which a fork does not copy: the child uses the router."""
+        forgotten = self._forgotten
         what = "an empty state" if forgotten is None else f"an empty book ({forgotten} requests stay with the parent)"
         _log.warning("process %d was forked: its router starts with %s", self._pid, what)
         for source in self._sources:
-            source.start(self)
+            try:
+                source.start(self)
+            except Exception:  # noqa: BLE001 - logged; a selection is not to fail for it, nor the other sources
+                _log.exception("%s could not start anew in process %d", type(source).__name__, self._pid)
 
 
 class Attachable(Protocol):
     """What `Router.attach` takes: a source of load, events or shared state, or a sink of records."""
 
     def start(self, router: Router[Any], /) -> None:
-        """Begin, in a thread of its own. Called again in the child of a fork, where no thread of the parent exists."""
+        """Begin, in a thread of its own. Called again when the child of a fork, which has no threads, uses the router."""
         ...
 
     def stop(self) -> None:

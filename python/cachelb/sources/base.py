@@ -104,8 +104,8 @@ class LoadTarget(Protocol):
 class Source(Protocol):
     """Something that feeds a router from the background: what `Router.attach` takes.
 
-    `start` and `stop` are called by the router. After a fork, `start` is called again in the child, where the threads
-    of the parent do not exist.
+    `start` and `stop` are called by the router. In the child of a fork, where the threads of the parent do not exist,
+    `start` is called again once the child uses the router.
 
     Example:
         >>> from cachelb.sources import MetricsSource, Source

@@ -82,11 +82,11 @@ class Exchange:
         self._gaps = self._snapshots = self._failures = 0
         self._failing = False
 
-    def start(self) -> None:
-        """Begin, and wait for somebody to tell what the fleet holds, as long as the settings say."""
+    def start(self, *, wait: bool) -> None:
+        """Begin, and if told to, wait for somebody to tell what the fleet holds, as long as the settings say."""
         self._router._share(self.origin, self._settings.ttl_s, self._settings.max_bytes)
         self._thread.start()
-        wait_s = self._settings.warm_start_s
+        wait_s = self._settings.warm_start_s if wait else 0.0
         if wait_s > 0 and not self._warm.wait(wait_s):
             self._start = f"cold: nobody told anything within {wait_s:g} s"
             _log.warning("this router starts cold: no other told what it knows within %g s", wait_s)

@@ -107,13 +107,15 @@ class ZmqMesh:
 
         if self._run is not None and self._run.pid == os.getpid():
             raise RuntimeError("this mesh is attached already: make one ZmqMesh per router")
+        forked = self._run is not None
         if self._run is not None:
             # After a fork: the parent's sockets are kept unused, since collecting them would close them.
             self._abandoned.append(self._run)
         carrier = ZmqCarrier(self._bind, self._peers, self._secret)
         self._address = carrier.address
         self._run = Exchange(router, carrier, self._settings)
-        self._run.start()
+        # The child of a fork starts in the middle of a selection, which waits for nobody.
+        self._run.start(wait=not forked)
 
     def stop(self) -> None:
         """End sharing: close every socket, wait for the thread and forget what others booked. Idempotent."""

@@ -29,6 +29,7 @@ impl NativeRouter {
         min_colocate_blocks: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Decision>> {
         let (py, this) = (slf.py(), slf.get());
+        Self::wake(slf)?;
         let count = |name, value: Option<&Bound<'_, PyAny>>, low| {
             let value = value.map(|value| ranged(value, name, low, MANY));
             Ok::<_, PyErr>(value.transpose()?.map(|n| n as u32))

@@ -62,6 +62,8 @@ pub struct NativeRouter {
     changing: AtomicBool,
     /// What the selector was made of, for the child of a fork that cannot use it.
     template: Mutex<Selector>,
+    /// Whether this is the child of a fork in which nobody has used the router yet.
+    asleep: AtomicBool,
 }
 
 impl NativeRouter {
@@ -100,6 +102,16 @@ impl NativeRouter {
     pub fn released(router: &Py<Self>) -> PyResult<()> {
         if router.get().waiters.load(Ordering::Relaxed) > 0 {
             Python::attach(|py| router.call_method0(py, intern!(py, "_released")))?;
+        }
+        Ok(())
+    }
+
+    /// Starts the sources if this is the child of a fork and its first use.
+    pub fn wake(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let asleep = &slf.get().asleep;
+        // Looked at first: a swap costs every selection more than a load.
+        if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
+            slf.call_method0(intern!(slf.py(), "_begin_in_child"))?;
         }
         Ok(())
     }
@@ -193,6 +205,7 @@ impl NativeRouter {
         }
         Ok(Self {
             template: Mutex::new(selector.fresh()),
+            asleep: AtomicBool::new(false),
             engine: Arc::new(Engine::new(selector, Clock::new(clock)?)),
             roster,
             feeds: Feeds::default(),
@@ -504,10 +517,16 @@ impl NativeRouter {
         self.own_key(worker)
     }
 
+    /// Starts the sources if this is the child of a fork and its first use.
+    fn _use(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Self::wake(slf)
+    }
+
     /// In the child of a fork: forgets the parent's bookings. Returns how many, None if the state had to be built anew,
     /// which `anew` asks for.
     #[pyo3(signature = (*, anew=false))]
     fn _after_fork(&self, py: Python<'_>, anew: bool) -> PyResult<Option<usize>> {
+        self.asleep.store(true, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
         self.changing.store(false, Ordering::Relaxed);
         let template = self

@@ -85,6 +85,7 @@ impl NativeRouter {
         dry_run: bool,
     ) -> PyResult<Decision> {
         let (py, this) = (slf.py(), slf.get());
+        Self::wake(slf)?;
         let begun = this.engine.begin(dry_run);
         let outcome = with_scratch(|scratch| {
             let kind = Kind {
@@ -126,6 +127,7 @@ impl NativeRouter {
         dry_run: bool,
     ) -> PyResult<(Option<Decision>, Decision)> {
         let (py, this) = (slf.py(), slf.get());
+        Self::wake(slf)?;
         let begun = this.engine.begin(dry_run);
         let (terms, number) = (this.terms, this.engine.next_number());
         let outcome = with_scratch(|scratch| {
@@ -436,6 +438,7 @@ impl NativeRouter {
         arguments: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
+        Self::wake(slf)?;
         let call = from_keywords(arguments)?;
         let kind = Kind {
             wanted: &[Wanted::Whole],

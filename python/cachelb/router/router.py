@@ -586,7 +586,7 @@ class Attachable(Protocol):
     """What `Router.attach` takes: a source of load, events or shared state, or a sink of records."""
 
     def start(self, router: Router[Any], /) -> None:
-        """Begin, in a thread of its own. Called again when the child of a fork, which has no threads, uses the router."""
+        """Begin, in a thread of its own; again in the child of a fork, which has none, once it uses the router."""
         ...
 
     def stop(self) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb._core import NativeRouter
 from cachelb.decision import Decision, PairDecision
 from cachelb.policies.learned import write_model
 from cachelb.policies.plan import Plan
-from cachelb.router import views
+from cachelb.router import forks, views
 from cachelb.router.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from cachelb.config import RouterConfig
     from cachelb.explanation import Explanation
     from cachelb.policies import PolicyLike
+    from cachelb.router.attachable import Attachable
     from cachelb.types import DecisionRecord, LearnedStats, RequestArguments, RouterStats
 
 W = TypeVar("W")
@@ -155,7 +155,7 @@ class Router(NativeRouter[W]):
         router._waiting = Waiting()
         router._pid = os.getpid()
         router._forgotten = 0
-        _routers.add(router)
+        forks.watch(router)
         router.sync_workers(workers)
         return router
 
@@ -580,30 +580,3 @@ class Router(NativeRouter[W]):
                 source.start(self)
             except Exception:  # noqa: BLE001 - logged; a selection is not to fail for it, nor the other sources
                 _log.exception("%s could not start anew in process %d", type(source).__name__, self._pid)
-
-
-class Attachable(Protocol):
-    """What `Router.attach` takes: a source of load, events or shared state, or a sink of records."""
-
-    def start(self, router: Router[Any], /) -> None:
-        """Begin, in a thread of its own; again in the child of a fork, which has none, once it uses the router."""
-        ...
-
-    def stop(self) -> None:
-        """End; idempotent."""
-        ...
-
-
-_routers: weakref.WeakSet[Router[Any]] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for router in list(_routers):
-        try:
-            router._forked()
-        except Exception:  # noqa: BLE001 - logged; the other routers must not keep the parent's requests for it
-            _log.exception("a router could not start anew in process %d, which was forked", os.getpid())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

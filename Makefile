@@ -71,7 +71,7 @@ wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
 	$(BIN)/maturin build --release --locked --quiet --sdist --out $(WHEELS)
 
 clean: ## Remove everything built
-	rm -rf $(VENV) .venv-engine target dist bench-results
+	rm -rf $(VENV) .venv-engine .venv-compare target dist bench-results
 	find python -name '*.so' -delete
 
 $(VENV)/.created:

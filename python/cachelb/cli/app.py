@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cachelb.cli.bench import bench
 from cachelb.cli.config import config
 from cachelb.cli.demo import demo
 from cachelb.cli.doctor import doctor
@@ -15,6 +16,7 @@ from cachelb.cli.watch import watch
 _EXAMPLES = """\b
 Examples:
   cachelb demo
+  cachelb bench
   cachelb config gateway.toml --show
   cachelb doctor http://gpu0:8000 http://gpu1:8000
   cachelb explain decisions.jsonl
@@ -30,6 +32,7 @@ def app() -> None:
     """Compare routing policies for fleets of LLM engines, and look into routers that run."""
 
 
+app.add_command(bench)
 app.add_command(config)
 app.add_command(demo)
 app.add_command(doctor)

@@ -1,0 +1,98 @@
+"""Runs every task and says who took part."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cachelb.bench.rivals import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cachelb.bench.rows import Row
+
+TASKS: Final = ("hashing", "matching", "selecting", "memory", "answers")
+_PACKAGES: Final = ("cachelb", "ai-dynamo-runtime", "ray", "litellm", "numpy")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that was measured in one run.
+
+    Attributes:
+        rows: The figures.
+        machine: Processor, cores, Python.
+        versions: Versions of what took part.
+        missing: What others would have to be installed from.
+    """
+
+    rows: list[Row]
+    machine: str
+    versions: dict[str, str]
+    missing: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as what JSON can hold.
+
+        Returns:
+            Dictionaries, lists, text and numbers.
+        """
+        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
+
+
+def compare(tasks: Sequence[str] = TASKS, *, calls: int = 400, progress: Callable[[str], None] | None = None) -> Report:
+    """Measure cachelb beside the alternatives that are installed.
+
+    Args:
+        tasks: Which of `cachelb.bench.comparing.TASKS`.
+        calls: Calls per contender and size.
+        progress: Told the name of each task that begins.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: There is no such task, or fewer than 8 calls.
+
+    Example:
+        >>> from cachelb.bench import compare
+        >>> report = compare(["hashing"], calls=8)
+        >>> {row.task for row in report.rows} == {"hash/512", "hash/2048", "hash/32768"}
+        True
+    """
+    for task in tasks:
+        if task not in TASKS:
+            raise ValueError(f"there is no task {task!r}; choose of {', '.join(TASKS)}")
+    least = 8
+    if calls < least:
+        raise ValueError(f"calls must be {least} or more, got {calls}")
+    rows: list[Row] = []
+    for task in tasks:
+        if progress is not None:
+            progress(task)
+        rows += import_module(f"cachelb.bench.measures.{task}").measure(calls)
+    return Report(rows, _machine(), _versions(), missing())
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    return f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

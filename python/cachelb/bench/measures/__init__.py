@@ -1,0 +1,3 @@
+"""What is measured, one task a file."""
+
+from __future__ import annotations

@@ -1,0 +1,63 @@
+"""Resident memory per block, of a process that does nothing else."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachelb.bench.prompts import BLOCK, WORKERS, Prompt, prompts
+from cachelb.bench.rivals import available
+from cachelb.bench.rows import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LENGTH = 2_048
+_PROMPTS = 4_000
+_NOTE = "512,000 different blocks of prompts of 2,048 tokens, one holder each"
+
+
+def measure(_calls: int) -> Iterator[Row]:
+    """Fill every index in a process of its own.
+
+    Yields:
+        A row each.
+    """
+    if not Path("/proc/self/statm").exists():
+        return
+    for make in available():
+        command = [sys.executable, "-c", f"from cachelb.bench.measures.memory import fill; fill({make.name!r})"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - names of our own
+        if run.returncode:
+            raise RuntimeError(f"{make.name} could not be measured: {run.stderr.strip().splitlines()[-1]}")
+        grown = float(run.stdout.split()[-1])
+        yield Row("memory", make.name, grown, None, unit="bytes/block", note=_NOTE)
+
+
+def fill(name: str) -> None:
+    """Fill one index and print how much that takes per block. Runs in a process of its own.
+
+    Args:
+        name: Which.
+    """
+    index = next(make for make in available() if make.name == name)()
+    given = prompts(_PROMPTS, _LENGTH, seed=4, share=0.0)
+    # What a first call sets up is not of the blocks, and what the last ones freed is theirs again.
+    index.record(Prompt([1] * _LENGTH), 0)
+    for prompt in given:
+        _ = prompt.array, prompt.text
+    gc.collect()
+    before = _resident()
+    for i, prompt in enumerate(given):
+        index.record(prompt, i % WORKERS)
+    gc.collect()
+    blocks = _PROMPTS * _LENGTH // BLOCK
+    sys.stdout.write(f"{(_resident() - before) / blocks}\n")
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return pages * 4096

@@ -1,0 +1,114 @@
+"""Prompts that share beginnings, as tokens and as text, and the truth about who holds what of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BLOCK = 16
+"""Tokens of a block."""
+
+CHARS = 4
+"""Characters of a token, where a prompt is text."""
+
+WORKERS = 64
+_VOCABULARY = 128_000
+_FAMILIES = 16
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt in the forms that contenders take.
+
+    Attributes:
+        tokens: Token ids, as a tokenizer returns them.
+    """
+
+    tokens: list[int]
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        """The same as a numpy array."""
+        return np.array(self.tokens, dtype=np.uint32)
+
+    @cached_property
+    def text(self) -> str:
+        """Text with a fixed number of ASCII characters per token; equal where the tokens are."""
+        return "".join(f"{token % 10_000:04d}" for token in self.tokens)
+
+
+def prompts(count: int, length: int, *, seed: int = 0, share: float = 0.75) -> list[Prompt]:
+    """Make prompts of 16 families: the beginning is shared within a family, the rest is a prompt's own.
+
+    Args:
+        count: How many.
+        length: Tokens of each.
+        seed: Seed of the draws.
+        share: Which part of it is shared.
+
+    Returns:
+        The prompts.
+
+    Example:
+        >>> first, second = prompts(17, 64)[0], prompts(17, 64)[16]
+        >>> first.tokens[:48] == second.tokens[:48], first.tokens[48] == second.tokens[48]
+        (True, False)
+    """
+    draw = np.random.default_rng(seed)
+    shared = round(length * share)
+    heads = draw.integers(_VOCABULARY, size=(_FAMILIES, shared), dtype=np.uint32)
+    tails = draw.integers(_VOCABULARY, size=(count, length - shared), dtype=np.uint32)
+    # The first token of a tail tells prompts apart for sure.
+    tails[:, :1] = np.arange(count, dtype=np.uint32)[:, None]
+    return [Prompt([*heads[i % _FAMILIES].tolist(), *tails[i].tolist()]) for i in range(count)]
+
+
+class Truth:
+    """Every prefix that every worker was given, kept as it is."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._held: dict[tuple[int, int], set[int]] = {}
+
+    def record(self, prompt: Prompt, worker: int) -> None:
+        """Let a worker hold a prompt.
+
+        Args:
+            prompt: The prompt.
+            worker: Number of the worker.
+        """
+        for block in _chain(prompt.tokens):
+            self._held.setdefault(block, set()).add(worker)
+
+    def best(self, prompt: Prompt) -> tuple[int, frozenset[int]]:
+        """Find who holds most of a prompt.
+
+        Args:
+            prompt: The prompt.
+
+        Returns:
+            Leading blocks that are held, and the workers that hold them.
+        """
+        depth, holders = 0, frozenset[int]()
+        for block in _chain(prompt.tokens):
+            now = self._held.get(block)
+            # Prompts are only added, whole: who holds a block holds all before it.
+            if not now:
+                break
+            depth, holders = depth + 1, frozenset(now)
+        return depth, holders
+
+
+def _chain(tokens: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """Name every block by all before it. Two hashes: one alone could collide among a million."""
+    first = second = 0
+    for at in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        block = tuple(tokens[at : at + BLOCK])
+        first, second = hash((first, block)), hash((block, second, at))
+        yield first, second

@@ -1,0 +1,34 @@
+"""What all contenders can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from cachelb.bench.prompts import Prompt
+
+
+class Index(Protocol):
+    """An index of which worker holds which prefix.
+
+    Attributes:
+        name: What it is called in tables.
+        package: What to install for it.
+        module: What must then be there.
+    """
+
+    name: str
+    package: str
+    module: str
+
+    def record(self, prompt: Prompt, worker: int) -> None:
+        """Let a worker hold a prompt."""
+        ...
+
+    def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - whatever it answers; only `best` understands it
+        """Ask who holds how much of it; this is what is timed."""
+        ...
+
+    def best(self, answer: Any) -> tuple[int, frozenset[int]]:  # noqa: ANN401 - what `match` returned
+        """Read an answer: leading blocks of the best, and who holds them."""
+        ...

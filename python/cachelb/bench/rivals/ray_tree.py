@@ -1,0 +1,41 @@
+"""The index of Ray Serve's prefix-aware router: a tree of text in Python, here without its actor."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from cachelb.bench.prompts import BLOCK, CHARS, WORKERS
+
+if TYPE_CHECKING:
+    from cachelb.bench.prompts import Prompt
+
+
+class Ray:
+    """`PrefixTree`, called in this process; Serve calls it in another one, which costs a round trip more."""
+
+    name = "Ray PrefixTree"
+    package = "ray[serve,llm]"
+    module = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree"
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTree
+
+        self._tree = PrefixTree()
+        self._tree.add_tenants([str(worker) for worker in range(WORKERS)], time.time())
+
+    def record(self, prompt: Prompt, worker: int) -> None:
+        """Let a worker hold a prompt."""
+        self._tree.insert(prompt.text, str(worker), time.time())
+
+    def match(self, prompt: Prompt) -> tuple[str, list[str] | None]:
+        """Ask for the longest prefix that is held."""
+        found: tuple[str, list[str] | None] = self._tree.prefix_match(prompt.text)
+        return found
+
+    def best(self, answer: tuple[str, list[str] | None]) -> tuple[int, frozenset[int]]:
+        """Read an answer."""
+        text, holders = answer
+        blocks = len(text) // (CHARS * BLOCK)
+        return blocks, frozenset(int(worker) for worker in holders or ()) if blocks else frozenset()

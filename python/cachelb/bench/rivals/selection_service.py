@@ -1,0 +1,72 @@
+"""The nearest alternative as a library: Dynamo's `SelectionService`, fed over ZeroMQ as in production."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from cachelb.bench.prompts import BLOCK
+from cachelb.testing import EventPublisher
+from cachelb.testing.events import stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cachelb.bench.prompts import Prompt
+
+_FEED_S = 1.0
+
+
+class Service:
+    """Reserves and frees, in an event loop of its own.
+
+    Args:
+        workers: How many.
+        held: Prompts that worker `i % workers` holds.
+    """
+
+    def __init__(self, workers: int, held: Sequence[Prompt]) -> None:
+        """Connect the workers and publish what they hold."""
+        self._loop = asyncio.new_event_loop()
+        self._stack = contextlib.ExitStack()
+        from dynamo._core import SelectionService
+
+        self._service = SelectionService(indexer_threads=1)
+        publishers = [self._stack.enter_context(EventPublisher()) for _ in range(workers)]
+        self._loop.run_until_complete(self._connect(publishers))
+        # Subscriptions take a moment to reach the publishers, and events to be applied.
+        time.sleep(_FEED_S)
+        for i, prompt in enumerate(held):
+            names = [(i << 32) + at + 1 for at in range(len(prompt.tokens) // BLOCK)]
+            publishers[i % workers].publish(stored(names, prompt.tokens[: len(names) * BLOCK]))
+        time.sleep(_FEED_S)
+
+    async def _connect(self, publishers: Sequence[EventPublisher]) -> None:
+        for worker, publisher in enumerate(publishers):
+            await self._service.upsert_worker(
+                {
+                    "worker_id": worker,
+                    "model_name": "m",
+                    "block_size": BLOCK,
+                    "endpoint": f"http://w{worker}:8000",
+                    "kv_events_endpoints": {0: publisher.endpoint.address},
+                }
+            )
+
+    def select(self, prompt: Prompt) -> None:
+        """Select, book and free."""
+        self._loop.run_until_complete(self._select(prompt))
+
+    async def _select(self, prompt: Prompt) -> None:
+        request: dict[str, Any] = {"model_name": "m", "token_ids": prompt.tokens}
+        picked = await self._service.select_and_reserve(request)
+        await self._service.prefill_complete(picked["selection_id"])
+        await self._service.free_reservation(picked["selection_id"])
+
+    def close(self) -> None:
+        """End it, and its publishers."""
+        self._service.shutdown()
+        self._stack.close()
+        self._loop.close()

@@ -77,8 +77,8 @@ class RedisServer:
             else:
                 return
 
-    def client(self) -> redis.Redis:
-        return redis.Redis(port=self.port, password=self.password, protocol=2)
+    def client(self, database: int = 0) -> redis.Redis:
+        return redis.Redis(port=self.port, password=self.password, db=database, protocol=2)
 
     def kill(self) -> None:
         """End it at once, like a crash."""

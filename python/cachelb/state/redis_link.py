@@ -13,7 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Word: TypeAlias = bytes | str | int
     Command: TypeAlias = Sequence[Word]
@@ -58,7 +58,7 @@ class RedisLink:
 
     def __init__(self, url: str) -> None:
         options, self.shown = _options(url)
-        make = cast("type[Connection]", options.pop("connection_class", Connection))
+        make = cast("Callable[..., _Wire]", options.pop("connection_class", Connection))
         options |= {
             "protocol": 2,
             "socket_timeout": _TIMEOUT_S,
@@ -68,7 +68,7 @@ class RedisLink:
             "decode_responses": False,
         }
         try:
-            self._reading, self._writing = (cast("_Wire", make(**options)) for _ in range(2))
+            self._reading, self._writing = (make(**options) for _ in range(2))
         except TypeError:
             names = ", ".join(sorted(name for name in options if name in urlsplit(url).query)) or "?"
             raise ValueError(f"url has an option behind ? that redis-py does not know, among {names}") from None

@@ -79,7 +79,7 @@ def test_what_was_recorded_is_not_believed_again(redis_fleet: RedisFleet) -> Non
             with redis_fleet.server.client() as client:
                 for key, stored in recorded:
                     for _, fields in stored:
-                        client.xadd(key, dict(fields))  # type: ignore[arg-type]
+                        client.xadd(key, dict(fields))
 
         refused = state.stats().refused
         decision.on_complete()

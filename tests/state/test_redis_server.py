@@ -51,14 +51,16 @@ def last_id(client: redis.Redis, key: str) -> Any:
 def test_idle_fleet_leaves_the_stream_as_it_is(redis_fleet: RedisFleet) -> None:
     beats = f"{redis_fleet.stream}:beats"
     with routers(redis_fleet, 3), redis_fleet.server.client() as client:
-        before = last_id(client, redis_fleet.stream)
         seen: set[Any] = set()
 
-        def beats_of_all() -> bool:
+        def beats_seen(count: int) -> bool:
             seen.update(number for number, _ in entries(client, beats))
-            return len(seen) > 24
+            return len(seen) >= count
 
-        wait_until(beats_of_all)
+        # Until all know each other there are questions.
+        wait_until(lambda: beats_seen(24))
+        before = last_id(client, redis_fleet.stream)
+        wait_until(lambda: beats_seen(48))
         assert last_id(client, redis_fleet.stream) == before
         wait_until(lambda: client.ttl(redis_fleet.stream) > 3000 and client.ttl(beats) > 3000)
 
@@ -70,7 +72,7 @@ def test_stream_is_bounded_in_bytes_and_who_missed_what_was_trimmed_is_told(serv
         state, proxy = fleet.cut_off(peer_timeout_s=60.0)
         try:
             other.attach(state)
-            wait_until(lambda: len(state.stats().peers) == 1)
+            wait_until(lambda: len(state.stats().peers) == 1 and state.stats().gaps == state.stats().snapshots)
             gaps = state.stats().gaps
             proxy.cut()
             most = 0

@@ -97,6 +97,9 @@ class Questions:
 
     _open: dict[bytes, _Question] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
     def ask(self, life: bytes, nonce: bytes, now: float) -> None:
         """A life is asked; what it answered before is void."""
         self._open.pop(life, None)

@@ -20,6 +20,7 @@ from cachelb.state.seal import LIFE_BYTES, BadFrameError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cachelb.state.exchange import ExchangeSettings
     from cachelb.state.redis_answers import Answer
     from cachelb.state.redis_link import RedisLink, Word
     from cachelb.state.seal import Seal
@@ -34,6 +35,9 @@ _HEARTBEAT_BYTES: Final = 34  # a message without entries; all others are longer
 _BEAT_AFTER_S: Final = 0.2  # news say as much as a heartbeat
 _AT_ONCE: Final = 64
 _BLOCK_MS: Final = 1000
+_PACE_S: Final = (2.0, 0.02)  # between two reads: in intervals, and at most
+_TRIM_EVERY: Final = 16
+_TRIM_BYTES: Final = 2048
 _MOST_ENTRIES: Final = 10_000
 _MOST_BEATS: Final = 64
 _ENTRY_BYTES: Final = 64  # what an entry takes on the server beside its frame
@@ -80,15 +84,18 @@ class RedisCarrier:
         link: To the server.
         stream: Its name; all other keys begin with it.
         seal: Makes frames.
-        max_bytes: Bytes that may wait for a slow server.
+        settings: How to trade.
         max_server_bytes: Bytes that the stream may take there, about.
     """
 
-    def __init__(self, link: RedisLink, stream: str, seal: Seal, max_bytes: int, max_server_bytes: int) -> None:
+    def __init__(
+        self, link: RedisLink, stream: str, seal: Seal, settings: ExchangeSettings, max_server_bytes: int
+    ) -> None:
         self._link = link
         self._stream = stream
         self._seal = seal
-        self._most_queued = 2 * max_bytes
+        self._most_queued = 2 * settings.max_bytes
+        self._pace_s = min(_PACE_S[0] * settings.interval_s, _PACE_S[1])
         self._tail = _Tail(max_server_bytes)
         self._positions: dict[bytes, bytes] = {}
         self._news, self._beats, self._inbox = (f"{stream}{end}".encode() for end in ("", ":beats", ":to:"))
@@ -103,6 +110,9 @@ class RedisCarrier:
         self._held: dict[bytes, tuple[float, Heard]] = {}
         self._unheard_s: dict[bytes, float] = {}
         self._news_s = self._kept_s = float("-inf")
+        self._untrimmed = 0
+        self._is_waiting = False
+        self._read_s = 0.0
 
     # --- the carrier ---
 
@@ -117,8 +127,7 @@ class RedisCarrier:
             last = self._last_id(key)
             # What was written meanwhile is read, unless the server lost what was read before.
             self._positions[key] = min(before.get(key, last), last, key=_parsed)
-        self._link.call(*self._entry(self._news, self._seal.wrap(_NEWS, _HELLO)))
-        self._wait()
+        self._link.call("XADD", self._news, "*", _FIELD, self._seal.wrap(_NEWS, _HELLO))
         for command in again:
             if command.news is not None:
                 self._tell(command.news, is_repeated=True)
@@ -130,7 +139,17 @@ class RedisCarrier:
             self._news_s = now
             self._tell(message)
         elif now >= self._news_s + _BEAT_AFTER_S:
-            self._put(self._beats, self._seal.wrap(_BEAT, _BEAT + message))
+            words = (
+                "XADD",
+                self._beats,
+                "MAXLEN",
+                "~",
+                _MOST_BEATS,
+                "*",
+                _FIELD,
+                self._seal.wrap(_BEAT, _BEAT + message),
+            )
+            self._command(*words)
             self._unheard_s.setdefault(_BEAT, now)
             if now >= self._kept_s + _KEEP_AGAIN_S:
                 self._kept_s = now
@@ -154,9 +173,15 @@ class RedisCarrier:
         self._go_on(now)
         self._flush()
         found: list[Heard | Asked | Refused] = []
+        if not self._is_waiting and now < self._read_s:
+            # Many small messages cost less if they are read together.
+            time.sleep(min(timeout_s, self._read_s - now))
+            return found
+        if not self._is_waiting:
+            self._wait(now)
         if self._link.waited(timeout_s):
+            self._is_waiting = False
             self._read(self._link.found(), time.monotonic(), found)
-            self._wait()
         elif self._held:
             self._let_go(now, found)
         return found
@@ -167,17 +192,19 @@ class RedisCarrier:
 
     # --- writing ---
 
-    def _entry(self, key: bytes, frame: bytes) -> tuple[Word, ...]:
-        most = self._tail.entries if key == self._news else _MOST_BEATS
-        return ("XADD", key, "MAXLEN", "~", most, "*", _FIELD, frame)
-
     def _tell(self, message: bytes, *, is_repeated: bool = False) -> None:
-        frame = self._seal.wrap(_NEWS, _NEWS + message)
         self._unheard_s.setdefault(_NEWS, time.monotonic())
-        self._add(_Command(self._entry(self._news, frame), len(frame), message, is_repeated=is_repeated))
+        self._append(_NEWS + message, message, is_repeated=is_repeated)
 
-    def _put(self, key: bytes, frame: bytes) -> None:
-        self._add(_Command(self._entry(key, frame), len(frame)))
+    def _append(self, body: bytes, news: bytes | None = None, *, is_repeated: bool = False) -> None:
+        """Add to the stream, and now and then see to its length."""
+        frame = self._seal.wrap(_NEWS, body)
+        self._untrimmed += 1
+        words: tuple[Word, ...] = ("XADD", self._news, "*", _FIELD, frame)
+        if self._untrimmed >= _TRIM_EVERY or len(frame) > _TRIM_BYTES:
+            self._untrimmed = 0
+            words = ("XADD", self._news, "MAXLEN", "~", self._tail.entries, "*", _FIELD, frame)
+        self._add(_Command(words, len(frame), news, is_repeated=is_repeated))
 
     def _command(self, *words: Word, answer: Answer | None = None) -> None:
         self._add(_Command(words, 0, answer=answer))
@@ -231,7 +258,7 @@ class RedisCarrier:
     def _ask(self, life: bytes, now: float) -> None:
         nonce = os.urandom(NONCE_BYTES)
         self._questions.ask(life, nonce, now)
-        self._put(self._news, self._seal.wrap(_NEWS, _ASK + life + self._own_inbox + nonce))
+        self._append(_ASK + life + self._own_inbox + nonce)
 
     # --- reading ---
 
@@ -247,11 +274,15 @@ class RedisCarrier:
     def _inbox_key(self) -> bytes:
         return self._inbox + self._own_inbox.hex().encode()
 
-    def _wait(self) -> None:
-        inbox = self._inbox_key()
-        keys = (inbox, self._news, self._beats)
+    def _wait(self, now: float) -> None:
+        # Without an open question the inbox is left out. Once there is one, the question itself, which is among the
+        # news, ends the wait of before.
+        keys = [self._inbox_key()] if self._questions else []
+        keys += [self._news, self._beats]
         positions = [self._positions.get(key, b"0-0") for key in keys]
         self._link.wait_for("XREAD", "COUNT", _AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", *keys, *positions)
+        self._is_waiting = True
+        self._read_s = now + self._pace_s
 
     def _read(self, answer: object, now: float, found: list[Heard | Asked | Refused]) -> None:
         """Take in what `XREAD` found: answers first, for news follow them; heartbeats last, for they follow news."""
@@ -278,6 +309,7 @@ class RedisCarrier:
             self._let_go(now, found, all_of_them=True)
         else:
             self._unheard_s.clear()  # it comes, only later
+            self._read_s = now
             self._let_go(now, found)
 
     def _hear(self, life: bytes, body: bytes, now: float, found: list[Heard | Asked | Refused]) -> None:

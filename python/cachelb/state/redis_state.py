@@ -85,7 +85,7 @@ class RedisState(Attachment):
         from cachelb.state.seal import seal
 
         link, frames = RedisLink(self._url), seal(self._secret, self._stream)
-        return RedisCarrier(link, self._stream, frames, self._settings.max_bytes, self._max_server_bytes)
+        return RedisCarrier(link, self._stream, frames, self._settings, self._max_server_bytes)
 
 
 def _need(name: str, what: str) -> None:

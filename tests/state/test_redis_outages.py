@@ -113,6 +113,50 @@ def test_server_that_is_flushed(server: RedisServer) -> None:
         wait_until(lambda: matched(found[1][0], [7, *STORY]) == 992)
 
 
+def test_stream_that_begins_again_with_lower_numbers(server: RedisServer) -> None:
+    """As after a failover to a server whose clock is behind."""
+    fleet = RedisFleet(server)
+    with server.client() as client, make_router() as router, make_router() as other:
+        keys = (fleet.stream, f"{fleet.stream}:beats")
+        for key in keys:
+            client.xadd(key, {"f": b""}, id="9999999999999-0")
+        states = [fleet.member(), fleet.member()]
+        router.attach(states[0])
+        other.attach(states[1])
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: load(other) == 1)
+        wait_until(lambda: load(other) == 0)
+        client.delete(*keys)
+        with router.select_worker(tokens=[1, *STORY]):
+            wait_until(lambda: load(other) == 1)
+            wait_until(lambda: matched(other, [1, *STORY]) == 992)
+        wait_until(lambda: load(other) == 0)
+
+
+def test_what_was_under_way_is_sent_again_and_nobody_asks(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        with routers(RedisFleet(server), 2, peer_timeout_s=60.0) as found:
+            (router, state), (other, heard) = found
+            wait_until(lambda: heard.stats().gaps == heard.stats().snapshots)
+            gaps = heard.stats().gaps
+            server.freeze()
+            decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(10)]
+            sent = state.stats().sent
+            wait_until(lambda: state.stats().sent > sent)
+            server.kill()
+            wait_until(lambda: bool(state.stats().failing))
+            server.start()
+            wait_until(lambda: load(other) == 10)
+            for decision in decisions:
+                decision.on_complete()
+            wait_until(lambda: load(other) == 0)
+            wait_until(lambda: all(matched(other, [at, *STORY]) == 992 for at in range(10)))
+            assert heard.stats().gaps == gaps
+    finally:
+        server.kill()
+
+
 def test_stream_whose_name_is_taken_by_something_else(server: RedisServer) -> None:
     fleet = RedisFleet(server)
     with server.client() as client, make_router() as router, make_router() as other:

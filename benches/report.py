@@ -74,7 +74,8 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/radix/tokens-32768/first", 40.0),
     (r"python/radix/bytes-per-short-prompt", 400.0),
     (r"python/radix/pause/evicting", 1000.0),
-    (r"python/sharing/select/added", 2.0),
+    (r"python/sharing/select/.*/added", 2.0),
+    (r"python/sharing/wire/", 24.0),
     (r"python/import", 30.0),
     (r"wheel", 2.0),
 )

@@ -1,39 +1,56 @@
-"""What sharing costs a selection: the same router alone and with a mesh and a peer, taking turns.
+"""What sharing costs a selection, and what goes over the wire: a router alone and with a peer, taking turns.
 
 python -m benches.sharing_cost [SECONDS]
 
-Two routers with 64 workers each; every prompt has 512 tokens, half of them new. Prints JSON lines for `report.py`.
+Two routers with 64 workers each; every prompt has 512 tokens, half of them new. Over the mesh, and over a Redis server
+that this starts, if there is one on PATH. Prints JSON lines for `report.py`.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
 import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from cachelb import Router
-from cachelb.state import ZmqMesh
+from cachelb.state import RedisState, ZmqMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
 
 WORKERS = [f"gpu{at}" for at in range(64)]
 BATCH = 200
+RATE = 200
+IDLE = 4
 
 
-def address() -> str:
+def port() -> int:
     """Find a port that is free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+        return int(probe.getsockname()[1])
+
+
+def prompt(dice: random.Random) -> list[int]:
+    """Make a prompt of 32 blocks, half of them new."""
+    return [*range(256), *(dice.randrange(1 << 20) for _ in range(256))]
 
 
 def batch(router: Router[str], dice: random.Random) -> float:
     """Route a batch. Returns the median in microseconds."""
     found = []
-    head = list(range(256))
     for _ in range(BATCH):
-        tokens = head + [dice.randrange(1 << 20) for _ in range(256)]
+        tokens = prompt(dice)
         start = time.perf_counter_ns()
         decision = router.select_worker(tokens=tokens)
         found.append(time.perf_counter_ns() - start)
@@ -42,15 +59,19 @@ def batch(router: Router[str], dice: random.Random) -> float:
     return statistics.median(found) / 1e3
 
 
-def main(seconds: float) -> None:
-    """Measure."""
+def line(name: str, unit: str, values: list[float], count: int, note: str) -> None:
+    """Print a row."""
+    row = {"id": f"python/sharing/{name}", "unit": unit, "p50": statistics.median(values), "p99": max(values)}
+    print(json.dumps({**row, "n": count, "note": note}), flush=True)
+
+
+def selections(transport: str, states: list[ZmqMesh] | list[RedisState], seconds: float) -> None:
+    """Compare selections with and without sharing."""
     dice = random.Random(1)
     with Router(WORKERS, hash_seed=7) as alone, Router(WORKERS, hash_seed=7) as shared, Router(WORKERS) as peer:
-        first, second = address(), address()
-        mesh = ZmqMesh(first, [second])
-        shared.attach(mesh)
-        peer.attach(ZmqMesh(second, [first]))
-        while not mesh.stats().peers:
+        shared.attach(states[0])
+        peer.attach(states[1])
+        while not states[0].stats().peers:
             time.sleep(0.01)
         found: dict[str, list[float]] = {"alone": [], "shared": []}
         until = time.monotonic() + seconds
@@ -58,16 +79,99 @@ def main(seconds: float) -> None:
             found["alone"].append(batch(alone, dice))
             found["shared"].append(batch(shared, dice))
         added = [b - a for a, b in zip(found["alone"], found["shared"], strict=True)]
+        note = "512 tokens, half new, 64 workers; median of the medians of batches, and the worst of them"
         for name, values in [*found.items(), ("added", added)]:
-            line = {
-                "id": f"python/sharing/select/{name}",
-                "unit": "us",
-                "p50": statistics.median(values),
-                "p99": max(values),
-                "n": len(values) * BATCH,
-                "note": "512 tokens, half new, 64 workers; median of the medians of batches, and the worst of them",
-            }
-            print(json.dumps(line), flush=True)
+            line(f"select/{transport}/{name}", "us", values, len(values) * BATCH, note)
+
+
+@contextmanager
+def server() -> Iterator[tuple[str, redis.Redis] | None]:
+    """Start a Redis server, if there is one."""
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if program is None:
+        print("no redis-server on PATH: its rows are left out", file=sys.stderr)
+        yield None
+        return
+    import redis
+
+    at = str(port())
+    with tempfile.TemporaryDirectory() as folder:
+        command = [program, "--bind", "127.0.0.1", "--port", at, "--dir", folder, "--save", "", "--loglevel", "warning"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            try:
+                with redis.Redis(port=int(at), protocol=2) as client:
+                    while True:
+                        try:
+                            client.ping()
+                        except redis.ConnectionError:
+                            time.sleep(0.02)
+                        else:
+                            break
+                    yield f"redis://127.0.0.1:{at}", client
+            finally:
+                process.terminate()
+
+
+def traffic(client: redis.Redis) -> tuple[int, int]:
+    """Bytes that the server received and sent so far."""
+    found = client.info("stats")
+    return found["total_net_input_bytes"], found["total_net_output_bytes"]
+
+
+def wire(transport: str, client: redis.Redis, states: list[RedisState], seconds: float) -> None:
+    """Count bytes at a steady rate: what the router sends per block, and what each router reads of it."""
+    dice = random.Random(2)
+    with Router(WORKERS, hash_seed=7) as router, Router(WORKERS, hash_seed=7) as peer:
+        router.attach(states[0])
+        peer.attach(states[1])
+        while not states[1].stats().peers:
+            time.sleep(0.01)
+        router.select_worker(tokens=prompt(dice)).on_complete()
+        time.sleep(1)
+        before, blocks = traffic(client), states[1].stats().blocks
+        start = time.monotonic()
+        for at in range(int(seconds * RATE)):
+            time.sleep(max(0.0, start + at / RATE - time.monotonic()))
+            decision = router.select_worker(tokens=prompt(dice))
+            decision.on_first_token()
+            decision.on_complete()
+        time.sleep(0.5)
+        after, count = traffic(client), states[1].stats().blocks - blocks
+        note = f"{RATE} requests a second of 16 new blocks each; all that two routers send and read, heartbeats too"
+        line(f"wire/{transport}/sent", "B/block", [(after[0] - before[0]) / count], count, note)
+        line(f"wire/{transport}/read", "B/block", [(after[1] - before[1]) / 2 / count], count, f"{note}; each router")
+
+
+def idle(transport: str, client: redis.Redis, states: list[RedisState], seconds: float) -> None:
+    """Count what a fleet says that has nothing to say."""
+    routers = [Router(WORKERS, hash_seed=7) for _ in states]
+    for router, state in zip(routers, states, strict=True):
+        router.attach(state)
+    time.sleep(1.5)
+    before, entries = traffic(client), client.xlen("idle")
+    time.sleep(seconds)
+    after = traffic(client)
+    added = client.xlen("idle") - entries
+    note = f"{len(states)} idle routers, sent and read together; {added} entries added to the stream"
+    rate = sum(after) - sum(before)
+    line(f"idle/{transport}", "kB/s/router", [rate / seconds / len(states) / 1e3], len(states), note)
+    for router in routers:
+        router.close()
+
+
+def main(seconds: float) -> None:
+    """Measure."""
+    first, second = (f"tcp://127.0.0.1:{port()}" for _ in range(2))
+    selections("mesh", [ZmqMesh(first, [second]), ZmqMesh(second, [first])], seconds / 3)
+    with server() as found:
+        if found is None:
+            return
+        url, client = found
+        for name, secret in (("redis", None), ("redis-secret", "of the fleet")):
+            selections(name, [RedisState(url, stream=name, secret=secret) for _ in range(2)], seconds / 3)
+            states = [RedisState(url, stream=f"{name}-wire", secret=secret) for _ in range(2)]
+            wire(name, client, states, min(5.0, seconds / 4))
+        idle("redis", client, [RedisState(url, stream="idle") for _ in range(IDLE)], min(5.0, seconds / 4))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Several routers, one picture: what one places and books, the others know.
 
-`ZmqMesh` needs no server. It is attached to a router.
+`ZmqMesh` needs no server, `RedisState` uses one. Either is attached to a router.
 
 Example:
     >>> from cachelb import Router
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cachelb.state.mesh import ZmqMesh
+    from cachelb.state.redis_state import RedisState
     from cachelb.state.stats import PeerStats, StateStats
 
-__all__ = ["PeerStats", "StateStats", "ZmqMesh"]
+__all__ = ["PeerStats", "RedisState", "StateStats", "ZmqMesh"]
 
-_HOMES = {"PeerStats": "stats", "StateStats": "stats", "ZmqMesh": "mesh"}
+_HOMES = {"PeerStats": "stats", "RedisState": "redis_state", "StateStats": "stats", "ZmqMesh": "mesh"}
 
 
 def __getattr__(name: str) -> object:

@@ -15,10 +15,23 @@ class Heard:
 
     Attributes:
         message: Its bytes.
-        address: Where it came from, empty for a log that all share.
+        address: Where it came from; the carrier's own. No two routers have the same at the same time.
     """
 
     message: bytes
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Something that a carrier cannot take for a message of the fleet.
+
+    Attributes:
+        reason: Why.
+        address: Where it came from.
+    """
+
+    reason: str
     address: str
 
 
@@ -56,7 +69,7 @@ class Carrier(Protocol):
         """Tell somebody who asked."""
         ...
 
-    def receive(self, timeout_s: float) -> list[Heard | Asked]:
+    def receive(self, timeout_s: float) -> Sequence[Heard | Asked | Refused]:
         """Wait for what others say, a bounded number of messages at once."""
         ...
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cachelb._core import message_origin
 from cachelb.errors import CachelbError
-from cachelb.state.carrier import Asked
+from cachelb.state.carrier import Asked, Refused
 from cachelb.state.stats import PeerStats, StateStats
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ _log = logging.getLogger("cachelb.state")
 _HEARTBEAT_S = 0.25
 _ASK_AGAIN_S = 1.0
 _KEPT_MESSAGES = 4096
-_RECONNECT_S = (0.1, 2.0)
+_RECONNECT_S = (0.1, 0.5)
+_AFTER_A_FAULT_S = 2.0
+_WARN_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ class Exchange:
         self._start = "cold: nobody told anything yet"
         self._sent = self._sent_bytes = self._received = self._refused = 0
         self._gaps = self._snapshots = self._failures = 0
-        self._failing = False
+        self._failing = ""
+        self._warned_s = float("-inf")
 
     def start(self, *, wait: bool) -> None:
         """Begin, and if told to, wait for somebody to tell what the fleet holds, as long as the settings say."""
@@ -88,8 +91,9 @@ class Exchange:
         self._thread.start()
         wait_s = self._settings.warm_start_s if wait else 0.0
         if wait_s > 0 and not self._warm.wait(wait_s):
-            self._start = f"cold: nobody told anything within {wait_s:g} s"
-            _log.warning("this router starts cold: no other told what it knows within %g s", wait_s)
+            why = f", {self._failing}" if self._failing else ""
+            self._start = f"cold: nobody told anything within {wait_s:g} s{why}"
+            _log.warning("this router starts cold: no other told what it knows within %g s%s", wait_s, why)
 
     def stop(self) -> None:
         """End, and wait for the thread. The router goes on alone."""
@@ -124,6 +128,7 @@ class Exchange:
             gaps=self._gaps,
             snapshots=self._snapshots,
             failures=self._failures,
+            failing=self._failing,
             **self._router._told(),
         )
 
@@ -134,7 +139,7 @@ class Exchange:
         while not self._stopping.is_set():
             try:
                 self._carrier.open()
-                self._failing = False
+                self._failing = ""
                 wait_s = _RECONNECT_S[0]
                 self._trade()
             except ConnectionError as error:
@@ -145,14 +150,14 @@ class Exchange:
             except Exception:  # noqa: BLE001 - routing must go on, and sharing with it
                 self._failures += 1
                 _log.exception("sharing failed; it begins again")
-                self._stopping.wait(_RECONNECT_S[1])
+                self._stopping.wait(_AFTER_A_FAULT_S)
         self._carrier.close()
 
     def _failed(self, error: ConnectionError) -> None:
         self._failures += 1
         if not self._failing:
             _log.warning("state is not shared for now: %s", error)
-        self._failing = True
+        self._failing = str(error)
 
     def _trade(self) -> None:
         beat_s = 0.0
@@ -172,6 +177,8 @@ class Exchange:
                 for heard in self._carrier.receive(left_s):
                     if isinstance(heard, Asked):
                         self._carrier.answer(heard.return_to, self._router._tell_all())
+                    elif isinstance(heard, Refused):
+                        self._refuse(heard.address, heard.reason)
                     else:
                         self._hear(heard.message, heard.address)
                 left_s = next_s - time.monotonic()
@@ -185,8 +192,7 @@ class Exchange:
         try:
             origin = message_origin(message)
         except CachelbError as error:
-            self._refused += 1
-            _log.warning("a message from %s was refused: %s", address or "the log", error)
+            self._refuse(address, error)
             return
         if origin == self.origin:
             return
@@ -222,10 +228,17 @@ class Exchange:
         try:
             outcome = self._router._hear(message)
         except CachelbError as error:
-            self._refused += 1
-            _log.warning("a message of another router was refused: %s", error)
+            self._refuse("another router", error)
             return "gap"
         return outcome
+
+    def _refuse(self, address: str, reason: object) -> None:
+        """Count a message that is not taken in; what sends one may send thousands, so few are logged."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._warned_s + _WARN_AGAIN_S:
+            self._warned_s = now
+            _log.warning("a message from %s was refused (%d so far): %s", address, self._refused, reason)
 
     def _missed(self, origin: int, peer: _Peer, now: float) -> None:
         if peer.asked_s is None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING
 
-from cachelb.state.exchange import Exchange, ExchangeSettings
+from cachelb.state.attachment import Attachment
 from cachelb.state.options import exchange_settings, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, TypeAlias
+    from typing import TypeAlias
 
-    from cachelb.router import Router
-    from cachelb.state.stats import StateStats
+    from cachelb.state.carrier import Carrier
 
     Peers: TypeAlias = Sequence[str] | Callable[[], Sequence[str]]
 
 
-class ZmqMesh:
+class ZmqMesh(Attachment):
     """Shares what a router places and books with the routers of its peers, without a server between them.
 
     Every router publishes at its own address and listens to all others. Attach it to a router with a `hash_seed` that
@@ -77,15 +75,15 @@ class ZmqMesh:
             raise TypeError(f"peers must be a sequence of addresses or a function, got the text {peers!r}")
         self._peers = peers if callable(peers) else tuple(text("a peer", peer) for peer in peers)
         self._secret = None if secret is None else text("secret", secret)
-        self._settings: ExchangeSettings = exchange_settings(
-            interval_s=interval_s,
-            peer_timeout_s=peer_timeout_s,
-            warm_start_s=warm_start_s,
-            ttl_s=ttl_s,
-            max_mb=max_mb,
+        super().__init__(
+            exchange_settings(
+                interval_s=interval_s,
+                peer_timeout_s=peer_timeout_s,
+                warm_start_s=warm_start_s,
+                ttl_s=ttl_s,
+                max_mb=max_mb,
+            )
         )
-        self._run: Exchange | None = None
-        self._abandoned: list[Exchange] = []
         self._address = ""
 
     @property
@@ -93,45 +91,9 @@ class ZmqMesh:
         """Where this router publishes; empty before it does."""
         return self._address
 
-    def start(self, router: Router[Any], /) -> None:
-        """Begin to share.
-
-        Args:
-            router: Whose state.
-
-        Raises:
-            OSError: The address is in use.
-            RuntimeError: It runs already; one mesh shares one router.
-        """
+    def _carrier(self) -> Carrier:
         from cachelb.state.zmq_carrier import ZmqCarrier
 
-        if self._run is not None and self._run.pid == os.getpid():
-            raise RuntimeError("this mesh is attached already: make one ZmqMesh per router")
-        forked = self._run is not None
-        if self._run is not None:
-            # After a fork: the parent's sockets are kept unused, since collecting them would close them.
-            self._abandoned.append(self._run)
         carrier = ZmqCarrier(self._bind, self._peers, self._secret)
         self._address = carrier.address
-        self._run = Exchange(router, carrier, self._settings)
-        # The child of a fork starts in the middle of a selection, which waits for nobody.
-        self._run.start(wait=not forked)
-
-    def stop(self) -> None:
-        """End sharing: close every socket, wait for the thread and forget what others booked. Idempotent."""
-        run, self._run = self._run, None
-        if run is not None and run.pid == os.getpid():
-            run.stop()
-
-    def stats(self) -> StateStats:
-        """Return how sharing goes.
-
-        Returns:
-            Counters since the start.
-
-        Raises:
-            RuntimeError: It does not run.
-        """
-        if self._run is None:
-            raise RuntimeError("this mesh is not attached to a router")
-        return self._run.stats()
+        return carrier

@@ -37,6 +37,23 @@ def _number(name: str, value: object, *, above: float = 0.0, least: float | None
     return float(value)
 
 
+def positive(name: str, value: object) -> float:
+    """Refuse anything but a number above 0.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+
+    Returns:
+        The number.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is out of range.
+    """
+    return _number(name, value)
+
+
 def exchange_settings(
     *, interval_s: object, peer_timeout_s: object, warm_start_s: object, ttl_s: object, max_mb: object
 ) -> ExchangeSettings:

@@ -11,7 +11,7 @@ class PeerStats:
 
     Attributes:
         origin: Names one life of it.
-        address: Where it is heard, empty for a log that all share.
+        address: Where it is heard: its address, or the name of the stream and of its life.
         silent_s: Seconds since it was heard last.
         bookings: Its open requests, which count as load here.
         gaps: How often something it said was missing.
@@ -37,7 +37,7 @@ class StateStats:
         sent: Messages told.
         sent_bytes: Their bytes.
         received: Messages of others.
-        refused: Messages that could not be read.
+        refused: Messages that could not be read, or have no valid seal.
         gaps: How often something was missing.
         snapshots: How often everything was told here.
         applied: Entries of others applied.
@@ -47,6 +47,7 @@ class StateStats:
         stale: Placements on caches that were lost since.
         dropped: Own entries dropped because nobody took them.
         failures: Errors of the transport, each logged once in a row.
+        failing: Why nothing is shared at the moment; empty when it works.
     """
 
     origin: int
@@ -65,3 +66,4 @@ class StateStats:
     stale: int
     dropped: int
     failures: int
+    failing: str = ""

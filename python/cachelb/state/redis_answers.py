@@ -1,0 +1,134 @@
+"""Snapshots on their way to those who asked, no faster than they are read."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cachelb.state.seal import Seal
+
+NONCE_BYTES: Final = 8
+_NUMBER_BYTES: Final = 4
+PART: Final = b"p"
+_PARTS_AT_ONCE: Final = 32
+_MOST_UNREAD: Final = 128
+_POLL_S: Final = 0.02
+_GIVE_UP_S: Final = 10.0
+_MOST_ANSWERS: Final = 64
+_MOST_QUESTIONS: Final = 4096
+_ASK_AGAIN_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class Answer:
+    """A snapshot that somebody asked for.
+
+    Attributes:
+        inbox: Which stream they read.
+        unread: How many entries lay there unread lately.
+        is_asking: Whether the server was asked for that and did not answer yet.
+    """
+
+    inbox: bytes
+    nonce: bytes
+    parts: deque[bytes]
+    moved_s: float
+    polled_s: float = 0.0
+    number: int = 0
+    unread: int = 0
+    is_asking: bool = False
+
+    def due(self, now: float) -> bool:
+        """Say whether the next parts may go, or the server may be asked again how many are unread."""
+        return not self.is_asking and (self.unread <= _MOST_UNREAD or now >= self.polled_s + _POLL_S)
+
+    def take(self, seal: Seal, now: float) -> list[bytes]:
+        """Take the next parts as frames: few, and none as long as many are unread."""
+        self.polled_s = now
+        if self.unread > _MOST_UNREAD:
+            return []
+        self.moved_s = now
+        frames = []
+        for _ in range(min(_PARTS_AT_ONCE, len(self.parts))):
+            message = self.parts.popleft()
+            end = b"\x00" if self.parts else b"\x01"
+            number = self.number.to_bytes(_NUMBER_BYTES, "big")
+            frames.append(seal.wrap(self.inbox, PART + self.nonce + number + end + message))
+            self.number += 1
+        return frames
+
+
+class Answers:
+    """Those that are under way: at most 64, one per inbox."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._open: dict[bytes, Answer] = {}
+
+    def begin(self, inbox: bytes, nonce: bytes, messages: Sequence[bytes], now: float) -> None:
+        """Answer; what the same inbox was sent before ends here."""
+        self._open.pop(inbox, None)
+        if len(self._open) >= _MOST_ANSWERS:
+            del self._open[next(iter(self._open))]
+        self._open[inbox] = Answer(inbox, nonce, deque(messages), now)
+
+    def due(self, now: float) -> list[Answer]:
+        """List those that can go on; forget those that are sent, or that nobody reads."""
+        for inbox, answer in list(self._open.items()):
+            if not answer.parts or now > answer.moved_s + _GIVE_UP_S:
+                del self._open[inbox]
+        return [answer for answer in self._open.values() if answer.due(now)]
+
+
+@dataclass(slots=True)
+class _Question:
+    nonce: bytes
+    touched_s: float
+    next: int = 0
+
+
+@dataclass(slots=True)
+class Questions:
+    """What this router asked others, and how far they answered; one question per life."""
+
+    _open: dict[bytes, _Question] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def ask(self, life: bytes, nonce: bytes, now: float) -> None:
+        """A life is asked; what it answered before is void."""
+        self._open.pop(life, None)
+        if len(self._open) >= _MOST_QUESTIONS:
+            del self._open[next(iter(self._open))]
+        self._open[life] = _Question(nonce, now)
+
+    def may_ask(self, life: bytes, now: float) -> bool:
+        """Say whether a life was not asked, or long enough ago."""
+        question = self._open.get(life)
+        return question is None or now >= question.touched_s + _ASK_AGAIN_S
+
+    def is_stuck(self, life: bytes, now: float) -> bool:
+        """Say whether a life began to answer and did not go on."""
+        question = self._open.get(life)
+        return question is not None and question.next != 0 and now >= question.touched_s + _ASK_AGAIN_S
+
+    def part(self, life: bytes, body: bytes, now: float) -> bytes | None:
+        """Take a part of an answer. Returns its message, or None if nobody waits for it or one before it is missing."""
+        question = self._open.get(life)
+        nonce, rest = body[:NONCE_BYTES], body[NONCE_BYTES:]
+        if question is None or question.nonce != nonce or len(rest) <= _NUMBER_BYTES:
+            return None
+        number, end = int.from_bytes(rest[:_NUMBER_BYTES], "big"), rest[_NUMBER_BYTES]
+        if number != question.next:
+            question.next = -1
+            return None
+        question.next += 1
+        question.touched_s = now
+        if end:
+            del self._open[life]
+        return rest[_NUMBER_BYTES + 1 :]

@@ -1,0 +1,349 @@
+"""Messages over one stream of a Redis server.
+
+Three streams are read with one command, so that their order is the server's: the news, which all write; heartbeats, a
+short stream of its own, so that they do not push news out; and an inbox for answers to this router's questions.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from cachelb.state.carrier import Asked, Heard, Refused
+from cachelb.state.redis_answers import NONCE_BYTES, PART, Answers, Questions
+from cachelb.state.redis_link import RefusedCommandError
+from cachelb.state.seal import LIFE_BYTES, BadFrameError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cachelb.state.exchange import ExchangeSettings
+    from cachelb.state.redis_answers import Answer
+    from cachelb.state.redis_link import RedisLink, Word
+    from cachelb.state.seal import Seal
+
+_NEWS: Final = b"n"
+_BEAT: Final = b"b"
+_ASK: Final = b"a"
+_HELLO: Final = b"h"
+_FIELD: Final = b"f"
+
+_HEARTBEAT_BYTES: Final = 34  # a message without entries; all others are longer
+_BEAT_AFTER_S: Final = 0.2  # news say as much as a heartbeat
+_AT_ONCE: Final = 64
+_BLOCK_MS: Final = 1000
+_PACE_S: Final = (2.0, 0.02)  # between two reads: in intervals, and at most
+_TRIM_EVERY: Final = 16
+_TRIM_BYTES: Final = 2048
+_MOST_ENTRIES: Final = 10_000
+_MOST_BEATS: Final = 64
+_ENTRY_BYTES: Final = 64  # what an entry takes on the server beside its frame
+_WINDOW: Final = 256 << 10
+_BATCH: Final = 64 << 10
+_ECHO_S: Final = 2.0
+_HELD_S: Final = 1.0
+_INBOX_S: Final = 30
+_KEEP_S: Final = 3600
+_KEEP_AGAIN_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Command:
+    words: tuple[Word, ...]
+    size: int
+    news: bytes | None = None
+    answer: Answer | None = None
+    is_repeated: bool = False
+
+
+class _Tail:
+    """How many entries of the stream fit into its bytes on the server."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+        self.entries = _MOST_ENTRIES
+
+    def saw(self, size: int) -> None:
+        self._sizes.append(size)
+        self._bytes += size
+        if self._bytes > self._most_bytes or len(self._sizes) > _MOST_ENTRIES:
+            while self._bytes > self._most_bytes or len(self._sizes) > _MOST_ENTRIES:
+                self._bytes -= self._sizes.popleft()
+            self.entries = max(1, len(self._sizes))
+
+
+class RedisCarrier:
+    """Writes to a stream and reads what others write.
+
+    Args:
+        link: To the server.
+        stream: Its name; all other keys begin with it.
+        seal: Makes frames.
+        settings: How to trade.
+        max_server_bytes: Bytes that the stream may take there, about.
+    """
+
+    def __init__(
+        self, link: RedisLink, stream: str, seal: Seal, settings: ExchangeSettings, max_server_bytes: int
+    ) -> None:
+        self._link = link
+        self._stream = stream
+        self._seal = seal
+        self._most_queued = 2 * settings.max_bytes
+        self._pace_s = min(_PACE_S[0] * settings.interval_s, _PACE_S[1])
+        self._tail = _Tail(max_server_bytes)
+        self._positions: dict[bytes, bytes] = {}
+        self._news, self._beats, self._inbox = (f"{stream}{end}".encode() for end in ("", ":beats", ":to:"))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._own_inbox = os.urandom(LIFE_BYTES)
+        self._queue: deque[_Command] = deque()
+        self._sent: deque[_Command] = deque()
+        self._queued = self._under_way = 0
+        self._questions, self._answers = Questions(), Answers()
+        self._held: dict[bytes, tuple[float, Heard]] = {}
+        self._unheard_s: dict[bytes, float] = {}
+        self._news_s = self._kept_s = float("-inf")
+        self._untrimmed = 0
+        self._is_waiting = False
+        self._read_s = 0.0
+
+    # --- the carrier ---
+
+    def open(self) -> None:
+        """Connect, find where to read from, and see whether the server lets itself be written to."""
+        again = [command for command in self._sent if not command.is_repeated]
+        again += self._queue
+        self._begin()
+        self._link.open()
+        before, self._positions = self._positions, {}
+        for key in (self._news, self._beats):
+            last = self._last_id(key)
+            # What was written meanwhile is read, unless the server lost what was read before.
+            self._positions[key] = min(before.get(key, last), last, key=_parsed)
+        self._link.call("XADD", self._news, "*", _FIELD, self._seal.wrap(_NEWS, _HELLO))
+        for command in again:
+            if command.news is not None:
+                self._tell(command.news, is_repeated=True)
+
+    def publish(self, message: bytes) -> None:
+        """Append to the stream. The others find lost entries by their numbers."""
+        now = time.monotonic()
+        if len(message) > _HEARTBEAT_BYTES:
+            self._news_s = now
+            self._tell(message)
+        elif now >= self._news_s + _BEAT_AFTER_S:
+            words = (
+                "XADD",
+                self._beats,
+                "MAXLEN",
+                "~",
+                _MOST_BEATS,
+                "*",
+                _FIELD,
+                self._seal.wrap(_BEAT, _BEAT + message),
+            )
+            self._command(*words)
+            self._unheard_s.setdefault(_BEAT, now)
+            if now >= self._kept_s + _KEEP_AGAIN_S:
+                self._kept_s = now
+                for key in (self._news, self._beats):
+                    self._command("EXPIRE", key, _KEEP_S)
+
+    def ask(self, origin: int, address: str) -> None:
+        """Ask a router to tell everything, through the stream."""
+        del origin
+        self._ask(bytes.fromhex(address.rpartition("/")[2]), time.monotonic())
+
+    def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
+        """Tell one that asked, bit by bit."""
+        inbox, nonce = return_to[:LIFE_BYTES], return_to[LIFE_BYTES:]
+        self._answers.begin(self._inbox + inbox.hex().encode(), nonce, messages, time.monotonic())
+
+    def receive(self, timeout_s: float) -> list[Heard | Asked | Refused]:
+        """Send what waits, and wait for entries of others."""
+        now = time.monotonic()
+        self._look_back(now)
+        self._go_on(now)
+        self._flush()
+        found: list[Heard | Asked | Refused] = []
+        if not self._is_waiting and now < self._read_s:
+            # Many small messages cost less if they are read together.
+            time.sleep(min(timeout_s, self._read_s - now))
+            return found
+        if not self._is_waiting:
+            self._wait(now)
+        if self._link.waited(timeout_s):
+            self._is_waiting = False
+            self._read(self._link.found(), time.monotonic(), found)
+        elif self._held:
+            self._let_go(now, found)
+        return found
+
+    def close(self) -> None:
+        """End both connections."""
+        self._link.close()
+
+    # --- writing ---
+
+    def _tell(self, message: bytes, *, is_repeated: bool = False) -> None:
+        self._unheard_s.setdefault(_NEWS, time.monotonic())
+        self._append(_NEWS + message, message, is_repeated=is_repeated)
+
+    def _append(self, body: bytes, news: bytes | None = None, *, is_repeated: bool = False) -> None:
+        """Add to the stream, and now and then see to its length."""
+        frame = self._seal.wrap(_NEWS, body)
+        self._untrimmed += 1
+        words: tuple[Word, ...] = ("XADD", self._news, "*", _FIELD, frame)
+        if self._untrimmed >= _TRIM_EVERY or len(frame) > _TRIM_BYTES:
+            self._untrimmed = 0
+            words = ("XADD", self._news, "MAXLEN", "~", self._tail.entries, "*", _FIELD, frame)
+        self._add(_Command(words, len(frame), news, is_repeated=is_repeated))
+
+    def _command(self, *words: Word, answer: Answer | None = None) -> None:
+        self._add(_Command(words, 0, answer=answer))
+
+    def _add(self, command: _Command) -> None:
+        self._queue.append(command)
+        self._queued += command.size
+        if self._queued > self._most_queued:
+            raise ConnectionError(f"{self._link.shown} does not keep up: {self._queued >> 20} MB wait for it")
+
+    def _flush(self) -> None:
+        while self._queue and self._under_way <= _WINDOW:
+            batch: list[_Command] = []
+            size = 0
+            while self._queue and size <= _BATCH:
+                command = self._queue.popleft()
+                batch.append(command)
+                size += command.size
+            self._queued -= size
+            self._under_way += size
+            self._sent.extend(batch)
+            self._link.send([command.words for command in batch])
+
+    def _look_back(self, now: float) -> None:
+        """See what became of what was sent."""
+        while self._sent and self._link.answered():
+            answer = self._link.answer()
+            command = self._sent.popleft()
+            self._under_way -= command.size
+            if command.answer is not None:
+                command.answer.unread = cast("int", answer)
+                command.answer.is_asking = False
+        for since in self._unheard_s.values():
+            if now > since + _ECHO_S:
+                raise ConnectionError(f"{self._link.shown}: what is written does not come back within {_ECHO_S:g} s")
+
+    def _go_on(self, now: float) -> None:
+        """Send more of the answers, as long as there is room."""
+        for answer in self._answers.due(now):
+            if self._queued + self._under_way > _WINDOW:
+                return
+            frames = answer.take(self._seal, now)
+            for frame in frames:
+                words = ("XADD", answer.inbox, "*", _FIELD, frame)
+                self._add(_Command(words, len(frame)))
+            if frames:
+                self._command("EXPIRE", answer.inbox, _INBOX_S)
+            answer.is_asking = True
+            self._command("XLEN", answer.inbox, answer=answer)
+
+    def _ask(self, life: bytes, now: float) -> None:
+        nonce = os.urandom(NONCE_BYTES)
+        self._questions.ask(life, nonce, now)
+        self._append(_ASK + life + self._own_inbox + nonce)
+
+    # --- reading ---
+
+    def _last_id(self, key: bytes) -> bytes:
+        try:
+            answer = cast("list[bytes]", self._link.call("XINFO", "STREAM", key))
+        except RefusedCommandError as error:
+            if "no such key" in str(error):
+                return b"0-0"
+            raise
+        return answer[answer.index(b"last-generated-id") + 1]
+
+    def _inbox_key(self) -> bytes:
+        return self._inbox + self._own_inbox.hex().encode()
+
+    def _wait(self, now: float) -> None:
+        # Without an open question the inbox is left out. Once there is one, the question itself, which is among the
+        # news, ends the wait of before.
+        keys = [self._inbox_key()] if self._questions else []
+        keys += [self._news, self._beats]
+        positions = [self._positions.get(key, b"0-0") for key in keys]
+        self._link.wait_for("XREAD", "COUNT", _AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", *keys, *positions)
+        self._is_waiting = True
+        self._read_s = now + self._pace_s
+
+    def _read(self, answer: object, now: float, found: list[Heard | Asked | Refused]) -> None:
+        """Take in what `XREAD` found: answers first, for news follow them; heartbeats last, for they follow news."""
+        streams = dict(cast("list[tuple[bytes, list[tuple[bytes, list[bytes]]]]]", answer or []))
+        inbox = self._inbox_key()
+        for key, channel in ((inbox, inbox), (self._news, _NEWS), (self._beats, _BEAT)):
+            for number, fields in streams.get(key, ()):
+                self._positions[key] = number
+                frame = fields[1]
+                if key == self._news:
+                    self._tail.saw(len(frame) + _ENTRY_BYTES)
+                try:
+                    life, body = self._seal.unwrap(channel, frame)
+                except BadFrameError as error:
+                    found.append(Refused(str(error), self._stream))
+                    continue
+                if life == self._seal.life:
+                    self._unheard_s.pop(channel, None)
+                else:
+                    self._hear(life, body, now, found)
+        if inbox in streams:
+            self._command("XDEL", inbox, *(number for number, _ in streams[inbox]))
+        if len(streams.get(self._news, ())) < _AT_ONCE:
+            self._let_go(now, found, all_of_them=True)
+        else:
+            self._unheard_s.clear()  # it comes, only later
+            self._read_s = now
+            self._let_go(now, found)
+
+    def _hear(self, life: bytes, body: bytes, now: float, found: list[Heard | Asked | Refused]) -> None:
+        kind, data = body[:1], body[1:]
+        if kind == PART:
+            message = self._questions.part(life, data, now)
+            if message is not None:
+                self._seal.answered(life)
+                found.append(Heard(message, self._address(life)))
+        elif kind == _ASK:
+            if data[:LIFE_BYTES] == self._seal.life and len(data) == 2 * LIFE_BYTES + NONCE_BYTES:
+                found.append(Asked(data[LIFE_BYTES:]))
+        elif kind in (_NEWS, _BEAT):
+            is_fresh = self._seal.is_fresh(life)
+            if self._questions.is_stuck(life, now) or (not is_fresh and self._questions.may_ask(life, now)):
+                self._ask(life, now)
+            if is_fresh and kind == _NEWS:
+                found.append(Heard(data, self._address(life)))
+            elif is_fresh:
+                since, _ = self._held.get(life, (now, None))
+                self._held[life] = (since, Heard(data, self._address(life)))
+
+    def _let_go(self, now: float, found: list[Heard | Asked | Refused], *, all_of_them: bool = False) -> None:
+        """Hand on heartbeats: once all news before them are read, or after a while."""
+        for life, (since, beat) in list(self._held.items()):
+            if all_of_them or now > since + _HELD_S:
+                del self._held[life]
+                found.append(beat)
+
+    def _address(self, life: bytes) -> str:
+        return f"{self._stream}/{life.hex()}"
+
+
+def _parsed(number: bytes) -> tuple[int, int]:
+    """Read the id of an entry."""
+    milliseconds, _, sequence = number.partition(b"-")
+    return int(milliseconds), int(sequence)

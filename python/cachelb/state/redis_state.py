@@ -1,0 +1,95 @@
+"""Routers that share their state through a Redis server."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from cachelb.state.attachment import Attachment
+from cachelb.state.options import exchange_settings, positive, text
+
+if TYPE_CHECKING:
+    from cachelb.state.carrier import Carrier
+
+
+class RedisState(Attachment):
+    """Shares what a router places and books with all routers that use the same stream of a Redis or Valkey server.
+
+    Attach it to a router with a `hash_seed` that all have in common: block hashes are all that is told of a prompt, and
+    whoever has another seed takes part in load only. Routing never waits for the server. While that is down, each
+    router goes on alone; why is in `stats().failing`. Needs `pip install 'cachelb[redis]'`.
+
+    Args:
+        url: "redis://user:password@host:6379/0", "rediss://..." for TLS, or "unix:///path/of/socket"; options of
+            redis-py such as "?ssl_ca_certs=/path" may follow. The password shows in no error, log or `repr`.
+        stream: Name of the fleet's stream; all keys of the fleet begin with it.
+        secret: Shared by all: messages are encrypted, and those of whoever does not know it are refused and counted.
+            Without one, everybody who reaches the server can read and write.
+        interval_s: Seconds between two messages of what happened.
+        peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
+        warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
+        ttl_s: Seconds that placements of others are believed without being found again here.
+        max_mb: Megabytes of news that may wait while the server is down.
+        max_server_mb: Megabytes that the stream may take on the server, about; who reads too late asks for a snapshot.
+
+    Raises:
+        ModuleNotFoundError: redis-py, or with a secret cryptography, is not installed.
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range, or the url cannot be used.
+
+    Example:
+        >>> from cachelb.state import RedisState
+        >>> RedisState("redis://:password@10.0.0.5:6379/0", secret="of the fleet")
+        RedisState('redis://10.0.0.5:6379/0', stream='cachelb')
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        stream: str = "cachelb",
+        secret: str | None = None,
+        interval_s: float = 0.005,
+        peer_timeout_s: float = 2.0,
+        warm_start_s: float = 0.0,
+        ttl_s: float = 3600.0,
+        max_mb: float = 16.0,
+        max_server_mb: float = 64.0,
+    ) -> None:
+        _need("redis", "redis-py")
+        if secret is not None:
+            _need("cryptography", "cryptography for its secret")
+        self._url = text("url", url)
+        self._stream = text("stream", stream)
+        self._secret = None if secret is None else text("secret", secret)
+        self._max_server_bytes = int(positive("max_server_mb", max_server_mb) * (1 << 20))
+        super().__init__(
+            exchange_settings(
+                interval_s=interval_s,
+                peer_timeout_s=peer_timeout_s,
+                warm_start_s=warm_start_s,
+                ttl_s=ttl_s,
+                max_mb=max_mb,
+            )
+        )
+        from cachelb.state.redis_link import RedisLink
+
+        self._shown = RedisLink(self._url).shown
+
+    def __repr__(self) -> str:
+        return f"RedisState({self._shown!r}, stream={self._stream!r})"
+
+    def _carrier(self) -> Carrier:
+        from cachelb.state.redis_carrier import RedisCarrier
+        from cachelb.state.redis_link import RedisLink
+        from cachelb.state.seal import seal
+
+        link, frames = RedisLink(self._url), seal(self._secret, self._stream)
+        return RedisCarrier(link, self._stream, frames, self._settings, self._max_server_bytes)
+
+
+def _need(name: str, what: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"RedisState needs {what}: pip install 'cachelb[redis]'", name=name) from error

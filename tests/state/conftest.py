@@ -1,0 +1,43 @@
+"""Servers and fleets of the tests of sharing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.state.redis_server import RedisServer
+from tests.state.transports import Fleet, MeshFleet, RedisFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server for tests that leave it as it is."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that a test may break."""
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_fleet(shared_server: RedisServer) -> RedisFleet:
+    """A stream of its own."""
+    return RedisFleet(shared_server)
+
+
+@pytest.fixture(params=["mesh", "redis"])
+def fleet(request: pytest.FixtureRequest) -> Fleet:
+    """Each transport."""
+    if request.param == "mesh":
+        return MeshFleet()
+    return RedisFleet(request.getfixturevalue("shared_server"))

@@ -1,0 +1,98 @@
+"""A real Redis or Valkey server, started by the tests that need one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+FETCHED = Path(__file__).resolve().parents[2] / "target" / "redis"
+"""Where `make redis` puts one."""
+
+
+def program() -> tuple[str, dict[str, str]]:
+    """The server and its environment. Without one a test is skipped, in CI it fails."""
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name)
+        if found:
+            return found, dict(os.environ)
+    fetched = FETCHED / "usr" / "bin" / "redis-server"
+    if fetched.exists():
+        folders = (str(path) for path in FETCHED.glob("**/*-linux-gnu") if path.is_dir())
+        return str(fetched), {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}
+    missing = "no redis-server or valkey-server: install the package redis-server, or run `make redis`"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """A server of its own on a free port of the loopback, without persistence unless the options say so."""
+
+    def __init__(self, folder: Path, *options: str, password: str | None = None) -> None:
+        self.folder = folder
+        self.password = password
+        self.port = free_port()
+        self.options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0" if self.password is None else self.url_with(self.password)
+
+    def url_with(self, password: str) -> str:
+        return f"redis://:{password}@127.0.0.1:{self.port}/0"
+
+    def start(self, *, wait: bool = True) -> None:
+        command, environment = program()
+        options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", ""]
+        if self.password is not None:
+            options += ["--requirepass", self.password]
+        words = [command, *options, *self.options]
+        with (self.folder / "redis.log").open("ab") as log:
+            self._process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+        deadline = time.monotonic() + 30
+        while wait:
+            assert self._process.poll() is None, (self.folder / "redis.log").read_text()
+            assert time.monotonic() < deadline, "redis-server did not start"
+            try:
+                with self.client() as client:
+                    client.ping()
+            except redis.RedisError:
+                time.sleep(0.02)
+            else:
+                return
+
+    def client(self, database: int = 0) -> redis.Redis:
+        return redis.Redis(port=self.port, password=self.password, db=database, protocol=2)
+
+    def kill(self) -> None:
+        """End it at once, like a crash."""
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+        self._process = None
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)

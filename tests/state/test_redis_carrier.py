@@ -1,0 +1,145 @@
+"""One stream for all: everybody reads what was written, in its order, and answers only what it is asked."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.state.transports import STORY, make_router, wait_until
+
+from cachelb.state.carrier import Asked, Heard, Refused
+from cachelb.state.options import exchange_settings
+from cachelb.state.redis_carrier import RedisCarrier
+from cachelb.state.redis_link import RedisLink
+from cachelb.state.seal import Seal, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.state.transports import RedisFleet
+
+SETTINGS = exchange_settings(interval_s=0.005, peer_timeout_s=2.0, warm_start_s=0.0, ttl_s=60.0, max_mb=16.0)
+NEWS, BEAT = b"x" * 35, b"x" * 34
+
+
+@contextmanager
+def carriers(fleet: RedisFleet, *seals: Seal) -> Iterator[list[RedisCarrier]]:
+    """Carriers that are open."""
+    with ExitStack() as stack:
+        found = [RedisCarrier(RedisLink(fleet.server.url), fleet.stream, frames, SETTINGS, 1 << 20) for frames in seals]
+        for carrier in found:
+            stack.callback(carrier.close)
+            carrier.open()
+        yield found
+
+
+def receive(carrier: RedisCarrier, count: int) -> list[Heard | Asked | Refused]:
+    """So many of what others said, at least."""
+    found: list[Heard | Asked | Refused] = []
+
+    def enough() -> bool:
+        found.extend(carrier.receive(0.005))
+        return len(found) >= count
+
+    wait_until(enough)
+    return found
+
+
+def test_heartbeats_are_what_a_router_says_without_entries() -> None:
+    with make_router() as router:
+        router._share(1, 60.0, 1 << 20)
+        for _ in range(2):
+            told = router._tell()
+            assert told
+            assert all(len(message) >= len(NEWS) for message in told)
+            heartbeat = router._heartbeat()
+            assert heartbeat is not None
+            assert len(heartbeat) == len(BEAT)
+            router.select_worker(tokens=STORY).on_complete()
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(writes=st.lists(st.tuples(st.integers(0, 2), st.integers(35, 3000)), max_size=200))
+def test_everybody_reads_what_the_others_wrote_in_its_order(
+    redis_fleet: RedisFleet, writes: list[tuple[int, int]]
+) -> None:
+    """The model is a list."""
+    redis_fleet.stream = f"carriers-{os.urandom(4).hex()}"
+    with carriers(redis_fleet, *(seal(None, "") for _ in range(3))) as found:
+        log: list[tuple[int, bytes]] = []
+        for number, (author, size) in enumerate(writes):
+            message = number.to_bytes(4, "big") + bytes(size - 4)
+            found[author].publish(message)
+            log.append((author, message))
+        heard: list[list[bytes]] = [[], [], []]
+
+        def complete() -> bool:
+            for at, carrier in enumerate(found):
+                heard[at] += [one.message for one in carrier.receive(0.001) if isinstance(one, Heard)]
+            return [len(messages) for messages in heard] == [sum(author != at for author, _ in log) for at in range(3)]
+
+        wait_until(complete)
+        for at, messages in enumerate(heard):
+            for other in {0, 1, 2} - {at}:
+                ours = {message for author, message in log if author == other}
+                told = [message for message in messages if message in ours]
+                assert told == [message for author, message in log if author == other]
+        orders = [[message for message in messages if message in heard[1]] for messages in (heard[0], heard[2])]
+        assert [m for m in orders[0] if m in heard[2]] == [m for m in orders[1] if m in heard[0]], "one log"
+
+
+def test_heartbeat_comes_after_all_news_before_it(redis_fleet: RedisFleet) -> None:
+    writer = seal(None, "")
+    with carriers(redis_fleet, seal(None, "")) as (reader,), redis_fleet.server.client() as client:
+        for number in range(3):
+            for _ in range(100):
+                client.xadd(redis_fleet.stream, {"f": writer.wrap(b"n", b"n" + NEWS)})
+            client.xadd(f"{redis_fleet.stream}:beats", {"f": writer.wrap(b"b", b"b%d" % number + BEAT)})
+        found = receive(reader, 301)
+        address = f"{redis_fleet.stream}/{writer.life.hex()}"
+        assert found == [Heard(NEWS, address)] * 300 + [Heard(b"2" + BEAT, address)], "and only the latest"
+
+
+def test_who_is_asked_is_told_and_nobody_else(redis_fleet: RedisFleet) -> None:
+    seals = [seal("of the fleet", redis_fleet.stream) for _ in range(3)]
+    with carriers(redis_fleet, *seals) as (asking, asked, third):
+        asked.publish(NEWS)
+        asked.receive(0.005)
+        # It never answered, so it is asked before it is believed.
+        questions: list[Asked] = []
+
+        def is_asked() -> bool:
+            assert asking.receive(0.001) == []
+            questions.extend(one for one in asked.receive(0.001) if isinstance(one, Asked))
+            return bool(questions)
+
+        wait_until(is_asked)
+        question = questions[0]
+        messages = [bytes([part]) * 100 for part in range(200)]
+        asked.answer(question.return_to, messages)
+        heard: list[Heard | Asked | Refused] = []
+
+        def told() -> bool:
+            asked.receive(0.001)
+            heard.extend(asking.receive(0.001))
+            return len(heard) >= len(messages)
+
+        wait_until(told)
+        assert heard == [Heard(message, f"{redis_fleet.stream}/{seals[1].life.hex()}") for message in messages]
+        assert not [one for one in third.receive(0.005) if isinstance(one, Heard)]
+        asked.publish(NEWS)
+        asked.receive(0.005)
+        assert receive(asking, 1) == [Heard(NEWS, f"{redis_fleet.stream}/{seals[1].life.hex()}")]
+
+
+def test_heartbeats_do_not_pile_up(redis_fleet: RedisFleet) -> None:
+    with carriers(redis_fleet, seal(None, "")) as (carrier,), redis_fleet.server.client() as client:
+        for _ in range(500):
+            carrier.publish(BEAT)
+        carrier.receive(0.005)
+        wait_until(lambda: client.xlen(f"{redis_fleet.stream}:beats") > 0)
+        carrier.receive(0.005)
+        assert client.xlen(f"{redis_fleet.stream}:beats") < 250

@@ -1,0 +1,237 @@
+"""A Redis server that is away, refuses, or lost what it had: routing goes on, and so does sharing, by itself."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.state.redis_server import RedisServer, free_port
+from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers, wait_until
+
+from cachelb.state import RedisState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.state.transports import State
+
+    from cachelb import Router
+
+
+@contextmanager
+def working_before_and_after(server: RedisServer) -> Iterator[list[tuple[Router[str], State]]]:
+    """Two routers that share, then do not because of what the body does to the server, then do again."""
+    with routers(RedisFleet(server), 2, peer_timeout_s=1.0) as found:
+        (router, _), (other, _) = found
+        before = router.select_worker(tokens=STORY)
+        wait_until(lambda: load(other) == 1)
+        yield found
+        # It heals.
+        wait_until(lambda: not any(state.stats().failing for _, state in found))
+        before.on_complete()
+        after = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found)]
+        wait_until(lambda: load(router) == load(other) == 2)
+        assert router.loads() == other.loads()
+        wait_until(lambda: all(matched(each, [at, *STORY]) == 992 for each, _ in found for at in range(2)))
+        for decision in after:
+            decision.on_complete()
+        wait_until(lambda: load(router) == load(other) == 0)
+
+
+def all_fail(found: list[tuple[Router[str], State]], why: str) -> bool:
+    return all(why in state.stats().failing for _, state in found)
+
+
+def missed_placements(found: list[tuple[Router[str], State]]) -> None:
+    """Route while nothing is shared. The others must know of it later."""
+    (router, _), (other, _) = found
+    for at in range(20):
+        router.select_worker(tokens=[100 + at, *STORY]).on_complete()
+    assert matched(other, [100, *STORY]) == 0
+
+
+def heard_of_them(other: Router[str]) -> bool:
+    return all(matched(other, [100 + at, *STORY]) == 992 for at in range(20))
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with its data", "without its data"])
+def test_server_that_is_restarted(tmp_path: Path, *, keeps: bool) -> None:
+    options = ("--appendonly", "yes", "--appendfsync", "always") if keeps else ()
+    server = RedisServer(tmp_path, *options)
+    try:
+        with working_before_and_after(server) as found:
+            server.kill()
+            wait_until(lambda: all_fail(found, "refused"))
+            wait_until(lambda: not any(state.stats().peers for _, state in found))
+            assert load(found[1][0]) == 0, "nobody believes in load for ever"
+            missed_placements(found)
+            server.start()
+            wait_until(lambda: heard_of_them(found[1][0]))
+            wait_until(lambda: load(found[1][0]) == 1)
+    finally:
+        server.kill()
+
+
+def test_server_that_does_not_answer(server: RedisServer) -> None:
+    with working_before_and_after(server) as found:
+        server.freeze()
+        try:
+            missed_placements(found)
+            wait_until(lambda: all(state.stats().failing for _, state in found))
+            assert load(found[0][0]) == 1, "its own load it knows"
+        finally:
+            server.thaw()
+        wait_until(lambda: heard_of_them(found[1][0]))
+
+
+def test_server_without_memory(server: RedisServer) -> None:
+    with working_before_and_after(server) as found, server.client() as client:
+        client.config_set("maxmemory", "1")
+        wait_until(lambda: all_fail(found, "maxmemory"))
+        missed_placements(found)
+        client.config_set("maxmemory", "0")
+        wait_until(lambda: heard_of_them(found[1][0]))
+
+
+def test_server_that_is_read_only(server: RedisServer) -> None:
+    with working_before_and_after(server) as found, server.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+        wait_until(lambda: all_fail(found, "read only"))
+        missed_placements(found)
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        wait_until(lambda: heard_of_them(found[1][0]))
+
+
+def test_server_that_is_flushed(server: RedisServer) -> None:
+    with working_before_and_after(server) as found, server.client() as client:
+        for _ in range(5):
+            missed = found[0][0].select_worker(tokens=[7, *STORY])
+            client.flushall()
+            missed.on_complete()
+        wait_until(lambda: matched(found[1][0], [7, *STORY]) == 992)
+
+
+def test_stream_that_begins_again_with_lower_numbers(server: RedisServer) -> None:
+    """As after a failover to a server whose clock is behind."""
+    fleet = RedisFleet(server)
+    with server.client() as client, make_router() as router, make_router() as other:
+        keys = (fleet.stream, f"{fleet.stream}:beats")
+        for key in keys:
+            client.xadd(key, {"f": b""}, id="9999999999999-0")
+        states = [fleet.member(), fleet.member()]
+        router.attach(states[0])
+        other.attach(states[1])
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: load(other) == 1)
+        wait_until(lambda: load(other) == 0)
+        client.delete(*keys)
+        with router.select_worker(tokens=[1, *STORY]):
+            wait_until(lambda: load(other) == 1)
+            wait_until(lambda: matched(other, [1, *STORY]) == 992)
+        wait_until(lambda: load(other) == 0)
+
+
+def test_what_was_under_way_is_sent_again_and_nobody_asks(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        with routers(RedisFleet(server), 2, peer_timeout_s=60.0) as found:
+            (router, state), (other, heard) = found
+            wait_until(lambda: heard.stats().gaps == heard.stats().snapshots)
+            gaps = heard.stats().gaps
+            server.freeze()
+            decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(10)]
+            sent = state.stats().sent
+            wait_until(lambda: state.stats().sent > sent)
+            server.kill()
+            wait_until(lambda: bool(state.stats().failing))
+            server.start()
+            wait_until(lambda: load(other) == 10)
+            for decision in decisions:
+                decision.on_complete()
+            wait_until(lambda: load(other) == 0)
+            wait_until(lambda: all(matched(other, [at, *STORY]) == 992 for at in range(10)))
+            assert heard.stats().gaps == gaps
+    finally:
+        server.kill()
+
+
+def test_stream_whose_name_is_taken_by_something_else(server: RedisServer) -> None:
+    fleet = RedisFleet(server)
+    with server.client() as client, make_router() as router, make_router() as other:
+        client.set(fleet.stream, "a text")
+        states = [fleet.member(), fleet.member()]
+        router.attach(states[0])
+        other.attach(states[1])
+        wait_until(lambda: all("wrong kind of value" in state.stats().failing for state in states))
+        decision = router.select_worker(tokens=STORY)
+        client.delete(fleet.stream)
+        wait_until(lambda: load(other) == 1)
+        decision.on_complete()
+
+
+def test_router_starts_without_a_server_and_shares_once_there_is_one(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.kill()
+    with ExitStack() as stack:
+        found = [(stack.enter_context(make_router()), RedisState(server.url, warm_start_s=0.3)) for _ in range(2)]
+        for router, state in found:
+            router.attach(state)
+            start = state.stats().start
+            assert start.startswith("cold: nobody told anything within 0.3 s, redis://127.0.0.1"), start
+            assert "refused" in start
+        decision = found[0][0].select_worker(tokens=STORY)
+        try:
+            server.start()
+            wait_until(lambda: load(found[1][0]) == 1)
+            decision.on_complete()
+        finally:
+            server.kill()
+
+
+def test_wrong_password_is_told_and_kept_to_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = RedisServer(tmp_path, password="the right one")  # noqa: S106 - of a test
+    try:
+        with ExitStack() as stack:
+            found: list[tuple[Router[str], State]] = []
+            for password in ("the%20right%20one", "guessed%2Fpass"):
+                state = RedisState(server.url_with(password), warm_start_s=0.3)
+                router = stack.enter_context(make_router())
+                router.attach(state)
+                found.append((router, state))
+            wrong = found[1][1]
+            failing = wrong.stats().failing
+            assert "invalid username-password pair" in failing
+            assert failing in wrong.stats().start
+            assert found[0][1].stats().failing == ""
+            decision = found[1][0].select_worker(tokens=STORY)
+            for told in (caplog.text, failing, repr(wrong), wrong.stats().start):
+                assert "guessed" not in told
+            assert "invalid username-password pair" in caplog.text
+            with server.client() as client:
+                client.config_set("requirepass", "guessed/pass")
+            # Connections that are open stay so; both share now.
+            wait_until(lambda: load(found[0][0]) == 1)
+            decision.on_complete()
+    finally:
+        server.kill()
+
+
+def test_server_that_still_loads_its_data(tmp_path: Path) -> None:
+    options = ("--appendonly", "yes", "--enable-debug-command", "yes")
+    server = RedisServer(tmp_path, *options)
+    try:
+        with server.client() as client:
+            client.execute_command("DEBUG", "POPULATE", "4000")
+            client.execute_command("BGREWRITEAOF")
+            wait_until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0)
+        with working_before_and_after(server) as found:
+            server.kill()
+            server.options = (*options, "--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")
+            server.start(wait=False)
+            wait_until(lambda: all_fail(found, "loading"))
+            missed_placements(found)
+            wait_until(lambda: heard_of_them(found[1][0]))
+    finally:
+        server.kill()

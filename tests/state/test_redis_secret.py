@@ -1,0 +1,121 @@
+"""Who can reach the server and does not know the secret reads nothing, and is heard by nobody."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.state.transports import SECRET, STORY, load, make_router, matched, routers, wait_until
+
+if TYPE_CHECKING:
+    from tests.state.transports import RedisFleet
+
+
+def everything(fleet: RedisFleet) -> list[tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]]:
+    """All entries of all streams of a fleet."""
+    with fleet.server.client() as client:
+        keys = [bytes(key).decode() for key in client.scan_iter(f"{fleet.stream}*")]
+        found: Any = [(key, client.xrange(key)) for key in sorted(keys)]
+        return list(found)
+
+
+def test_nothing_of_a_worker_or_a_hash_can_be_read_on_the_server(redis_fleet: RedisFleet) -> None:
+    def shown() -> bytes:
+        return b"".join(b"".join(fields.values()) for _, found in everything(redis_fleet) for _, fields in found)
+
+    with routers(redis_fleet, 2, secret=SECRET) as found:
+        found[0][0].select_worker(tokens=STORY)
+        wait_until(lambda: matched(found[1][0]) == 992)
+        assert b"gpu" not in shown()
+        assert b"clbs" not in shown(), "what messages begin with"
+    with routers(redis_fleet, 2) as found:
+        found[0][0].select_worker(tokens=STORY)
+        wait_until(lambda: matched(found[1][0]) == 992)
+        assert b"gpu" in shown()
+
+
+def test_other_secrets_and_none_are_refused_counted_and_not_applied(
+    redis_fleet: RedisFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        routers(redis_fleet, 2, secret=SECRET) as ours,
+        routers(redis_fleet, 2, secret="another") as others,  # noqa: S106 - of a test
+        routers(redis_fleet, 2) as plain,
+    ):
+        fleets = [ours, others, plain]
+        decisions = [found[0][0].select_worker(tokens=STORY) for found in fleets for _ in range(3)]
+        wait_until(lambda: all(load(found[1][0]) == 3 for found in fleets))
+        before = [[state.stats().refused for _, state in found] for found in fleets]
+        for decision in decisions:
+            decision.on_complete()
+        wait_until(lambda: all(load(router) == 0 for found in fleets for router, _ in found))
+        wait_until(
+            lambda: all(
+                state.stats().refused > before[at][each]
+                for at, found in enumerate(fleets)
+                for each, (_, state) in enumerate(found)
+            )
+        )
+        for found in fleets:
+            for _, state in found:
+                assert [peer.bookings for peer in state.stats().peers] == [0], "its own fleet only"
+                assert state.stats().failures == 0
+        refused = sum(state.stats().refused for found in fleets for _, state in found)
+        logged = [record.message for record in caplog.records if "refused" in record.message]
+        assert len(logged) <= 6 * 3 < refused
+        assert any("another secret" in text for text in logged)
+        assert any("it is sealed, and this router has no secret" in text for text in logged)
+
+
+def test_what_was_recorded_is_not_believed_again(redis_fleet: RedisFleet) -> None:
+    with routers(redis_fleet, 2, secret=SECRET) as found:
+        (router, _), (other, state) = found
+        decision = router.select_worker(tokens=STORY)
+        wait_until(lambda: load(other) == 1)
+        recorded = everything(redis_fleet)
+
+        def play() -> None:
+            with redis_fleet.server.client() as client:
+                for key, stored in recorded:
+                    for _, fields in stored:
+                        client.xadd(key, dict(fields))
+
+        refused = state.stats().refused
+        decision.on_complete()
+        wait_until(lambda: load(other) == 0)
+        play()
+        wait_until(lambda: state.stats().refused > refused + 2)
+        assert load(router) == load(other) == 0
+    # All of them are gone; to one that never heard them, the recording looks new.
+    with make_router() as late:
+        state = redis_fleet.member(secret=SECRET)
+        late.attach(state)
+        with redis_fleet.server.client() as client:
+            asked = client.xlen(redis_fleet.stream)
+            play()
+            count = sum(len(stored) for key, stored in recorded if key == redis_fleet.stream)
+            wait_until(lambda: client.xlen(redis_fleet.stream) >= asked + count + 2)
+        assert load(late) == 0
+        assert matched(late) == 0
+        assert state.stats().peers == ()
+        assert state.stats().received == 0
+
+
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["without a secret", "with a secret"])
+def test_rubbish_on_the_stream_is_refused_and_counted(redis_fleet: RedisFleet, secret: str | None) -> None:
+    with routers(redis_fleet, 2, secret=secret) as found, redis_fleet.server.client() as client:
+        (router, state), (other, _) = found
+        begins = b"\x01" + os.urandom(8)
+        frames = [b"", b"\x01", b"\x02" * 40, os.urandom(1000), begins + b"n", begins + b"nclbs" + os.urandom(50)]
+        for key in (redis_fleet.stream, f"{redis_fleet.stream}:beats"):
+            for frame in frames:
+                client.xadd(key, {"f": frame})
+            client.xadd(key, {"else": b"", "and": b"more"})
+        for ask in (b"", os.urandom(24), bytes.fromhex(found[1][1].stats().peers[0].address.rpartition("/")[2])):
+            client.xadd(redis_fleet.stream, {"f": begins + b"a" + ask})
+            client.xadd(redis_fleet.stream, {"f": begins + b"p" + ask})
+        wait_until(lambda: state.stats().refused >= 8)
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: load(other) == 1)
+        assert state.stats().failures == 0

@@ -1,0 +1,264 @@
+"""What sharing through Redis leaves on the server, and the ways to reach one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.state.redis_server import RedisServer, free_port
+from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers, wait_until
+
+from cachelb.state import RedisState
+from cachelb.state.seal import seal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import redis
+
+
+@contextmanager
+def pair(make: Callable[[], RedisState]) -> Iterator[None]:
+    """Two routers that share load through what `make` makes."""
+    with make_router() as router, make_router() as other:
+        states = [make(), make()]
+        router.attach(states[0])
+        other.attach(states[1])
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: load(other) == 1)
+            yield
+        assert [state.stats().failures for state in states] == [0, 0]
+
+
+def entries(client: redis.Redis, key: str) -> list[Any]:
+    found = client.xrange(key)
+    assert isinstance(found, list)
+    return found
+
+
+def last_id(client: redis.Redis, key: str) -> Any:
+    return client.xinfo_stream(key)["last-generated-id"]
+
+
+def test_idle_fleet_leaves_the_stream_as_it_is(redis_fleet: RedisFleet) -> None:
+    beats = f"{redis_fleet.stream}:beats"
+    with routers(redis_fleet, 3), redis_fleet.server.client() as client:
+        seen: set[Any] = set()
+
+        def beats_seen(count: int) -> bool:
+            seen.update(number for number, _ in entries(client, beats))
+            return len(seen) >= count
+
+        # Until all know each other there are questions.
+        wait_until(lambda: beats_seen(24))
+        before = last_id(client, redis_fleet.stream)
+        wait_until(lambda: beats_seen(48))
+        assert last_id(client, redis_fleet.stream) == before
+        wait_until(lambda: client.ttl(redis_fleet.stream) > 3000 and client.ttl(beats) > 3000)
+
+
+def test_stream_is_bounded_in_bytes_and_who_missed_what_was_trimmed_is_told(server: RedisServer) -> None:
+    fleet = RedisFleet(server)
+    with make_router() as router, make_router() as other, server.client() as client:
+        router.attach(fleet.member(max_server_mb=1.0, peer_timeout_s=60.0))
+        state, proxy = fleet.cut_off(peer_timeout_s=60.0)
+        try:
+            other.attach(state)
+            wait_until(lambda: len(state.stats().peers) == 1 and state.stats().gaps == state.stats().snapshots)
+            gaps = state.stats().gaps
+            proxy.cut()
+            most = 0
+            stories = [[at, *range(100_000)] for at in range(200)]
+            for story in stories:
+                # 6,250 blocks, 50 kB an entry: 10 MB. The router itself keeps the last 64.
+                router.select_worker(tokens=story).on_complete()
+                most = max(most, int(client.memory_usage(fleet.stream, samples=0) or 0))
+            known = [matched(router, story) for story in stories]
+            assert sum(known) >= 50 * 100_000
+            proxy.heal()
+            wait_until(lambda: [matched(other, story) for story in stories] == known, 60.0)
+            assert state.stats().gaps > gaps
+            assert 500_000 < most < 2_000_000
+        finally:
+            other.detach(state)
+            proxy.close()
+
+
+def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(server: RedisServer) -> None:
+    fleet = RedisFleet(server)
+    with routers(fleet, 2) as found, server.client() as client:
+        (router, state), (other, _) = found
+        for at in range(1500):
+            router.select_worker(tokens=[at, *range(3200)]).on_complete()
+        wait_until(lambda: matched(other, [1499, *range(3200)]) == 3200)
+        (asked,) = (peer.address.rpartition("/")[2] for peer in found[1][1].stats().peers)
+        asker, inbox, nonce = seal(None, fleet.stream), os.urandom(8), os.urandom(8)
+        key = f"{fleet.stream}:to:{inbox.hex()}"
+        client.xadd(fleet.stream, {"f": asker.wrap(b"n", b"a" + bytes.fromhex(asked) + inbox + nonce)})
+        wait_until(lambda: client.xlen(key) > 128)
+        number = last_id(client, key)
+        beats = [last_id(client, f"{fleet.stream}:beats")]
+
+        def three_beats_later() -> bool:
+            beats.append(last_id(client, f"{fleet.stream}:beats"))
+            return len(set(beats)) > 4
+
+        wait_until(three_beats_later)
+        assert last_id(client, key) == number, "nothing is added while nobody reads"
+        assert client.xlen(key) <= 160
+        assert 0 < client.ttl(key) <= 30
+        parts: list[bytes] = []
+        while not parts or not parts[-1][13]:
+            wait_until(lambda: client.xlen(key) > 0)
+            for number, fields in entries(client, key):
+                life, body = asker.unwrap(b"", fields[b"f"])
+                assert life.hex() == asked
+                assert body[1:9] == nonce
+                assert int.from_bytes(body[9:13], "big") == len(parts), "in order, without holes"
+                parts.append(body)
+                client.xdel(key, number)
+        assert sum(map(len, parts)) > 1500 * 200 * 8
+        assert state.stats().failures == 0
+
+
+@pytest.mark.parametrize("secret", [None, "of the fleet"], ids=["without a secret", "with a secret"])
+def test_late_router_reads_a_large_snapshot(server: RedisServer, secret: str | None) -> None:
+    fleet = RedisFleet(server)
+    with routers(fleet, 2, secret=secret) as found, server.client() as client:
+        (router, _), _ = found
+        for at in range(100):
+            router.select_worker(tokens=[at, *range(50_000)]).on_complete()
+        # Nothing of it is in the stream any more.
+        client.xtrim(fleet.stream, maxlen=0)
+        with make_router() as third:
+            state = fleet.member(secret=secret, warm_start_s=30.0)
+            third.attach(state)
+            assert state.stats().start == "warm: told by another router"
+            wait_until(lambda: all(matched(third, [at, *range(50_000)]) == 50_000 for at in range(100)))
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for the loopback, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    shown, hidden = folder / "cert.pem", folder / "key.pem"
+    shown.write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    hidden.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return shown, hidden
+
+
+def test_server_behind_tls(tmp_path: Path) -> None:
+    shown, hidden = certificate(tmp_path)
+    port = free_port()
+    tls = ("--tls-port", str(port), "--tls-cert-file", str(shown), "--tls-key-file", str(hidden))
+    server = RedisServer(tmp_path, *tls, "--tls-ca-cert-file", str(shown), "--tls-auth-clients", "no")
+    try:
+        with pair(lambda: RedisState(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={shown}")):
+            pass
+        with make_router() as router:
+            state = RedisState(f"rediss://127.0.0.1:{port}/0", warm_start_s=0.5)
+            router.attach(state)
+            assert "CERTIFICATE_VERIFY_FAILED" in state.stats().failing
+    finally:
+        server.kill()
+
+
+def test_user_of_a_unix_socket_needs_few_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    server = RedisServer(tmp_path, "--unixsocket", str(path))
+    try:
+        with server.client() as client:
+            permitted = ["+select", "+xadd", "+xread", "+xdel", "+xlen", "+xinfo", "+expire"]
+            client.execute_command("ACL", "SETUSER", "gateway", "on", ">pass%word", "~fleet", "~fleet:*", *permitted)
+            url = f"unix://gateway:pass%25word@{path}?db=3"
+            with pair(lambda: RedisState(url, stream="fleet")):
+                with server.client(3) as third:
+                    wait_until(lambda: third.exists("fleet", "fleet:beats") == 2)
+                assert client.dbsize() == 0
+            with make_router() as router:
+                state = RedisState(url, stream="another", warm_start_s=0.3)
+                router.attach(state)
+                assert "permissions" in state.stats().failing
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://10.0.0.1:6379", "url must begin with redis://, rediss:// or unix://, got 'http://'"),
+        ("10.0.0.1:6379", "url must begin with redis://, rediss:// or unix://, got something else"),
+        ("redis://:pass/word@10.0.0.1", "url cannot be read: it must look like"),
+        ("redis://:1/word@10.0.0.1", "url must end in the number of a database"),
+        ("redis://10.0.0.1/first", "url must end in the number of a database"),
+        ("redis://10.0.0.1?color=red", "url has an option behind . that redis-py does not know, among color"),
+        ("redis://10.0.0.1?db=red", "url cannot be used: Invalid value for .db."),
+        ("unix://", "url must name a socket"),
+        ("", "url must not be empty"),
+        (6379, "url must be text"),
+    ],
+)
+def test_url_that_cannot_be_used_is_explained_without_its_password(url: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        RedisState(url)
+    assert "word" not in str(caught.value).replace("user:password@host", "").replace("of a password", "")
+
+
+def test_wrong_options_are_named() -> None:
+    url = "redis://127.0.0.1"
+    for options, message in [
+        ({"stream": ""}, "stream must not be empty"),
+        ({"secret": 7}, "secret must be text"),
+        ({"max_server_mb": 0}, "max_server_mb must be above 0"),
+        ({"peer_timeout_s": 0.5}, "peer_timeout_s must be 1 or more"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            RedisState(url, **options)  # type: ignore[arg-type]
+
+
+def test_one_state_shares_one_router(redis_fleet: RedisFleet) -> None:
+    state = redis_fleet.member()
+    with pytest.raises(RuntimeError, match="this RedisState is not attached"):
+        state.stats()
+    with make_router() as router, make_router() as other:
+        router.attach(state)
+        with pytest.raises(RuntimeError, match="make one RedisState per router"):
+            other.attach(state)
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "what"),
+    [("redis", "", "redis-py"), ("cryptography", ", secret='of the fleet'", "cryptography for its secret")],
+)
+def test_without_its_packages_the_error_names_the_extra(module: str, options: str, what: str) -> None:
+    program = f"import sys; sys.modules['{module}'] = None\nfrom cachelb.state import RedisState\n"
+    program += f"RedisState('redis://127.0.0.1'{options})"
+    run = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert run.stderr.strip().splitlines()[-1] == (
+        f"ModuleNotFoundError: RedisState needs {what}: pip install 'cachelb[redis]'"
+    )

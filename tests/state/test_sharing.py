@@ -1,0 +1,159 @@
+"""Routers that share their state, over every transport."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.state.transports import SECRET, STORY, load, make_router, matched, routers, wait_until
+
+if TYPE_CHECKING:
+    import pytest
+    from tests.state.transports import Fleet
+
+
+def test_load_and_placements_of_one_are_known_to_all(fleet: Fleet) -> None:
+    with routers(fleet, 3, secret=SECRET) as found:
+        decisions = [router.select_worker(tokens=[at, *STORY]) for at, (router, _) in enumerate(found)]
+        wait_until(lambda: all(load(router) == 3 for router, _ in found))
+        assert all(router.loads() == found[0][0].loads() for router, _ in found)
+        for at in range(3):
+            assert all(matched(router, [at, *STORY]) == 992 for router, _ in found)
+        for decision in decisions:
+            decision.on_first_token()
+        wait_until(
+            lambda: all(sum(w.pending_prefill_tokens for w in router.stats().workers) == 0 for router, _ in found)
+        )
+        assert all(sum(w.decode_blocks for w in router.stats().workers) == 3 * 62 for router, _ in found)
+        for decision in decisions:
+            decision.on_complete()
+        wait_until(lambda: all(load(router) == 0 for router, _ in found))
+        assert all(sum(router.stats().endings.values()) == 1 for router, _ in found), "each counts its own requests"
+        assert all(state.stats().strangers == state.stats().orphans == 0 for _, state in found)
+
+
+def test_blocks_take_less_than_24_bytes(fleet: Fleet) -> None:
+    with routers(fleet, 2) as found:
+        (router, state), (_, other) = found
+        before = state.stats().sent_bytes
+        for at in range(200):
+            router.select_worker(tokens=[*STORY[:200], *range(at, at + 800)]).on_complete()
+        wait_until(lambda: other.stats().blocks > 9_000)
+        assert state.stats().sent_bytes - before < 24 * other.stats().blocks
+
+
+def test_new_router_is_told_what_the_others_know_before_it_is_attached(fleet: Fleet) -> None:
+    with routers(fleet, 2) as found:
+        (router, _), (other, _) = found
+        open_decision = router.select_worker(tokens=STORY)
+        other.select_worker(tokens=[5, *STORY]).on_complete()
+        wait_until(lambda: matched(router, [5, *STORY]) == matched(other) == 992)
+        with make_router() as third:
+            state = fleet.member(warm_start_s=30.0)
+            third.attach(state)
+            assert state.stats().start == "warm: told by another router"
+            # One of them told; the other does too, of its own requests.
+            assert matched(third) == matched(third, [5, *STORY]) == 992
+            wait_until(lambda: load(third) == 1)
+            open_decision.on_complete()
+
+
+def test_router_that_nobody_tells_anything_starts_cold_with_a_reason(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make_router() as router:
+        state = fleet.member(warm_start_s=0.2)
+        router.attach(state)
+        assert state.stats().start == "cold: nobody told anything within 0.2 s"
+    assert "starts cold" in caplog.text
+
+
+def test_who_does_not_know_the_secret_hears_and_tells_nothing(fleet: Fleet) -> None:
+    with routers(fleet, 2, secret=SECRET) as found:
+        for secret in ("another", None):
+            with make_router() as stranger:
+                state = fleet.member(secret=secret, warm_start_s=0.7)
+                stranger.attach(state)
+                stranger.select_worker(tokens=STORY)
+                found[0][0].select_worker(tokens=[1, *STORY]).on_complete()
+                time.sleep(0.3)
+                assert state.stats().received == 0
+                assert matched(stranger, [1, *STORY]) == 0
+        assert all(matched(router) == 0 for router, _ in found)
+
+
+def test_router_that_dies_takes_its_load_along(fleet: Fleet) -> None:
+    with routers(fleet, 2, peer_timeout_s=1.0) as found:
+        (router, state), (other, other_state) = found
+        decision = router.select_worker(tokens=STORY)
+        wait_until(lambda: load(other) == 1)
+        router.detach(state)
+        wait_until(lambda: load(other) == 0, 10.0)
+        assert other_state.stats().peers == ()
+        assert matched(other) == 992, "what it placed is still cached"
+        decision.on_complete()
+
+
+def test_load_of_others_goes_when_sharing_ends(fleet: Fleet) -> None:
+    with routers(fleet, 2) as found:
+        (router, _), (other, other_state) = found
+        decision = router.select_worker(tokens=STORY)
+        wait_until(lambda: load(other) == 1)
+        other.detach(other_state)
+        assert load(other) == 0
+        decision.on_complete()
+
+
+def test_other_hash_seed_shares_load_only(fleet: Fleet) -> None:
+    with make_router() as router, make_router(hash_seed=8) as other:
+        router.attach(fleet.member())
+        state = fleet.member()
+        other.attach(state)
+        wait_until(lambda: len(state.stats().peers) == 1)
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: state.stats().strangers > 0)
+        assert matched(other) == 0
+
+
+def test_partition_heals(fleet: Fleet) -> None:
+    with make_router() as router, make_router() as other:
+        router.attach(fleet.member(peer_timeout_s=1.0))
+        state, proxy = fleet.cut_off(peer_timeout_s=1.0)
+        try:
+            other.attach(state)
+            wait_until(lambda: len(state.stats().peers) == 1)
+            before = router.select_worker(tokens=STORY)
+            wait_until(lambda: load(other) == 1)
+            proxy.cut()
+            decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(50)]
+            wait_until(lambda: not state.stats().peers)
+            assert load(other) == 0, "nobody believes in load for ever"
+            for decision in [before, *decisions[10:]]:
+                decision.on_complete()
+            proxy.heal()
+            wait_until(lambda: load(other) == 10)
+            assert router.loads() == other.loads()
+            wait_until(lambda: all(matched(other, [at, *STORY]) == 992 for at in range(50)))
+            for decision in decisions[:10]:
+                decision.on_complete()
+            wait_until(lambda: load(other) == 0)
+            assert state.stats().gaps > 0
+        finally:
+            other.detach(state)
+            proxy.close()
+
+
+def test_no_thread_and_no_file_is_left(fleet: Fleet) -> None:
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with routers(fleet, 2):
+        pass
+    before = files()
+    for _ in range(3):
+        with routers(fleet, 2) as found:
+            found[0][0].select_worker(tokens=STORY)
+    assert files() <= before
+    assert not [thread for thread in threading.enumerate() if thread.name == "cachelb-state"]

@@ -1,6 +1,6 @@
-"""Several routers, one picture: what one places and books, the others know.
+"""Several routers, one picture: what one places and books, the others know; and so does one that starts later.
 
-`ZmqMesh` needs no server. It is attached to a router.
+`ZmqMesh` needs no server. `SnapshotFile` keeps what workers hold on disk. Both are attached to a router.
 
 Example:
     >>> from cachelb import Router
@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cachelb.state.mesh import ZmqMesh
+    from cachelb.state.snapshot_file import SnapshotFile, SnapshotFileStats
     from cachelb.state.stats import PeerStats, StateStats
 
-__all__ = ["PeerStats", "StateStats", "ZmqMesh"]
+__all__ = ["PeerStats", "SnapshotFile", "SnapshotFileStats", "StateStats", "ZmqMesh"]
 
-_HOMES = {"PeerStats": "stats", "StateStats": "stats", "ZmqMesh": "mesh"}
+_HOMES = {
+    "PeerStats": "stats",
+    "SnapshotFile": "snapshot_file",
+    "SnapshotFileStats": "snapshot_file",
+    "StateStats": "stats",
+    "ZmqMesh": "mesh",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -25,8 +25,9 @@ def make_router(workers: Sequence[str] = WORKERS, **options: Any) -> Router[str]
 
 
 def route(router: Router[str], tokens: Sequence[int], **request: Any) -> str:
-    with router.select_worker(tokens=tokens, **request) as decision:
-        return decision.worker
+    decision = router.select_worker(tokens=tokens, **request)
+    decision.on_complete()
+    return decision.worker
 
 
 def story(of: int, blocks: int = 20) -> list[int]:
@@ -203,17 +204,16 @@ def test_every_cut_and_flipped_byte_is_refused_and_changes_nothing() -> None:
     assert router.restore(data).blocks > 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(at=st.integers(0, 3000), noise=st.binary(min_size=1, max_size=16), cut=st.booleans())
-def test_damage_under_a_right_checksum_is_refused_or_sound(at: int, noise: bytes, cut: bool) -> None:
+def test_damage_under_a_right_checksum_is_refused_too(at: int, noise: bytes, cut: bool) -> None:
     content = sample().snapshot()[:-8]
     at %= len(content)
     damaged = content[:at] if cut else content[:at] + noise + content[at + len(noise) :]
     router = make_router()
-    refused(router, signed(damaged))
-    router.validate()
-    for of in range(12):
-        route(router, story(of))
+    if damaged != content:
+        assert refused(router, signed(damaged))
+    assert sum(map(router.block_count, WORKERS)) == 0
     router.validate()
 
 
@@ -233,8 +233,8 @@ def test_foreign_snapshots_say_what_to_change() -> None:
     data = sample().snapshot()
     tracker = BlockTracker(block_size=BLOCK)
     for router, wrong, why in [
-        (make_router(hash_seed=8), data, "another hash_seed, block size"),
-        (make_router(block_size=16), data, "another hash_seed, block size"),
+        (make_router(hash_seed=8), data, "another hash_seed; build this one with the same"),
+        (make_router(block_size=16), data, "another block_size"),
         (make_router(hash_seed=None, seed=None), data, "drew its hash_seed itself.*build it with hash_seed="),
         (make_router(), tracker.snapshot(), "does not start like one of cachelb"),
         (make_router(), data[:4] + b"\x09" + data[5:], "its version is 9"),

@@ -119,7 +119,11 @@ impl<'a> Message<'a> {
 }
 
 /// A [`Kind::Kept`] message that is written piece by piece, so that nobody needs room for all of it.
+///
+/// Before the checksum, which tells damage, it has a seal, which only a router with the same seed can make: entries that
+/// somebody else changed would be believed otherwise, and an index relies on hashes that follow from each other.
 pub struct Keeping {
+    seal: Xxh3,
     sum: Xxh3,
 }
 
@@ -130,9 +134,9 @@ impl std::fmt::Debug for Keeping {
 }
 
 impl Keeping {
-    /// Begins it; `out` gets its first bytes.
+    /// Begins it, in a router with this seed; `out` gets its first bytes.
     #[must_use]
-    pub fn begin(kept_ms: u64, out: &mut Vec<u8>) -> Self {
+    pub fn begin(kept_ms: u64, seed: u64, out: &mut Vec<u8>) -> Self {
         let start = out.len();
         let message = Message {
             kind: Kind::Kept,
@@ -142,19 +146,38 @@ impl Keeping {
             entries: &[],
         };
         message.begin(out);
-        let mut keeping = Self { sum: Xxh3::new() };
+        let key = xxh3_64_with_seed(b"seal of kept state", seed);
+        let mut keeping = Self {
+            seal: Xxh3::with_seed(key),
+            sum: Xxh3::new(),
+        };
         keeping.add(&out[start..]);
         keeping
     }
 
     /// Entries that follow.
     pub fn add(&mut self, entries: &[u8]) {
+        self.seal.update(entries);
         self.sum.update(entries);
     }
 
     /// Ends it; `out` gets its last bytes.
     pub fn end(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.sum.digest().to_le_bytes());
+        let seal = self.seal.digest().to_le_bytes();
+        out.extend_from_slice(&seal);
+        let mut sum = self.sum.clone();
+        sum.update(&seal);
+        out.extend_from_slice(&sum.digest().to_le_bytes());
+    }
+
+    /// The entries of a message that was written so in a router with this seed, `None` of any other.
+    #[must_use]
+    pub fn open<'a>(message: &Message<'a>, seed: u64) -> Option<&'a [u8]> {
+        let (entries, seal) = message.entries.split_last_chunk()?;
+        let mut keeping = Self::begin(message.first, seed, &mut Vec::new());
+        keeping.seal.update(entries);
+        let same = keeping.seal.digest() == u64::from_le_bytes(*seal);
+        (same && message.kind == Kind::Kept).then_some(entries)
     }
 }
 
@@ -182,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_piece_by_piece_is_the_same_message() {
+    fn what_is_kept_piece_by_piece_is_a_message_with_a_seal() {
         let mut bytes = Vec::new();
-        let mut keeping = Keeping::begin(77, &mut bytes);
+        let mut keeping = Keeping::begin(77, 3, &mut bytes);
         for piece in [&b"ab"[..], b"", &[7; 1000]] {
             keeping.add(piece);
             bytes.extend_from_slice(piece);
@@ -193,6 +216,14 @@ mod tests {
         let message = Message::decode(&bytes).unwrap();
         assert_eq!(message.encode(), bytes);
         assert_eq!((message.kind, message.first), (Kind::Kept, 77));
-        assert_eq!(message.entries.len(), 1002);
+        let entries = Keeping::open(&message, 3).unwrap();
+        assert_eq!((entries.len(), &entries[..3]), (1002, &b"ab\x07"[..]));
+        assert_eq!(Keeping::open(&message, 4), None);
+        let first = 78;
+        assert_eq!(Keeping::open(&Message { first, ..message }, 3), None);
+        let entries = &message.entries[1..];
+        assert_eq!(Keeping::open(&Message { entries, ..message }, 3), None);
+        let entries = &[];
+        assert_eq!(Keeping::open(&Message { entries, ..message }, 3), None);
     }
 }

@@ -72,12 +72,20 @@ impl SnapshotPieces {
     }
 }
 
+impl NativeRouter {
+    /// The seed of the hashes of all models.
+    fn hash_seed(&self) -> u64 {
+        let readers = self.readers();
+        readers.first().map_or(0, |reader| reader.hasher.seed())
+    }
+}
+
 #[pymethods]
 impl NativeRouter {
     /// Writes what workers hold, at a time in milliseconds of 1970.
     fn _keep(&self, kept_ms: u64) -> SnapshotPieces {
         let mut piece = Vec::with_capacity(PIECE + PIECE / 4);
-        let keeper = Keeper::begin(&self.fingerprints(), kept_ms, &mut piece);
+        let keeper = Keeper::begin(&self.fingerprints(), self.hash_seed(), kept_ms, &mut piece);
         SnapshotPieces {
             engine: Arc::clone(&self.engine),
             state: Mutex::new((Some(keeper), piece)),
@@ -85,10 +93,9 @@ impl NativeRouter {
     }
 
     /// When a snapshot was written, in milliseconds of 1970; all of it is checked.
-    #[staticmethod]
-    fn _kept_ms(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let data = args::bytes(data, "data")?;
-        enter(|| py.detach(|| Kept::read(&data).map(|kept| kept.kept_ms())))
+    fn _kept_ms(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let (data, seed) = (args::bytes(data, "data")?, self.hash_seed());
+        enter(|| py.detach(|| Kept::read(&data, seed).map(|kept| kept.kept_ms())))
     }
 
     /// Takes in what workers held when a snapshot was written.
@@ -99,11 +106,11 @@ impl NativeRouter {
         ttl_s: f64,
     ) -> PyResult<Bound<'py, PyDict>> {
         let data = args::bytes(data, "data")?;
-        let fingerprints = self.fingerprints();
+        let (fingerprints, seed) = (self.fingerprints(), self.hash_seed());
         let now = self.engine.now(py)?;
         let (told, known, kept, models) = enter(|| {
             py.detach(|| {
-                let kept = Kept::read(&data)?;
+                let kept = Kept::read(&data, seed)?;
                 let mut restoring = kept.restore(&fingerprints, millis(ttl_s))?;
                 while self
                     .engine

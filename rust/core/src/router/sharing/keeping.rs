@@ -53,13 +53,14 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Begins, at `kept_ms` milliseconds of 1970, for pools of these fingerprints. `out` gets the first bytes.
+    /// Begins, at `kept_ms` milliseconds of 1970, for pools of these fingerprints and this seed of hashes. `out` gets the
+    /// first bytes.
     #[must_use]
-    pub fn begin(fingerprints: &[u64], kept_ms: u64, out: &mut Vec<u8>) -> Self {
+    pub fn begin(fingerprints: &[u64], seed: u64, kept_ms: u64, out: &mut Vec<u8>) -> Self {
         Self {
             sharing: Some(Box::new(stand_in(fingerprints, 0))),
             walk: None,
-            keeping: Keeping::begin(kept_ms, out),
+            keeping: Keeping::begin(kept_ms, seed, out),
         }
     }
 
@@ -112,18 +113,23 @@ pub struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// Reads what a [`Keeper`] wrote.
+    /// Reads what a [`Keeper`] wrote in a router with this seed.
     ///
     /// # Errors
     /// [`Error::BadSnapshot`] for anything else.
-    pub fn read(bytes: &'a [u8]) -> Result<Self> {
+    pub fn read(bytes: &'a [u8], seed: u64) -> Result<Self> {
         let message = Message::decode(bytes).map_err(as_snapshot)?;
         if message.kind != Kind::Kept {
             return refuse("it is a message between routers");
         }
+        let Some(entries) = Keeping::open(&message, seed) else {
+            return refuse(
+                "it is of a router with another hash_seed; build this one with the same",
+            );
+        };
         let mut kept = Self {
             kept_ms: message.first,
-            entries: Entries::new(message.entries),
+            entries: Entries::new(entries),
             fingerprints: Vec::new(),
             workers: Vec::new(),
         };
@@ -173,8 +179,7 @@ impl<'a> Kept<'a> {
         let models = self.fingerprints.iter().filter(known).count();
         if models == 0 {
             return refuse(
-                "it is of a router with another hash_seed, block size or policy's way to cut prompts into blocks; build \
-                 this one with the same",
+                "it is of a router with another block_size or another way to hash prompts; build this one with the same",
             );
         }
         let mut sharing = stand_in(fingerprints, ttl_ms);

@@ -24,7 +24,7 @@ CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "learned
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
-SCRIPTS = ("fed_selection", "steady_router", "radix_pause", "sharing_cost", "learned_training")
+SCRIPTS = ("fed_selection", "steady_router", "radix_pause", "sharing_cost", "snapshots", "learned_training")
 
 # The first pattern that matches a row's id gives its target: at most so much, in the row's unit.
 TARGETS: tuple[tuple[str, float], ...] = (
@@ -76,6 +76,8 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/radix/pause/evicting", 1000.0),
     (r"python/sharing/select/.*/added", 2.0),
     (r"python/sharing/wire/", 24.0),
+    (r"python/snapshots/(write|write-file|restore|peer-tell|peer-hear)$", 1000.0),
+    (r"python/snapshots/bytes-per-block", 24.0),
     (r"python/import", 30.0),
     (r"wheel", 2.0),
 )

@@ -364,6 +364,30 @@ class RouterStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """What a router took in from a snapshot.
+
+    Attributes:
+        blocks: Blocks that its workers were not known to hold before. What there is no room for is evicted again, what
+            was used longest ago first.
+        workers: Workers of the snapshot that are registered, each rank for itself.
+        unknown_workers: Workers of the snapshot that are not; what they held is skipped.
+        unknown_models: Models of the snapshot that this router does not have or cuts into other blocks; skipped too.
+        orphans: Pieces of prompts whose beginning is not known here, because there was no room for it.
+        stale: Pieces of prompts on caches that were lost since, as other routers told.
+        age_s: Seconds since the snapshot was written, by the system's clock.
+    """
+
+    blocks: int
+    workers: int
+    unknown_workers: int
+    unknown_models: int
+    orphans: int
+    stale: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ShadowPick:
     """What a shadow policy would have done.
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cachelb._core import NativeRouter
 from cachelb.decision import Decision, PairDecision
 from cachelb.policies.learned import write_model
 from cachelb.policies.plan import Plan
 from cachelb.router import forks, views
+from cachelb.router.snapshots import Snapshots
 from cachelb.router.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ W = TypeVar("W")
 _log = logging.getLogger("cachelb.router")
 
 
-class Router(NativeRouter[W]):
+class Router(Snapshots[W]):
     """Routes requests over a fleet of registered workers.
 
     The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Everything it
@@ -117,6 +117,7 @@ class Router(NativeRouter[W]):
             TypeError: An argument has the wrong type, or the policy has no such option.
             ValueError: An argument is outside its range, there is no such policy, or two workers have the same key.
         """
+        secret = hash_seed is None and seed is None
         if hash_seed is None:
             hash_seed = int.from_bytes(os.urandom(7)) if seed is None else seed
         if seed is None:
@@ -151,6 +152,7 @@ class Router(NativeRouter[W]):
         router._plan = plan
         router._block_size = block_size
         router._hash_seed = hash_seed
+        router._secret = secret
         router._sources = []
         router._waiting = Waiting()
         router._pid = os.getpid()

@@ -1,6 +1,7 @@
-"""Several routers, one picture: what one places and books, the others know.
+"""Several routers, one picture: what one places and books, the others know; and so does one that starts later.
 
-`ZmqMesh` needs no server, `RedisState` uses one. Either is attached to a router.
+`ZmqMesh` needs no server, `RedisState` uses one; `SnapshotFile` keeps what workers hold on disk. All are attached to a
+router.
 
 Example:
     >>> from cachelb import Router
@@ -17,11 +18,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cachelb.state.mesh import ZmqMesh
     from cachelb.state.redis_state import RedisState
+    from cachelb.state.snapshot_file import SnapshotFile, SnapshotFileStats
     from cachelb.state.stats import PeerStats, StateStats
 
-__all__ = ["PeerStats", "RedisState", "StateStats", "ZmqMesh"]
+__all__ = ["PeerStats", "RedisState", "SnapshotFile", "SnapshotFileStats", "StateStats", "ZmqMesh"]
 
-_HOMES = {"PeerStats": "stats", "RedisState": "redis_state", "StateStats": "stats", "ZmqMesh": "mesh"}
+_HOMES = {
+    "PeerStats": "stats",
+    "RedisState": "redis_state",
+    "SnapshotFile": "snapshot_file",
+    "SnapshotFileStats": "snapshot_file",
+    "StateStats": "stats",
+    "ZmqMesh": "mesh",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -28,30 +28,28 @@ def text(name: str, value: object) -> str:
     return value
 
 
-def _number(name: str, value: object, *, above: float = 0.0, least: float | None = None) -> float:
+def number(name: str, value: object, *, above: float = 0.0, least: float | None = None) -> float:
+    """Refuse anything but a finite number in a range.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+        above: What it must be above.
+        least: What it must be at least, instead of that.
+
+    Returns:
+        The number.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is out of range.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if not math.isfinite(value) or (value < least if least is not None else value <= above):
         bound = f"{least:g} or more" if least is not None else f"above {above:g}"
         raise ValueError(f"{name} must be {bound}, got {value}")
     return float(value)
-
-
-def positive(name: str, value: object) -> float:
-    """Refuse anything but a number above 0.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-
-    Returns:
-        The number.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is out of range.
-    """
-    return _number(name, value)
 
 
 def exchange_settings(
@@ -74,11 +72,11 @@ def exchange_settings(
         ValueError: One is out of range.
     """
     found = ExchangeSettings(
-        interval_s=_number("interval_s", interval_s),
-        peer_timeout_s=_number("peer_timeout_s", peer_timeout_s),
-        warm_start_s=_number("warm_start_s", warm_start_s, least=0.0),
-        ttl_s=_number("ttl_s", ttl_s),
-        max_bytes=int(_number("max_mb", max_mb) * (1 << 20)),
+        interval_s=number("interval_s", interval_s),
+        peer_timeout_s=number("peer_timeout_s", peer_timeout_s),
+        warm_start_s=number("warm_start_s", warm_start_s, least=0.0),
+        ttl_s=number("ttl_s", ttl_s),
+        max_bytes=int(number("max_mb", max_mb) * (1 << 20)),
     )
     if found.peer_timeout_s < 1.0:
         raise ValueError(f"peer_timeout_s must be 1 or more, for heartbeats come every 0.25 s, got {peer_timeout_s}")

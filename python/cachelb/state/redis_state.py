@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from cachelb.state.attachment import Attachment
-from cachelb.state.options import exchange_settings, positive, text
+from cachelb.state.options import exchange_settings, number, text
 
 if TYPE_CHECKING:
     from cachelb.state.carrier import Carrier
@@ -62,7 +62,7 @@ class RedisState(Attachment):
         self._url = text("url", url)
         self._stream = text("stream", stream)
         self._secret = None if secret is None else text("secret", secret)
-        self._max_server_bytes = int(positive("max_server_mb", max_server_mb) * (1 << 20))
+        self._max_server_bytes = int(number("max_server_mb", max_server_mb) * (1 << 20))
         super().__init__(
             exchange_settings(
                 interval_s=interval_s,

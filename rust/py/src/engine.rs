@@ -5,7 +5,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
@@ -16,6 +16,10 @@ use pyo3::types::PyDict;
 
 use crate::clock::Clock;
 use crate::error::enter;
+
+/// A pause in which whoever waits for the selector gets it, and the most of them before one step.
+const TURN: Duration = Duration::from_micros(20);
+const TURNS: u32 = 20;
 
 /// A selector that can be replaced once its lock can never be taken again, which is what a fork may leave behind.
 #[derive(Debug)]
@@ -57,6 +61,8 @@ impl Shared {
 #[derive(Debug)]
 pub struct Engine {
     shared: Shared,
+    /// Threads that wait for the selector, each for one step.
+    waiting: AtomicU32,
     clock: Clock,
     decisions: AtomicU64,
     /// Tells the decisions of this engine in this process from all others.
@@ -74,6 +80,7 @@ impl Engine {
     pub fn new(selector: Selector, clock: Clock) -> Self {
         Self {
             shared: Shared::new(selector),
+            waiting: AtomicU32::new(0),
             clock,
             decisions: AtomicU64::new(0),
             nonce: AtomicU32::new(nonce()),
@@ -92,9 +99,12 @@ impl Engine {
             Ok(match selector.try_lock() {
                 Ok(mut selector) => work(&mut selector),
                 Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {
-                    py.detach(|| work(&mut selector.lock().unwrap_or_else(PoisonError::into_inner)))
-                }
+                Err(TryLockError::WouldBlock) => py.detach(|| {
+                    self.waiting.fetch_add(1, Ordering::Relaxed);
+                    let locked = selector.lock();
+                    self.waiting.fetch_sub(1, Ordering::Relaxed);
+                    work(&mut locked.unwrap_or_else(PoisonError::into_inner))
+                }),
             })
         })
     }
@@ -108,6 +118,18 @@ impl Engine {
     pub fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
         let selector = self.shared.current();
         work(&mut selector.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same for one of many steps: whoever waits goes first. The lock alone would go to the thread that just gave it
+    /// back, for it need not wake up.
+    pub fn in_turn<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
+        for _ in 0..TURNS {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::sleep(TURN);
+        }
+        self.held(work)
     }
 
     /// Closes a booking. Returns whether it was open.
@@ -194,6 +216,7 @@ impl Engine {
     /// that was replaced.
     pub fn after_fork(&self, anew: bool, fresh: impl FnOnce() -> Selector) -> Option<usize> {
         self.timing.clear();
+        self.waiting.store(0, Ordering::Relaxed);
         let parent = self.nonce();
         let mut own = nonce();
         while own == parent {

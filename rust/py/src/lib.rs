@@ -47,7 +47,7 @@ mod _core {
     #[pymodule_export]
     use crate::radix::{PrefixMatch, RadixTree};
     #[pymodule_export]
-    use crate::router::{NativeRouter, message_origin};
+    use crate::router::{NativeRouter, SnapshotPieces, message_origin};
     #[pymodule_export]
     use crate::sim::{SimWorkload, simulate};
 }

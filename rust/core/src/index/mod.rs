@@ -42,6 +42,7 @@ mod validate;
 
 pub use media::Reach;
 pub use overlap::Overlaps;
+pub use told::Telling;
 
 use crate::error::{Error, Result};
 use crate::ids::{Medium, WorkerId};

@@ -101,6 +101,11 @@ impl Records {
         self.items.iter()
     }
 
+    /// The record of a number, if there is one now.
+    pub(crate) fn find(&self, record: u32) -> Option<&Record> {
+        self.items.is_live(record).then(|| &self.items[record])
+    }
+
     /// Bytes that `more` records may add at most.
     pub(crate) fn growth(&self, more: usize) -> usize {
         self.items.growth(more)

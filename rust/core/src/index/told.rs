@@ -1,10 +1,29 @@
-//! What a worker holds, as it would be told to somebody who knows nothing.
+//! What a worker holds, as it would be told to somebody who knows nothing: all at once, or in steps between which the
+//! index may change.
 
 use std::collections::HashSet;
 
 use super::lanes::lane_of;
 use super::{BlockIndex, NONE};
 use crate::ids::{Medium, SequenceHash, WorkerId};
+
+/// Blocks of one chain: those of a long run are told in pieces, which somebody else applies one at a time.
+const PIECE: usize = 1024;
+
+/// How far telling has come.
+///
+/// Runs may be split, joined and freed meanwhile, and what was not told yet may be used again, which moves it to the end.
+/// So nothing is remembered by number alone: what is held throughout is told, whatever happens beside it.
+#[derive(Debug, Default)]
+pub struct Telling {
+    /// Last blocks of what was told together with all before them.
+    told: HashSet<SequenceHash>,
+    /// The record told last, and its epoch then.
+    last: Option<(u32, u64)>,
+    /// Scratch.
+    steps: Vec<(u32, u32)>,
+    chain: Vec<SequenceHash>,
+}
 
 impl BlockIndex {
     /// Calls `each` with chains of blocks the worker holds in a medium, and the block before each: parents first, and
@@ -14,37 +33,99 @@ impl BlockIndex {
         &self,
         worker: WorkerId,
         medium: Medium,
-        mut each: impl FnMut(Option<SequenceHash>, &[SequenceHash]),
+        each: impl FnMut(Option<SequenceHash>, &[SequenceHash]),
     ) {
-        if self.worker(worker).is_err() {
-            return;
-        }
-        let number = lane_of(worker.slot, medium);
-        let Some(lane) = self.lanes.get(number) else {
-            return;
-        };
-        let (mut told, mut steps, mut chain) = (HashSet::new(), Vec::new(), Vec::new());
-        let mut record = lane.oldest;
-        while record != NONE {
-            let mut run = self.records[record].run;
-            while run != NONE && told.insert(run) {
-                steps.push(run);
-                run = self.runs[run].parent;
-            }
-            let end = steps.first().copied();
-            while let Some(run) = steps.pop() {
-                let count = self.entry(run, number).map_or(0, |entry| entry.count);
-                self.tell_blocks(self.runs[run].base, count, &mut chain, &mut each);
-            }
-            if end.is_none() {
-                // All of it was told with a path through it: it is only used.
-                let run = self.records[record].run;
-                let count = self.entry(run, number).map_or(0, |entry| entry.count);
-                let last = self.runs[run].base + count.saturating_sub(1);
-                self.tell_blocks(last, count.min(1), &mut chain, &mut each);
-            }
+        let telling = &mut Telling::default();
+        self.tell_on(worker, medium, telling, u64::MAX, usize::MAX, each);
+    }
+
+    /// When what [`Self::tell_on`] tells next was used, `None` if all is told. Comparable as far as [`Self::set_limit`]
+    /// makes it.
+    #[must_use]
+    pub fn tell_age(&self, worker: WorkerId, medium: Medium, telling: &Telling) -> Option<u64> {
+        let record = self.next_told(worker, medium, telling);
+        (record != NONE).then(|| self.records[record].epoch)
+    }
+
+    /// Goes on with [`Self::tell`]: what was used up to the age `until`, about `enough` blocks of it. Returns how many, or
+    /// a little more: paths that bring none count too.
+    pub fn tell_on(
+        &self,
+        worker: WorkerId,
+        medium: Medium,
+        telling: &mut Telling,
+        until: u64,
+        enough: usize,
+        mut each: impl FnMut(Option<SequenceHash>, &[SequenceHash]),
+    ) -> usize {
+        let lane = lane_of(worker.slot, medium);
+        let mut record = self.next_told(worker, medium, telling);
+        let mut done = 0;
+        while record != NONE && done < enough && self.records[record].epoch <= until {
+            done += 1 + self.tell_path(self.records[record].run, lane, telling, &mut each);
+            telling.last = Some((record, self.records[record].epoch));
             record = self.records[record].next;
         }
+        done
+    }
+
+    /// The record to go on with.
+    fn next_told(&self, worker: WorkerId, medium: Medium, telling: &Telling) -> u32 {
+        let number = lane_of(worker.slot, medium);
+        let Some(lane) = self
+            .lanes
+            .get(number)
+            .filter(|_| self.worker(worker).is_ok())
+        else {
+            return NONE;
+        };
+        let Some((last, epoch)) = telling.last else {
+            return lane.oldest;
+        };
+        if let Some(record) = self.records.find(last)
+            && (record.lane, record.epoch, record.listed()) == (number, epoch, true)
+        {
+            return record.next;
+        }
+        // It is gone or was used again. One of the same age may take its place and is told once more.
+        let mut record = lane.oldest;
+        while record != NONE && self.records[record].epoch < epoch {
+            record = self.records[record].next;
+        }
+        record
+    }
+
+    /// Tells the path that ends with a run, as far as it was not told. Returns the blocks.
+    fn tell_path(
+        &self,
+        run: u32,
+        lane: u32,
+        telling: &mut Telling,
+        each: &mut impl FnMut(Option<SequenceHash>, &[SequenceHash]),
+    ) -> usize {
+        let count = |run| self.entry(run, lane).map_or(0, |entry| entry.count);
+        let Telling {
+            told, steps, chain, ..
+        } = telling;
+        let mut above = run;
+        while above != NONE {
+            let held = count(above);
+            if held > 0 && !told.insert(self.blocks.hash(self.runs[above].base + held - 1)) {
+                break;
+            }
+            steps.push((self.runs[above].base, held));
+            above = self.runs[above].parent;
+        }
+        if steps.is_empty() {
+            // All of it was told with a path through it: it is only used.
+            steps.push((self.runs[run].base + count(run) - 1, 1));
+        }
+        let mut blocks = 0;
+        while let Some((base, held)) = steps.pop() {
+            blocks += held as usize;
+            self.tell_blocks(base, held, chain, each);
+        }
+        blocks
     }
 
     fn tell_blocks(
@@ -58,10 +139,12 @@ impl BlockIndex {
             return;
         }
         let before = self.block_before(base);
-        let anchor = (before != NONE).then(|| self.blocks.hash(before));
-        chain.clear();
-        let hashes = self.blocks.hashes(base, count).iter();
-        chain.extend(hashes.map(|&hash| SequenceHash(hash)));
-        each(anchor, chain);
+        let mut anchor = (before != NONE).then(|| self.blocks.hash(before));
+        for hashes in self.blocks.hashes(base, count).chunks(PIECE) {
+            chain.clear();
+            chain.extend(hashes.iter().map(|&hash| SequenceHash(hash)));
+            each(anchor, chain);
+            anchor = chain.last().copied();
+        }
     }
 }

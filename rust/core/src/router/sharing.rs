@@ -7,7 +7,12 @@
 //! wins, and what a router placed without knowing of it is ignored.
 
 mod hearing;
+mod keeping;
 mod telling;
+mod walking;
+
+pub use keeping::{Keeper, Kept, Restoring};
+pub use walking::Walk;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -91,6 +96,20 @@ fn key(id: BookingId) -> u64 {
 }
 
 impl Sharing {
+    fn new(origin: u64, ttl_ms: u64, limit: usize) -> Self {
+        Self {
+            origin,
+            journal: Journal::new(limit),
+            ttl_ms,
+            fingerprints: Vec::new(),
+            named: Vec::new(),
+            names: 0,
+            epochs: HashMap::new(),
+            peers: HashMap::new(),
+            told: Told::default(),
+        }
+    }
+
     fn epoch(&self, name: &str) -> u64 {
         self.epochs.get(name).copied().unwrap_or(0)
     }

@@ -1,6 +1,6 @@
 //! A message: whose entries, which numbers they have, and whether they arrived whole.
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 use crate::error::{Error, Result};
 use crate::hashing::{Hasher, Namespace};
@@ -31,6 +31,8 @@ pub enum Kind {
     Snapshot,
     /// More of the same snapshot.
     Continued,
+    /// What workers hold, for a router that starts later: a snapshot in one piece.
+    Kept,
 }
 
 /// Entries of one router.
@@ -40,9 +42,9 @@ pub struct Message<'a> {
     pub kind: Kind,
     /// Names the router's life: another one after every start.
     pub origin: u64,
-    /// Number of the first entry; of a snapshot, of the next one.
+    /// Number of the first entry; of a snapshot, of the next one; of what is kept, when it was, in milliseconds of 1970.
     pub first: u64,
-    /// How many entries; 0 says that all before `first` were sent.
+    /// How many entries; 0 says that all before `first` were sent. Of what is kept, nobody counted them.
     pub count: u32,
     /// The entries.
     pub entries: &'a [u8],
@@ -53,16 +55,20 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD + self.entries.len() + CHECKSUM);
+        self.begin(&mut out);
+        out.extend_from_slice(self.entries);
+        let checksum = xxh3_64(&out);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    fn begin(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
         out.push(VERSION);
         out.push(self.kind as u8);
         out.extend_from_slice(&self.origin.to_le_bytes());
         out.extend_from_slice(&self.first.to_le_bytes());
         out.extend_from_slice(&self.count.to_le_bytes());
-        out.extend_from_slice(self.entries);
-        let checksum = xxh3_64(&out);
-        out.extend_from_slice(&checksum.to_le_bytes());
-        out
     }
 
     /// From bytes.
@@ -78,7 +84,7 @@ impl<'a> Message<'a> {
             .split_first_chunk::<HEAD>()
             .ok_or_else(|| refuse("it is too short"))?;
         if head[..4] != *MAGIC {
-            return Err(refuse("it does not start like a message of cachelb"));
+            return Err(refuse("it does not start like one of cachelb"));
         }
         if head[4] != VERSION {
             let text = format!("its version is {}, this is {VERSION}", head[4]);
@@ -93,6 +99,7 @@ impl<'a> Message<'a> {
             0 => Kind::Delta,
             1 => Kind::Snapshot,
             2 => Kind::Continued,
+            3 => Kind::Kept,
             other => return Err(Error::BadMessage(format!("unknown kind {other}"))),
         };
         let word = |at: usize| {
@@ -111,6 +118,69 @@ impl<'a> Message<'a> {
     }
 }
 
+/// A [`Kind::Kept`] message that is written piece by piece, so that nobody needs room for all of it.
+///
+/// Before the checksum, which tells damage, it has a seal, which only a router with the same seed can make: entries that
+/// somebody else changed would be believed otherwise, and an index relies on hashes that follow from each other.
+pub struct Keeping {
+    seal: Xxh3,
+    sum: Xxh3,
+}
+
+impl std::fmt::Debug for Keeping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeping").finish_non_exhaustive()
+    }
+}
+
+impl Keeping {
+    /// Begins it, in a router with this seed; `out` gets its first bytes.
+    #[must_use]
+    pub fn begin(kept_ms: u64, seed: u64, out: &mut Vec<u8>) -> Self {
+        let start = out.len();
+        let message = Message {
+            kind: Kind::Kept,
+            origin: 0,
+            first: kept_ms,
+            count: 0,
+            entries: &[],
+        };
+        message.begin(out);
+        let key = xxh3_64_with_seed(b"seal of kept state", seed);
+        let mut keeping = Self {
+            seal: Xxh3::with_seed(key),
+            sum: Xxh3::new(),
+        };
+        keeping.add(&out[start..]);
+        keeping
+    }
+
+    /// Entries that follow.
+    pub fn add(&mut self, entries: &[u8]) {
+        self.seal.update(entries);
+        self.sum.update(entries);
+    }
+
+    /// Ends it; `out` gets its last bytes.
+    pub fn end(&self, out: &mut Vec<u8>) {
+        let seal = self.seal.digest().to_le_bytes();
+        out.extend_from_slice(&seal);
+        let mut sum = self.sum.clone();
+        sum.update(&seal);
+        out.extend_from_slice(&sum.digest().to_le_bytes());
+    }
+
+    /// The entries of a message that was written so in a router with this seed, `None` of any other.
+    #[must_use]
+    pub fn open<'a>(message: &Message<'a>, seed: u64) -> Option<&'a [u8]> {
+        let (entries, seal) = message.entries.split_last_chunk()?;
+        let mut keeping = Self::begin(message.first, seed, &mut Vec::new());
+        keeping.seal.update(entries);
+        let same = keeping.seal.digest() == u64::from_le_bytes(*seal);
+        (same && message.kind == Kind::Kept).then_some(entries)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +191,7 @@ mod tests {
         fn messages_come_back_and_damaged_ones_are_refused(
             (origin, first, count) in any::<(u64, u64, u32)>(),
             entries in proptest::collection::vec(any::<u8>(), 0..100),
-            kind in prop_oneof![Just(Kind::Delta), Just(Kind::Snapshot), Just(Kind::Continued)],
+            kind in prop_oneof![Just(Kind::Delta), Just(Kind::Snapshot), Just(Kind::Continued), Just(Kind::Kept)],
             (at, flip) in (any::<prop::sample::Index>(), 1..=255_u8),
         ) {
             let message = Message { kind, origin, first, count, entries: &entries };
@@ -132,5 +202,28 @@ mod tests {
             bytes[at] ^= flip;
             prop_assert!(Message::decode(&bytes).is_err());
         }
+    }
+
+    #[test]
+    fn what_is_kept_piece_by_piece_is_a_message_with_a_seal() {
+        let mut bytes = Vec::new();
+        let mut keeping = Keeping::begin(77, 3, &mut bytes);
+        for piece in [&b"ab"[..], b"", &[7; 1000]] {
+            keeping.add(piece);
+            bytes.extend_from_slice(piece);
+        }
+        keeping.end(&mut bytes);
+        let message = Message::decode(&bytes).unwrap();
+        assert_eq!(message.encode(), bytes);
+        assert_eq!((message.kind, message.first), (Kind::Kept, 77));
+        let entries = Keeping::open(&message, 3).unwrap();
+        assert_eq!((entries.len(), &entries[..3]), (1002, &b"ab\x07"[..]));
+        assert_eq!(Keeping::open(&message, 4), None);
+        let first = 78;
+        assert_eq!(Keeping::open(&Message { first, ..message }, 3), None);
+        let entries = &message.entries[1..];
+        assert_eq!(Keeping::open(&Message { entries, ..message }, 3), None);
+        let entries = &[];
+        assert_eq!(Keeping::open(&Message { entries, ..message }, 3), None);
     }
 }

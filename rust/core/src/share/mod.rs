@@ -17,6 +17,6 @@ mod envelope;
 mod journal;
 mod wire;
 
-pub use envelope::{Kind, Message, fingerprint};
+pub use envelope::{Keeping, Kind, Message, fingerprint};
 pub use journal::{Journal, Part};
 pub use wire::{Chain, Entries, Entry, put};

@@ -4,6 +4,7 @@ mod batch;
 mod facts;
 mod feed_views;
 mod feeds;
+mod keep;
 mod pools;
 mod roster;
 mod select;
@@ -33,6 +34,7 @@ use crate::policy::callable;
 use crate::prompt::Reader;
 use crate::workers::{key_of, name_of};
 
+pub use self::keep::SnapshotPieces;
 pub use self::roster::Registered;
 pub use self::select::policy_name;
 pub use self::share::message_origin;

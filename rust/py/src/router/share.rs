@@ -10,13 +10,11 @@ use crate::error::{enter, to_python};
 use crate::options::read::millis;
 
 use super::NativeRouter;
-
-/// Bytes of a message of a snapshot: what others apply under one lock.
-const PART: usize = 1 << 13;
+use super::keep::tell_all;
 
 impl NativeRouter {
     /// Fingerprints by pool.
-    fn fingerprints(&self) -> Vec<u64> {
+    pub(super) fn fingerprints(&self) -> Vec<u64> {
         let known = self.roster.now();
         let readers = self.readers();
         let each = readers.iter().enumerate();
@@ -79,27 +77,7 @@ impl NativeRouter {
 
     /// All that is known, as messages. Others can select between two workers.
     fn _tell_all<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let pools = self.readers().len() as u32;
-        let names: Vec<_> = {
-            let known = self.roster.now();
-            known.seats.iter().flat_map(super::Seat::names).collect()
-        };
-        let messages = enter(|| {
-            Ok(py.detach(|| {
-                let mut messages: Vec<Vec<u8>> = Vec::new();
-                messages.extend(self.engine.held(Selector::snapshot_head));
-                for name in &names {
-                    for pool in (0..pools).map(PoolId) {
-                        let parts = self
-                            .engine
-                            .held(|selector| selector.snapshot_worker(name, pool, PART));
-                        messages.extend(parts);
-                    }
-                }
-                messages.extend(self.engine.held(|selector| selector.snapshot_end()));
-                messages
-            }))
-        })?;
+        let messages = enter(|| Ok(py.detach(|| tell_all(&self.engine))))?;
         Ok(messages.iter().map(|m| PyBytes::new(py, m)).collect())
     }
 

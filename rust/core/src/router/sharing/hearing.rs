@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Heard, Peer, Sharing, Theirs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::{BookingId, Phase, Work};
 use crate::router::ledger::{Ending, Usage};
@@ -58,6 +58,10 @@ impl Selector {
                 skip = peer.next - message.first;
                 peer.next = peer.next.max(message.first + u64::from(message.count));
             }
+            Kind::Kept => {
+                let why = "it is a snapshot that was kept, which is restored, not heard";
+                return Err(Error::BadMessage(why.into()));
+            }
         }
         let mut applied = 0;
         for entry in Entries::new(message.entries).skip(skip.min(u64::from(u32::MAX)) as usize) {
@@ -106,7 +110,7 @@ impl Selector {
             .expect("messages are heard while sharing")
     }
 
-    fn apply(&mut self, origin: u64, entry: Entry<'_>, now: Millis) {
+    pub(super) fn apply(&mut self, origin: u64, entry: Entry<'_>, now: Millis) {
         let fingerprints: &[u64] = self.sharing.as_ref().map_or(&[], |s| &s.fingerprints);
         let known = |fingerprint| fingerprints.iter().position(|&own| own == fingerprint);
         match entry {

@@ -7,9 +7,8 @@ use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::{BookingId, Phase, Work};
 use crate::router::request::PoolId;
 use crate::router::selector::Selector;
-use crate::share::{Chain, Entry, Journal, Kind, Message, Part, put};
+use crate::share::{Chain, Entry, Kind, Message, Part, put};
 use crate::tracker::store::Store;
-use std::collections::HashMap;
 
 impl Selector {
     /// Begins to tell others, as `origin`, what happens here, and to believe what they say for `ttl_ms`; at most about
@@ -17,17 +16,7 @@ impl Selector {
     /// snapshot. Starts over if it told before.
     pub fn share(&mut self, origin: u64, fingerprints: &[u64], ttl_ms: u64, limit: usize) {
         self.unshare(Millis(0));
-        let mut sharing = Sharing {
-            origin,
-            journal: Journal::new(limit),
-            ttl_ms,
-            fingerprints: Vec::new(),
-            named: Vec::new(),
-            names: 0,
-            epochs: HashMap::new(),
-            peers: HashMap::new(),
-            told: Told::default(),
-        };
+        let mut sharing = Sharing::new(origin, ttl_ms, limit);
         for (index, &fingerprint) in fingerprints.iter().enumerate() {
             sharing.pool(index as u32, fingerprint);
         }

@@ -1,5 +1,7 @@
 //! Routers that tell each other, over a network that loses, repeats and mixes up.
 
+mod keeping;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -103,9 +105,10 @@ fn tell(from: &mut Selector) -> Vec<Vec<u8>> {
 }
 
 fn snapshot(from: &mut Selector) -> Vec<Vec<u8>> {
-    let mut messages: Vec<_> = from.snapshot_head().into_iter().collect();
-    for name in WORKERS {
-        messages.extend(from.snapshot_worker(name, PoolId(0), 300));
+    let (head, mut walk) = from.snapshot_begin().unwrap();
+    let mut messages = vec![head];
+    while let Some(parts) = from.snapshot_next(&mut walk) {
+        messages.extend(parts);
     }
     messages.extend(from.snapshot_end());
     messages

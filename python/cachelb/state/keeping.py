@@ -1,0 +1,148 @@
+"""The thread that writes snapshots of a router to a file, and what reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachelb.errors import CachelbError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cachelb.router import Router
+    from cachelb.types import Restored
+
+_log = logging.getLogger("cachelb.state")
+
+_SUFFIX = ".tmp"
+_LEFT_BEHIND_S = 3600.0
+"""Age from which on a file that was never finished is nobody's any more."""
+
+
+class FileKeeper:
+    """Runs until stopped, then writes once more."""
+
+    def __init__(self, router: Router[Any], path: str, interval_s: float) -> None:
+        """Prepare; `start` begins. A router that would start cold for ever is refused."""
+        router._need_shared_seed()
+        self.pid = os.getpid()
+        self._router = router
+        self._path = Path(path)
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="cachelb-snapshots", daemon=True)
+        self._written = self._bytes = self._failures = 0
+        self._error = ""
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._clean()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write once more, and wait for that."""
+        self._stopping.set()
+        self._thread.join()
+
+    def counts(self) -> tuple[int, int, int, str]:
+        """Snapshots written, bytes of the last, failures, and why the last failed."""
+        return self._written, self._bytes, self._failures, self._error
+
+    # --- reading ---
+
+    def restore(self, max_age_s: float, ttl_s: float) -> tuple[str, Restored | None]:
+        """Take in what the file holds. Returns how the router starts, and what was taken in."""
+        try:
+            data = self._read()
+            age_s = max(0.0, time.time() - self._router._kept_ms(data) / 1e3)
+            if age_s > max_age_s:
+                return self._cold(f"the snapshot is {age_s:.0f} s old, more than {max_age_s:g}"), None
+            found = self._router.restore(data, ttl_s=ttl_s)
+        except FileNotFoundError:
+            return self._cold("there is no snapshot yet"), None
+        except (OSError, CachelbError, MemoryError) as error:
+            return self._cold(str(error) or type(error).__name__), None
+        start = f"warm: {found.blocks} blocks on {found.workers} workers, kept {found.age_s:.0f} s ago"
+        _log.info("this router starts %s, in %s", start, self._path)
+        return start, found
+
+    def _read(self) -> bytes:
+        # Nothing that would be waited for, such as a pipe.
+        opened = os.open(self._path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        with open(opened, "rb") as file:  # noqa: PTH123 - a descriptor
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise OSError(f"{self._path} is no regular file")
+            return file.read()
+
+    def _cold(self, reason: str) -> str:
+        _log.warning("this router starts cold: %s (%s)", reason, self._path)
+        return f"cold: {reason}"
+
+    # --- writing ---
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            self._try_to_write()
+        self._try_to_write()
+
+    def _try_to_write(self) -> None:
+        try:
+            self._bytes = self.write()
+        except Exception as error:  # noqa: BLE001 - routing goes on, and so does keeping
+            self._failures += 1
+            if not self._error:
+                _log.warning("no snapshot could be written to %s: %s", self._path, error)
+            self._error = str(error) or type(error).__name__
+        else:
+            self._written += 1
+            self._error = ""
+
+    def write(self) -> int:
+        """Put a new file in the place of the old one. Returns its length."""
+        # Readable for its owner only, and named like no other.
+        opened, name = tempfile.mkstemp(_SUFFIX, self._prefix, self._path.parent)
+        try:
+            with open(opened, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+                length = 0
+                for piece in self._router._pieces():
+                    left = memoryview(piece)
+                    while left:
+                        left = left[file.write(left) :]
+                    length += len(piece)
+                os.fsync(opened)
+            os.replace(name, self._path)  # noqa: PTH105 - a name
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)  # noqa: PTH108 - a name
+            raise
+        self._sync_folder()
+        return length
+
+    def _sync_folder(self) -> None:
+        """Make the new name last, where folders can be synchronised."""
+        with contextlib.suppress(OSError):
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    @property
+    def _prefix(self) -> str:
+        return f".{self._path.name}."
+
+    def _clean(self) -> None:
+        """Remove what a crash left behind in the middle of writing."""
+        with contextlib.suppress(OSError):
+            for left in self._path.parent.iterdir():
+                ours = left.name.startswith(self._prefix) and left.name.endswith(_SUFFIX)
+                if ours and time.time() - left.stat().st_mtime > _LEFT_BEHIND_S:
+                    left.unlink()

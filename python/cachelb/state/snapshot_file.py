@@ -1,0 +1,142 @@
+"""What workers hold, kept in a file for the next start."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cachelb.router.snapshots import TTL_S
+from cachelb.state.keeping import FileKeeper
+from cachelb.state.options import number
+
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Any
+
+    from cachelb.router import Router
+    from cachelb.types import Restored
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFileStats:
+    """How keeping goes. Counters only rise.
+
+    Attributes:
+        start: How the router began: "warm" with what it took in, or "cold" with the reason.
+        restored: What was taken in, None after a cold start.
+        written: Snapshots written.
+        bytes: Length of the last of them.
+        failures: Snapshots that could not be written; the first in a row is logged.
+        error: Why the last could not, empty if it could.
+    """
+
+    start: str
+    restored: Restored | None
+    written: int
+    bytes: int
+    failures: int
+    error: str
+
+
+class SnapshotFile:
+    """Keeps what a router's workers hold in a file, so that the router is warm after a restart.
+
+    Attach it before the first request: `attach` returns once the file was read. It is written every `interval_s` and
+    when the router is closed, beside the old one, which it then replaces: a crash leaves one or the other. A file that
+    is missing, damaged, too old, or of a router with another `hash_seed` or block size is no error: the router starts
+    cold, and `stats` and a line in the log say why. A disk that is full or read-only does not disturb routing either.
+    The child of a fork leaves the file to its parent.
+
+    Args:
+        path: The file, one per router process. Only its owner may read it.
+        interval_s: Seconds between two snapshots.
+        max_age_s: Seconds after which a snapshot is not restored: engines have other blocks by then.
+        restore: Read the file at the start; False only writes.
+        ttl_s: Seconds that what was restored is believed, unless a request finds it again.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> import tempfile
+        >>> from cachelb import Router
+        >>> from cachelb.state import SnapshotFile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for _ in range(2):
+        ...         with Router(["gpu0"], hash_seed=7) as router:
+        ...             file = SnapshotFile(f"{folder}/router.snapshot")
+        ...             router.attach(file)
+        ...             decision = router.select_worker(tokens=range(64))
+        ...             print(file.stats().start[:4], decision.matched_tokens)
+        ...             decision.on_complete()
+        cold 0
+        warm 48
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        interval_s: float = 60.0,
+        max_age_s: float = 3600.0,
+        restore: bool = True,
+        ttl_s: float = TTL_S,
+    ) -> None:
+        found = os.fspath(path)
+        if not isinstance(found, str):
+            raise TypeError(f"path must be text or a path of text, got {type(found).__name__}")
+        if not found or os.path.basename(found) in {"", ".", ".."}:  # noqa: PTH119 - a Path drops the slash at the end
+            raise ValueError(f"path must name a file, got {found!r}")
+        if not isinstance(restore, bool):
+            raise TypeError(f"restore must be True or False, got {type(restore).__name__}")
+        # The working directory may change.
+        self._path = os.path.abspath(found)  # noqa: PTH100 - as above
+        self._interval_s = min(number("interval_s", interval_s), threading.TIMEOUT_MAX)
+        self._max_age_s = number("max_age_s", max_age_s)
+        self._ttl_s = number("ttl_s", ttl_s)
+        self._restore = restore
+        self._run: FileKeeper | None = None
+        self._counted: FileKeeper | None = None
+        self._start = "cold: not attached yet"
+        self._restored: Restored | None = None
+
+    def start(self, router: Router[Any], /) -> None:
+        """Take in what the file holds, and begin to write it.
+
+        Args:
+            router: Whose workers.
+
+        Raises:
+            RuntimeError: It is attached already; one file keeps one router.
+            SnapshotError: The router drew its `hash_seed` itself, so it would start cold for ever.
+        """
+        if self._run is not None:
+            if self._run.pid == os.getpid():
+                raise RuntimeError("this file is attached already: make one SnapshotFile per router")
+            # The child of a fork: the file is the parent's.
+            return
+        run = FileKeeper(router, self._path, self._interval_s)
+        self._start, self._restored = "cold: it was asked for", None
+        if self._restore:
+            self._start, self._restored = run.restore(self._max_age_s, self._ttl_s)
+        self._run = self._counted = run
+        run.start()
+
+    def stop(self) -> None:
+        """Write the file once more, and wait for that. Idempotent."""
+        run = self._run
+        if run is not None and run.pid == os.getpid():
+            run.stop()
+            self._run = None
+
+    def stats(self) -> SnapshotFileStats:
+        """Return how keeping goes.
+
+        Returns:
+            Counters since it was attached; in the child of a fork, those of its parent until then.
+        """
+        counts = (0, 0, 0, "") if self._counted is None else self._counted.counts()
+        return SnapshotFileStats(self._start, self._restored, *counts)

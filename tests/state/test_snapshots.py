@@ -1,0 +1,313 @@
+"""Snapshots of a router: what a router that starts later knows, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachelb import BlockTracker, CachelbError, Router, SnapshotError
+from cachelb._core import hash_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WORKERS = [f"gpu{at}" for at in range(4)]
+BLOCK = 4
+
+
+def make_router(workers: Sequence[str] = WORKERS, **options: Any) -> Router[str]:
+    return Router(workers, **{"hash_seed": 7, "seed": 1, "block_size": BLOCK, **options})
+
+
+def route(router: Router[str], tokens: Sequence[int], **request: Any) -> str:
+    decision = router.select_worker(tokens=tokens, **request)
+    decision.on_complete()
+    return decision.worker
+
+
+def story(of: int, blocks: int = 20) -> list[int]:
+    """A prompt that begins like those of the same remainder by 3, and has one token beyond its last block."""
+    return [of % 3] * (BLOCK * 2) + [1000 + of] * (BLOCK * (blocks - 2)) + [1]
+
+
+def overlaps(router: Router[str], tokens: Sequence[int], **request: Any) -> dict[str, float]:
+    return {seen.key: seen.matched_tokens for seen in router.explain(tokens=tokens, **request).candidates}
+
+
+Prompts = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.integers(0, 2), min_size=1, max_size=30)), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompts=Prompts, capacity=st.sampled_from([3, 8, 1000]), later=Prompts)
+def test_restored_router_holds_and_evicts_the_same_as_a_model(
+    prompts: list[tuple[int, list[int]]], capacity: int, later: list[tuple[int, list[int]]]
+) -> None:
+    model = BlockTracker(block_size=BLOCK, max_blocks_per_worker=capacity)
+    first = make_router(max_blocks_per_worker=capacity)
+    router = make_router(max_blocks_per_worker=capacity)
+
+    def check() -> None:
+        for _, tokens in [*prompts, *later]:
+            expected = model.overlaps(tokens)
+            # The last token is always computed.
+            most = (len(tokens) - 1) // BLOCK
+            found = {key: tokens / BLOCK for key, tokens in overlaps(router, tokens).items() if tokens}
+            assert found == {key: min(most, blocks) for key, blocks in expected.items() if min(most, blocks)}
+        assert {key: router.block_count(key) for key in WORKERS} == {
+            key: model.block_count(key) if key in model.workers() else 0 for key in WORKERS
+        }
+
+    for at, tokens in prompts:
+        route(first, tokens, among=[WORKERS[at]])
+        model.record_request(tokens, WORKERS[at])
+    restored = router.restore(first.snapshot())
+    assert (restored.workers, restored.unknown_workers, restored.unknown_models) == (4, 0, 0)
+    assert restored.blocks == sum(map(router.block_count, WORKERS))
+    check()
+    for at, tokens in later:
+        route(router, tokens, among=[WORKERS[at]])
+        model.record_request(tokens, WORKERS[at])
+    check()
+    router.validate()
+
+
+def test_snapshot_of_a_restored_router_restores_the_same() -> None:
+    first, second, third = make_router(), make_router(), make_router()
+    homes = {of: route(first, story(of)) for of in range(30)}
+    second.restore(first.snapshot())
+    third.restore(second.snapshot())
+    for router in (second, third):
+        assert all(overlaps(router, story(of)) == overlaps(first, story(of)) for of in range(30))
+        assert {of: route(router, story(of)) for of in range(30)} == homes
+
+
+def test_requests_and_their_load_are_not_kept() -> None:
+    first, router = make_router(), make_router()
+    held = [first.select_worker(tokens=story(of)) for of in range(9)]
+    router.restore(first.snapshot())
+    assert set(router.loads().values()) == {0}
+    assert sum(first.loads().values()) == len(held)
+    assert router.stats().decisions == {}
+    for decision in held:
+        decision.on_complete()
+
+
+def test_every_model_and_rank_is_kept_and_strangers_are_skipped() -> None:
+    models = {"big": 8, "odd": 16}
+    first = make_router(models=models)
+    first.add_worker("ranks", dp_size=2)
+    for model in (None, "big", "odd"):
+        for of in range(6):
+            route(first, story(of), model=model, among=["ranks"])
+            route(first, story(of), model=model)
+    data = first.snapshot()
+    same = make_router(models=models)
+    same.add_worker("ranks", dp_size=2)
+    restored = same.restore(data)
+    assert (restored.workers, restored.unknown_workers, restored.unknown_models) == (6, 0, 0)
+    for model in (None, "big", "odd"):
+        for of in range(6):
+            assert overlaps(same, story(of), model=model) == overlaps(first, story(of), model=model)
+    less = make_router(WORKERS[:2], models={"big": 8, "odd": 4})
+    restored = less.restore(data)
+    assert (restored.workers, restored.unknown_workers, restored.unknown_models) == (2, 4, 1)
+    known = {WORKERS[0], WORKERS[1]}
+    for of in range(6):
+        expected = {key: tokens for key, tokens in overlaps(first, story(of), model="big").items() if key in known}
+        assert overlaps(less, story(of), model="big") == expected
+        assert set(overlaps(less, story(of), model="odd").values()) == {0}
+    less.validate()
+
+
+def test_restored_blocks_expire_unless_they_are_found_again() -> None:
+    now = [0.0]
+    first, router = make_router(), make_router(clock=lambda: now[0])
+    again, forgotten = story(0), story(1)
+    homes = [route(first, again), route(first, forgotten)]
+    router.restore(first.snapshot(), ttl_s=100.0)
+    assert route(router, again) == homes[0]
+    now[0] = 101.0
+    route(router, [9] * 99)
+    assert max(overlaps(router, again).values()) == 80
+    assert max(overlaps(router, forgotten).values()) == 0
+
+
+def test_memory_stays_within_its_budget_and_keeps_what_was_used_last() -> None:
+    first, small = make_router(max_memory_mb=64), make_router(max_memory_mb=1)
+    for of in range(1500):
+        route(first, story(of, 60))
+    restored = small.restore(first.snapshot())
+    assert restored.blocks > sum(map(small.block_count, WORKERS)), "some of it was evicted again"
+    assert small.stats().index_bytes <= 1 << 20
+    small.validate()
+    for of in range(1400, 1500):
+        assert overlaps(small, story(of, 60)) == overlaps(first, story(of, 60))
+
+
+def test_worker_with_events_of_its_own_only_expects_what_was_kept() -> None:
+    now = [0.0]
+    first = make_router(["gpu0"], policy="kv-aware")
+    router = make_router(["gpu0"], policy="kv-aware", clock=lambda: now[0])
+    route(first, story(0))
+    router.apply_kv_events("gpu0", b"\x92\x01\x91\x91\xb0AllBlocksCleared", seq=0)
+    router.restore(first.snapshot())
+    assert overlaps(router, story(0)) == {"gpu0": 80}
+    now[0] = 5.0
+    route(router, [9] * 99)
+    assert overlaps(router, story(0)) == {"gpu0": 0}
+
+
+# --- what is refused ---
+
+
+def sample() -> Router[str]:
+    router = make_router()
+    for of in range(12):
+        route(router, story(of, 5 + of))
+    return router
+
+
+def signed(content: bytes) -> bytes:
+    """The content, cut to whole words, with a right checksum: a block hash with seed 0 is XXH3-64 of its bytes."""
+    words = min(len(content) // 4, 1024)
+    content = content[: 4 * words]
+    return content + hash_blocks(content, words, seed=0).tobytes()
+
+
+def refused(router: Router[str], data: bytes) -> bool:
+    try:
+        router.restore(data)
+    except SnapshotError:
+        return True
+    return False
+
+
+def test_every_cut_and_flipped_byte_is_refused_and_changes_nothing() -> None:
+    data, router = sample().snapshot(), make_router()
+    dice = random.Random(1)
+    cuts = [data[:length] for length in range(0, len(data), 3)]
+    flips = []
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= dice.randrange(1, 256)
+        flips.append(bytes(flipped))
+    assert all(refused(router, damaged) for damaged in [*cuts, *flips, data + b"\0", dice.randbytes(500)])
+    assert sum(map(router.block_count, WORKERS)) == 0
+    router.validate()
+    assert router.restore(data).blocks > 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(at=st.integers(0, 3000), noise=st.binary(min_size=1, max_size=16), cut=st.booleans())
+def test_damage_under_a_right_checksum_is_refused_too(at: int, noise: bytes, cut: bool) -> None:
+    content = sample().snapshot()[:-8]
+    at %= len(content)
+    damaged = content[:at] if cut else content[:at] + noise + content[at + len(noise) :]
+    router = make_router()
+    if damaged != content:
+        assert refused(router, signed(damaged))
+    assert sum(map(router.block_count, WORKERS)) == 0
+    router.validate()
+
+
+def test_checksum_of_these_tests_is_the_snapshots_own() -> None:
+    router = make_router(["a", "bc", "def", "ghij"])
+    lengths = set()
+    for of in range(40):
+        route(router, story(of), among=[router.keys()[of % 4]])
+        data = router.snapshot()
+        if len(data) % 4 == 0 and len(data) < 4096:
+            lengths.add(len(data))
+            assert signed(data[:-8]) == data
+    assert lengths
+
+
+def test_foreign_snapshots_say_what_to_change() -> None:
+    data = sample().snapshot()
+    tracker = BlockTracker(block_size=BLOCK)
+    for router, wrong, why in [
+        (make_router(hash_seed=8), data, "another hash_seed; build this one with the same"),
+        (make_router(block_size=16), data, "another block_size"),
+        (make_router(hash_seed=None, seed=None), data, "drew its hash_seed itself.*build it with hash_seed="),
+        (make_router(), tracker.snapshot(), "does not start like one of cachelb"),
+        (make_router(), data[:4] + b"\x09" + data[5:], "its version is 9"),
+        (make_router(), data[:-1], "damaged or cut off"),
+        (make_router(), b"", "too short"),
+    ]:
+        with pytest.raises(SnapshotError, match=why) as caught:
+            router.restore(wrong)
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, CachelbError)
+        assert sum(map(router.block_count, WORKERS)) == 0
+    with pytest.raises(SnapshotError, match="build it with hash_seed="):
+        make_router(hash_seed=None, seed=None).snapshot()
+
+
+def test_wrong_arguments_are_named() -> None:
+    router, data = make_router(), sample().snapshot()
+    cases: list[tuple[Any, Any, str]] = [
+        ("text", 1.0, "data must be bytes, got str"),
+        (data, "long", "ttl_s must be a number, got str"),
+        (data, True, "ttl_s must be a number, got bool"),
+        (data, 0, "ttl_s must be a number above 0"),
+        (data, float("nan"), "ttl_s must be a number above 0"),
+    ]
+    for content, ttl_s, why in cases:
+        with pytest.raises((TypeError, ValueError), match=why):
+            router.restore(content, ttl_s=ttl_s)
+    for content in (bytearray(data), memoryview(data)):
+        assert make_router().restore(content).blocks == make_router().restore(data).blocks > 0
+
+
+# --- beside traffic ---
+
+
+def test_snapshots_and_restores_beside_traffic() -> None:
+    router = make_router(max_memory_mb=1)
+    lasting = [story(of) for of in range(100_000, 100_020)]
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def work(first: int) -> None:
+        try:
+            dice = random.Random(first)
+            while not stop.is_set():
+                route(router, story(dice.randrange(3000), 40))
+                for tokens in lasting:
+                    route(router, tokens)
+        except BaseException as error:  # noqa: BLE001 - told below
+            failures.append(error)
+
+    for tokens in lasting:
+        route(router, tokens)
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(8):
+            copy = make_router(max_memory_mb=8)
+            copy.restore(router.snapshot())
+            copy.validate()
+            assert all(max(overlaps(copy, tokens).values()) == 80 for tokens in lasting)
+            router.restore(copy.snapshot())
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert router.stats().index_bytes <= 1 << 20
+    router.validate()
+
+
+def test_one_snapshot_is_read_by_one_thread() -> None:
+    router = sample()
+    pieces = router._pieces()
+    data = b"".join(pieces)
+    assert list(pieces) == [], "it is read once"
+    assert make_router().restore(data).blocks > 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from cachelb import Decision
+    from cachelb import Decision, Router
 
 WORKERS = {"new0": "a30", "old0": "v100", "old1": "v100", "other0": None}
 """Devices in the order of their names, as `LearnedModel.fit` numbers them; a router does as it hears of them."""
@@ -44,7 +44,7 @@ class Fleet:
     def __init__(self, log: Path, *, reports: bool = True) -> None:
         self.now = 100.0
         self.reports = reports
-        self.router = cachelb.Router(
+        self.router: Router[str] = cachelb.Router(
             policy="learned",
             n_min=LEARNED_FROM,
             theta=10**6,

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from benches.learned.cells import Place, figures
+from benches.learned.lessons import learn
 
-from cachelb import Router
 from cachelb.sim import FleetSpec, simulate
-from cachelb.sim.gateway import RouterGateway
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SHIFT, FEWER = 20_000, 6_000
 
@@ -132,20 +126,4 @@ def run(ablation: Ablation, variant: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=2)
 def _trained(place: Place) -> bytes:
-    """Return the model that is there at the end of a run."""
-    requests, fleet = place.requests, FleetSpec.parse(place.fleet)
-
-    def make(clock: Callable[[], float]) -> Router[str]:
-        router: Router[str] = Router(
-            policy="learned", training="inline", block_size=requests.block_size, clock=clock, seed=place.seed
-        )
-        for name, worker in zip(fleet.names, fleet, strict=True):
-            router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks)
-        return router
-
-    gateway = RouterGateway(make, requests, fleet.names)
-    simulate(requests, fleet, "learned", seed=place.seed, gateway=cast("Any", gateway))
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "model")
-        gateway.router.save_model(path)
-        return path.read_bytes()
+    return learn(place.requests, FleetSpec.parse(place.fleet), seed=place.seed)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from cachelb import Router
 
 MODELS = {"16/learned/mlp": (16, "mlp"), "16/learned/linear": (16, "linear"), "256/learned/mlp": (256, "mlp")}
-"""Policies with a model, by workers and kind; `64/learned` has none and is its fallback."""
+"""Policies with a model, by workers and kind; `64/learned` has none and is its fallback. Every worker reports another
+load, on a clock that stands still: of workers that are alike, a model is asked about one."""
 STRETCHES, WARM_UP = 50, 5
 SELECTIONS, FEW_SELECTIONS = 40, 4
 STEADY = 1.15
@@ -51,10 +52,16 @@ def build(part: str) -> dict[str, Router[str]]:
     wanted = {name: of for name, of in named.items() if part in name}
     if not wanted:
         sys.exit(f"no name contains {part!r}; there are {', '.join(named)}")
-    return {
-        name: fleet(workers, policy=trained(kind) if name in MODELS else kind, **OPTIONS.get(kind, {}))
-        for name, (workers, kind) in wanted.items()
-    }
+    routers = {}
+    for name, (workers, kind) in wanted.items():
+        if name in MODELS:
+            router = fleet(workers, policy=trained(kind), clock=lambda: 1.0)
+            for at, worker in enumerate(router.workers()):
+                router.update_load(worker, running=at % 7, waiting=at % 5, kv_usage=at / workers)
+            routers[name] = router
+        else:
+            routers[name] = fleet(workers, policy=kind, **OPTIONS.get(kind, {}))
+    return routers
 
 
 def measure(seconds: float, part: str) -> dict[str, list[tuple[int, list[int]]]]:

@@ -20,8 +20,8 @@ FLEETS = ("8xa30", "7xa30+8xv100", "7xl20+8xa30")
 COUNT = 6_000
 PROBES = 6
 
-_MEASURED_AS = {"rate-shift": "prefix-mixed", "prefix-shift": "prefix-05"}
-"""The harder half of a shift decides what a fleet can take."""
+_MEASURED_AS = {"rate-shift": "prefix-mixed", "prefix-shift": "prefix-05", "recurring": "prefix-05"}
+"""The harder part of a workload that changes decides what a fleet can take."""
 
 CAPACITY: dict[tuple[str, str], float] = {
     ("conversation", "8xa30"): 17.8,

@@ -72,30 +72,9 @@ def _section(store: Store, seeds: int) -> Iterator[str]:
     yield f"Made by `python -m benches.learned_ablations --seeds {seeds}`. Ratios are TTFT over the first row's."
     per_seed = [ablations(seed) for seed in range(1, seeds + 1)]
     for of_seeds in zip(*per_seed, strict=True):
-        first = of_seeds[0]
-        if not all(_key(each, variant) in store for each in of_seeds for variant in each.variants):
-            continue
-        place = first.place
-        part = "after the shift" if first.since else "after the first five minutes"
-        yield ""
-        yield f"### {first.title}"
-        yield ""
-        told = f" Published: {first.expected}." if first.expected else ""
-        yield f"{place.workload}, {place.fleet}, {place.load:.0%} ({place.rate:.1f} requests/s), {part}.{told}"
-        yield ""
-        yield "| variant | mean TTFT, s | P99, s | ratio of means | ratio of P99 | hit rate | decided by the model |"
-        yield "|---" * 7 + "|"
-        base: tuple[float, float] | None = None
-        for variant in first.variants:
-            runs = [store[_key(ablation, variant)] for ablation in of_seeds]
-            found = mean(each["later"]["mean"] for each in runs), mean(each["later"]["p99"] for each in runs)
-            base = base or found
-            share = mean(_by_model(each["reasons"]) for each in runs)
-            hit = mean(each["hit"] for each in runs)
-            yield (
-                f"| {variant} | {found[0]:.3g} | {found[1]:.3g} | {found[0] / base[0]:.2f} | {found[1] / base[1]:.2f} "
-                f"| {hit:.2f} | {share:.0%} |"
-            )
+        done = [each for each in of_seeds if all(_key(each, variant) in store for variant in each.variants)]
+        if done:
+            yield from _table(store, done)
     yield ""
     yield "### What a round of training costs"
     yield ""
@@ -106,6 +85,38 @@ def _section(store: Store, seeds: int) -> Iterator[str]:
     yield "|---" * (len(columns) + 1) + "|"
     for row in zip(*columns.values(), strict=True):
         yield f"| {row[0][0]:,} | " + " | ".join(f"{pooled:,}, {seconds:.2g} s" for _, pooled, seconds in row) + " |"
+
+
+def _table(store: Store, of_seeds: list[Ablation]) -> Iterator[str]:
+    """Yield the lines of one ablation, which was run with these seeds."""
+    first = of_seeds[0]
+    place = first.place
+    yield ""
+    yield f"### {first.title}"
+    yield ""
+    part = f"after the first {first.since:.0%} of the requests" if first.since else "after the first five minutes"
+    told = f" Published: {first.expected}." if first.expected else ""
+    seeds = "1 seed" if len(of_seeds) == 1 else f"{len(of_seeds)} seeds, the ratios of each in brackets"
+    yield f"{place.workload}, {place.fleet}, {place.load:.0%} ({place.rate:.1f} requests/s), {part}, {seeds}.{told}"
+    yield ""
+    head = ["variant", "mean TTFT, s", "P99, s", "ratio of means", "ratio of P99", "hit rate", "decided by the model"]
+    if first.watched:
+        head.append("mean error of predictions, s")
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    base = [store[_key(each, next(iter(each.variants)))]["later"] for each in of_seeds]
+    for variant in first.variants:
+        runs = [store[_key(each, variant)] for each in of_seeds]
+        cells = [variant] + [f"{mean(run['later'][figure] for run in runs):.3g}" for figure in ("mean", "p99")]
+        for figure in ("mean", "p99"):
+            ratios = [run["later"][figure] / one[figure] for run, one in zip(runs, base, strict=True)]
+            whole = sum(run["later"][figure] for run in runs) / sum(one[figure] for one in base)
+            each_seed = f" ({', '.join(f'{ratio:.2f}' for ratio in ratios)})" if len(ratios) > 1 else ""
+            cells.append(f"{whole:.2f}{each_seed}")
+        cells += [f"{mean(run['hit'] for run in runs):.2f}", f"{mean(_by_model(run['reasons']) for run in runs):.0%}"]
+        if first.watched:
+            cells.append(f"{mean(run['error'] for run in runs):.3f}")
+        yield f"| {' | '.join(cells)} |"
 
 
 def _by_model(reasons: dict[str, float]) -> float:

@@ -3,8 +3,8 @@
 No policy is tuned: all run with their defaults. A load is a share of the rate that round robin can keep up with on that
 fleet. Runs are kept in a file, so a stopped run goes on where it was.
 
-    python benches/policy_table.py                      # everything: some minutes on two cores
-    python benches/policy_table.py --workloads chat,rag --seeds 1 --out table.md
+    python -m benches.policy_table                      # everything: some minutes on two cores
+    python -m benches.policy_table --workloads chat,rag --seeds 1 --out table.md
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benches.learned.lessons import learn
+from benches.saturation import highest, keeps_up
 
 from cachelb.policies import POLICIES
 from cachelb.sim import WORKLOADS as GENERATORS
@@ -35,10 +37,10 @@ WORKLOADS = ("conversation", *GENERATORS)
 LOADS = (0.5, 0.7, 0.9)
 EXTRA = ("kv-aware+oracle",)
 COUNT = 800
+LESSONS, LESSON_LOAD = (11, 12, 13), 0.7
+"""Seeds, beyond those of the cells, and load of what `learned` has learned from before a run."""
 PROBES = 7
 """Steps of the search for what round robin keeps up with: to 1 % of the first bracket."""
-LONGEST_S = 10
-"""No mean wait beyond that counts as keeping up."""
 _TRACE = "traces/mooncake/conversation_trace.jsonl.xz"
 
 
@@ -134,8 +136,17 @@ def run(cell: Cell, rate: float) -> dict[str, float]:
     """Return the figures of one cell."""
     requests = workload(cell.workload, cell.seed, rate * cell.load)
     options: dict[str, Any] = {"base": "cache-aware"} if cell.policy == "session" else {}
+    if cell.policy == "learned":
+        options["model"] = lesson(cell.workload, cell.fleet, rate)
     result = simulate(requests, FleetSpec.parse(FLEETS[cell.fleet]), cell.policy, seed=cell.seed, **options)
     return figures(result)
+
+
+@cache
+def lesson(name: str, fleet: str, rate: float) -> bytes:
+    """Return a model of other requests of the workload: a run is over before a policy has learned of its own."""
+    parts = [workload(name, seed, LESSON_LOAD * rate) for seed in LESSONS]
+    return learn(Workload.concat(parts, one_after_the_other=True), FleetSpec.parse(FLEETS[fleet]), seed=LESSONS[0])
 
 
 def figures(result: SimResult) -> dict[str, float]:
@@ -153,29 +164,13 @@ def figures(result: SimResult) -> dict[str, float]:
 
 
 def capacity(name: str, fleet: str) -> float:
-    """Return by how much arrivals can be sped up before round robin's queues grow without end.
-
-    Where they do, the last third of the requests waits 5/3 as long as the second.
-    """
+    """Return by how much arrivals can be sped up before round robin's queues grow without end."""
     workers = FleetSpec.parse(FLEETS[fleet])
 
-    def keeps_up(speed: float) -> bool:
-        result = simulate(workload(name, 1, speed), workers, "round-robin", seed=1)
-        served = np.flatnonzero(result.finished)
-        order = served[np.argsort(result.arrival_s[served], kind="stable")]
-        thirds = np.array_split((result.first_token_s - result.arrival_s)[order], 3)
-        _, middle, last = (float(third.mean()) for third in thirds)
-        return last < 1.4 * middle + 0.1 and last < LONGEST_S
+    def bears(speed: float) -> bool:
+        return keeps_up(simulate(workload(name, 1, speed), workers, "round-robin", seed=1))
 
-    low = high = 1.0
-    while keeps_up(high):
-        low, high = high, high * 2
-    while not keeps_up(low):
-        low, high = low / 2, low
-    for _ in range(PROBES):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if keeps_up(middle) else (low, middle)
-    return low
+    return highest(bears, start=1.0, step=2.0, probes=PROBES)
 
 
 # === the document ===
@@ -183,7 +178,7 @@ def capacity(name: str, fleet: str) -> float:
 
 def document(runs: dict[str, Any], workloads: list[str], policies: list[str], seeds: int) -> str:
     """Return the page."""
-    parts = [_HEAD.format(count=COUNT, seeds=seeds)]
+    parts = [_HEAD.format(count=COUNT, seeds=seeds, lessons=len(LESSONS) * COUNT, lesson_load=LESSON_LOAD)]
     parts += ["## Summary", "", *summary(runs, workloads, policies, seeds), ""]
     for fleet in FLEETS:
         for load in LOADS:
@@ -255,11 +250,12 @@ def summary(runs: dict[str, Any], workloads: list[str], policies: list[str], see
 
 _HEAD = """# Every policy on every workload
 
-Made by `python benches/policy_table.py`: {count} requests per run, {seeds} seeds, which change the requests and the
+Made by `python -m benches.policy_table`: {count} requests per run, {seeds} seeds, which change the requests and the
 ties. Every policy runs with its defaults; none was tuned on these cells. Engines, costs and delays are those of the
 [simulator](simulator.md), with load reports every 100 ms. `kv-aware` gets KV events 5 ms late; all other policies go by
 what they placed. `kv-aware+oracle` knows caches and loads at once and exactly: it is a yardstick, not a policy.
-`session` keeps what `cache-aware` picks for a conversation.
+`session` keeps what `cache-aware` picks for a conversation. `learned` needs more requests than a run has before its
+first model, so it begins with that of {lessons:,} other requests of the workload at {lesson_load:.0%}, and keeps it.
 
 Loads are shares of the rate at which round robin's queues stay bounded on the same fleet, found anew for each workload.
 Turns of chats and agents come when they do on an idle fleet, all faster by the same factor.

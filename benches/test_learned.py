@@ -23,11 +23,14 @@ def model(kind: str) -> bytes:
     return LearnedModel.fit(features, [None] * len(features), costs, kind=kind, epochs=2, seed=1).to_bytes()
 
 
+def trained(kind: str) -> Learned:
+    """Build a policy in which a model decides every request, whatever it was trained on."""
+    return Learned(model=model(kind), outside="ignore", guards=False, epsilon=0.0, timeout_ms=None)
+
+
 @pytest.mark.parametrize("kind", ["mlp", "linear", "trees"])
 @pytest.mark.parametrize("workers", [16, 64, 256, 1024])
 def test_decision(benchmark: BenchmarkFixture, workers: int, kind: str) -> None:
     """Select by the expected time among so many workers, 256 of which are scored at most."""
     label(benchmark, f"learned/{workers}/{kind}", f"512-token buffer, {KNOWN} prompts known, {IN_FLIGHT} in flight")
-    # Every decision asks the model, whatever it was trained on.
-    policy = Learned(model=model(kind), outside="ignore", guards=False, epsilon=0.0, timeout_ms=None)
-    run(benchmark, fleet(workers, policy=policy), prompts(), rounds=2_000)
+    run(benchmark, fleet(workers, policy=trained(kind)), prompts(), rounds=2_000)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+import numpy as np
 from benches.learned.cells import Place, figures
+from benches.learned.lessons import learn, watch
 
-from cachelb import Router
 from cachelb.sim import FleetSpec, simulate
-from cachelb.sim.gateway import RouterGateway
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-SHIFT, FEWER = 20_000, 6_000
+SHIFT, RECURRING, FEWER = 20_000, 15_000, 6_000
+SMALL = {"fifo_size": 1_000, "replay_size": 1_000, "n_min": 500, "theta": 250}
+"""Pools that a phase of 2,500 requests replaces."""
+CLIP_S = 15.0
+"""Longer times count as this in training."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,8 @@ class Ablation:
         variants: Options by name; the first is what the others are compared with.
         since: After which part of the requests TTFT counts.
         expected: What the paper says.
+        offline: Where the models of variants were learned that begin with one.
+        watched: Whether errors of predictions are measured.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Ablation:
     since: float = 0.0
     expected: str = ""
     offline: dict[str, Place] = field(default_factory=dict)
+    watched: bool = False
 
 
 def ablations(seed: int) -> list[Ablation]:
@@ -70,6 +72,20 @@ def ablations(seed: int) -> list[Ablation]:
             },
             since=0.5,
             expected="newest only 2.39x / 2.50x worse, all 1.21x / 1.11x worse",
+        ),
+        Ablation(
+            "What is trained on, while 5 and 50 % shared take turns of 2,500 requests",
+            Place("recurring", "8xa30", 0.8, seed, RECURRING),
+            {
+                "two pools": SMALL,
+                "newest only": {**SMALL, "replay": "none"},
+                "all": {**SMALL, "replay": "all"},
+                "offline only": {"freeze_after": 0, "outside": "ignore", "guards": False},
+            },
+            since=1 / 3,
+            expected="newest only and all worse (of one shift), offline only worse",
+            offline={"offline only": Place("prefix-05", "8xa30", 0.8, seed + 100, FEWER)},
+            watched=True,
         ),
         Ablation(
             "A model of another fleet, while the rate grows 2.2 times",
@@ -125,27 +141,17 @@ def run(ablation: Ablation, variant: str) -> dict[str, Any]:
     place, options = ablation.place, {"training": "inline", **ablation.variants[variant]}
     if variant in ablation.offline:
         options["model"] = _trained(ablation.offline[variant])
-    requests = place.requests
-    result = simulate(requests, FleetSpec.parse(place.fleet), "learned", seed=place.seed, **options)
-    return figures(result, since_s=float(requests.arrival_s[int(ablation.since * len(requests))]))
+    requests, fleet = place.requests, FleetSpec.parse(place.fleet)
+    first = int(ablation.since * len(requests))
+    since_s = float(requests.arrival_s[first])
+    if not ablation.watched:
+        return figures(simulate(requests, fleet, "learned", seed=place.seed, **options), since_s=since_s)
+    del options["training"]
+    result, expected = watch(requests, fleet, seed=place.seed, **options)
+    took = np.minimum(result.first_token_s - result.arrival_s, CLIP_S)
+    return figures(result, since_s=since_s) | {"error": float(np.nanmean(np.abs(expected - took)[first:]))}
 
 
 @lru_cache(maxsize=2)
 def _trained(place: Place) -> bytes:
-    """Return the model that is there at the end of a run."""
-    requests, fleet = place.requests, FleetSpec.parse(place.fleet)
-
-    def make(clock: Callable[[], float]) -> Router[str]:
-        router: Router[str] = Router(
-            policy="learned", training="inline", block_size=requests.block_size, clock=clock, seed=place.seed
-        )
-        for name, worker in zip(fleet.names, fleet, strict=True):
-            router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks)
-        return router
-
-    gateway = RouterGateway(make, requests, fleet.names)
-    simulate(requests, fleet, "learned", seed=place.seed, gateway=cast("Any", gateway))
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "model")
-        gateway.router.save_model(path)
-        return path.read_bytes()
+    return learn(place.requests, FleetSpec.parse(place.fleet), seed=place.seed)

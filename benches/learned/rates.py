@@ -9,8 +9,8 @@ caches, so it is taken from the policy that all others are compared with: the hi
 
 from __future__ import annotations
 
-import numpy as np
 from benches.learned.workloads import WORKLOADS, make
+from benches.saturation import highest, keeps_up
 
 from cachelb.sim import FleetSpec, simulate
 
@@ -19,11 +19,9 @@ FLEETS = ("8xa30", "7xa30+8xv100", "7xl20+8xa30")
 """The paper's; `v100` caches no prefixes."""
 COUNT = 6_000
 PROBES = 6
-LONGEST_S = 10
-"""No mean wait beyond that counts as keeping up."""
 
-_MEASURED_AS = {"rate-shift": "prefix-mixed", "prefix-shift": "prefix-05"}
-"""The harder half of a shift decides what a fleet can take."""
+_MEASURED_AS = {"rate-shift": "prefix-mixed", "prefix-shift": "prefix-05", "recurring": "prefix-05"}
+"""The harder part of a workload that changes decides what a fleet can take."""
 
 CAPACITY: dict[tuple[str, str], float] = {
     ("conversation", "8xa30"): 17.8,
@@ -76,11 +74,9 @@ def rate(workload: str, fleet: str, load: float) -> float:
 def capacity(workload: str, fleet: str, policy: str = BASELINE) -> float:
     """Return the highest rate at which queues do not grow without end.
 
-    Where they do, the last third of the requests waits 5/3 as long as the second.
-
     Args:
         workload: One of the workloads.
-        fleet: One of `FLEETS`.
+        fleet: One of the fleets.
         policy: Who routes.
 
     Returns:
@@ -88,22 +84,10 @@ def capacity(workload: str, fleet: str, policy: str = BASELINE) -> float:
     """
     workers = FleetSpec.parse(fleet)
 
-    def keeps_up(rate: float) -> bool:
-        result = simulate(make(workload, rate=rate, count=COUNT, seed=1), workers, policy, seed=1)
-        order = np.argsort(result.arrival_s, kind="stable")
-        thirds = np.array_split((result.first_token_s - result.arrival_s)[order], 3)
-        _, middle, last = (float(third.mean()) for third in thirds)
-        return last < 1.4 * middle + 0.1 and last < LONGEST_S
+    def bears(rate: float) -> bool:
+        return keeps_up(simulate(make(workload, rate=rate, count=COUNT, seed=1), workers, policy, seed=1))
 
-    low = high = 8.0
-    while keeps_up(high):
-        low, high = high, high * 1.5
-    while not keeps_up(low):
-        low, high = low / 1.5, low
-    for _ in range(PROBES):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if keeps_up(middle) else (low, middle)
-    return low
+    return highest(bears, start=8.0, step=1.5, probes=PROBES)
 
 
 if __name__ == "__main__":

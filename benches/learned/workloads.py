@@ -40,18 +40,30 @@ WORKLOADS = (
 """All of them; `prefill-only` is `prefix-mixed` with answers of one token, as in the paper's Figure 8."""
 
 
+RECURRING, PHASES = (("prefix-05", 1.0), ("prefix-50", 11.88 / 7.64)), 6
+"""Workloads that come in turn in `recurring`, their rates beside the first one's, and how many turns there are: at 80 %
+of what eight A30 take of the first, 90 % of what they take of the second."""
+
+
 def make(name: str, *, rate: float, count: int, seed: int) -> Workload:
     """Return requests that come at a rate; of `rate-shift`, the rate after the shift.
 
     Args:
-        name: One of `WORKLOADS`.
-        rate: Arrivals per second.
+        name: One of `WORKLOADS`, or `recurring`.
+        rate: Arrivals per second; of `recurring`, in its first phase.
         count: Requests.
         seed: Seed of what they are and of when they come.
 
     Returns:
         The workload; no request waits for another.
     """
+    if name == "recurring":
+        turns = [RECURRING[turn % len(RECURRING)] for turn in range(PHASES)]
+        phases = [
+            make(each, rate=rate * faster, count=count // PHASES, seed=100 * seed + turn)
+            for turn, (each, faster) in enumerate(turns)
+        ]
+        return Workload.concat(phases, name=name, one_after_the_other=True)
     contents = _contents(name, count, seed)
     rng = np.random.default_rng([seed, 1])
     stages = ((rate / RATE_SHIFT, count // 2), (rate, 1))

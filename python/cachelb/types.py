@@ -432,6 +432,17 @@ class DecisionRecord:
         ttft_s: Seconds to the first token, None without one.
         duration_s: Seconds to the end.
         shadows: What shadow policies would have done.
+        running: Requests the worker computed when it was picked, by its report; None if it had none that was fresh.
+            What follows is of the same time, before the request was added, and None in files of versions that did not
+            keep it.
+        waiting: Requests that waited there, by its report.
+        kv_usage: Share of its KV cache in use, by its report.
+        stale_load: Whether its latest report was too old to tell anything.
+        inflight: Requests in flight there.
+        pending_prefill_tokens: Uncached prompt tokens of those without a first token.
+        decode_tokens: Tokens of the blocks of those past their first token.
+        credited_tokens: `matched_tokens`, but blocks outside device memory count by the credit of where they lie.
+        gpu: Its device, as `add_worker(gpu=)` named it.
     """
 
     id: str
@@ -454,3 +465,12 @@ class DecisionRecord:
     ttft_s: float | None
     duration_s: float | None
     shadows: tuple[ShadowPick, ...]
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    stale_load: bool | None = None
+    inflight: int | None = None
+    pending_prefill_tokens: int | None = None
+    decode_tokens: int | None = None
+    credited_tokens: float | None = None
+    gpu: str | None = None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cachelb.cli.progress import progress_bar
 from cachelb.errors import CachelbError
 from cachelb.records import read_records
 
@@ -121,24 +120,14 @@ def evaluate(*, log: Path, file: Path | None, seeds: int, features: str, epochs:
 
     samples = _read(log)
     given = _load(file) if file else None
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=as_json or not sys.stderr.isatty(),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("training", total=1.0)
+    with progress_bar("training", quiet=as_json) as progress:
         try:
             scores = run(
                 samples,
                 seeds=range(seeds),
                 feature_set=features,
                 epochs=epochs,
-                progress=lambda share: bar.update(task, completed=share),
+                progress=progress,
             )
         except (ValueError, CachelbError) as error:
             raise click.ClickException(str(error)) from error

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cachelb import policies
+from cachelb.cli.progress import progress_bar
 from cachelb.errors import CachelbError
 from cachelb.sim.compare import compare
 from cachelb.sim.simulation import policy_name
@@ -78,18 +76,8 @@ def run(
     Raises:
         click.ClickException: Something does not fit.
     """
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=as_json or not sys.stderr.isatty(),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("simulating", total=1.0)
+    with progress_bar("simulating", quiet=as_json) as progress:
         try:
-            return compare(workload, fleet, names, progress=lambda share: bar.update(task, completed=share), **settings)
+            return compare(workload, fleet, names, progress=progress, **settings)
         except (ValueError, TypeError, CachelbError) as error:
             raise click.ClickException(str(error)) from error

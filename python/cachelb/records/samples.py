@@ -1,9 +1,9 @@
 """Samples to learn from, out of decision records.
 
-A record holds what was known of the request, and how long it took, but not what the worker looked like. What a router
-knows of a worker by itself follows from the requests that were on it: how many, how many tokens of them were still to
-be computed, how many were being decoded. What only the engine reports (`running`, `waiting`, `kv_usage`) is 0
-throughout, and requests that came to a worker by other routers are not counted.
+A record holds what was known of the request and of its worker when it was decided, and how long it took: what a
+learning router is trained on. Records of older versions do not hold the worker. What a router knows of it by itself
+then follows from the requests that were on it: how many, how many tokens of them were still to be computed, how many
+were being decoded, not counting requests that came to it by other routers.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ import numpy as np
 from cachelb.learned.samples import FEATURES, Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from cachelb.types import DecisionRecord
 
-_MISSING = ("running", "waiting", "kv_usage")
+_REPORTED = ("running", "waiting", "kv_usage")
+_BOOKED = {"inflight": "inflight", "prefill_tokens": "pending_prefill_tokens", "decode_tokens": "decode_tokens"}
 
 
 def samples_of(records: Iterable[DecisionRecord]) -> Samples:
     """Make samples of the requests that have a time to the first token, in the order of their decisions.
 
     Args:
-        records: Finished requests in any order. Those without a first token are part of their worker's load, but no
-            samples. The half of a pair that decodes is left out.
+        records: Finished requests in any order. Those without a first token, and those whose worker had not reported
+            for too long, are part of their worker's load, but no samples. The half of a pair that decodes is left out.
 
     Returns:
-        The samples. The names of devices are unknown.
+        The samples. What no record tells is 0 throughout and named as missing; what only some tell is 0 in the others.
 
     Example:
         >>> import cachelb
@@ -41,26 +42,45 @@ def samples_of(records: Iterable[DecisionRecord]) -> Samples:
         ('running', 'waiting', 'kv_usage')
     """
     kept = sorted((record for record in records if record.part != "decode"), key=lambda record: record.time_s)
-    columns = {name: np.zeros(len(kept)) for name in FEATURES}
-    start = np.array([record.time_s for record in kept])
-    prompt = np.array([record.prompt_tokens for record in kept], float)
-    matched = np.minimum([record.matched_tokens for record in kept], prompt)
+    columns = _followed(kept)
+    for name in _REPORTED:
+        columns[name] = np.nan_to_num(_told(kept, name))
+    for name, field in _BOOKED.items():
+        told = _told(kept, field)
+        columns[name] = np.where(np.isnan(told), columns[name], told)
+    useful = [at for at, record in enumerate(kept) if record.ttft_s is not None and not record.stale_load]
+    features = np.stack([columns[name][useful] for name in FEATURES], axis=1).astype(np.float32)
+    costs = np.array([kept[at].ttft_s for at in useful], np.float32)
+    missing = tuple(name for name in _REPORTED if all(getattr(kept[at], name) is None for at in useful))
+    return Samples(features, [kept[at].gpu for at in useful], costs, missing)
+
+
+def _told(records: Sequence[DecisionRecord], field: str) -> NDArray[np.float64]:
+    """Take one field of all records, NaN where it is None."""
+    return np.array([getattr(record, field) for record in records], float)
+
+
+def _followed(records: Sequence[DecisionRecord]) -> dict[str, NDArray[np.float64]]:
+    """Work out the columns that follow from the requests and their times alone."""
+    start = np.array([record.time_s for record in records])
+    prompt = np.array([record.prompt_tokens for record in records], float)
+    credited = _told(records, "credited_tokens")
+    matched = np.where(np.isnan(credited), [record.matched_tokens for record in records], credited)
+    matched = np.minimum(matched, prompt)
+    columns = {name: np.zeros(len(records)) for name in _BOOKED}
     columns["input_tokens"] = prompt
-    columns["uncached_tokens"] = prompt - matched
-    columns["kv_hit_ratio"] = np.divide(matched, prompt, out=np.zeros(len(kept)), where=prompt > 0)
-    ttft = np.array([np.nan if record.ttft_s is None else record.ttft_s for record in kept])
-    lasted = np.array([0.0 if record.duration_s is None else record.duration_s for record in kept])
+    columns["uncached_tokens"] = np.ceil(prompt - matched)
+    columns["kv_hit_ratio"] = np.divide(matched, prompt, out=np.zeros(len(records)), where=prompt > 0)
+    ttft, lasted = _told(records, "ttft_s"), np.nan_to_num(_told(records, "duration_s"))
     first = start + np.where(np.isnan(ttft), lasted, ttft)
     end = np.maximum(first, start + lasted)
-    keys = np.array([record.key for record in kept])
+    keys = np.array([record.key for record in records])
     for key in np.unique(keys):
         on = keys == key
         columns["inflight"][on] = _between(start[on], start[on], end[on], np.ones(int(on.sum())))
         columns["prefill_tokens"][on] = _between(start[on], start[on], first[on], (prompt - matched)[on])
         columns["decode_tokens"][on] = _between(start[on], first[on], end[on], prompt[on])
-    useful = np.flatnonzero(~np.isnan(ttft))
-    features = np.stack([columns[name][useful] for name in FEATURES], axis=1).astype(np.float32)
-    return Samples(features, [None] * len(useful), ttft[useful].astype(np.float32), _MISSING)
+    return columns
 
 
 def _between(

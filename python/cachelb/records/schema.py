@@ -7,14 +7,15 @@ Every line is one JSON object with the fields `v`, the version of this schema, a
 - `"lost"`: `records` finished requests up to `time_s` are missing here, because they came faster than they could be
   read, or because the file could not be written.
 
-A reader passes over fields it does not know; a change that such a reader would misunderstand gets another version.
+A reader passes over fields it does not know, and takes those that older versions did not write for None; a change that
+such a reader would misunderstand gets another version.
 Nothing of a prompt, a session, a salt or an adapter is in a record, so none is in a file.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from types import NoneType
 from typing import Any
 
@@ -110,8 +111,9 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _values(of: type[DecisionRecord | ShadowPick], row: dict[str, Any]) -> dict[str, Any]:
-    """Take the fields of a value type from a row."""
-    return {field.name: _value(field.name, str(field.type), row) for field in fields(of) if field.name != "shadows"}
+    """Take the fields of a value type from a row; those with a default may be missing."""
+    taken = (field for field in fields(of) if field.name in row or field.default is MISSING)
+    return {field.name: _value(field.name, str(field.type), row) for field in taken if field.name != "shadows"}
 
 
 def _value(name: str, annotation: str, row: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever the field holds

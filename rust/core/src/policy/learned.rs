@@ -22,6 +22,7 @@
 
 mod columns;
 mod crowd;
+mod distinct;
 mod groups;
 mod scoring;
 mod settings;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::Millis;
-use crate::policy::{Ended, Reason};
+use crate::load::Known;
+use crate::policy::{Candidate, Ended, Reason, View};
 
 use super::request::{Pick, PoolId, Wanted};
 
@@ -91,6 +92,46 @@ pub struct ShadowPick {
     pub agrees: bool,
 }
 
+/// What was known of the picked worker before the request was added to it: with the prompt's length and what came of it,
+/// all that a model of costs is trained on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WorkerState {
+    /// Prompt tokens it need not compute, by the credits of where they lie.
+    pub credited_tokens: f64,
+    /// Requests it computes, by a report that is fresh; so are the next two.
+    pub running: Known,
+    /// Requests that wait there.
+    pub waiting: Known,
+    /// Share of its KV cache in use.
+    pub kv_usage: Known,
+    /// Uncached tokens of requests without a first token.
+    pub pending_prefill_tokens: u64,
+    /// Tokens of the blocks of requests past their first token.
+    pub decode_tokens: u64,
+    /// Requests in flight.
+    pub inflight: u32,
+    /// Whether its latest report was too old to tell anything.
+    pub is_stale: bool,
+}
+
+impl WorkerState {
+    /// That of the worker of `row`.
+    #[must_use]
+    pub fn of(view: &View<'_>, row: &Candidate) -> Self {
+        let (load, report) = (view.load(row), view.report(row));
+        Self {
+            credited_tokens: row.matched_tokens,
+            running: report.running,
+            waiting: report.waiting,
+            kv_usage: report.kv_usage,
+            pending_prefill_tokens: row.pending_prefill_tokens,
+            decode_tokens: load.decode_blocks * u64::from(view.block_size),
+            inflight: row.inflight,
+            is_stale: view.is_stale(row),
+        }
+    }
+}
+
 /// One decision and what came of it. Nothing of the prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
@@ -122,6 +163,10 @@ pub struct Record {
     pub ended: Option<(Millis, Ending)>,
     /// What the engine counted.
     pub usage: Usage,
+    /// What was known of the worker.
+    pub worker: WorkerState,
+    /// Name of its device's model.
+    pub gpu: Option<Arc<str>>,
     /// What other rules would have done.
     pub shadows: Box<[ShadowPick]>,
 }

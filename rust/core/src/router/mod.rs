@@ -63,7 +63,9 @@ pub use batch::BatchTerms;
 pub use fed::Fed;
 pub use fleet::{Profile, Role, Standing};
 pub use health::Breaker;
-pub use ledger::{Ending, Funnel, Ledger, Lost, Record, ShadowPick, ShadowTally, Usage};
+pub use ledger::{
+    Ending, Funnel, Ledger, Lost, Record, ShadowPick, ShadowTally, Usage, WorkerState,
+};
 pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};

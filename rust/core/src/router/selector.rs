@@ -11,7 +11,7 @@ use super::budget::Budget;
 use super::checks::Checks;
 use super::fleet::{Fleet, Profile};
 use super::gather::{OfferNames, view};
-use super::ledger::{Ending, Ledger, Record, ShadowPick, Usage};
+use super::ledger::{Ending, Ledger, Record, ShadowPick, Usage, WorkerState};
 use super::offers::{Offer, Offers};
 use super::pool::Pool;
 use super::reach::usable;
@@ -252,7 +252,7 @@ impl Selector {
         }
         let shadows = self.settle(offers, decided, request, booking);
         self.ledger.decided(&pick, &shadows);
-        self.remember(offers, &pick, request, booking, shadows);
+        self.remember(offers, (choice.row, &pick), request, booking, shadows);
         self.housekeep(offers.len(), request.now);
         Ok(pick)
     }
@@ -301,7 +301,7 @@ impl Selector {
     fn remember(
         &mut self,
         offers: &[Offer],
-        pick: &Pick,
+        (row, pick): (usize, &Pick),
         request: &Request<'_>,
         booking: BookingId,
         shadows: Box<[ShadowPick]>,
@@ -311,6 +311,8 @@ impl Selector {
             self.open.resize_with(entry + 1, Open::default);
         }
         let record = (self.settings.records > 0).then(|| Record {
+            worker: self.state(offers, row, request),
+            gpu: self.gpu_of(booking),
             number: request.number,
             wanted: request.wanted,
             pool: request.pool,
@@ -332,6 +334,21 @@ impl Selector {
             record,
             remote: false,
         };
+    }
+
+    /// What was known of the worker of `row` before the booking, which changes neither the rows nor what is read of its
+    /// columns here.
+    fn state(&self, offers: &[Offer], row: usize, request: &Request<'_>) -> WorkerState {
+        let pool = &self.pools[request.pool.0 as usize];
+        let names = OfferNames(offers);
+        let (rows, book) = (&self.rows, &self.book);
+        let view = view(rows, book, pool, &self.settings, &names, request);
+        WorkerState::of(&view, &rows[row])
+    }
+
+    fn gpu_of(&self, booking: BookingId) -> Option<Arc<str>> {
+        let member = self.fleet.member(self.book.worker(booking)?)?;
+        member.profile.gpu.clone()
     }
 
     pub(super) fn register(&mut self, name: &str, now: Millis) -> WorkerId {

@@ -328,6 +328,16 @@ impl NativeRouter {
             "duration_s",
             record.ended.map(|(at, _)| seconds(decided, at.0)),
         )?;
+        let worker = &record.worker;
+        fields.set_item("running", worker.running.get())?;
+        fields.set_item("waiting", worker.waiting.get())?;
+        fields.set_item("kv_usage", worker.kv_usage.get())?;
+        fields.set_item("stale_load", worker.is_stale)?;
+        fields.set_item("inflight", worker.inflight)?;
+        fields.set_item("pending_prefill_tokens", worker.pending_prefill_tokens)?;
+        fields.set_item("decode_tokens", worker.decode_tokens)?;
+        fields.set_item("credited_tokens", worker.credited_tokens)?;
+        fields.set_item("gpu", record.gpu.as_deref())?;
         let shadows = PyList::empty(py);
         for shadow in &record.shadows {
             let (key, _) = registered.split(&shadow.name);

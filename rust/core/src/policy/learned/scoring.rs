@@ -9,7 +9,6 @@ use crate::policy::rendezvous::Rendezvous;
 use crate::policy::rng::Rng;
 use crate::policy::view::{Candidate, View};
 
-use super::crowd::at_rest;
 use super::groups::group;
 use super::settings::{Learning, Tie};
 use super::work::Work;
@@ -24,16 +23,12 @@ impl Learned {
         work: &mut Work,
     ) -> Option<Reason> {
         let now = view.now;
-        let waiting = self.crowd.waiting(view) as f32 * self.settings.crowding;
+        let waiting = match self.settings.reward {
+            Reward::Slo { .. } => 0.0,
+            _ => self.crowd.waiting(view) as f32 * self.settings.crowding,
+        };
         let begun = self.settings.timeout.map(|limit| (limit, Instant::now()));
-        let Work {
-            rows,
-            costs,
-            scratch,
-            ..
-        } = work;
-        model.predict(rows, costs, scratch);
-        self.predict_added(model, waiting, work);
+        work.ask(model, waiting);
         let Work { rows, costs, .. } = work;
         let possible = |cost: &f32| cost.abs() < IMPOSSIBLE;
         if !costs.iter().all(possible) {
@@ -54,30 +49,6 @@ impl Learned {
             return Some(Reason::ModelTimeout);
         }
         None
-    }
-
-    /// Fills in what the request adds to the time of `waiting` others, where anybody waits.
-    fn predict_added(&self, model: &Model, waiting: f32, work: &mut Work) {
-        work.added.clear();
-        if waiting <= 0.0 || matches!(self.settings.reward, Reward::Slo { .. }) {
-            return;
-        }
-        // Of idle workers, most are alike.
-        work.idle.clear();
-        work.same.clear();
-        for row in &work.rows {
-            let idle = at_rest(row, model);
-            let known = work.idle.iter().position(|one| *one == idle);
-            work.same.push(known.unwrap_or(work.idle.len()));
-            if known.is_none() {
-                work.idle.push(idle);
-            }
-        }
-        let mut costs = std::mem::take(&mut work.idle_costs);
-        model.predict(&work.idle, &mut costs, &mut work.scratch);
-        let added = work.same.iter().map(|at| waiting * costs[*at].max(0.0));
-        work.added.extend(added);
-        work.idle_costs = costs;
     }
 
     /// Rows that the group of the request is kept to, if it is.
@@ -121,7 +92,7 @@ impl Learned {
         &self,
         view: &View<'_>,
         few: &[usize],
-        work: &Work,
+        work: &mut Work,
         rng: &mut Rng,
     ) -> (usize, Reason) {
         // A worker that begins slowly has less to offer than the model thinks.
@@ -130,14 +101,21 @@ impl Learned {
             (row.weight / view.load(row).weight).clamp(0.01, 1.0) as f32
         };
         let floor = self.settings.reward.resolution();
-        let added = work.added.iter().copied().chain(std::iter::repeat(0.0));
-        let scored = work.at.iter().zip(work.costs.iter().zip(added));
+        let Work {
+            at,
+            costs,
+            added,
+            scores,
+            near,
+            ..
+        } = work;
+        let added = added.iter().copied().chain(std::iter::repeat(0.0));
+        let scored = at.iter().zip(costs.iter().zip(added));
         let cost = |at: u32, cost: f32| cost.max(0.0) / ramp(at as usize) + cost.min(0.0);
-        let costs: Vec<(usize, f32)> = scored
-            .map(|(at, (own, added))| (*at as usize, cost(*at, own + added)))
-            .collect();
+        scores.clear();
+        scores.extend(scored.map(|(at, (own, added))| (*at as usize, cost(*at, own + added))));
         let least = |keep: &dyn Fn(usize) -> bool| {
-            let kept = costs.iter().filter(|(at, _)| keep(*at));
+            let kept = scores.iter().filter(|(at, _)| keep(*at));
             kept.map(|(_, cost)| *cost).fold(f32::INFINITY, f32::min)
         };
         let in_few = |at: usize| few.contains(&at);
@@ -147,11 +125,9 @@ impl Learned {
         let filtered = best_few.is_finite() && best_few <= best + slack * best.abs().max(floor);
         let bound = if filtered { best_few } else { best };
         let bound = bound + self.settings.delta * bound.abs().max(floor);
-        let mut near: Vec<usize> = costs
-            .iter()
-            .filter(|(at, cost)| *cost <= bound && (!filtered || in_few(*at)))
-            .map(|(at, _)| *at)
-            .collect();
+        near.clear();
+        let is_near = |(at, cost): &&(usize, f32)| *cost <= bound && (!filtered || in_few(*at));
+        near.extend(scores.iter().filter(is_near).map(|(at, _)| *at));
         let reason = if filtered && best < best_few {
             Reason::KFilter
         } else if near.len() > 1 {

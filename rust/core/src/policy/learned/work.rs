@@ -1,9 +1,11 @@
 //! What the latest decision computed, kept for whoever asks about it: explanations, and the booking that follows.
 
 use crate::ids::{Millis, SequenceHash};
-use crate::learned::{Row, Scratch};
+use crate::learned::{Model, Row, Scratch};
 
 use super::super::view::View;
+use super::crowd::at_rest;
+use super::distinct::Distinct;
 
 /// Tells one request from the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,10 +27,13 @@ pub(super) struct Work {
     pub costs: Vec<f32>,
     /// What the request adds to the time of others there; empty where nobody waits.
     pub added: Vec<f32>,
-    /// The different rows of idle workers, which of them each row is, and what it costs there.
-    pub idle: Vec<Row>,
-    pub same: Vec<usize>,
-    pub idle_costs: Vec<f32>,
+    /// What every row costs and adds, by position, and the positions of those that are as good as the best.
+    pub scores: Vec<(usize, f32)>,
+    pub near: Vec<usize>,
+    /// The rows that the model is asked about, which of them the rows and the same on idle workers are, and the answers.
+    distinct: Distinct,
+    which: Vec<u32>,
+    answers: Vec<f32>,
     pub scratch: Scratch,
     /// Whether the rows differed and the costs did not.
     pub flat: Option<bool>,
@@ -45,6 +50,37 @@ impl Work {
         self.flat = None;
     }
 
+    /// Fills in what the rows are expected to cost, and what the request adds to the time of `waiting` others there.
+    ///
+    /// One question: the products behind it take as long for one row as for four.
+    pub fn ask(&mut self, model: &Model, waiting: f32) {
+        let Self {
+            rows,
+            costs,
+            added,
+            distinct,
+            which,
+            answers,
+            scratch,
+            ..
+        } = self;
+        let n = rows.len();
+        distinct.begin(2 * n);
+        which.clear();
+        which.extend(rows.iter().map(|row| distinct.position(row)));
+        if waiting > 0.0 {
+            let idle = rows.iter().map(|row| at_rest(row, model));
+            which.extend(idle.map(|row| distinct.position(&row)));
+        }
+        model.predict(distinct.rows(), answers, scratch);
+        let answer = |which: &u32| answers[*which as usize];
+        let (own, idle) = which.split_at(n);
+        costs.clear();
+        costs.extend(own.iter().map(answer));
+        added.clear();
+        added.extend(idle.iter().map(|which| waiting * answer(which).max(0.0)));
+    }
+
     /// Whether this was the request, and the model.
     pub fn is_of(&self, view: &View<'_>, version: u64) -> bool {
         self.stamp == stamp(view, version)
@@ -58,12 +94,13 @@ impl Work {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.at.capacity() * size_of::<u32>()
+        self.distinct.memory_bytes()
+            + (self.at.capacity() + self.which.capacity()) * size_of::<u32>()
             + self.rows.capacity() * size_of::<Row>()
-            + (self.costs.capacity() + self.added.capacity() + self.idle_costs.capacity())
+            + (self.costs.capacity() + self.added.capacity() + self.answers.capacity())
                 * size_of::<f32>()
-            + self.idle.capacity() * size_of::<Row>()
-            + self.same.capacity() * size_of::<usize>()
+            + self.scores.capacity() * size_of::<(usize, f32)>()
+            + self.near.capacity() * size_of::<usize>()
     }
 }
 

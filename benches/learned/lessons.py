@@ -1,0 +1,98 @@
+"""Runs whose model is looked at: what it is in the end, and how wrong it was about every request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from cachelb import Router
+from cachelb.sim import simulate
+from cachelb.sim.gateway import RouterGateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from cachelb.sim import FleetSpec, SimResult, Workload
+    from cachelb.sim.gateway import Gateway
+
+
+def learn(requests: Workload, fleet: FleetSpec, *, seed: int) -> bytes:
+    """Return the model that `learned` has at the end of a run.
+
+    Args:
+        requests: What it learns from.
+        fleet: The workers.
+        seed: Of ties and of the training.
+
+    Returns:
+        A saved model.
+    """
+    gateway = RouterGateway(_maker(requests, fleet, seed, {}), requests, fleet.names)
+    simulate(requests, fleet, "learned", seed=seed, gateway=cast("Gateway", gateway))
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "model")
+        gateway.router.save_model(path)
+        return path.read_bytes()
+
+
+def watch(
+    requests: Workload,
+    fleet: FleetSpec,
+    *,
+    seed: int,
+    **options: Any,  # noqa: ANN401 - the policy's
+) -> tuple[SimResult, npt.NDArray[np.float64]]:
+    """Run `learned`, and ask of every decision what it expects.
+
+    Args:
+        requests: The requests.
+        fleet: The workers.
+        seed: Of ties and of the training.
+        **options: Of the policy.
+
+    Returns:
+        The run, and the seconds to the first token that the model expected of each request on the worker that served
+        it; NaN where it was not asked.
+    """
+    gateway = _Watching(_maker(requests, fleet, seed, options), requests, fleet.names)
+    result = simulate(requests, fleet, "learned", seed=seed, gateway=cast("Gateway", gateway))
+    return result, gateway.expected
+
+
+class _Watching(RouterGateway):
+    """A router that is asked for its reasons."""
+
+    def __init__(
+        self, make: Callable[[Callable[[], float]], Router[str]], workload: Workload, names: Sequence[str]
+    ) -> None:
+        super().__init__(make, workload, names)
+        self.expected = np.full(len(workload), np.nan)
+
+    def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
+        placed = super().select(request, tried, now)
+        if placed is not None:
+            seen = self._open[placed[1]].explain().candidates
+            scores = (candidate.score for candidate in seen if candidate.picked)
+            self.expected[request] = next((score for score in scores if score is not None), np.nan)
+        return placed
+
+
+def _maker(
+    requests: Workload, fleet: FleetSpec, seed: int, options: dict[str, Any]
+) -> Callable[[Callable[[], float]], Router[str]]:
+    """Return what makes a router over the workers."""
+
+    def make(clock: Callable[[], float]) -> Router[str]:
+        router: Router[str] = Router(
+            policy="learned", training="inline", block_size=requests.block_size, clock=clock, seed=seed, **options
+        )
+        for name, worker in zip(fleet.names, fleet, strict=True):
+            router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks)
+        return router
+
+    return make

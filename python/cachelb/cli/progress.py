@@ -1,0 +1,42 @@
+"""The progress bar of commands that take a while."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@contextmanager
+def progress_bar(doing: str, *, quiet: bool) -> Iterator[Callable[[float], None]]:
+    """Show a bar on stderr while the block runs; none where stderr is no terminal.
+
+    Args:
+        doing: What is done, in a word.
+        quiet: Show none.
+
+    Yields:
+        What is to be called with the share that is done.
+    """
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=quiet or not sys.stderr.isatty(),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(doing, total=1.0)
+
+        def update(share: float) -> None:
+            bar.update(task, completed=share)
+
+        yield update

@@ -16,7 +16,7 @@ WHEELS := target/wheels
 ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
 
-.PHONY: help build demo test test-engine test-hosts test-envoy check bench docs format wheel clean
+.PHONY: help build demo test test-engine test-hosts test-envoy check bench docs site format wheel wheels clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,7 +40,7 @@ test-hosts: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-production-stack #
 	test -d $(PRODUCTION_STACK)/src/vllm_router
 	PYTHONPATH=$(abspath $(PRODUCTION_STACK))/src $(BIN)/python -m pytest tests/hosts $(PYTEST_ARGS)
 
-check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench ## Run every static check: format, lints, types, stubs, layers, licences, wheel
+check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench $(VENV)/.group-docs ## Run every static check: format, lints, types, stubs, layers, licences, wheel, site
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
@@ -53,12 +53,16 @@ check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-ben
 	$(BIN)/python .ci/check_licences.py
 	$(MAKE) --no-print-directory wheel
 	$(BIN)/python .ci/check_wheel.py $(WHEELS)
+	$(MAKE) --no-print-directory site
 
 bench: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-bench wheel ## Measure, print one table with the targets beside it, write bench-results/
 	$(BIN)/python benches/report.py
 
 docs: $(VENV)/.built $(VENV)/.group-test ## Run the examples of README and docs
 	$(BIN)/python -m pytest tests/test_docs.py
+
+site: $(VENV)/.built $(VENV)/.group-docs ## Build the documentation site into target/site, strictly
+	$(BIN)/python .ci/build_site.py
 
 format: $(VENV)/.group-lint ## Format Rust and Python
 	cargo fmt --all
@@ -71,7 +75,7 @@ wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
 	$(BIN)/maturin build --release --locked --quiet --sdist --out $(WHEELS)
 
 clean: ## Remove everything built
-	rm -rf $(VENV) .venv-engine target dist bench-results
+	rm -rf $(VENV) .venv-engine .cache target dist bench-results
 	find python -name '*.so' -delete
 
 $(VENV)/.created:

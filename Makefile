@@ -16,7 +16,7 @@ WHEELS := target/wheels
 ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
 
-.PHONY: help build demo test test-engine test-hosts test-envoy check bench docs site format wheel wheels clean
+.PHONY: help build demo test test-engine test-hosts test-envoy check bench docs site format wheel wheels licences clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -74,6 +74,14 @@ wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
 	@# The wheel is built from the sdist, so both are known to work.
 	$(BIN)/maturin build --release --locked --quiet --sdist --out $(WHEELS)
 
+wheels: $(VENV)/.group-wheels ## Build and test the wheels of this platform, free-threaded ones too, with cibuildwheel
+	$(BIN)/cibuildwheel --output-dir $(WHEELS)
+
+licences: ## Check licences, advisories and sources of all crates with cargo-deny, if it is installed
+	@cargo deny --version >/dev/null 2>&1 || \
+		{ echo "cargo-deny is not installed: cargo install --locked cargo-deny" >&2; exit 1; }
+	cargo deny --all-features check
+
 clean: ## Remove everything built
 	rm -rf $(VENV) .venv-engine .cache target dist bench-results
 	find python -name '*.so' -delete
@@ -82,7 +90,7 @@ $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cachelb needs Python >= 3.11, '$(PYTHON)' is $$($(PYTHON) -V 2>&1); set PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade 'pip>=25.1' 'maturin>=1.9,<2'
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1' 'maturin>=1.16,<2'
 	touch $@
 
 $(VENV)/.group-%: pyproject.toml $(VENV)/.created

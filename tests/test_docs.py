@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from cachelb.cli.app import app
+from cachelb.policies import POLICIES
+
 ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "python" / "cachelb" / "_core.pyi"
 # A Python block, and the ```text block right behind it, if any: its output.
@@ -46,6 +49,13 @@ def test_block_runs_and_prints_what_the_page_says(blocks: list[tuple[str, str | 
             exec(compile(code, "<block>", "exec"), names)  # noqa: S102 - our own pages
         if output is not None:
             assert printed.getvalue() == output
+
+
+def test_every_policy_and_command_is_on_its_page() -> None:
+    policies = (ROOT / "docs" / "choosing-a-policy.md").read_text("utf-8")
+    assert [name for name in POLICIES if f"`{name}`" not in policies] == []
+    commands = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
+    assert [name for name in app.commands if f"`cachelb {name}`" not in commands] == []
 
 
 def stub_examples() -> list[pytest.ParameterSet]:

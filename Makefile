@@ -16,7 +16,7 @@ WHEELS := target/wheels
 ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
 
-.PHONY: help build demo test test-engine test-hosts test-envoy redis check bench docs format wheel clean
+.PHONY: help build demo test test-engine test-hosts test-envoy redis check bench docs site format wheel wheels licences clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -43,7 +43,7 @@ test-hosts: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-production-stack #
 redis: ## Fetch a Redis server for the tests into target/redis, from Debian's packages, unless there is one; no root needed
 	.ci/fetch_redis target/redis
 
-check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench ## Run every static check: format, lints, types, stubs, layers, licences, wheel
+check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-bench $(VENV)/.group-docs ## Run every static check: format, lints, types, stubs, layers, licences, wheel, site
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
@@ -56,12 +56,16 @@ check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-ben
 	$(BIN)/python .ci/check_licences.py
 	$(MAKE) --no-print-directory wheel
 	$(BIN)/python .ci/check_wheel.py $(WHEELS)
+	$(MAKE) --no-print-directory site
 
 bench: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-bench wheel ## Measure, print one table with the targets beside it, write bench-results/
 	$(BIN)/python benches/report.py
 
 docs: $(VENV)/.built $(VENV)/.group-test ## Run the examples of README and docs
 	$(BIN)/python -m pytest tests/test_docs.py
+
+site: $(VENV)/.built $(VENV)/.group-docs ## Build the documentation site into target/site, strictly
+	$(BIN)/python .ci/build_site.py
 
 format: $(VENV)/.group-lint ## Format Rust and Python
 	cargo fmt --all
@@ -73,15 +77,23 @@ wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
 	@# The wheel is built from the sdist, so both are known to work.
 	$(BIN)/maturin build --release --locked --quiet --sdist --out $(WHEELS)
 
+wheels: $(VENV)/.group-wheels ## Build and test the wheels of this platform, free-threaded ones too, with cibuildwheel
+	$(BIN)/cibuildwheel --output-dir $(WHEELS)
+
+licences: ## Check licences, advisories and sources of all crates with cargo-deny, if it is installed
+	@cargo deny --version >/dev/null 2>&1 || \
+		{ echo "cargo-deny is not installed: cargo install --locked cargo-deny" >&2; exit 1; }
+	cargo deny --all-features check
+
 clean: ## Remove everything built
-	rm -rf $(VENV) .venv-engine .venv-compare target dist bench-results
+	rm -rf $(VENV) .venv-engine .venv-compare .cache target dist bench-results
 	find python -name '*.so' -delete
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cachelb needs Python >= 3.11, '$(PYTHON)' is $$($(PYTHON) -V 2>&1); set PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade 'pip>=25.1' 'maturin>=1.9,<2'
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1' 'maturin>=1.16,<2'
 	touch $@
 
 $(VENV)/.group-%: pyproject.toml $(VENV)/.created

@@ -1,12 +1,17 @@
-"""Check the built wheel and sdist: size, contents, and the README example in an environment with nothing else."""
+"""Check the built wheel and sdist: size, contents, and the README example in an environment with nothing else.
+
+The wheel is built from the sdist, so what the sdist lacks for building shows there.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -14,6 +19,17 @@ from pathlib import Path
 MAX_WHEEL_BYTES = 2 * 1024 * 1024
 WHEEL_HOLDS = ("cachelb/__init__.py", "cachelb/_core.pyi", "cachelb/_core.abi3.so", "cachelb/py.typed")
 SDIST_HOLDS = ("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "rust/core/Cargo.toml")
+SBOM = re.compile(r"cachelb-[^/]+\.dist-info/sboms/cachelb-py\.cyclonedx\.json")
+# Before the example, which uses numpy.
+IMPORT_ALONE = """
+import sys
+
+known = set(sys.modules)
+import cachelb
+
+others = {name.partition(".")[0] for name in set(sys.modules) - known} - set(sys.stdlib_module_names) - {"cachelb"}
+assert not others, f"`import cachelb` imports {sorted(others)}"
+"""
 
 
 def missing_from_wheel(wheel: Path) -> list[str]:
@@ -22,7 +38,21 @@ def missing_from_wheel(wheel: Path) -> list[str]:
     missing = [name for name in WHEEL_HOLDS if name not in names]
     if not any(re.fullmatch(r"cachelb-[^/]+\.dist-info/licenses/LICENSE", name) for name in names):
         missing.append("LICENSE")
-    return missing
+    return missing + missing_from_sbom(wheel)
+
+
+def missing_from_sbom(wheel: Path) -> list[str]:
+    """List the direct dependencies of both crates that the wheel's list of parts does not have."""
+    archive = zipfile.ZipFile(wheel)
+    found = [name for name in archive.namelist() if SBOM.fullmatch(name)]
+    if not found:
+        return ["its list of parts, sboms/cachelb-py.cyclonedx.json"]
+    parts = {part["name"] for part in json.loads(archive.read(found[0]))["components"]}
+    needed = set()
+    for crate in ("core", "py"):
+        manifest = tomllib.loads(Path("rust", crate, "Cargo.toml").read_text("utf-8"))
+        needed |= set(manifest["dependencies"])
+    return [f"{name} in its list of parts" for name in sorted(needed - parts)]
 
 
 def missing_from_sdist(sdist: Path) -> list[str]:
@@ -60,7 +90,7 @@ def main(folder: Path) -> int:
     if size > MAX_WHEEL_BYTES:
         problems.append(f"{wheel.name} has {size} bytes, at most {MAX_WHEEL_BYTES} are allowed")
     if not problems:
-        run_in_clean_environment(wheel, readme_example())
+        run_in_clean_environment(wheel, IMPORT_ALONE + readme_example())
     print(
         "\n".join(problems) or f"wheel: {size / 1024:.0f} KiB, complete, runs the README example when installed alone"
     )

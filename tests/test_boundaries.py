@@ -96,8 +96,8 @@ def test_of_an_unknown_number_of_messages_the_most_frequent_marker_is_believed()
     [
         ({"markers": "gpt"}, ValueError, "there is no marker 'gpt'; there are llama3, chatml"),
         ({"block_alignment": 0}, ValueError, "block_alignment must be at least 1, got 0"),
-        ({"char_ends": [5, 3]}, ValueError, "char_ends must rise"),
-        ({"char_ends": [-1, 3]}, ValueError, "char_ends must rise from 0"),
+        ({"char_ends": [5, 3]}, ValueError, r"char_ends\[1\] is 3 behind 5: they must rise"),
+        ({"char_ends": [-1, 3]}, ValueError, r"char_ends\[0\] is -1: they must rise from 0 or more"),
         ({"char_ends": [5], "n_chars": 4}, ValueError, "the last of char_ends is 5, but the prompt has 4"),
         ({"messages": [{"content": "x"}]}, ValueError, r"messages\[0\] has no role"),
     ],

@@ -1,4 +1,7 @@
-"""Every Python block of README and docs runs and prints what the page says; so do the examples of the stub."""
+"""Every Python block of README and docs runs and prints what the page says; so do the examples of the stub.
+
+Each block stands by itself, but for the pages in `PROGRAMS`: theirs share their names, from top to bottom.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,48 @@ from pathlib import Path
 
 import pytest
 
+from cachelb.cli.app import app
+from cachelb.policies import POLICIES
+
 ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "python" / "cachelb" / "_core.pyi"
 # A Python block, and the ```text block right behind it, if any: its output.
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n*```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PROGRAMS = frozenset({"docs/tutorial.md"})
 
 
-def blocks() -> list[pytest.ParameterSet]:
+def programs() -> list[pytest.ParameterSet]:
+    """Collect lists of blocks that run one after the other, each with what it prints."""
     found = []
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        text = page.read_text("utf-8")
-        for match in BLOCK.finditer(text):
+    for page in PAGES:
+        text, name = page.read_text("utf-8"), page.relative_to(ROOT).as_posix()
+        matches = list(BLOCK.finditer(text))
+        if name in PROGRAMS:
+            found.append(pytest.param([(match["code"], match["output"]) for match in matches], id=name))
+            continue
+        for match in matches:
             line = text.count("\n", 0, match.start()) + 1
-            found.append(pytest.param(match["code"], match["output"], id=f"{page.relative_to(ROOT)}:{line}"))
+            found.append(pytest.param([(match["code"], match["output"])], id=f"{name}:{line}"))
     return found
 
 
-@pytest.mark.parametrize(("code", "output"), blocks())
-def test_block_runs_and_prints_what_the_page_says(code: str, output: str | None) -> None:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "<block>", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own pages
-    if output is not None:
-        assert printed.getvalue() == output
+@pytest.mark.parametrize("blocks", programs())
+def test_block_runs_and_prints_what_the_page_says(blocks: list[tuple[str, str | None]]) -> None:
+    names: dict[str, object] = {"__name__": "__main__"}
+    for code, output in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "<block>", "exec"), names)  # noqa: S102 - our own pages
+        if output is not None:
+            assert printed.getvalue() == output
+
+
+def test_every_policy_and_command_is_on_its_page() -> None:
+    policies = (ROOT / "docs" / "choosing-a-policy.md").read_text("utf-8")
+    assert [name for name in POLICIES if f"`{name}`" not in policies] == []
+    commands = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
+    assert [name for name in app.commands if f"`cachelb {name}`" not in commands] == []
 
 
 def stub_examples() -> list[pytest.ParameterSet]:

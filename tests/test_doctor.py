@@ -460,7 +460,7 @@ def test_a_tokenizer_file_that_is_not_the_engines_fails_the_template(tmp_path: P
     [
         ([], "Missing argument"),
         (["ftp://gpu0"], "begins with http://"),
-        (["http://a:1", "http://a:1"], "named twice"),
+        (["http://a:1", "http://a:1"], "http://a:1 is named twice; name each engine once"),
         (["http://a:1", "--replay-port", 5], "--replay-port needs --events-port"),
         (["http://a:1", "--tokenizer", "/nowhere"], "does not exist"),
         (["http://a:1", "--events-port", 70_000], "is not in the range"),

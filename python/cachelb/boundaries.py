@@ -137,8 +137,11 @@ def estimate(char_ends: Sequence[int], n_tokens: int, n_chars: int | None = None
     if not len(ends):
         return ends
     total = int(ends[-1]) if n_chars is None else n_chars
-    if (np.diff(ends) < 0).any() or ends[0] < 0:
-        raise ValueError("char_ends must rise from 0 or more")
+    if ends[0] < 0:
+        raise ValueError(f"char_ends[0] is {ends[0]}: they must rise from 0 or more")
+    if (falls := np.flatnonzero(np.diff(ends) < 0)).size:
+        at = falls[0] + 1
+        raise ValueError(f"char_ends[{at}] is {ends[at]} behind {ends[at - 1]}: they must rise")
     if ends[-1] > total:
         raise ValueError(f"the last of char_ends is {ends[-1]}, but the prompt has {total} characters")
     return ends * n_tokens // max(total, 1)

@@ -46,8 +46,8 @@ async def examine(urls: Sequence[str], settings: Settings | None = None) -> Diag
         (False, 'start the engine, or correct the URL')
     """
     settings = settings or Settings()
-    if len(set(urls)) < len(urls):
-        raise ValueError("a worker is named twice")
+    if twice := [url for url in urls if urls.count(url) > 1]:
+        raise ValueError(f"{shown_key(twice[0])} is named twice; name each engine once")
     clients = [WorkerClient(url, api_key=settings.api_key, timeout_s=settings.timeout_s) for url in urls]
     slots = asyncio.Semaphore(_AT_ONCE)
     fleet = {url: Facts() for url in urls}

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail", "skip"]
+"""What a check found; "warn" works less well than it could, "skip" was not checked."""
 
 _WORST_FIRST: Final[tuple[Verdict, ...]] = ("fail", "warn", "ok", "skip")
 

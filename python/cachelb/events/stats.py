@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 StreamState: TypeAlias = Literal["unusable", "connecting", "live", "replaying", "disconnected"]
+"""Where a subscription stands; `StreamStats.state` says what each means."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,10 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {
     "kv-aware": KvAware,
     "learned": Learned,
 }
+"""The policies that come with cachelb, by name."""
 
 ALIASES: dict[str, str] = {"vllm-cache-aware": "cache-aware", "rendezvous-hash": "rendezvous"}
+"""Other names of some of them."""
 
 
 def make(name: str, /, **options: Any) -> Any:  # noqa: ANN401 - a type checker cannot tell whose policy it is

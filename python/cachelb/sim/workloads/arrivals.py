@@ -241,8 +241,14 @@ class Given:
     seconds: Seconds
 
     def __post_init__(self) -> None:
-        if not len(self.seconds) or self.seconds[0] < 0 or (np.diff(self.seconds) < 0).any():
-            raise ValueError("seconds must be ascending times of 0 or more")
+        if not len(self.seconds):
+            raise ValueError("seconds must hold at least one time")
+        if self.seconds[0] < 0:
+            raise ValueError(f"seconds must not begin before 0, got {self.seconds[0]:g}")
+        if (falls := np.flatnonzero(np.diff(self.seconds) < 0)).size:
+            at = falls[0] + 1
+            before, wrong = self.seconds[at - 1], self.seconds[at]
+            raise ValueError(f"seconds[{at}] is {wrong:g} behind {before:g}: times must ascend")
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
         """Return when requests arrive; see `ArrivalProcess`."""

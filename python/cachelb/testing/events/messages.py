@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Form: TypeAlias = Literal["map", "array"]
+"""How an event is encoded: vLLM sends maps since 0.24, arrays before."""
 
 # Positions in the array form, which vLLM had before 0.24; later fields exist in maps only.
 _POSITIONS: Final = {

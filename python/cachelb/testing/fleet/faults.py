@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from random import Random
 
 FaultKind: TypeAlias = Literal["refuse", "reset", "status", "stall", "die"]
+"""What goes wrong with a request; `FakeWorker.fail` says what each does."""
 KINDS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
 STATUSES: Final = (400, 404, 408, 429, 500, 502, 503, 504)
 

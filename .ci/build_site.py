@@ -1,0 +1,111 @@
+"""Build the documentation site into target/site, and fail on whatever in it leads nowhere.
+
+Zensical's strict mode finds links, anchors and names of the reference that lead nowhere. Pages that no menu shows, and
+public names that no page of the reference has, are found here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import click
+import yaml
+from click.testing import CliRunner
+
+from cachelb.cli.app import app
+
+ROOT = Path(__file__).resolve().parent.parent
+STAGE = ROOT / "target" / "site-src"
+SITE = ROOT / "target" / "site"
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+COPIED = (*PAGES, "LICENSE", "docs", "examples")
+HELP = "<!-- The site has the output of --help here. -->\n"
+WIDTH = 88
+# What users import from; each has an `__all__`.
+PACKAGES = (
+    *("cachelb", "cachelb.boundaries", "cachelb.config", "cachelb.doctor", "cachelb.events", "cachelb.learned"),
+    *("cachelb.metrics", "cachelb.policies", "cachelb.records", "cachelb.sim", "cachelb.sim.workloads"),
+    *("cachelb.sources", "cachelb.state", "cachelb.testing", "cachelb.testing.events", "cachelb.testing.fleet"),
+    *("cachelb.tokenizers", "cachelb.integrations.ext_proc", "cachelb.integrations.litellm"),
+    "cachelb.integrations.ray_serve",
+)
+
+
+def stage() -> None:
+    """Copy what the site shows as it lies in the repository, so that relative links hold in both."""
+    shutil.rmtree(STAGE, ignore_errors=True)
+    STAGE.mkdir(parents=True)
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, STAGE / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, STAGE / name)
+    page = STAGE / "docs" / "reference" / "cli.md"
+    text = page.read_text("utf-8")
+    if HELP not in text:
+        message = f"{page.name} lacks the line {HELP!r}"
+        raise ValueError(message)
+    page.write_text(text.replace(HELP, "\n".join(helps((), app))), "utf-8")
+
+
+def helps(parents: tuple[str, ...], command: click.Command) -> list[str]:
+    """Give the help of a command and of those below it, a section each."""
+    result = CliRunner().invoke(app, [*parents, "--help"], prog_name="cachelb", terminal_width=WIDTH)
+    sections = [f"## {' '.join(('cachelb', *parents))}\n\n```text\n{result.output.rstrip()}\n```\n"]
+    if isinstance(command, click.Group):
+        for name, child in sorted(command.commands.items()):
+            sections += helps((*parents, name), child)
+    return sections
+
+
+def entries(nav: object) -> list[str]:
+    """List the pages of a menu, in its order."""
+    if isinstance(nav, str):
+        return [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else []
+    return [page for part in parts for page in entries(part)]
+
+
+def menu_problems() -> list[str]:
+    """Compare the menu with the pages there are."""
+    listed = entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"])
+    there = {page.relative_to(STAGE).as_posix() for page in STAGE.rglob("*.md")}
+    problems = [f"mkdocs.yml lists {page}, which is not there" for page in sorted(set(listed) - there)]
+    problems += [f"mkdocs.yml lists {page} twice" for page in sorted({p for p in listed if listed.count(p) > 1})]
+    return problems + [f"mkdocs.yml does not list {page}" for page in sorted(there - set(listed))]
+
+
+def documented() -> set[str]:
+    """Read the names that the built reference has from its inventory."""
+    *_, body = (SITE / "objects.inv").read_bytes().split(b"\n", 4)
+    return {line.split(" ", 1)[0] for line in zlib.decompress(body).decode().splitlines()}
+
+
+def reference_problems() -> list[str]:
+    """List the public names that no page of the reference has."""
+    there, problems = documented(), []
+    for package in PACKAGES:
+        names = [name for name in importlib.import_module(package).__all__ if not name.startswith("__")]
+        # A function in the module of its name is documented there: Griffe takes the short name for the module.
+        missing = [name for name in names if not {f"{package}.{name}", f"{package}.{name}.{name}"} & there]
+        problems += [f"no page has {package}.{name}" for name in missing]
+    return problems
+
+
+def main() -> int:
+    """Stage, build, check."""
+    stage()
+    problems = menu_problems()
+    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=ROOT, check=False)
+    problems += reference_problems() if built.returncode == 0 else ["the build failed"]
+    print("\n".join(problems) or f"site: {len(list(SITE.rglob('*.html')))} pages in {SITE.relative_to(ROOT)}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

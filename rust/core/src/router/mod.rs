@@ -69,7 +69,7 @@ pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use selector::Selector;
 pub use settings::{Placements, PoolSettings, Settings, Veto};
-pub use sharing::{Heard, Told};
+pub use sharing::{Heard, RoutesTold, Told};
 pub use sizes::{Disagreement, Facts};
 pub use survey::{Column, Survey};
 pub use timing::Timing;

@@ -6,7 +6,9 @@ use crate::error::{Error, Result};
 use crate::hashing::{Hasher, Namespace};
 
 const MAGIC: &[u8; 4] = b"clbs";
-const VERSION: u8 = 1;
+/// Rises with every change of what entries there are or what they mean: who cannot read one of them cannot know what it
+/// missed, so other versions are refused as a whole.
+const VERSION: u8 = 2;
 const HEAD: usize = 4 + 1 + 1 + 8 + 8 + 4;
 const CHECKSUM: usize = 8;
 
@@ -31,6 +33,8 @@ pub enum Kind {
     Snapshot,
     /// More of the same snapshot.
     Continued,
+    /// Last words on workers, heard whenever they come, in any order: they have no numbers.
+    Words,
 }
 
 /// Entries of one router.
@@ -93,6 +97,7 @@ impl<'a> Message<'a> {
             0 => Kind::Delta,
             1 => Kind::Snapshot,
             2 => Kind::Continued,
+            3 => Kind::Words,
             other => return Err(Error::BadMessage(format!("unknown kind {other}"))),
         };
         let word = |at: usize| {
@@ -121,7 +126,7 @@ mod tests {
         fn messages_come_back_and_damaged_ones_are_refused(
             (origin, first, count) in any::<(u64, u64, u32)>(),
             entries in proptest::collection::vec(any::<u8>(), 0..100),
-            kind in prop_oneof![Just(Kind::Delta), Just(Kind::Snapshot), Just(Kind::Continued)],
+            kind in prop_oneof![Just(Kind::Delta), Just(Kind::Snapshot), Just(Kind::Continued), Just(Kind::Words)],
             (at, flip) in (any::<prop::sample::Index>(), 1..=255_u8),
         ) {
             let message = Message { kind, origin, first, count, entries: &entries };
@@ -132,5 +137,19 @@ mod tests {
             bytes[at] ^= flip;
             prop_assert!(Message::decode(&bytes).is_err());
         }
+    }
+    #[test]
+    fn other_versions_are_refused_by_their_number() {
+        let message = Message {
+            kind: Kind::Delta,
+            origin: 1,
+            first: 0,
+            count: 0,
+            entries: &[],
+        };
+        let mut bytes = message.encode();
+        bytes[4] += 1;
+        let text = format!("its version is {}, this is {VERSION}", VERSION + 1);
+        assert_eq!(Message::decode(&bytes), Err(Error::BadMessage(text)));
     }
 }

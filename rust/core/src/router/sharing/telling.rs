@@ -26,6 +26,7 @@ impl Selector {
             names: 0,
             epochs: HashMap::new(),
             peers: HashMap::new(),
+            words: None,
             told: Told::default(),
         };
         for (index, &fingerprint) in fingerprints.iter().enumerate() {
@@ -39,17 +40,18 @@ impl Selector {
         let Some(sharing) = &self.sharing else { return };
         let origins: Vec<u64> = sharing.peers.keys().copied().collect();
         for origin in origins {
-            self.forget_origin(origin, now);
+            self.drop_peer(origin, now);
         }
         self.sharing = None;
     }
 
-    /// One more pool is shared: the one that was added last.
-    pub fn share_pool(&mut self, fingerprint: u64) {
+    /// One more pool is shared: the one that was added last. What others booked there is booked.
+    pub fn share_pool(&mut self, fingerprint: u64, now: Millis) {
         let index = self.pools.len() as u32 - 1;
         if let Some(sharing) = &mut self.sharing {
             sharing.pool(index, fingerprint);
         }
+        self.book_waiting(now);
     }
 
     pub(in crate::router) fn say_booked(
@@ -195,7 +197,8 @@ impl Selector {
         }
         for (id, worker, work, phase) in self.book.open_bookings() {
             let open = self.open.get(id.entry as usize);
-            let Some(open) = open.filter(|open| !open.remote) else {
+            let gone = !self.fleet.is_current(worker);
+            let Some(open) = open.filter(|open| !open.remote && !gone) else {
                 continue;
             };
             if let Some(worker) = sharing.number(worker, || None) {

@@ -52,13 +52,15 @@ def make_router(**options: Any) -> Router[str]:
 
 
 @contextmanager
-def routers(count: int, **options: Any) -> Iterator[list[tuple[Router[str], ZmqMesh]]]:
-    """Routers that hear each other."""
+def routers(
+    count: int, *, make: dict[str, Any] | None = None, **options: Any
+) -> Iterator[list[tuple[Router[str], ZmqMesh]]]:
+    """Routers that hear each other, made with options."""
     addresses = free_addresses(count)
     with ExitStack() as stack:
         found = []
         for address in addresses:
-            router = stack.enter_context(make_router())
+            router = stack.enter_context(make_router(**make or {}))
             mesh = ZmqMesh(address, addresses, **options)
             router.attach(mesh)
             found.append((router, mesh))

@@ -43,6 +43,7 @@ class ExchangeSettings:
         warm_start_s: Seconds to wait at the start for somebody to tell everything.
         ttl_s: Seconds that placements of others are believed.
         max_bytes: Bytes of entries that may wait.
+        share_fleet: Whether changes of the fleet are told and followed.
     """
 
     interval_s: float
@@ -50,6 +51,7 @@ class ExchangeSettings:
     warm_start_s: float
     ttl_s: float
     max_bytes: int
+    share_fleet: bool = False
 
 
 @dataclass(slots=True)
@@ -84,7 +86,13 @@ class Exchange:
 
     def start(self) -> None:
         """Begin, and wait for somebody to tell what the fleet holds, as long as the settings say."""
-        self._router._share(self.origin, self._settings.ttl_s, self._settings.max_bytes)
+        settings = self._settings
+        self._router._share(self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet)
+        for part in self._router._keeps_prompts():
+            _log.warning(
+                "policy %s keeps prompts in a tree, which are not told to anybody: of its requests only load is shared",
+                self._router._policy_for(part),
+            )
         self._thread.start()
         wait_s = self._settings.warm_start_s
         if wait_s > 0 and not self._warm.wait(wait_s):
@@ -224,8 +232,23 @@ class Exchange:
         except CachelbError as error:
             self._refused += 1
             _log.warning("a message of another router was refused: %s", error)
-            return "gap"
+            outcome = "gap"
+        if self._settings.share_fleet:
+            # Before the next message, which may speak of new workers.
+            self._follow_fleet()
         return outcome
+
+    def _follow_fleet(self) -> None:
+        """Do what other routers changed in the fleet."""
+        changes = self._router._fleet_changes()
+        for key, models in changes:
+            try:
+                self._router._open_models(models)
+                self._router._follow(key)
+            except (TypeError, ValueError) as error:
+                _log.warning("worker %s was changed by another router, but not here: %s", key, error)
+        if changes:
+            self._router._wake()
 
     def _missed(self, origin: int, peer: _Peer, now: float) -> None:
         if peer.asked_s is None:

@@ -1,6 +1,6 @@
 //! What this router and others tell each other, as bytes that a transport carries.
 
-use cachelb_core::router::{Heard, PoolId, Selector};
+use cachelb_core::router::{Heard, PoolId, RoutesTold, Selector};
 use cachelb_core::share::{Message, fingerprint};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -28,11 +28,27 @@ impl NativeRouter {
 #[pymethods]
 impl NativeRouter {
     /// Begins to tell others what happens here and to hear them.
-    fn _share(&self, py: Python<'_>, origin: u64, ttl_s: f64, max_bytes: usize) -> PyResult<()> {
+    #[pyo3(signature = (origin, ttl_s, max_bytes, *, share_fleet=false))]
+    fn _share(
+        &self,
+        py: Python<'_>,
+        origin: u64,
+        ttl_s: f64,
+        max_bytes: usize,
+        share_fleet: bool,
+    ) -> PyResult<()> {
         let fingerprints = self.fingerprints();
         self.engine.locked(py, |selector| {
             selector.share(origin, &fingerprints, millis(ttl_s), max_bytes);
+            if share_fleet {
+                selector.share_fleet();
+            }
         })
+    }
+
+    /// For which parts policies keep prompts, of which others are told nothing.
+    fn _keeps_prompts(&self, py: Python<'_>) -> PyResult<Vec<&'static str>> {
+        self.engine.locked(py, |selector| selector.keeps_prompts())
     }
 
     fn _unshare(&self, py: Python<'_>) -> PyResult<()> {
@@ -84,9 +100,12 @@ impl NativeRouter {
             let known = self.roster.now();
             known.seats.iter().flat_map(super::Seat::names).collect()
         };
+        let now = self.engine.now(py)?;
         let messages = enter(|| {
             Ok(py.detach(|| {
-                let mut messages: Vec<Vec<u8>> = Vec::new();
+                // Before bookings, so that their workers are there.
+                let mut messages: Vec<Vec<u8>> =
+                    self.engine.held(|selector| selector.snapshot_words());
                 messages.extend(self.engine.held(Selector::snapshot_head));
                 for name in &names {
                     for pool in (0..pools).map(PoolId) {
@@ -95,6 +114,14 @@ impl NativeRouter {
                             .held(|selector| selector.snapshot_worker(name, pool, PART));
                         messages.extend(parts);
                     }
+                }
+                for pool in (0..pools).map(PoolId) {
+                    let mut told = RoutesTold::default();
+                    let mut next = || {
+                        self.engine
+                            .held(|selector| selector.snapshot_routes(pool, &mut told, now))
+                    };
+                    messages.extend(std::iter::from_fn(&mut next));
                 }
                 messages.extend(self.engine.held(|selector| selector.snapshot_end()));
                 messages
@@ -118,6 +145,8 @@ impl NativeRouter {
         found.set_item(intern!(py, "strangers"), told.strangers)?;
         found.set_item(intern!(py, "stale"), told.stale)?;
         found.set_item(intern!(py, "dropped"), told.dropped)?;
+        found.set_item(intern!(py, "routes"), told.routes)?;
+        found.set_item(intern!(py, "changes"), told.changes)?;
         Ok(found)
     }
 }

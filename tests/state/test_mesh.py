@@ -180,8 +180,11 @@ def test_other_hash_seed_shares_load_only() -> None:
         other.attach(mesh)
         wait_until(lambda: len(mesh.stats().peers) == 1)
         with router.select_worker(tokens=STORY):
-            wait_until(lambda: mesh.stats().strangers > 0)
+            wait_until(lambda: mesh.stats().strangers > 0 and sum(other.loads().values()) == 1)
+            assert router.loads() == other.loads()
+        wait_until(lambda: sum(other.loads().values()) == 0)
         assert matched(other) == 0
+        other.validate()
 
 
 def test_partition_heals_within_two_seconds() -> None:

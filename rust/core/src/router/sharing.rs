@@ -82,7 +82,7 @@ struct Remote {
     work: Work,
     /// Whether its first token came.
     decoding: bool,
-    /// In the book here; `None` while pool or worker are not known.
+    /// In the book here; `None` while the worker is not known.
     booked: Option<BookingId>,
 }
 

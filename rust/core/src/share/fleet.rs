@@ -17,6 +17,8 @@ use super::wire::{Entries, number, text};
 const MOST_GONE: usize = 4096;
 /// Workers there are words on. Nobody has more, and what is said of further ones is not taken in.
 const MOST_WORKERS: usize = 1 << 16;
+/// Ranks that a worker may have.
+const MOST_RANKS: u32 = 4096;
 /// Models that a worker may name.
 const MOST_MODELS: u64 = 1 << 10;
 
@@ -141,7 +143,7 @@ impl About {
         if !(weight.is_finite() && weight > 0.0) {
             return Err(bad(format!("the weight of a worker cannot be {weight}")));
         }
-        if role > 2 || dp_size == 0 {
+        if role > 2 || !(1..=MOST_RANKS).contains(&dp_size) {
             return Err(bad(format!(
                 "a worker cannot have role {role} and {dp_size} ranks"
             )));

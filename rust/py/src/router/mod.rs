@@ -274,10 +274,9 @@ impl NativeRouter {
             .ok_or_else(|| PyValueError::new_err("a pool needs a model"))?;
         let fresh = pools::read(spec, hash_seed)?;
         let shared = fingerprint(&pool.reader.hasher, Some(&model));
-        let now = self.engine.now(py)?;
         let id = self.engine.locked(py, |selector| {
             let id = selector.add_pool(pool.settings);
-            selector.share_pool(shared, now);
+            selector.share_pool(shared);
             id
         })?;
         self.template

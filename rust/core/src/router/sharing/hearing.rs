@@ -262,7 +262,7 @@ impl Selector {
         let found = sharing.ours(origin, at);
         let found = found.and_then(|(pool, name, current)| {
             let worker = self.fleet.find(&name)?;
-            Some((pool, worker, current))
+            Some((pool?, worker, current))
         });
         if found.is_none() {
             self.sharing_mut().told.strangers += 1;
@@ -275,9 +275,9 @@ impl Selector {
         if let Some(before) = before.and_then(|before| before.booked) {
             self.close(before, Ending::Abandoned, Usage::default(), now);
         }
-        if self.theirs(origin, remote.at).is_some() {
-            self.book_now(origin, key, now);
-        }
+        // Counts strangers.
+        self.theirs(origin, remote.at);
+        self.book_now(origin, key, now);
     }
 
     /// Books what another router booked, if there is where.
@@ -292,6 +292,8 @@ impl Selector {
         let found = sharing.ours(origin, remote.at);
         let found = found.and_then(|(pool, name, _)| Some((pool, self.fleet.find(&name)?)));
         let Some((pool, worker)) = found else { return };
+        // Load is load, whatever is asked for.
+        let pool = pool.unwrap_or_default();
         let work = Work {
             block_size: self.pools[pool.0 as usize].block_size,
             ..remote.work
@@ -316,7 +318,7 @@ impl Selector {
         }
     }
 
-    /// Books what others booked on workers or models that were not here.
+    /// Books what others booked on workers that were not here.
     pub(in crate::router) fn book_waiting(&mut self, now: Millis) {
         let Some(sharing) = &self.sharing else { return };
         let mut waiting = Vec::new();
@@ -335,7 +337,7 @@ impl Selector {
         if self.sharing.is_none() {
             return;
         }
-        let booked: Vec<BookingId> = self
+        let booked: HashSet<BookingId> = self
             .book
             .open_bookings()
             .filter(|(_, on, ..)| *on == worker)
@@ -428,17 +430,20 @@ impl Selector {
 }
 
 impl Sharing {
-    /// The pool and the name of the worker that another router means, and whether the worker's cache is the one it knows.
-    fn ours(&self, origin: u64, (pool, worker): (u32, u32)) -> Option<(PoolId, Arc<str>, bool)> {
+    /// The pool, if it is known, and the name of the worker that another router means, and whether the worker's cache is the one it knows.
+    fn ours(
+        &self,
+        origin: u64,
+        (pool, worker): (u32, u32),
+    ) -> Option<(Option<PoolId>, Arc<str>, bool)> {
         let peer = self.peers.get(&origin)?;
-        let fingerprint = peer.pools.get(pool as usize).copied().flatten()?;
+        let fingerprint = peer.pools.get(pool as usize).copied().flatten();
         let theirs = peer.workers.get(worker as usize)?.as_ref()?;
-        let pool = self
-            .fingerprints
-            .iter()
-            .position(|&own| own == fingerprint)?;
+        let own = &self.fingerprints;
+        let pool = fingerprint.and_then(|theirs| own.iter().position(|&own| own == theirs));
+        let pool = pool.map(|pool| PoolId(pool as u32));
         let current = theirs.epoch >= self.epoch(&theirs.name);
-        Some((PoolId(pool as u32), Arc::clone(&theirs.name), current))
+        Some((pool, Arc::clone(&theirs.name), current))
     }
 }
 

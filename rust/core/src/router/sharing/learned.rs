@@ -84,16 +84,15 @@ impl Selector {
         loop {
             let (part, rule) = shared.numbered().nth(told.rules)?;
             let mut claims = Vec::new();
-            match rule.tell_routes(told.told, PART, now, &mut |claim| claims.push(claim)) {
-                Some(further) => told.told = further,
-                None => {
-                    *told = RoutesTold {
-                        rules: told.rules + 1,
-                        told: Told::default(),
-                    };
-                    continue;
-                }
-            }
+            let further = rule.tell_routes(told.told, PART, now, &mut |claim| claims.push(claim));
+            let Some(further) = further else {
+                *told = RoutesTold {
+                    rules: told.rules + 1,
+                    told: Told::default(),
+                };
+                continue;
+            };
+            told.told = further;
             let (mut bytes, mut count) = (Vec::new(), 0);
             entries(sharing, &self.fleet, (pool, part), &claims, |_, e| {
                 put(&mut bytes, e, &[]);

@@ -45,13 +45,12 @@ impl Selector {
         self.sharing = None;
     }
 
-    /// One more pool is shared: the one that was added last. What others booked there is booked.
-    pub fn share_pool(&mut self, fingerprint: u64, now: Millis) {
+    /// One more pool is shared: the one that was added last.
+    pub fn share_pool(&mut self, fingerprint: u64) {
         let index = self.pools.len() as u32 - 1;
         if let Some(sharing) = &mut self.sharing {
             sharing.pool(index, fingerprint);
         }
-        self.book_waiting(now);
     }
 
     pub(in crate::router) fn say_booked(

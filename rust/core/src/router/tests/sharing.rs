@@ -306,6 +306,12 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
     }
     assert!(c.told().strangers > 9 && c.book().is_empty());
     c.validate().unwrap();
+    // Of a worker that it knows it counts the load, whatever the model.
+    for name in WORKERS {
+        c.add_worker(name, crate::router::Profile::default(), Millis(9));
+    }
+    assert_eq!(loads(&c), loads(&a));
+    c.validate().unwrap();
 }
 
 #[test]

@@ -24,6 +24,11 @@ fn about(weight: u32) -> About {
     }
 }
 
+#[expect(clippy::cast_sign_loss, reason = "weights are positive")]
+fn weight(about: &About) -> u32 {
+    about.weight as u32
+}
+
 impl Site {
     fn new(origin: u64) -> Self {
         let mut selector = router(origin, 100_000);
@@ -76,7 +81,7 @@ impl Site {
                     .add_worker(name, Profile::default(), Millis(now));
                 self.selector.set_weight(name, about.weight).unwrap();
                 let entry = self.workers.entry(name.into()).or_insert((0, true));
-                entry.0 = about.weight as u32;
+                entry.0 = weight(&about);
             }
             Word::Ready(ready) if known => {
                 self.selector.set_ready(name, ready);
@@ -350,7 +355,7 @@ proptest! {
             let listed = sites[0].workers.get(name);
             let as_said = match word {
                 Word::Gone | Word::Draining => listed.is_none(),
-                Word::Here(about) => listed.is_some_and(|l| l.0 == about.weight as u32),
+                Word::Here(about) => listed.is_some_and(|l| l.0 == weight(about)),
                 Word::Ready(ready) => listed.is_none_or(|l| l.1 == *ready),
             };
             prop_assert!(as_said, "{name}: {word:?}, {listed:?}");

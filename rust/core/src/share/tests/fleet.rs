@@ -84,6 +84,13 @@ fn impossible_workers_are_refused_by_what_is_wrong() {
         ),
         (
             About {
+                dp_size: 4097,
+                ..about.clone()
+            },
+            "role 0 and 4097 ranks",
+        ),
+        (
+            About {
                 models: vec![String::new(); 1025],
                 ..about
             },

@@ -165,7 +165,8 @@ def test_routes_are_counted_in_statistics_and_metrics() -> None:
     router.validate()
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(router))
-    assert registry.get_sample_value("cachelb_routes") == 3
+    assert registry.get_sample_value("cachelb_routes", {"trust": "local"}) == 3
+    assert registry.get_sample_value("cachelb_routes", {"trust": "remote"}) == 0
 
 
 @pytest.mark.parametrize("end", ["remove_worker", "reset_cache"])

@@ -336,6 +336,7 @@ class RouterStats:
         kv_restarts: Restarts of engines that KV events showed.
         kv_repairs: Times that what events said could not be true and was dropped: "capacity", "cached-tokens".
         routes: Prefixes that `BoundaryLearning` remembers; where it stays at `max_routes`, the oldest are given up.
+        remote_routes: Those of them that other routers told of, which go first.
         learned: What `Learned` learned, by model and part of the router.
     """
 
@@ -360,6 +361,7 @@ class RouterStats:
     kv_restarts: int = 0
     kv_repairs: dict[str, int] = field(default_factory=dict)
     routes: int = 0
+    remote_routes: int = 0
     learned: tuple[LearnedStats, ...] = ()
 
 

@@ -16,7 +16,7 @@
 | `worker_queued_tokens`, `worker_kv_usage` | worker | likewise |
 | `index_blocks` | worker, `medium`, `state` | blocks a worker is believed to hold |
 | `index_bytes`, `memory_bytes` | | native memory |
-| `routes` | | prefixes that `boundary-learning` remembers; at `max_routes` the oldest are given up |
+| `routes` | trust | prefixes that `boundary-learning` remembers, seen here (`local`) or heard (`remote`); at `max_routes` these go first |
 | `learned_samples` | learner | requests that `learned` learned from |
 | `learned_dropped_rewards` | learner, `reason` | rewards that taught nothing |
 | `learned_rounds` | learner, `result` | rounds of training: `swapped` in a model, `refused` it, `failed` |
@@ -217,7 +217,8 @@ def _blocks(labels: tuple[str, str], worker: WorkerStats) -> Iterator[Row]:
 def _of_indexes(stats: RouterStats) -> Iterator[Family]:
     yield _gauge("index_bytes", "Bytes of the block indexes.", "By", (), [((), stats.index_bytes)])
     yield _gauge("memory_bytes", "Bytes of native memory.", "By", (), [((), stats.memory_bytes)])
-    yield _gauge("routes", "Prefixes that boundary-learning remembers.", "{route}", (), [((), stats.routes)])
+    routes = [(("local",), stats.routes - stats.remote_routes), (("remote",), stats.remote_routes)]
+    yield _gauge("routes", "Prefixes that boundary-learning remembers.", "{route}", ("trust",), routes)
     yield _counter(
         "evictions", "Blocks that left the indexes, by cause.", "{block}", ("cause",), _rows(stats.evictions)
     )

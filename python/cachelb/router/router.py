@@ -228,10 +228,7 @@ class Router(Snapshots[W]):
             ValueError: An argument is outside its range.
         """
         names = [models] if isinstance(models, str) else list(models)
-        known = self._models()
-        for model in names:
-            if model not in known:
-                self._add_pool(self._plan.pool(model, self._block_size), self._hash_seed)
+        self._open_models(names)
         self._add_worker(
             worker,
             weight=weight,
@@ -243,6 +240,11 @@ class Router(Snapshots[W]):
             slow_start_s=slow_start_s,
         )
         self._wake()
+
+    def _open_models(self, names: Iterable[str]) -> None:
+        for model in names:
+            if model not in self._models():
+                self._add_pool(self._plan.pool(model, self._block_size), self._hash_seed)
 
     def sync_workers(self, workers: Iterable[W]) -> None:
         """Make the registered workers exactly these: new ones are added, missing ones removed, others kept as they are.

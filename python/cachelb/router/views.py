@@ -60,6 +60,7 @@ def stats(router: Router[Any]) -> RouterStats:
         kv_restarts=events["restarts"],
         kv_repairs=events["repairs"],
         routes=counters["routes"],
+        remote_routes=counters["remote_routes"],
         learned=learned(router),
     )
 

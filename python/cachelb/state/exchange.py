@@ -45,6 +45,7 @@ class ExchangeSettings:
         warm_start_s: Seconds to wait at the start for somebody to tell everything.
         ttl_s: Seconds that placements of others are believed.
         max_bytes: Bytes of entries that may wait.
+        share_fleet: Whether changes of the fleet are told and followed.
     """
 
     interval_s: float
@@ -52,6 +53,7 @@ class ExchangeSettings:
     warm_start_s: float
     ttl_s: float
     max_bytes: int
+    share_fleet: bool = False
 
 
 @dataclass(slots=True)
@@ -87,7 +89,13 @@ class Exchange:
 
     def start(self, *, wait: bool) -> None:
         """Begin, and if told to, wait for somebody to tell what the fleet holds, as long as the settings say."""
-        self._router._share(self.origin, self._settings.ttl_s, self._settings.max_bytes)
+        settings = self._settings
+        self._router._share(self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet)
+        for part in self._router._keeps_prompts():
+            _log.warning(
+                "policy %s keeps prompts in a tree, which are not told to anybody: of its requests only load is shared",
+                self._router._policy_for(part),
+            )
         self._thread.start()
         wait_s = self._settings.warm_start_s if wait else 0.0
         if wait_s > 0 and not self._warm.wait(wait_s):
@@ -229,7 +237,10 @@ class Exchange:
             outcome = self._router._hear(message)
         except CachelbError as error:
             self._refuse("another router", error)
-            return "gap"
+            outcome = "gap"
+        if self._settings.share_fleet:
+            # Before the next message, which may speak of new workers.
+            self._follow_fleet()
         return outcome
 
     def _refuse(self, address: str, reason: object) -> None:
@@ -239,6 +250,18 @@ class Exchange:
         if now >= self._warned_s + _WARN_AGAIN_S:
             self._warned_s = now
             _log.warning("a message from %s was refused (%d so far): %s", address, self._refused, reason)
+
+    def _follow_fleet(self) -> None:
+        """Do what other routers changed in the fleet."""
+        changes = self._router._fleet_changes()
+        for key, models in changes:
+            try:
+                self._router._open_models(models)
+                self._router._follow(key)
+            except (TypeError, ValueError) as error:
+                _log.warning("worker %s was changed by another router, but not here: %s", key, error)
+        if changes:
+            self._router._wake()
 
     def _missed(self, origin: int, peer: _Peer, now: float) -> None:
         if peer.asked_s is None:

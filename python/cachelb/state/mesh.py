@@ -36,6 +36,8 @@ class ZmqMesh(Attachment):
         warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
         ttl_s: Seconds that placements of others are believed without being found again here.
         max_mb: Megabytes of news that may wait while the transport is down.
+        share_fleet: Tell the others when workers are added, changed, removed or marked ready here, and do what they
+            tell. A worker that is not known here is added if the workers are plain strings.
 
     Raises:
         ModuleNotFoundError: pyzmq is not installed.
@@ -63,6 +65,7 @@ class ZmqMesh(Attachment):
         warm_start_s: float = 0.0,
         ttl_s: float = 3600.0,
         max_mb: float = 16.0,
+        share_fleet: bool = False,
     ) -> None:
         try:
             importlib.import_module("zmq")
@@ -82,6 +85,7 @@ class ZmqMesh(Attachment):
                 warm_start_s=warm_start_s,
                 ttl_s=ttl_s,
                 max_mb=max_mb,
+                share_fleet=share_fleet,
             )
         )
         self._address = ""

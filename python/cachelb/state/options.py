@@ -53,7 +53,13 @@ def number(name: str, value: object, *, above: float = 0.0, least: float | None 
 
 
 def exchange_settings(
-    *, interval_s: object, peer_timeout_s: object, warm_start_s: object, ttl_s: object, max_mb: object
+    *,
+    interval_s: object,
+    peer_timeout_s: object,
+    warm_start_s: object,
+    ttl_s: object,
+    max_mb: object,
+    share_fleet: object = False,
 ) -> ExchangeSettings:
     """Check the options of a transport.
 
@@ -63,20 +69,24 @@ def exchange_settings(
         warm_start_s: Seconds to wait for a snapshot at the start.
         ttl_s: Seconds that placements of others are believed.
         max_mb: Megabytes of news that may wait.
+        share_fleet: Whether changes of the fleet are told and followed.
 
     Returns:
         The settings.
 
     Raises:
-        TypeError: One is no number.
+        TypeError: One is of another type.
         ValueError: One is out of range.
     """
+    if not isinstance(share_fleet, bool):
+        raise TypeError(f"share_fleet must be True or False, got {type(share_fleet).__name__}")
     found = ExchangeSettings(
         interval_s=number("interval_s", interval_s),
         peer_timeout_s=number("peer_timeout_s", peer_timeout_s),
         warm_start_s=number("warm_start_s", warm_start_s, least=0.0),
         ttl_s=number("ttl_s", ttl_s),
         max_bytes=int(number("max_mb", max_mb) * (1 << 20)),
+        share_fleet=share_fleet,
     )
     if found.peer_timeout_s < 1.0:
         raise ValueError(f"peer_timeout_s must be 1 or more, for heartbeats come every 0.25 s, got {peer_timeout_s}")

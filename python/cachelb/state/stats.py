@@ -46,6 +46,8 @@ class StateStats:
         strangers: Entries on workers or models that are not known here.
         stale: Placements on caches that were lost since.
         dropped: Own entries dropped because nobody took them.
+        routes: Routes that others learned, taken in.
+        changes: Changes of the fleet by others that were the last word.
         failures: Errors of the transport, each logged once in a row.
         failing: Why nothing is shared at the moment; empty when it works.
     """
@@ -65,5 +67,7 @@ class StateStats:
     strangers: int
     stale: int
     dropped: int
+    routes: int
+    changes: int
     failures: int
     failing: str = ""

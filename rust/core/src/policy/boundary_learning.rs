@@ -24,7 +24,7 @@ use super::bounded::Bound;
 use super::reason::Reason;
 use super::ring::Ring;
 use super::rng::Rng;
-use super::routes::{Limits, Rank, Routes, Seen};
+use super::routes::{Claim, Limits, Rank, Routes, Seen, Told};
 use super::rule::{Choice, Ended, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
 
@@ -98,20 +98,27 @@ impl BoundaryLearning {
     #[must_use]
     pub fn new(settings: BoundaryLearned) -> Self {
         Self {
-            routes: Routes::new(Limits {
-                routes: settings.max_routes,
-                ttl_ms: settings.ttl_ms,
-            }),
+            routes: Routes::new(
+                Limits {
+                    routes: settings.max_routes,
+                    ttl_ms: settings.ttl_ms,
+                },
+                settings.seed,
+            ),
             ring: Ring::new(settings.vnodes, settings.seed),
             open: HashMap::new(),
             settings,
         }
     }
 
-    /// Takes in that another router saw the worker registered as `order` serve the prefix of `depth` blocks that ends
-    /// with `hash`. What was seen here is never overwritten, and goes last when there is no room.
-    pub fn hear(&mut self, hash: SequenceHash, depth: u32, order: u64, now: Millis) {
-        self.routes.learn(hash, depth, order, Rank::Remote, now);
+    /// What a lesson teaches, the deepest first: it is the first to go.
+    fn claims(&self, lesson: &Lesson, now: Millis) -> impl Iterator<Item = Claim> {
+        lesson.keys.iter().rev().map(move |&(hash, depth)| Claim {
+            order: lesson.order,
+            age_ms: now.0.saturating_sub(lesson.at.0),
+            key: self.routes.key(hash),
+            depth,
+        })
     }
 
     /// Depths in blocks at which the prompt is learned, rising.
@@ -201,6 +208,12 @@ impl BoundaryLearning {
         depths
     }
 
+    /// The key of the prefix that ends with `hash`.
+    #[cfg(test)]
+    pub(super) fn key(&self, hash: SequenceHash) -> super::routes::RouteKey {
+        self.routes.key(hash)
+    }
+
     /// Bookings whose worker did not answer yet.
     #[cfg(test)]
     pub(super) fn open(&self) -> usize {
@@ -257,11 +270,30 @@ impl Rule for BoundaryLearning {
         let Some(lesson) = self.open.remove(&booking) else {
             return;
         };
-        // The deepest first: it is the first to go.
-        for &(hash, depth) in lesson.keys.iter().rev() {
-            self.routes
-                .learn(hash, depth, lesson.order, Rank::Local, lesson.at);
+        let claims: Vec<Claim> = self.claims(&lesson, lesson.at).collect();
+        for claim in claims {
+            self.routes.learn(claim, Rank::Local, lesson.at);
         }
+    }
+
+    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
+        if let Some(lesson) = self.open.get(&booking) {
+            self.claims(lesson, now).for_each(each);
+        }
+    }
+
+    fn tell_routes(
+        &self,
+        told: Told,
+        most: usize,
+        now: Millis,
+        each: &mut dyn FnMut(Claim),
+    ) -> Option<Told> {
+        self.routes.tell(told, most, now, each)
+    }
+
+    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
+        Some(self.routes.learn(claim, Rank::Remote, now))
     }
 
     fn ended(&mut self, booking: BookingId, ended: Ended) {
@@ -293,6 +325,10 @@ impl Rule for BoundaryLearning {
 
     fn routes(&self) -> usize {
         self.routes.len()
+    }
+
+    fn remote_routes(&self) -> usize {
+        self.routes.remote()
     }
 
     fn memory_bytes(&self) -> usize {

@@ -45,6 +45,7 @@ use self::work::Work;
 use super::credits::Credits;
 use super::reason::Reason;
 use super::rng::Rng;
+use super::routes::{Claim, Told};
 use super::rule::{Choice, Ended, Rule};
 use super::view::View;
 
@@ -426,6 +427,32 @@ impl Rule for Learned {
 
     fn routes(&self) -> usize {
         self.fallback.routes()
+    }
+
+    fn remote_routes(&self) -> usize {
+        self.fallback.remote_routes()
+    }
+
+    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
+        self.fallback.teaches(booking, now, each);
+    }
+
+    fn tell_routes(
+        &self,
+        told: Told,
+        most: usize,
+        now: Millis,
+        each: &mut dyn FnMut(Claim),
+    ) -> Option<Told> {
+        self.fallback.tell_routes(told, most, now, each)
+    }
+
+    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
+        self.fallback.hear_route(claim, now)
+    }
+
+    fn keeps_prompts(&self) -> bool {
+        self.fallback.keeps_prompts()
     }
 
     fn learned(&self) -> Option<LearnedStats> {

@@ -70,6 +70,7 @@ pub use reason::Reason;
 pub use rendezvous::Rendezvous;
 pub use rng::Rng;
 pub use round_robin::RoundRobin;
+pub use routes::{Claim, Rank, RouteKey, Told};
 pub use rule::{Choice, Ended, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
 pub use sticky_until_saturated::{StickyUntilSaturated, TtftSource};

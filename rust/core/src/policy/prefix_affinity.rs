@@ -181,6 +181,10 @@ impl Rule for PrefixAffinity {
         true
     }
 
+    fn keeps_prompts(&self) -> bool {
+        true
+    }
+
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.settings))
     }

@@ -1,7 +1,9 @@
 //! Which workers served which prefixes: a bounded table of routes.
 //!
-//! A route is the chained hash of a prefix, so the routes that begin a prompt are found by its own hashes, deepest
-//! first. Only depths at which there is a route are looked up: a short table costs nothing, a full one a probe a block.
+//! The key of a route is the chained hash of a prefix, hashed once more with the seed of the fleet, so the routes that
+//! begin a prompt are found by its own hashes, deepest first. Only depths at which there is a route are looked up: a short
+//! table costs nothing, a full one a probe a block. Routers with one seed tell each other their keys; the hashes may be
+//! the caller's, whom nobody asked for a seed, and must not be told.
 //!
 //! Every worker of a route has a claim that ends a time after it last served the prefix. At the cap, routes heard from
 //! others go before own ones, and of one rank the least recently used. Whoever uses a route uses its ancestors after
@@ -9,6 +11,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Bound;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result};
 use crate::ids::{Millis, SequenceHash};
@@ -16,7 +21,28 @@ use crate::ids::{Millis, SequenceHash};
 /// Workers that a route names; the oldest claim makes room.
 const MAX_HOLDERS: usize = 16;
 
-/// Sequence hashes are uniform already.
+/// Names a route, the same at all routers of one seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteKey(pub u64);
+
+/// That a worker served a prefix, as routers tell each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Registration order of the worker.
+    pub order: u64,
+    /// How long ago it served.
+    pub age_ms: u64,
+    /// The prefix.
+    pub key: RouteKey,
+    /// Its blocks, at least one.
+    pub depth: u32,
+}
+
+/// How far all routes were told: those behind it are left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Told(Option<(Rank, u64)>);
+
+/// Keys are uniform already.
 #[derive(Debug, Default)]
 struct Identity(u64);
 
@@ -49,8 +75,8 @@ pub enum Rank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holder {
     order: u64,
-    /// When.
-    at: Millis,
+    /// Believed until then. Clocks of routers begin at different times: what another saw may be older than the clock.
+    until: Millis,
 }
 
 /// One prefix.
@@ -73,8 +99,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    fn is_over(self, holder: Holder, now: Millis) -> bool {
-        now.0.saturating_sub(holder.at.0) >= self.ttl_ms
+    fn is_over(&self, holder: Holder, now: Millis) -> bool {
+        self.ttl_ms < u64::MAX && holder.until <= now
     }
 }
 
@@ -103,18 +129,23 @@ impl Seen<'_> {
 #[derive(Debug)]
 pub(super) struct Routes {
     limits: Limits,
-    table: HashMap<SequenceHash, Route, BuildHasherDefault<Identity>>,
+    table: HashMap<RouteKey, Route, BuildHasherDefault<Identity>>,
     /// By rank and last use: the first goes first.
-    queue: BTreeMap<(Rank, u64), SequenceHash>,
+    queue: BTreeMap<(Rank, u64), RouteKey>,
+    /// Routes heard from others.
+    remote: usize,
     /// Routes by depth.
     depths: BTreeMap<u32, u32>,
     uses: u64,
+    seed: u64,
 }
 
 impl Routes {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, seed: u64) -> Self {
         Self {
             limits,
+            seed,
+            remote: 0,
             table: HashMap::default(),
             queue: BTreeMap::new(),
             depths: BTreeMap::new(),
@@ -124,6 +155,16 @@ impl Routes {
 
     pub fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// How many of them were heard from others.
+    pub fn remote(&self) -> usize {
+        self.remote
+    }
+
+    /// The key of the prefix that ends with the block `hash`.
+    pub fn key(&self, hash: SequenceHash) -> RouteKey {
+        RouteKey(xxh3_64_with_seed(&hash.0.to_le_bytes(), self.seed))
     }
 
     /// The routes that begin the prompt with the blocks `path`, deepest first, at `now`.
@@ -137,7 +178,8 @@ impl Routes {
             .rev()
             .filter_map(move |(&depth, _)| {
                 let hash = path.get((depth as usize).checked_sub(1)?)?;
-                let route = self.table.get(hash).filter(|route| route.depth == depth)?;
+                let route = self.table.get(&self.key(*hash));
+                let route = route.filter(|route| route.depth == depth)?;
                 Some(Seen {
                     route,
                     limits: self.limits,
@@ -151,23 +193,31 @@ impl Routes {
         let depths = self.depths.range(..=path.len() as u32).rev();
         let hashes = depths.filter_map(|(&depth, _)| path.get((depth as usize).checked_sub(1)?));
         for &hash in hashes {
-            if let Some(route) = self.table.get_mut(&hash) {
+            let key = self.key(hash);
+            if let Some(route) = self.table.get_mut(&key) {
                 self.queue.remove(&(route.rank, route.used));
                 route.used = self.uses;
-                self.queue.insert((route.rank, route.used), hash);
+                self.queue.insert((route.rank, route.used), key);
                 self.uses += 1;
             }
         }
     }
 
-    /// The worker registered as `order` served the prefix of `depth` blocks that ends with `hash`. What others say never
-    /// changes what was seen here.
-    pub fn learn(&mut self, hash: SequenceHash, depth: u32, order: u64, rank: Rank, now: Millis) {
-        let known = self.table.get(&hash);
-        if known.is_some_and(|route| route.rank > rank) {
-            return;
+    /// A worker served a prefix. What others say never changes what was seen here. Returns whether it was taken in.
+    pub fn learn(&mut self, claim: Claim, rank: Rank, now: Millis) -> bool {
+        let Claim {
+            order,
+            age_ms,
+            key,
+            depth,
+        } = claim;
+        let known = self.table.get(&key);
+        let left_ms = self.limits.ttl_ms.saturating_sub(age_ms);
+        if left_ms == 0 || known.is_some_and(|route| route.rank > rank) {
+            return false;
         }
-        let mut route = self.take(hash).unwrap_or_else(|| Route {
+        let until = Millis(now.0.saturating_add(left_ms));
+        let mut route = self.take(key).unwrap_or_else(|| Route {
             depth,
             rank,
             used: 0,
@@ -180,18 +230,51 @@ impl Routes {
             .holders
             .retain(|holder| holder.order == order || !limits.is_over(*holder, now));
         if let Some(holder) = route.holders.iter_mut().find(|h| h.order == order) {
-            holder.at = holder.at.max(now);
+            holder.until = holder.until.max(until);
         } else {
             if route.holders.len() == MAX_HOLDERS {
-                let oldest = (0..MAX_HOLDERS).min_by_key(|&i| route.holders[i].at.0);
+                let oldest = (0..MAX_HOLDERS).min_by_key(|&i| route.holders[i].until.0);
                 route.holders.remove(oldest.unwrap_or(0));
             }
-            route.holders.push(Holder { order, at: now });
+            route.holders.push(Holder { order, until });
         }
-        self.queue.insert((route.rank, route.used), hash);
+        self.queue.insert((route.rank, route.used), key);
         *self.depths.entry(depth).or_default() += 1;
-        self.table.insert(hash, route);
+        self.remote += usize::from(rank == Rank::Remote);
+        self.table.insert(key, route);
         self.shrink(now);
+        true
+    }
+
+    /// Calls `each` with the claims on the next routes behind `told` that are alive at `now`, at most `most` routes, the
+    /// first to go first. A route that is used meanwhile moves back: it may be told twice, none is left out. Returns how
+    /// far it came, `None` at the end.
+    pub fn tell(
+        &self,
+        told: Told,
+        most: usize,
+        now: Millis,
+        each: &mut dyn FnMut(Claim),
+    ) -> Option<Told> {
+        let from = told.0.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut last = None;
+        for (&at, &key) in self.queue.range((from, Bound::Unbounded)).take(most) {
+            last = Some(at);
+            let Some(route) = self.table.get(&key) else {
+                continue;
+            };
+            let live = route.holders.iter();
+            for holder in live.filter(|holder| !self.limits.is_over(**holder, now)) {
+                let ttl_ms = now.0.saturating_add(self.limits.ttl_ms);
+                each(Claim {
+                    order: holder.order,
+                    age_ms: ttl_ms.saturating_sub(holder.until.0),
+                    key,
+                    depth: route.depth,
+                });
+            }
+        }
+        last.map(|at| Told(Some(at)))
     }
 
     /// Drops routes beyond the cap, and from the old ends of the queue those that nobody holds any more.
@@ -214,8 +297,9 @@ impl Routes {
         }
     }
 
-    fn take(&mut self, hash: SequenceHash) -> Option<Route> {
-        let route = self.table.remove(&hash)?;
+    fn take(&mut self, key: RouteKey) -> Option<Route> {
+        let route = self.table.remove(&key)?;
+        self.remote -= usize::from(route.rank == Rank::Remote);
         self.queue.remove(&(route.rank, route.used));
         if let Some(count) = self.depths.get_mut(&route.depth) {
             *count -= 1;
@@ -229,21 +313,21 @@ impl Routes {
     /// Ends the claims of the worker registered as `order`.
     pub fn forget(&mut self, order: u64) {
         let mut empty = Vec::new();
-        for (hash, route) in &mut self.table {
+        for (key, route) in &mut self.table {
             route.holders.retain(|holder| holder.order != order);
             if route.holders.is_empty() {
-                empty.push(*hash);
+                empty.push(*key);
             }
         }
-        for hash in empty {
-            self.take(hash);
+        for key in empty {
+            self.take(key);
         }
     }
 
     pub fn memory_bytes(&self) -> usize {
         let holders = |route: &Route| route.holders.capacity() * size_of::<Holder>();
-        let queued = size_of::<(Rank, u64)>() + size_of::<SequenceHash>();
-        self.table.capacity() * (size_of::<(SequenceHash, Route)>() + 1)
+        let queued = size_of::<(Rank, u64)>() + size_of::<RouteKey>();
+        self.table.capacity() * (size_of::<(RouteKey, Route)>() + 1)
             + self.table.values().map(holders).sum::<usize>()
             + self.queue.len() * queued
             + self.depths.len() * size_of::<(u32, u32)>()
@@ -253,9 +337,11 @@ impl Routes {
     pub fn validate(&self) -> Result<()> {
         let broken = |what: String| Err(Error::Invariant(what));
         let mut depths: BTreeMap<u32, u32> = BTreeMap::new();
-        for (hash, route) in &self.table {
+        let mut remote = 0;
+        for (key, route) in &self.table {
             *depths.entry(route.depth).or_default() += 1;
-            if self.queue.get(&(route.rank, route.used)) != Some(hash) {
+            remote += usize::from(route.rank == Rank::Remote);
+            if self.queue.get(&(route.rank, route.used)) != Some(key) {
                 return broken(format!("a route of {} blocks is not queued", route.depth));
             }
             if !(1..=MAX_HOLDERS).contains(&route.holders.len()) {
@@ -269,6 +355,10 @@ impl Routes {
                 self.queue.len(),
                 self.limits.routes
             ));
+        }
+        if remote != self.remote {
+            let counted = self.remote;
+            return broken(format!("{remote} routes of others, {counted} counted"));
         }
         if depths != self.depths {
             return broken("the routes by depth are counted wrongly".into());

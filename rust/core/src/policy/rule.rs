@@ -10,6 +10,7 @@ use crate::load::{BookingId, Known};
 use super::credits::Credits;
 use super::reason::Reason;
 use super::rng::Rng;
+use super::routes::{Claim, Told};
 use super::view::View;
 
 /// Outcome of a rule.
@@ -172,6 +173,35 @@ pub trait Rule: Debug + Send {
     /// Prefixes that the rule itself remembers, beside any index.
     fn routes(&self) -> usize {
         0
+    }
+
+    /// How many of them other routers told of.
+    fn remote_routes(&self) -> usize {
+        0
+    }
+
+    /// Calls `each` with the routes that `booking` will teach when it is answered.
+    fn teaches(&self, _booking: BookingId, _now: Millis, _each: &mut dyn FnMut(Claim)) {}
+
+    /// Calls `each` with the routes behind `told`, at most `most` of them. Returns how far it came, `None` at the end.
+    fn tell_routes(
+        &self,
+        _told: Told,
+        _most: usize,
+        _now: Millis,
+        _each: &mut dyn FnMut(Claim),
+    ) -> Option<Told> {
+        None
+    }
+
+    /// Another router learned a route. Returns whether it was taken in, `None` from a rule that learns none.
+    fn hear_route(&mut self, _claim: Claim, _now: Millis) -> Option<bool> {
+        None
+    }
+
+    /// Whether the rule keeps the prompts themselves, so that others cannot be told what it knows.
+    fn keeps_prompts(&self) -> bool {
+        false
     }
 
     /// What a rule that learns a model tells of it.

@@ -26,6 +26,7 @@ use super::gate::SpillGate;
 use super::reason::Reason;
 use super::rendezvous::Rendezvous;
 use super::rng::Rng;
+use super::routes::{Claim, Told};
 use super::rule::{Choice, Ended, Rule};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 
@@ -312,6 +313,36 @@ impl Rule for Session {
 
     fn routes(&self) -> usize {
         self.base.as_ref().map_or(0, |base| base.routes())
+    }
+
+    fn remote_routes(&self) -> usize {
+        let base = self.base.as_ref();
+        base.map_or(0, |base| base.remote_routes())
+    }
+
+    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
+        if let Some(base) = &self.base {
+            base.teaches(booking, now, each);
+        }
+    }
+
+    fn tell_routes(
+        &self,
+        told: Told,
+        most: usize,
+        now: Millis,
+        each: &mut dyn FnMut(Claim),
+    ) -> Option<Told> {
+        self.base.as_ref()?.tell_routes(told, most, now, each)
+    }
+
+    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
+        self.base.as_mut()?.hear_route(claim, now)
+    }
+
+    fn keeps_prompts(&self) -> bool {
+        let base = self.base.as_ref();
+        base.is_some_and(|base| base.keeps_prompts())
     }
 
     fn learned(&self) -> Option<LearnedStats> {

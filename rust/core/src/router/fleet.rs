@@ -262,6 +262,17 @@ impl Fleet {
         known.or_else(|| self.find(&offer.name))
     }
 
+    /// The worker registered as `order`, if it is still there.
+    pub fn by_order(&self, order: u64) -> Option<WorkerId> {
+        let here = |m: &Member| m.generation.is_some() && m.order == order;
+        let slot = self.members.iter().position(here)?;
+        let generation = self.members[slot].generation?;
+        Some(WorkerId {
+            slot: slot as u32,
+            generation,
+        })
+    }
+
     pub fn is_current(&self, id: WorkerId) -> bool {
         self.member(id).is_some()
     }

@@ -115,6 +115,22 @@ impl Selector {
         rules.map(Rule::routes).sum()
     }
 
+    /// How many of them other routers told of.
+    #[must_use]
+    pub fn remote_routes(&self) -> usize {
+        let rules = self.pools.iter().flat_map(Pool::rules);
+        rules.map(Rule::remote_routes).sum()
+    }
+
+    /// For which parts rules keep the prompts themselves, which others are never told.
+    #[must_use]
+    pub fn keeps_prompts(&self) -> Vec<&'static str> {
+        let mut parts: Vec<_> = self.pools.iter().flat_map(Pool::keeps_prompts).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        parts
+    }
+
     /// What the rules learned: of which pool, for which part, and what.
     #[must_use]
     pub fn learned(&self) -> Vec<(PoolId, &'static str, LearnedStats)> {
@@ -170,6 +186,7 @@ impl Selector {
             + self.trail.memory_bytes()
             + self.ledger.memory_bytes()
             + self.checks.memory_bytes()
+            + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
             + self.pools.iter().map(Pool::memory_bytes).sum::<usize>()
     }
 
@@ -195,6 +212,7 @@ impl Selector {
                 }
             }
         }
+        self.check_sharing()?;
         self.rows
             .validate(&self.fleet, &self.book, self.settings.max_report_age_ms)?;
         self.budget.validate(&self.pools)

@@ -32,11 +32,12 @@ impl Selector {
         if let Some(record) = &mut open.record {
             record.first_token = Some(now);
         }
-        let own = !open.remote;
+        let (own, at) = (!open.remote, open.pool);
         if own && let Some(sharing) = &mut self.sharing {
             sharing.first_token(id);
+            self.say_routes(id, at, now);
         }
-        let pool = &mut self.pools[open.pool.0 as usize];
+        let pool = &mut self.pools[at.0 as usize];
         if pool.leases.is_empty() {
             pool.proven(worker, id, first_token, now);
         } else {
@@ -69,6 +70,9 @@ impl Selector {
             return true;
         }
         self.say_closed(id, ending.ended() == Ended::Failed);
+        if ending.ended() == Ended::Served {
+            self.say_routes(id, open.pool, now);
+        }
         match usage.cached_tokens.filter(|_| ending == Ending::Completed) {
             Some(found) => {
                 let told = (found, usage.prompt_tokens);

@@ -71,7 +71,7 @@ pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use selector::Selector;
 pub use settings::{Placements, PoolSettings, Settings, Veto};
-pub use sharing::{Heard, Keeper, Kept, Restoring, Told, Walk};
+pub use sharing::{Heard, Keeper, Kept, Restoring, RoutesTold, Told, Walk};
 pub use sizes::{Disagreement, Facts};
 pub use survey::{Column, Survey};
 pub use timing::Timing;

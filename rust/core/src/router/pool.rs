@@ -131,6 +131,43 @@ impl Pool {
         self.own_rules().any(Rule::records_placement)
     }
 
+    /// The rules by number, the same at all routers of these settings.
+    pub fn numbered(&self) -> impl Iterator<Item = (u32, &dyn Rule)> {
+        let picking = [
+            Some(&self.rule),
+            self.prefill.as_ref(),
+            self.decode.as_ref(),
+        ];
+        let shadows = self.shadows.iter().map(|shadow| Some(&shadow.rule));
+        let all = (0..).zip(picking.into_iter().chain(shadows));
+        all.filter_map(|(number, rule)| Some((number, &**rule?)))
+    }
+
+    /// The rule of a number.
+    pub fn rule_numbered(&mut self, number: u32) -> Option<&mut dyn Rule> {
+        let rule = match number {
+            0 => &mut self.rule,
+            1 => self.prefill.as_mut()?,
+            2 => self.decode.as_mut()?,
+            more => &mut self.shadows.get_mut(more as usize - 3)?.rule,
+        };
+        Some(&mut **rule)
+    }
+
+    /// Whether blocks have hashes that name the prefix they end.
+    pub fn tells_routes(&self) -> bool {
+        matches!(self.placements.scheme, Scheme::Chained | Scheme::Eagle)
+    }
+
+    /// Whether what the rules that pick know of prompts can be told to others: not if it is the prompts.
+    pub fn keeps_prompts(&self) -> impl Iterator<Item = &'static str> {
+        let tree = matches!(self.index, Some(Store::Tree(_)));
+        let keeps = move |rule: &dyn Rule| rule.keeps_prompts() || tree && rule.records_placement();
+        let picks = self.parts().filter(|(part, _)| *part != "shadow");
+        let parts = picks.filter(move |(_, rule)| keeps(*rule));
+        parts.map(|(part, _)| part)
+    }
+
     /// Calls `each` with every rule.
     pub fn each_rule(&mut self, mut each: impl FnMut(&mut dyn Rule)) {
         each(&mut *self.rule);

@@ -4,12 +4,26 @@
 //! blocks are recorded as if they had been placed here: an engine evicts what was used longest ago, whoever sent it. But
 //! they are hearsay. They stand for a bounded time, unless a request that is routed here finds them again; and a worker
 //! whose own events tell what it holds only expects them. How often a worker lost its cache is counted: the higher count
-//! wins, and what a router placed without knowing of it is ignored.
+//! wins, and what a router placed without knowing of it is ignored. Whoever hears of a loss says so, since what it places
+//! from then on is on the new cache.
+//!
+//! A booking on a worker that is not here waits for the worker: routers hear of new ones at different times.
+//!
+//! | file | job |
+//! |---|---|
+//! | `telling` | entries, and a snapshot of everything |
+//! | `hearing` | what becomes of the entries of others |
+//! | `learned` | routes that rules learned |
+//! | `words` | changes of the fleet itself |
+//! | `walking` | what workers hold, piece by piece, in the order of use |
+//! | `keeping` | what outlives the process |
 
 mod hearing;
 mod keeping;
+mod learned;
 mod telling;
 mod walking;
+mod words;
 
 pub use keeping::{Keeper, Kept, Restoring};
 pub use walking::Walk;
@@ -18,10 +32,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::ids::WorkerId;
-use crate::load::BookingId;
-use crate::share::{Entry, Journal};
+use crate::load::{BookingId, Work};
+use crate::share::{Entry, Journal, Register};
 
-use super::request::PoolId;
+pub use self::learned::RoutesTold;
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +67,10 @@ pub struct Told {
     pub stale: u64,
     /// Own entries dropped because nobody took them.
     pub dropped: u64,
+    /// Routes that others learned and that were taken in.
+    pub routes: u64,
+    /// Changes of the fleet that others made and that were the last word.
+    pub changes: u64,
 }
 
 /// A worker as another router names it.
@@ -63,14 +81,27 @@ struct Theirs {
     epoch: u64,
 }
 
+/// A booking of another router.
+#[derive(Debug, Clone, Copy)]
+struct Remote {
+    /// Numbers of pool and worker, as that router counts.
+    at: (u32, u32),
+    work: Work,
+    /// Whether its first token came.
+    decoding: bool,
+    /// In the book here; `None` while the worker is not known.
+    booked: Option<BookingId>,
+}
+
 /// Another router.
 #[derive(Debug, Default)]
 struct Peer {
     /// Number of the next entry.
     next: u64,
-    pools: Vec<Option<PoolId>>,
+    /// Fingerprints of its models.
+    pools: Vec<Option<u64>>,
     workers: Vec<Option<Theirs>>,
-    bookings: HashMap<u64, BookingId>,
+    bookings: HashMap<u64, Remote>,
 }
 
 /// The state of it.
@@ -88,6 +119,8 @@ pub(super) struct Sharing {
     /// How often caches were lost, by name.
     epochs: HashMap<Arc<str>, u64>,
     peers: HashMap<u64, Peer>,
+    /// What is said of the fleet itself, if that is shared.
+    words: Option<Register>,
     told: Told,
 }
 
@@ -106,6 +139,7 @@ impl Sharing {
             names: 0,
             epochs: HashMap::new(),
             peers: HashMap::new(),
+            words: None,
             told: Told::default(),
         }
     }
@@ -114,14 +148,19 @@ impl Sharing {
         self.epochs.get(name).copied().unwrap_or(0)
     }
 
+    /// The number of a worker in the journal, `None` if it was not told yet.
+    fn numbered(&self, worker: WorkerId) -> Option<u32> {
+        let named = self.named.get(worker.slot as usize).copied().flatten();
+        let (_, number) = named.filter(|(generation, _)| *generation == worker.generation)?;
+        Some(number)
+    }
+
     /// The number of a worker in the journal, which is told if it is new.
     fn number(&mut self, worker: WorkerId, name: impl FnOnce() -> Option<Arc<str>>) -> Option<u32> {
-        let slot = worker.slot as usize;
-        if let Some(Some((generation, number))) = self.named.get(slot)
-            && *generation == worker.generation
-        {
-            return Some(*number);
+        if let Some(number) = self.numbered(worker) {
+            return Some(number);
         }
+        let slot = worker.slot as usize;
         let name = name()?;
         let number = self.names;
         self.names += 1;
@@ -144,6 +183,20 @@ impl Sharing {
     fn pool(&mut self, index: u32, fingerprint: u64) {
         self.fingerprints.push(fingerprint);
         self.journal.say(Entry::Pool { index, fingerprint }, &[]);
+    }
+
+    /// Heap bytes, about.
+    pub fn memory_bytes(&self) -> usize {
+        let names: usize = self.epochs.keys().map(|name| name.len() + 32).sum();
+        let of = |peer: &Peer| {
+            peer.bookings.capacity() * size_of::<(u64, Remote)>()
+                + peer.workers.capacity() * size_of::<Option<Theirs>>()
+        };
+        self.journal.waiting()
+            + names
+            + self.named.capacity() * size_of::<Option<(u32, u32)>>()
+            + self.peers.values().map(of).sum::<usize>()
+            + self.words.as_ref().map_or(0, Register::memory_bytes)
     }
 
     pub fn first_token(&mut self, id: BookingId) {

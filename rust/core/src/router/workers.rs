@@ -43,6 +43,7 @@ impl Selector {
         let id = self.fleet.add(name, profile, self.call, now);
         self.book.add_worker(id);
         self.open_lanes(id);
+        self.book_waiting(now);
         id
     }
 
@@ -141,14 +142,21 @@ impl Selector {
     /// Drops what a worker holds.
     pub(super) fn clear_cache(&mut self, id: WorkerId) {
         self.checks.start_over(id);
-        let order = self.fleet.member(id).map(|member| member.order);
+        self.rules_lose_cache(id);
         for pool in &mut self.pools {
-            if let Some(order) = order {
-                pool.each_rule(|rule| rule.cache_lost(order));
-            }
             self.ledger.lost.cleared += self.budget.change(pool, |pool| pool.clear(id));
         }
         self.budget.fit(&mut self.pools);
+    }
+
+    /// Tells the rules that what a worker held is gone.
+    pub(super) fn rules_lose_cache(&mut self, id: WorkerId) {
+        let Some(member) = self.fleet.member(id) else {
+            return;
+        };
+        for pool in &mut self.pools {
+            pool.each_rule(|rule| rule.cache_lost(member.order));
+        }
     }
 
     /// Lets a worker finish what it has; it leaves with its last booking. Returns whether it was known.
@@ -184,6 +192,7 @@ impl Selector {
         let Some((id, order)) = self.fleet.remove(name) else {
             return false;
         };
+        self.unbook(id);
         self.book.remove_worker(id);
         self.checks.remove(id.slot);
         for pool in &mut self.pools {

@@ -6,7 +6,9 @@ use crate::error::{Error, Result};
 use crate::hashing::{Hasher, Namespace};
 
 const MAGIC: &[u8; 4] = b"clbs";
-const VERSION: u8 = 1;
+/// Rises with every change of what entries there are or what they mean: who cannot read one of them cannot know what it
+/// missed, so other versions are refused as a whole.
+const VERSION: u8 = 2;
 const HEAD: usize = 4 + 1 + 1 + 8 + 8 + 4;
 const CHECKSUM: usize = 8;
 
@@ -33,6 +35,8 @@ pub enum Kind {
     Continued,
     /// What workers hold, for a router that starts later: a snapshot in one piece.
     Kept,
+    /// Last words on workers, heard whenever they come, in any order: they have no numbers.
+    Words,
 }
 
 /// Entries of one router.
@@ -100,6 +104,7 @@ impl<'a> Message<'a> {
             1 => Kind::Snapshot,
             2 => Kind::Continued,
             3 => Kind::Kept,
+            4 => Kind::Words,
             other => return Err(Error::BadMessage(format!("unknown kind {other}"))),
         };
         let word = |at: usize| {
@@ -191,7 +196,13 @@ mod tests {
         fn messages_come_back_and_damaged_ones_are_refused(
             (origin, first, count) in any::<(u64, u64, u32)>(),
             entries in proptest::collection::vec(any::<u8>(), 0..100),
-            kind in prop_oneof![Just(Kind::Delta), Just(Kind::Snapshot), Just(Kind::Continued), Just(Kind::Kept)],
+            kind in prop_oneof![
+                Just(Kind::Delta),
+                Just(Kind::Snapshot),
+                Just(Kind::Continued),
+                Just(Kind::Kept),
+                Just(Kind::Words)
+            ],
             (at, flip) in (any::<prop::sample::Index>(), 1..=255_u8),
         ) {
             let message = Message { kind, origin, first, count, entries: &entries };
@@ -225,5 +236,20 @@ mod tests {
         assert_eq!(Keeping::open(&Message { entries, ..message }, 3), None);
         let entries = &[];
         assert_eq!(Keeping::open(&Message { entries, ..message }, 3), None);
+    }
+
+    #[test]
+    fn other_versions_are_refused_by_their_number() {
+        let message = Message {
+            kind: Kind::Delta,
+            origin: 1,
+            first: 0,
+            count: 0,
+            entries: &[],
+        };
+        let mut bytes = message.encode();
+        bytes[4] += 1;
+        let text = format!("its version is {}, this is {VERSION}", VERSION + 1);
+        assert_eq!(Message::decode(&bytes), Err(Error::BadMessage(text)));
     }
 }

@@ -66,6 +66,14 @@ impl Journal {
         self.open.count += 1;
     }
 
+    /// The next entry begins a part of its own: what came before must be acted on first.
+    pub fn cut(&mut self) {
+        if self.open.count > 0 {
+            let part = self.seal();
+            self.full.push_back(part);
+        }
+    }
+
     /// Closes the open part and begins the next one.
     fn seal(&mut self) -> Part {
         let next = Part {
@@ -127,6 +135,18 @@ mod tests {
         assert_eq!(numbers(&mut journal), [(13, 3)]);
         assert_eq!((journal.next(), journal.waiting()), (16, 0));
         assert_eq!(numbers(&mut journal), []);
+    }
+
+    #[test]
+    fn a_cut_ends_a_part_and_loses_nothing() {
+        let mut journal = Journal::new(1000);
+        journal.cut();
+        say(&mut journal, 0..3);
+        journal.cut();
+        journal.cut();
+        say(&mut journal, 0..2);
+        assert_eq!(numbers(&mut journal), [(0, 3), (3, 2)]);
+        assert_eq!((journal.next(), journal.waiting()), (5, 0));
     }
 
     #[test]

@@ -1,22 +1,25 @@
 //! What routers of one fleet tell each other: who was sent what, and what came of it.
 //!
-//! Every router writes a [`Journal`]: an entry per placement, booking, first token, end and lost cache, numbered without
-//! gaps. Others apply it in order, notice a gap by the numbers and ask for a snapshot, which is made of the same entries.
-//! Nothing is acknowledged. Nothing of a prompt is in it but seeded hashes of its blocks, new ones only: those before
-//! them are named by the last one.
+//! Every router writes a [`Journal`]: an entry per placement, booking, first token, learned route, end and lost cache,
+//! numbered without gaps. Others apply it in order, notice a gap by the numbers and ask for a snapshot, which is made of
+//! the same entries. Nothing is acknowledged. Nothing of a prompt is in it but seeded hashes of its blocks, new ones only:
+//! those before them are named by the last one; and, of what was learned, hashes of those hashes.
 //!
 //! | file | job |
 //! |---|---|
 //! | `wire` | entries as bytes |
+//! | `fleet` | the last word on every worker: what it is, whether it takes requests |
 //! | `envelope` | messages: whose entries, which numbers, whether they arrived whole |
 //! | `journal` | the entries of this router until somebody takes them along |
 //!
 //! How a router applies the entries of others: `router/sharing`.
 
 mod envelope;
+mod fleet;
 mod journal;
 mod wire;
 
 pub use envelope::{Keeping, Kind, Message, fingerprint};
+pub use fleet::{About, Due, Register, Version, Word};
 pub use journal::{Journal, Part};
-pub use wire::{Chain, Entries, Entry, put};
+pub use wire::{Chain, Entries, Entry, Keys, put};

@@ -1,7 +1,9 @@
 //! Entries as bytes: a tag, numbers of seven bits per byte, hashes as eight bytes.
 
+use super::fleet::{Version, Word};
 use crate::error::{Error, Result};
 use crate::ids::SequenceHash;
+use crate::policy::RouteKey;
 
 /// Hashes of one entry, still in the bytes they came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,6 +27,40 @@ impl<'a> Chain<'a> {
         self.0
             .iter()
             .map(|bytes| SequenceHash(u64::from_le_bytes(*bytes)))
+    }
+}
+
+/// Routes of one entry, still in the bytes they came in: of each its blocks and its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Keys<'a>(&'a [[u8; KEY]]);
+
+/// Bytes of a route.
+const KEY: usize = 4 + 8;
+
+impl<'a> Keys<'a> {
+    /// Those that [`Keys::pack`] made bytes of.
+    #[must_use]
+    pub fn of(packed: &'a [[u8; KEY]]) -> Self {
+        Self(packed)
+    }
+
+    /// A prefix of `depth` blocks as bytes.
+    #[must_use]
+    pub fn pack(key: RouteKey, depth: u32) -> [u8; KEY] {
+        let mut bytes = [0; KEY];
+        bytes[..4].copy_from_slice(&depth.to_le_bytes());
+        bytes[4..].copy_from_slice(&key.0.to_le_bytes());
+        bytes
+    }
+
+    /// Keys and blocks, the first that go first.
+    pub fn iter(self) -> impl Iterator<Item = (RouteKey, u32)> + 'a {
+        self.0.iter().map(|bytes| {
+            let (mut depth, mut key) = ([0; 4], [0; 8]);
+            depth.copy_from_slice(&bytes[..4]);
+            key.copy_from_slice(&bytes[4..]);
+            (RouteKey(u64::from_le_bytes(key)), u32::from_le_bytes(depth))
+        })
     }
 }
 
@@ -93,6 +129,28 @@ pub enum Entry<'a> {
         /// How often by now.
         epoch: u64,
     },
+    /// A worker served prefixes that end with messages: nothing of them is told but their keys.
+    Learned {
+        /// The model.
+        pool: u32,
+        /// Which of the model's rules learned it.
+        part: u32,
+        /// The worker.
+        worker: u32,
+        /// How long ago.
+        age_ms: u64,
+        /// The prefixes, never none.
+        keys: Keys<'a>,
+    },
+    /// Somebody's last word on a worker, which any router may pass on.
+    Stated {
+        /// The worker's name.
+        name: &'a str,
+        /// When it was said.
+        version: Version,
+        /// A [`Word`] as bytes.
+        word: &'a [u8],
+    },
 }
 
 const POOL: u8 = 1;
@@ -104,8 +162,15 @@ const FIRST: u8 = 6;
 const CLOSED: u8 = 7;
 const FAILED: u8 = 8;
 const CLEARED: u8 = 9;
+const LEARNED: u8 = 10;
+const STATED: u8 = 11;
 
-fn number(out: &mut Vec<u8>, mut value: u64) {
+pub(super) fn text(out: &mut Vec<u8>, text: &str) {
+    number(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+pub(super) fn number(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -125,8 +190,7 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             out.push(WORKER);
             number(out, index.into());
             number(out, epoch);
-            number(out, name.len() as u64);
-            out.extend_from_slice(name.as_bytes());
+            text(out, name);
         }
         Entry::Booked {
             key,
@@ -178,6 +242,31 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             number(out, worker.into());
             number(out, epoch);
         }
+        Entry::Learned {
+            pool,
+            part,
+            worker,
+            age_ms,
+            keys,
+        } => {
+            out.push(LEARNED);
+            let count = keys.0.len() as u64;
+            for value in [pool.into(), part.into(), worker.into(), age_ms, count] {
+                number(out, value);
+            }
+            out.extend_from_slice(keys.0.as_flattened());
+        }
+        Entry::Stated {
+            name,
+            version,
+            word,
+        } => {
+            out.push(STATED);
+            text(out, name);
+            number(out, version.counter);
+            out.extend_from_slice(&version.origin.to_le_bytes());
+            out.extend_from_slice(word);
+        }
     }
 }
 
@@ -194,13 +283,13 @@ impl<'a> Entries<'a> {
         Self { bytes }
     }
 
-    fn byte(&mut self) -> Result<u8> {
+    pub(super) fn byte(&mut self) -> Result<u8> {
         let (first, rest) = self.bytes.split_first().ok_or_else(cut_off)?;
         self.bytes = rest;
         Ok(*first)
     }
 
-    fn number(&mut self) -> Result<u64> {
+    pub(super) fn number(&mut self) -> Result<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -216,25 +305,24 @@ impl<'a> Entries<'a> {
         Err(Error::BadMessage("a number is out of range".into()))
     }
 
-    fn small(&mut self) -> Result<u32> {
+    pub(super) fn small(&mut self) -> Result<u32> {
         let value = self.number()?;
         u32::try_from(value)
             .map_err(|_| Error::BadMessage(format!("{value} is no number of a worker or model")))
     }
 
-    fn word(&mut self) -> Result<u64> {
+    pub(super) fn word(&mut self) -> Result<u64> {
         let (head, rest) = self.bytes.split_first_chunk().ok_or_else(cut_off)?;
         self.bytes = rest;
         Ok(u64::from_le_bytes(*head))
     }
 
-    fn text(&mut self) -> Result<&'a str> {
+    pub(super) fn text(&mut self) -> Result<&'a str> {
         let length = self.number()?;
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let (text, rest) = self.bytes.split_at_checked(length).ok_or_else(cut_off)?;
         self.bytes = rest;
-        std::str::from_utf8(text)
-            .map_err(|_| Error::BadMessage("the name of a worker is not UTF-8".into()))
+        std::str::from_utf8(text).map_err(|_| Error::BadMessage("a name is not UTF-8".into()))
     }
 
     fn chain(&mut self) -> Result<Chain<'a>> {
@@ -247,6 +335,25 @@ impl<'a> Entries<'a> {
         }
         self.bytes = &self.bytes[8 * count..];
         Ok(Chain(hashes))
+    }
+
+    fn keys(&mut self) -> Result<Keys<'a>> {
+        let count = self.number()?;
+        let (keys, _) = self.bytes.as_chunks();
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let keys = Keys(keys.get(..count).ok_or_else(cut_off)?);
+        if keys.0.is_empty() || keys.iter().any(|(_, depth)| depth == 0) {
+            return Err(Error::BadMessage("a route has no blocks".into()));
+        }
+        self.bytes = &self.bytes[KEY * count..];
+        Ok(keys)
+    }
+
+    /// The bytes of a word, which can be read.
+    fn a_word(&mut self) -> Result<&'a [u8]> {
+        let before = self.bytes;
+        Word::read(self)?;
+        Ok(&before[..before.len() - self.bytes.len()])
     }
 
     fn read(&mut self) -> Result<Entry<'a>> {
@@ -288,6 +395,21 @@ impl<'a> Entries<'a> {
                 worker: self.small()?,
                 epoch: self.number()?,
             },
+            LEARNED => Entry::Learned {
+                pool: self.small()?,
+                part: self.small()?,
+                worker: self.small()?,
+                age_ms: self.number()?,
+                keys: self.keys()?,
+            },
+            STATED => Entry::Stated {
+                name: self.text()?,
+                version: Version {
+                    counter: self.number()?,
+                    origin: self.word()?,
+                },
+                word: self.a_word()?,
+            },
             other => return Err(Error::BadMessage(format!("unknown entry {other}"))),
         })
     }
@@ -313,114 +435,5 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn entries() -> impl Strategy<Value = (Entry<'static>, Vec<SequenceHash>)> {
-        let hash = any::<u64>().prop_map(SequenceHash);
-        let empty = Chain(&[]);
-        prop_oneof![
-            (any::<u32>(), any::<u64>())
-                .prop_map(|(index, fingerprint)| (Entry::Pool { index, fingerprint }, vec![])),
-            (any::<u32>(), any::<u64>()).prop_map(|(index, epoch)| (
-                Entry::Worker {
-                    index,
-                    epoch,
-                    name: "gpu-ä"
-                },
-                vec![]
-            )),
-            (
-                any::<u64>(),
-                0..9_u32,
-                0..300_u32,
-                any::<u64>(),
-                any::<u64>()
-            )
-                .prop_map(|(key, pool, worker, prompt_tokens, prefill_tokens)| (
-                    Entry::Booked {
-                        key,
-                        pool,
-                        worker,
-                        prompt_tokens,
-                        prefill_tokens
-                    },
-                    vec![]
-                )),
-            (
-                any::<u64>(),
-                any::<u32>(),
-                proptest::option::of(hash),
-                proptest::collection::vec(any::<u64>().prop_map(SequenceHash), 1..40)
-            )
-                .prop_map(move |(key, worker, anchor, chain)| (
-                    Entry::Placed {
-                        key,
-                        pool: 0,
-                        worker,
-                        anchor,
-                        chain: empty
-                    },
-                    chain
-                )),
-            (any::<u64>(), any::<bool>()).prop_map(|(key, failed)| if failed {
-                (Entry::FirstToken { key }, vec![])
-            } else {
-                (Entry::Closed { key, failed: true }, vec![])
-            }),
-            any::<u64>().prop_map(|epoch| (Entry::Cleared { worker: 7, epoch }, vec![])),
-        ]
-    }
-
-    /// The entry with the chain in it, comparable.
-    fn plain(entry: Entry<'_>) -> (String, Vec<SequenceHash>) {
-        match entry {
-            Entry::Placed { chain, .. } => {
-                let bare = match entry {
-                    Entry::Placed {
-                        key,
-                        pool,
-                        worker,
-                        anchor,
-                        ..
-                    } => format!("{key} {pool} {worker} {anchor:?}"),
-                    _ => String::new(),
-                };
-                (bare, chain.iter().collect())
-            }
-            other => (format!("{other:?}"), vec![]),
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn entries_come_back_and_cut_ones_are_refused(
-            all in proptest::collection::vec(entries(), 0..20),
-            cut in any::<prop::sample::Index>(),
-        ) {
-            let mut bytes = Vec::new();
-            let mut ends = vec![0];
-            for (entry, chain) in &all {
-                put(&mut bytes, *entry, chain);
-                ends.push(bytes.len());
-            }
-            let read: Vec<_> = Entries::new(&bytes).map(|e| plain(e.unwrap())).collect();
-            prop_assert_eq!(read.len(), all.len());
-            for ((entry, chain), read) in all.iter().zip(read) {
-                let mut expected = plain(*entry);
-                expected.1.clone_from(chain);
-                prop_assert_eq!(expected, read);
-            }
-            let cut = cut.index(bytes.len() + 1);
-            let broken = Entries::new(&bytes[..cut]).any(|entry| entry.is_err());
-            prop_assert_eq!(broken, !ends.contains(&cut));
-        }
-
-        #[test]
-        fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let read = Entries::new(&bytes).count();
-            prop_assert!(read <= bytes.len());
-        }
-    }
-}
+#[path = "tests/wire.rs"]
+mod tests;

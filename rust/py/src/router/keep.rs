@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use cachelb_core::router::{Keeper, Kept, Selector};
+use cachelb_core::ids::Millis;
+use cachelb_core::router::{Keeper, Kept, PoolId, RoutesTold, Selector};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -19,13 +20,20 @@ use crate::options::read::millis;
 const PIECE: usize = 1 << 16;
 
 /// All that the router knows, as messages for peers.
-pub(super) fn tell_all(engine: &Engine) -> Vec<Vec<u8>> {
+pub(super) fn tell_all(engine: &Engine, pools: u32, now: Millis) -> Vec<Vec<u8>> {
+    // Before bookings, so that their workers are there.
+    let mut messages = engine.held(|selector| selector.snapshot_words());
     let Some((head, mut walk)) = engine.in_turn(Selector::snapshot_begin) else {
         return Vec::new();
     };
-    let mut messages = vec![head];
+    messages.push(head);
     while let Some(parts) = engine.in_turn(|selector| selector.snapshot_next(&mut walk)) {
         messages.extend(parts);
+    }
+    for pool in (0..pools).map(PoolId) {
+        let mut told = RoutesTold::default();
+        let mut next = || engine.in_turn(|selector| selector.snapshot_routes(pool, &mut told, now));
+        messages.extend(std::iter::from_fn(&mut next));
     }
     messages.extend(engine.held(|selector| selector.snapshot_end()));
     messages

@@ -7,6 +7,7 @@ mod feeds;
 mod keep;
 mod pools;
 mod roster;
+mod seating;
 mod select;
 mod share;
 mod views;
@@ -17,7 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
-use cachelb_core::router::{Facts, PairTerms, Profile, Role, Selector};
+use cachelb_core::router::{PairTerms, Role, Selector};
+use cachelb_core::share::{About, fingerprint};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -165,7 +167,7 @@ fn unknown_worker(py: Python<'_>, key: &str) -> PyErr {
 }
 
 fn role(value: &str) -> PyResult<Role> {
-    [Role::Both, Role::Prefill, Role::Decode]
+    seating::ROLES
         .into_iter()
         .find(|role| role.name() == value)
         .ok_or_else(|| {
@@ -261,74 +263,21 @@ impl NativeRouter {
             Some(size) => ranged(size, "dp_size", 1, MAX_DP_SIZE)? as u32,
             None => 1,
         };
-        let pools = models
-            .filter(|models| !models.is_empty())
-            .map(|models| {
-                let known = self.roster.now();
-                let pool = |model: &String| {
-                    known.models.get(model).copied().ok_or_else(|| {
-                        PyValueError::new_err(format!("model {model:?} has no pool"))
-                    })
-                };
-                models.iter().map(pool).collect::<PyResult<_>>()
-            })
-            .transpose()?;
-        let mut profile = Profile {
-            role: self::role(role)?,
-            pools,
-            engine: Facts {
-                kv_blocks: count("kv_blocks", kv_blocks)?,
-                block_size: None,
-            },
-            slow_start_ms: slow_start,
-            gpu: gpu.as_deref().map(Into::into),
-        };
-        let now = self.engine.now(py)?;
-        let mut seat = Seat {
-            object: worker.clone().unbind(),
-            key: Arc::clone(&key),
-            dp_size,
-            gpu: gpu.map(Into::into),
-            profile: Profile::default(),
+        let about = About {
             weight,
-            ready: Arc::new(AtomicBool::new(true)),
+            role: self::role(role)? as u8,
+            dp_size,
+            slow_start_ms: slow_start,
+            kv_blocks: count("kv_blocks", kv_blocks)?,
+            gpu,
+            models: models.unwrap_or_default(),
         };
         let changing = self.change(py);
-        let before = self.roster.now();
-        let old: Vec<Arc<str>> = before.seat(&key).map(Seat::names).unwrap_or_default();
-        let names = seat.names();
-        if let Some(rival) = before.rival(&key, &names) {
-            return Err(PyValueError::new_err(format!(
-                "worker {key:?} has a rank of the same name as worker {rival:?}; keys must not look like ranks"
-            )));
-        }
-        if let Some(old) = before.seat(&key) {
-            seat.ready = Arc::clone(&old.ready);
-            // What a load source found out is told once.
-            profile.engine = old.profile.engine.updated(profile.engine);
-        }
-        seat.profile = profile.clone();
-        self.engine
-            .locked(py, |selector| {
-                for gone in old.iter().filter(|name| !names.contains(name)) {
-                    selector.remove_worker(gone);
-                }
-                for name in &names {
-                    selector.add_worker(name, profile.clone(), now);
-                    selector.set_weight(name, weight)?;
-                }
-                Ok(())
-            })?
-            .map_err(|error| to_python(&error))?;
-        self.roster.change(py, |seats| {
-            match seats.iter_mut().find(|old| old.key == key) {
-                Some(old) => *old = seat,
-                None => seats.push(seat),
-            }
-        });
+        let (new, before) = self.take_seat(worker, key, about, true, &changing)?;
         // Before the caller's old object is dropped, which may run code.
         drop(changing);
-        Ok(old.is_empty())
+        drop(before);
+        Ok(new)
     }
 
     /// Opens the index of one more model.
@@ -339,9 +288,12 @@ impl NativeRouter {
             .model
             .ok_or_else(|| PyValueError::new_err("a pool needs a model"))?;
         let fresh = pools::read(spec, hash_seed)?;
-        let id = self
-            .engine
-            .locked(py, |selector| selector.add_pool(pool.settings))?;
+        let shared = fingerprint(&pool.reader.hasher, Some(&model));
+        let id = self.engine.locked(py, |selector| {
+            let id = selector.add_pool(pool.settings);
+            selector.share_pool(shared);
+            id
+        })?;
         self.template
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -366,50 +318,20 @@ impl NativeRouter {
         let py = worker.py();
         let key = self.key_name(worker)?;
         let changing = self.change(py);
-        let before = self.roster.now();
-        let Some(seat) = before.seat(&key) else {
-            if drain {
-                return Ok(false);
-            }
-            let left = self
-                .engine
-                .locked(py, |selector| selector.remove_draining(&key))?;
-            return Ok(left > 0);
-        };
-        let names = seat.names();
-        self.engine.locked(py, |selector| {
-            for name in &names {
-                if drain {
-                    selector.drain_worker(name);
-                } else {
-                    selector.remove_worker(name);
-                }
-            }
-        })?;
-        self.roster
-            .change(py, |seats| seats.retain(|seat| *seat.key != *key));
-        self.feeds.forget(&key);
+        let (known, before) = self.leave_seat(py, &key, drain, true, &changing)?;
         drop(changing);
-        Ok(true)
+        drop(before);
+        Ok(known)
     }
 
     /// Marks a worker ready or not; what it holds stays known.
     fn _set_ready(&self, worker: &Bound<'_, PyAny>, ready: bool) -> PyResult<()> {
-        let key = self.key_name(worker)?;
-        let changing = self.change(worker.py());
-        let now = self.roster.now();
-        let seat = now
-            .seat(&key)
-            .ok_or_else(|| unknown_worker(worker.py(), &key))?;
-        seat.ready.store(ready, Ordering::Relaxed);
-        let offers = seat.offers();
-        self.engine.locked(worker.py(), |selector| {
-            for offer in &offers {
-                selector.set_ready(&offer.name, ready);
-            }
-        })?;
-        drop(changing);
-        Ok(())
+        let (py, key) = (worker.py(), self.key_name(worker)?);
+        let changing = self.change(py);
+        if self.roster.now().seat(&key).is_none() {
+            return Err(unknown_worker(py, &key));
+        }
+        self.mark_ready(py, &key, ready, true, &changing)
     }
 
     /// Puts another object in the place of a registered worker's.

@@ -26,11 +26,27 @@ impl NativeRouter {
 #[pymethods]
 impl NativeRouter {
     /// Begins to tell others what happens here and to hear them.
-    fn _share(&self, py: Python<'_>, origin: u64, ttl_s: f64, max_bytes: usize) -> PyResult<()> {
+    #[pyo3(signature = (origin, ttl_s, max_bytes, *, share_fleet=false))]
+    fn _share(
+        &self,
+        py: Python<'_>,
+        origin: u64,
+        ttl_s: f64,
+        max_bytes: usize,
+        share_fleet: bool,
+    ) -> PyResult<()> {
         let fingerprints = self.fingerprints();
         self.engine.locked(py, |selector| {
             selector.share(origin, &fingerprints, millis(ttl_s), max_bytes);
+            if share_fleet {
+                selector.share_fleet();
+            }
         })
+    }
+
+    /// For which parts policies keep prompts, of which others are told nothing.
+    fn _keeps_prompts(&self, py: Python<'_>) -> PyResult<Vec<&'static str>> {
+        self.engine.locked(py, |selector| selector.keeps_prompts())
     }
 
     fn _unshare(&self, py: Python<'_>) -> PyResult<()> {
@@ -77,7 +93,9 @@ impl NativeRouter {
 
     /// All that is known, as messages. Others can select between two workers.
     fn _tell_all<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let messages = enter(|| Ok(py.detach(|| tell_all(&self.engine))))?;
+        let pools = self.readers().len() as u32;
+        let now = self.engine.now(py)?;
+        let messages = enter(|| Ok(py.detach(|| tell_all(&self.engine, pools, now))))?;
         Ok(messages.iter().map(|m| PyBytes::new(py, m)).collect())
     }
 
@@ -96,6 +114,8 @@ impl NativeRouter {
         found.set_item(intern!(py, "strangers"), told.strangers)?;
         found.set_item(intern!(py, "stale"), told.stale)?;
         found.set_item(intern!(py, "dropped"), told.dropped)?;
+        found.set_item(intern!(py, "routes"), told.routes)?;
+        found.set_item(intern!(py, "changes"), told.changes)?;
         Ok(found)
     }
 }

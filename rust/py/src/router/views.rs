@@ -45,6 +45,7 @@ struct Copied {
     open: usize,
     blocks: u64,
     routes: usize,
+    remote_routes: usize,
     index_bytes: usize,
     memory_bytes: usize,
 }
@@ -124,6 +125,7 @@ impl NativeRouter {
                 open: selector.book().len(),
                 blocks: selector.block_count(None),
                 routes: selector.routes(),
+                remote_routes: selector.remote_routes(),
                 index_bytes: selector.index_bytes(),
                 memory_bytes: selector.memory_bytes(),
             }
@@ -167,6 +169,7 @@ impl NativeRouter {
         counters.set_item("open_requests", copied.open)?;
         counters.set_item("index_blocks", copied.blocks)?;
         counters.set_item("routes", copied.routes)?;
+        counters.set_item("remote_routes", copied.remote_routes)?;
         counters.set_item("index_bytes", copied.index_bytes)?;
         counters.set_item("memory_bytes", copied.memory_bytes)?;
         let (counts, sum_ns) = self.engine.timing.read();

@@ -1,7 +1,9 @@
 //! Routes at the ends of messages: what is learned, what is found, when it is left.
 
 use super::super::testing::Scene;
-use super::super::{BoundaryLearned, BoundaryLearning, Choice, Ended, Reason, Rng, Rule, Teaches};
+use super::super::{
+    BoundaryLearned, BoundaryLearning, Choice, Claim, Ended, Reason, Rng, Rule, Teaches,
+};
 use crate::ids::{Millis, SequenceHash};
 use crate::load::BookingId;
 
@@ -49,6 +51,18 @@ fn booking(entry: u32) -> BookingId {
 fn serve(rule: &mut BoundaryLearning, scene: &Scene, row: usize) {
     rule.settle(&scene.view(), Choice::warm(row, Reason::Hash), booking(0));
     rule.ended(booking(0), Ended::Served);
+    rule.validate().unwrap();
+}
+
+/// Another router saw the worker of row `order` serve the prefix of `depth` blocks that ends with `hash`.
+fn hear(rule: &mut BoundaryLearning, hash: SequenceHash, depth: u32, order: u64, now: Millis) {
+    let claim = Claim {
+        order,
+        age_ms: 0,
+        key: rule.key(hash),
+        depth,
+    };
+    assert!(rule.hear_route(claim, now).is_some());
     rule.validate().unwrap();
 }
 
@@ -307,7 +321,7 @@ fn what_others_saw_goes_first_and_never_overwrites() {
     let own = scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]);
     serve(&mut rule, &own, 0);
     let hashes = own.blocks.clone().unwrap();
-    rule.hear(hashes[15], 16, 3, Millis(9));
+    hear(&mut rule, hashes[15], 16, 3, Millis(9));
     let system = scene(&[9, 9, 9, 0], path(16, 1, 2, 16), &[]);
     let calm = scene(&[0; 4], path(16, 1, 2, 16), &[]);
     assert_eq!(pick(&rule, &calm), (0, Reason::Prefix));
@@ -317,19 +331,19 @@ fn what_others_saw_goes_first_and_never_overwrites() {
         "w0 is no more loaded than most"
     );
     let heard = path(0, 0, 5, 20);
-    rule.hear(heard[19], 20, 2, Millis(9));
+    hear(&mut rule, heard[19], 20, 2, Millis(9));
     let of_others = scene(&[0; 4], heard.clone(), &[20]);
     assert_eq!(pick(&rule, &of_others), (2, Reason::Prefix));
     // There is room for three: another one of others makes room for nobody but its like.
-    rule.hear(path(0, 0, 6, 20)[19], 20, 2, Millis(10));
-    assert_eq!(rule.routes(), 3);
+    hear(&mut rule, path(0, 0, 6, 20)[19], 20, 2, Millis(10));
+    assert_eq!((rule.routes(), rule.remote_routes()), (3, 1));
     assert_eq!(pick(&rule, &own), (0, Reason::Prefix));
     serve(&mut rule, &scene(&[0; 4], path(0, 0, 7, 20), &[20]), 1);
     assert_eq!(rule.routes(), 3);
     assert_eq!(pick(&rule, &of_others).1, Reason::Hash);
     assert_eq!(pick(&rule, &own), (0, Reason::Prefix));
     // Seen here, it is as good as any.
-    rule.hear(heard[19], 20, 2, Millis(11));
+    hear(&mut rule, heard[19], 20, 2, Millis(11));
     assert_eq!(pick(&rule, &of_others).1, Reason::Hash, "no room");
 }
 

@@ -1,16 +1,16 @@
 //! What others tell this router.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Heard, Peer, Sharing, Theirs};
+use super::{Heard, Peer, Remote, Sharing, Theirs};
 use crate::error::{Error, Result};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::{BookingId, Phase, Work};
 use crate::router::ledger::{Ending, Usage};
 use crate::router::request::PoolId;
 use crate::router::selector::{Open, Selector};
-use crate::share::{Chain, Entries, Entry, Kind, Message};
+use crate::share::{Chain, Entries, Entry, Kind, Message, Register, Word};
 
 /// How long what others placed is believed on a worker that announces what it holds.
 const EXPECTED_MS: u64 = 2_000;
@@ -31,7 +31,7 @@ impl Selector {
         let mut skip = 0;
         match message.kind {
             Kind::Snapshot => {
-                self.forget_origin(message.origin, now);
+                self.drop_peer(message.origin, now);
                 let peer = Peer {
                     next: message.first,
                     ..Peer::default()
@@ -43,6 +43,7 @@ impl Selector {
                     return Ok(Heard::Gap);
                 }
             }
+            Kind::Words => {}
             Kind::Delta => {
                 let new = message.first == 0;
                 let peers = &mut sharing.peers;
@@ -68,7 +69,7 @@ impl Selector {
             match entry {
                 Ok(entry) => self.apply(message.origin, entry, now),
                 Err(error) => {
-                    self.forget_origin(message.origin, now);
+                    self.drop_peer(message.origin, now);
                     return Err(error);
                 }
             }
@@ -82,14 +83,22 @@ impl Selector {
         })
     }
 
-    /// Another router is gone, or must be heard anew: its bookings end. Returns how many there were.
+    /// Another router is gone: its bookings end. Returns how many there were. What it said of the fleet is repeated, since
+    /// nobody can ask it any more.
     pub fn forget_origin(&mut self, origin: u64, now: Millis) -> usize {
+        let bookings = self.drop_peer(origin, now);
+        self.repeat_words();
+        bookings
+    }
+
+    /// Another router must be heard anew: its bookings end. Returns how many there were.
+    pub(super) fn drop_peer(&mut self, origin: u64, now: Millis) -> usize {
         let peer = self
             .sharing
             .as_mut()
             .and_then(|sharing| sharing.peers.remove(&origin));
         let bookings = peer.map_or_else(HashMap::new, |peer| peer.bookings);
-        for &booking in bookings.values() {
+        for booking in bookings.values().filter_map(|remote| remote.booked) {
             self.close(booking, Ending::Abandoned, Usage::default(), now);
         }
         bookings.len()
@@ -104,20 +113,34 @@ impl Selector {
             .collect()
     }
 
-    fn sharing_mut(&mut self) -> &mut Sharing {
+    /// Recounts what was heard.
+    pub(in crate::router) fn check_sharing(&self) -> Result<()> {
+        let Some(sharing) = &self.sharing else {
+            return Ok(());
+        };
+        let heard = sharing.peers.values().flat_map(|p| p.bookings.values());
+        let heard: HashSet<BookingId> = heard.filter_map(|remote| remote.booked).collect();
+        for (id, ..) in self.book.open_bookings() {
+            let open = self.open.get(id.entry as usize);
+            if open.is_some_and(|open| open.remote) != heard.contains(&id) {
+                let text = format!("booking {id:?} is of another router, or not");
+                return Err(Error::Invariant(text));
+            }
+        }
+        sharing.words.as_ref().map_or(Ok(()), Register::validate)
+    }
+
+    pub(super) fn sharing_mut(&mut self) -> &mut Sharing {
         self.sharing
             .as_mut()
             .expect("messages are heard while sharing")
     }
 
     pub(super) fn apply(&mut self, origin: u64, entry: Entry<'_>, now: Millis) {
-        let fingerprints: &[u64] = self.sharing.as_ref().map_or(&[], |s| &s.fingerprints);
-        let known = |fingerprint| fingerprints.iter().position(|&own| own == fingerprint);
         match entry {
             Entry::Pool { index, fingerprint } => {
-                let pool = known(fingerprint).map(|at| PoolId(at as u32));
                 let pools = &mut self.peer(origin).pools;
-                put_at(pools, index, pool);
+                put_at(pools, index, Some(fingerprint));
             }
             Entry::Worker { index, epoch, name } => {
                 let theirs = Theirs {
@@ -148,7 +171,13 @@ impl Selector {
                     prefill_tokens: prefill_tokens.min(prompt_tokens),
                     ..Work::default()
                 };
-                self.book_remote(origin, key, (pool, worker), work, now);
+                let remote = Remote {
+                    at: (pool, worker),
+                    work,
+                    decoding: false,
+                    booked: None,
+                };
+                self.book_remote(origin, key, remote, now);
             }
             Entry::Placed {
                 key,
@@ -158,18 +187,41 @@ impl Selector {
                 chain,
             } => self.place_remote(origin, key, (pool, worker), anchor, chain, now),
             Entry::FirstToken { key } => {
-                if let Some(&booking) = self.peer(origin).bookings.get(&key) {
+                let remote = self.peer(origin).bookings.get_mut(&key);
+                let booked = remote.and_then(|remote| {
+                    remote.decoding = true;
+                    remote.booked
+                });
+                if let Some(booking) = booked {
                     self.first_token(booking, now);
                 }
             }
             Entry::Closed { key, failed } => {
-                if let Some(booking) = self.peer(origin).bookings.remove(&key) {
+                let remote = self.peer(origin).bookings.remove(&key);
+                if let Some(booking) = remote.and_then(|remote| remote.booked) {
                     let ending = if failed {
                         Ending::Failed
                     } else {
                         Ending::Completed
                     };
                     self.close(booking, ending, Usage::default(), now);
+                }
+            }
+            Entry::Learned {
+                pool,
+                part,
+                worker,
+                age_ms,
+                keys,
+            } => self.learn_remote(origin, (pool, part, worker), age_ms, keys, now),
+            Entry::Stated {
+                name,
+                version,
+                word,
+            } => {
+                let sharing = self.sharing_mut();
+                if let (Some(words), Ok(word)) = (&mut sharing.words, Word::decode(word)) {
+                    sharing.told.changes += u64::from(words.hear(name, version, word));
                 }
             }
         }
@@ -189,25 +241,32 @@ impl Selector {
         let Some(worker) = self.fleet.find(name) else {
             return;
         };
+        // What is placed from now on is on the new cache.
+        if let Some(sharing) = &mut self.sharing
+            && let Some(worker) = sharing.number(worker, || Some(name.into()))
+        {
+            sharing.journal.say(Entry::Cleared { worker, epoch }, &[]);
+        }
         let fed = (0..self.pools.len() as u32).any(|pool| self.is_fed(worker, PoolId(pool)));
-        if !fed {
+        if fed {
+            // Its own events tell of its blocks, and of nothing else.
+            self.rules_lose_cache(worker);
+        } else {
             self.clear_cache(worker);
         }
     }
 
     /// Pool, worker and whether its cache is the one the other router knows; `None` for strangers.
-    fn theirs(
+    pub(super) fn theirs(
         &mut self,
         origin: u64,
-        (pool, worker): (u32, u32),
+        at: (u32, u32),
     ) -> Option<(PoolId, WorkerId, bool)> {
-        let peer = self.peer(origin);
-        let pool = peer.pools.get(pool as usize).copied().flatten();
-        let theirs = peer.workers.get(worker as usize).cloned().flatten();
-        let found = pool.zip(theirs).and_then(|(pool, theirs)| {
-            let worker = self.fleet.find(&theirs.name)?;
-            let current = theirs.epoch >= self.sharing_mut().epoch(&theirs.name);
-            Some((pool, worker, current))
+        let sharing = self.sharing_mut();
+        let found = sharing.ours(origin, at);
+        let found = found.and_then(|(pool, name, current)| {
+            let worker = self.fleet.find(&name)?;
+            Some((pool?, worker, current))
         });
         if found.is_none() {
             self.sharing_mut().told.strangers += 1;
@@ -215,13 +274,33 @@ impl Selector {
         found
     }
 
-    fn book_remote(&mut self, origin: u64, key: u64, at: (u32, u32), work: Work, now: Millis) {
-        let Some((pool, worker, _)) = self.theirs(origin, at) else {
+    fn book_remote(&mut self, origin: u64, key: u64, remote: Remote, now: Millis) {
+        let before = self.peer(origin).bookings.insert(key, remote);
+        if let Some(before) = before.and_then(|before| before.booked) {
+            self.close(before, Ending::Abandoned, Usage::default(), now);
+        }
+        // Counts strangers.
+        self.theirs(origin, remote.at);
+        self.book_now(origin, key, now);
+    }
+
+    /// Books what another router booked, if there is where.
+    fn book_now(&mut self, origin: u64, key: u64, now: Millis) {
+        let sharing = self.sharing_mut();
+        let Some(peer) = sharing.peers.get(&origin) else {
             return;
         };
+        let Some(&remote) = peer.bookings.get(&key) else {
+            return;
+        };
+        let found = sharing.ours(origin, remote.at);
+        let found = found.and_then(|(pool, name, _)| Some((pool, self.fleet.find(&name)?)));
+        let Some((pool, worker)) = found else { return };
+        // Load is load, whatever is asked for.
+        let pool = pool.unwrap_or_default();
         let work = Work {
             block_size: self.pools[pool.0 as usize].block_size,
-            ..work
+            ..remote.work
         };
         let Ok(booking) = self.book.book(worker, work, now) else {
             return;
@@ -235,8 +314,51 @@ impl Selector {
             record: None,
             remote: true,
         };
-        if let Some(before) = self.peer(origin).bookings.insert(key, booking) {
-            self.close(before, Ending::Abandoned, Usage::default(), now);
+        if let Some(remote) = self.peer(origin).bookings.get_mut(&key) {
+            remote.booked = Some(booking);
+        }
+        if remote.decoding {
+            self.first_token(booking, now);
+        }
+    }
+
+    /// Books what others booked on workers that were not here.
+    pub(in crate::router) fn book_waiting(&mut self, now: Millis) {
+        let Some(sharing) = &self.sharing else { return };
+        let mut waiting = Vec::new();
+        for (&origin, peer) in &sharing.peers {
+            let keys = peer.bookings.iter().filter(|(_, r)| r.booked.is_none());
+            waiting.extend(keys.map(|(&key, _)| (origin, key)));
+        }
+        for (origin, key) in waiting {
+            self.book_now(origin, key, now);
+        }
+    }
+
+    /// A worker leaves with all that was booked on it: others are told of what was booked here, and what they booked
+    /// waits for the worker to come back.
+    pub(in crate::router) fn unbook(&mut self, worker: WorkerId) {
+        if self.sharing.is_none() {
+            return;
+        }
+        let booked: HashSet<BookingId> = self
+            .book
+            .open_bookings()
+            .filter(|(_, on, ..)| *on == worker)
+            .map(|(id, ..)| id)
+            .collect();
+        for &id in &booked {
+            if self.open[id.entry as usize].remote {
+                self.book.close(id);
+                self.open[id.entry as usize] = Open::default();
+            } else {
+                self.say_closed(id, false);
+            }
+        }
+        for peer in self.sharing_mut().peers.values_mut() {
+            for remote in peer.bookings.values_mut() {
+                remote.booked = remote.booked.filter(|id| !booked.contains(id));
+            }
         }
     }
 
@@ -283,7 +405,8 @@ impl Selector {
             .budget
             .adopt(&mut self.pools, at, lane, anchor, &hashes, until);
         self.sharing_mut().told.blocks += u64::from(new);
-        let booking = self.peer(origin).bookings.get(&key).copied();
+        let booking = self.peer(origin).bookings.get(&key);
+        let booking = booking.and_then(|remote| remote.booked);
         if let Some(booking) = booking.filter(|_| !fed) {
             let held = hashes.len().saturating_sub(new as usize);
             let unproven = &mut self.pools[at].unproven;
@@ -307,6 +430,24 @@ impl Selector {
         });
         self.budget.fit(&mut self.pools);
         self.leave_if_drained(worker);
+    }
+}
+
+impl Sharing {
+    /// The pool, if it is known, and the name of the worker that another router means, and whether the worker's cache is the one it knows.
+    fn ours(
+        &self,
+        origin: u64,
+        (pool, worker): (u32, u32),
+    ) -> Option<(Option<PoolId>, Arc<str>, bool)> {
+        let peer = self.peers.get(&origin)?;
+        let fingerprint = peer.pools.get(pool as usize).copied().flatten();
+        let theirs = peer.workers.get(worker as usize)?.as_ref()?;
+        let own = &self.fingerprints;
+        let pool = fingerprint.and_then(|theirs| own.iter().position(|&own| own == theirs));
+        let pool = pool.map(|pool| PoolId(pool as u32));
+        let current = theirs.epoch >= self.epoch(&theirs.name);
+        Some((pool, Arc::clone(&theirs.name), current))
     }
 }
 

@@ -28,7 +28,7 @@ impl Selector {
         let Some(sharing) = &self.sharing else { return };
         let origins: Vec<u64> = sharing.peers.keys().copied().collect();
         for origin in origins {
-            self.forget_origin(origin, now);
+            self.drop_peer(origin, now);
         }
         self.sharing = None;
     }
@@ -184,7 +184,8 @@ impl Selector {
         }
         for (id, worker, work, phase) in self.book.open_bookings() {
             let open = self.open.get(id.entry as usize);
-            let Some(open) = open.filter(|open| !open.remote) else {
+            let gone = !self.fleet.is_current(worker);
+            let Some(open) = open.filter(|open| !open.remote && !gone) else {
                 continue;
             };
             if let Some(worker) = sharing.number(worker, || None) {

@@ -161,7 +161,7 @@ fn other_hashes_are_refused_and_strangers_are_skipped() {
     assert!(counts.strangers > 0);
     assert_eq!(held(&a, "d"), held(&b, "d"));
     assert_eq!(b.find("c"), None);
-    for message in tell(&mut a).iter().chain(&snapshot(&mut a)) {
+    for message in tell(&mut a).iter().chain(&snapshot(&mut a, Millis(60))) {
         assert!(Kept::read(message, SEED).is_err());
         assert!(restore(&mut b, message, 60).is_err());
     }

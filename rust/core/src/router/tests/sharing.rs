@@ -6,10 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+#[path = "sharing_fleet.rs"]
+mod fleet;
+#[path = "sharing_routes.rs"]
+mod routes;
+
 use super::*;
 use crate::ids::{Medium, Millis, SequenceHash};
 use crate::policy::LeastLoaded;
 use crate::policy::{PrefillTimesBatch, Rule};
+use crate::router::PoolId;
 use crate::router::ledger::{Ending, Usage};
 use crate::router::{Offer, Offers, Placements, PoolSettings, Request, Selector, Settings};
 use crate::tracker::Origin;
@@ -104,11 +110,16 @@ fn tell(from: &mut Selector) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| from.tell()).collect()
 }
 
-fn snapshot(from: &mut Selector) -> Vec<Vec<u8>> {
+fn snapshot(from: &mut Selector, now: Millis) -> Vec<Vec<u8>> {
+    let mut messages = from.snapshot_words();
     let (head, mut walk) = from.snapshot_begin().unwrap();
-    let mut messages = vec![head];
+    messages.push(head);
     while let Some(parts) = from.snapshot_next(&mut walk) {
         messages.extend(parts);
+    }
+    let mut told = RoutesTold::default();
+    while let Some(part) = from.snapshot_routes(PoolId(0), &mut told, now) {
+        messages.push(part);
     }
     messages.extend(from.snapshot_end());
     messages
@@ -119,7 +130,7 @@ fn deliver(from: &mut Selector, to: &mut Selector, message: &[u8], now: u64) {
     if to.hear(message, Millis(now)) != Ok(Heard::Gap) {
         return;
     }
-    for part in snapshot(from) {
+    for part in snapshot(from, Millis(now)) {
         assert_ne!(to.hear(&part, Millis(now)), Ok(Heard::Gap));
     }
 }
@@ -227,6 +238,56 @@ fn a_lost_cache_is_lost_for_all_and_once() {
 }
 
 #[test]
+fn who_hears_of_a_lost_cache_places_on_the_new_one() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    ask_one_of(&["a"], &mut a, &prompt(1, 4, 1, 9), 5);
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(6)).unwrap();
+    }
+    b.reset_cache("a", Millis(7));
+    for message in tell(&mut b) {
+        a.hear(&message, Millis(8)).unwrap();
+    }
+    ask_one_of(&["a"], &mut a, &prompt(2, 4, 1, 5), 9);
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(10)).unwrap();
+    }
+    assert_eq!((held(&b, "a").len(), b.told().stale), (5, 0));
+    assert_eq!(
+        tell(&mut b),
+        [] as [Vec<u8>; 0],
+        "the same loss is told once"
+    );
+}
+
+#[test]
+fn a_booking_waits_for_its_worker() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    a.add_worker("new", crate::router::Profile::default(), Millis(1));
+    let booking = ask_one_of(&["new"], &mut a, &prompt(1, 4, 1, 9), 5);
+    a.first_token(booking, Millis(6));
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(7)).unwrap();
+    }
+    assert_eq!((b.book().len(), b.origins()), (0, vec![(1, 1)]));
+    let id = b.add_worker("new", crate::router::Profile::default(), Millis(8));
+    assert_eq!((b.book().inflight(id), b.book().decode_blocks(id)), (1, 9));
+    // It leaves and comes back; the booking still waits for its end.
+    b.remove_worker("new");
+    b.validate().unwrap();
+    assert_eq!(b.book().len(), 0);
+    let id = b.add_worker("new", crate::router::Profile::default(), Millis(9));
+    assert_eq!(b.book().inflight(id), 1);
+    // Who made it takes the worker out, and the booking with it.
+    a.remove_worker("new");
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(10)).unwrap();
+    }
+    assert_eq!((b.book().len(), b.origins()), (0, vec![(1, 0)]));
+    b.validate().unwrap();
+}
+
+#[test]
 fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     for own in 0..9 {
@@ -243,10 +304,16 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
         PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default()),
     );
     c.share(3, &[78], TTL_MS, 1 << 20);
-    for message in snapshot(&mut a) {
+    for message in snapshot(&mut a, Millis(8)) {
         c.hear(&message, Millis(8)).unwrap();
     }
     assert!(c.told().strangers > 9 && c.book().is_empty());
+    c.validate().unwrap();
+    // Of a worker that it knows it counts the load, whatever the model.
+    for name in WORKERS {
+        c.add_worker(name, crate::router::Profile::default(), Millis(9));
+    }
+    assert_eq!(loads(&c), loads(&a));
     c.validate().unwrap();
 }
 
@@ -259,7 +326,7 @@ fn a_snapshot_keeps_the_order_of_evictions() {
         a.close(booking, Ending::Completed, Usage::default(), Millis(step));
     }
     let mut b = router(2, 60);
-    for message in snapshot(&mut a) {
+    for message in snapshot(&mut a, Millis(300)) {
         b.hear(&message, Millis(300)).unwrap();
     }
     for name in WORKERS {

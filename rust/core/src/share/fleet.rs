@@ -1,0 +1,362 @@
+//! What routers say of the fleet itself: who is in it, what a worker is, whether it takes requests.
+//!
+//! Of every worker the last word counts: one on whether it is there and what it is, one on whether it takes requests.
+//! Words are ordered by their version, which is the same everywhere: a number above
+//! all that the router had heard of, and the router that spoke. So whatever arrives when, or twice, all come to say the
+//! same. A worker that was taken out is remembered, or else an older word would bring it back: of so many, as long as
+//! there are no more.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+use super::wire::{Entries, number, text};
+
+/// Workers taken out that are remembered; of more, those taken out first are forgotten.
+const MOST_GONE: usize = 4096;
+/// Workers there are words on. Nobody has more, and what is said of further ones is not taken in.
+const MOST_WORKERS: usize = 1 << 16;
+/// Ranks that a worker may have.
+const MOST_RANKS: u32 = 4096;
+/// Models that a worker may name.
+const MOST_MODELS: u64 = 1 << 10;
+
+/// When something was said: later than all lower ones, whoever said them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Version {
+    /// Above all that the speaker had heard of.
+    pub counter: u64,
+    /// The speaker.
+    pub origin: u64,
+}
+
+/// What a worker is, as it was registered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct About {
+    /// Relative capacity.
+    pub weight: f64,
+    /// Which half of a pair it serves: 0 for both, 1 for prefill, 2 for decode.
+    pub role: u8,
+    /// Data-parallel ranks.
+    pub dp_size: u32,
+    /// How long its weight takes to rise to full.
+    pub slow_start_ms: u64,
+    /// Blocks of its cache, `None` if nobody said.
+    pub kv_blocks: Option<u32>,
+    /// Name of its device's model.
+    pub gpu: Option<String>,
+    /// Models it serves, none for all.
+    pub models: Vec<String>,
+}
+
+/// One thing said of a worker.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Word {
+    /// It is there, and this is what it is.
+    Here(About),
+    /// It finishes what it has, and leaves.
+    Draining,
+    /// It was taken out.
+    Gone,
+    /// Whether it takes requests: a matter of its own, of which there is a last word, too.
+    Ready(bool),
+}
+
+/// What is to be done with a worker.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Due {
+    /// Whether it is there, if somebody else had the last word.
+    pub standing: Option<Word>,
+    /// Whether it takes requests, if anybody said.
+    pub ready: Option<bool>,
+}
+
+const GONE: u8 = 0;
+const DRAINING: u8 = 1;
+const READY: u8 = 2;
+const NOT_READY: u8 = 3;
+const HERE: u8 = 4;
+
+impl Word {
+    /// Appends it as bytes.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Gone => out.push(GONE),
+            Self::Draining => out.push(DRAINING),
+            Self::Ready(ready) => out.push(if *ready { READY } else { NOT_READY }),
+            Self::Here(about) => {
+                out.push(HERE);
+                out.extend_from_slice(&about.weight.to_le_bytes());
+                out.push(about.role);
+                number(out, about.dp_size.into());
+                number(out, about.slow_start_ms);
+                // One more, so that 0 is none.
+                number(
+                    out,
+                    about.kv_blocks.map_or(0, |blocks| 1 + u64::from(blocks)),
+                );
+                number(
+                    out,
+                    u64::from(about.gpu.is_some()) + about.models.len() as u64 * 2,
+                );
+                for name in about.gpu.iter().chain(&about.models) {
+                    text(out, name);
+                }
+            }
+        }
+    }
+
+    /// From bytes of a whole one.
+    ///
+    /// # Errors
+    /// [`Error::BadMessage`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        Self::read(&mut Entries::new(bytes))
+    }
+
+    /// From bytes, of which it takes as many as it is long.
+    pub(super) fn read(bytes: &mut Entries<'_>) -> Result<Self> {
+        Ok(match bytes.byte()? {
+            GONE => Self::Gone,
+            DRAINING => Self::Draining,
+            tag @ (READY | NOT_READY) => Self::Ready(tag == READY),
+            HERE => Self::Here(About::read(bytes)?),
+            other => return Err(bad(format!("unknown word {other} on a worker"))),
+        })
+    }
+}
+
+impl About {
+    fn read(bytes: &mut Entries<'_>) -> Result<Self> {
+        let weight = f64::from_bits(bytes.word()?);
+        let role = bytes.byte()?;
+        let dp_size = bytes.small()?;
+        let slow_start_ms = bytes.number()?;
+        let kv_blocks = match bytes.number()? {
+            0 => None,
+            more => Some(
+                u32::try_from(more - 1)
+                    .map_err(|_| bad(format!("a worker cannot have {} blocks", more - 1)))?,
+            ),
+        };
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(bad(format!("the weight of a worker cannot be {weight}")));
+        }
+        if role > 2 || !(1..=MOST_RANKS).contains(&dp_size) {
+            return Err(bad(format!(
+                "a worker cannot have role {role} and {dp_size} ranks"
+            )));
+        }
+        let names = bytes.number()?;
+        if names / 2 > MOST_MODELS {
+            return Err(bad(format!("a worker cannot serve {} models", names / 2)));
+        }
+        let gpu = (names % 2 == 1).then(|| bytes.text().map(str::to_owned));
+        let gpu = gpu.transpose()?;
+        let models = (0..names / 2).map(|_| bytes.text().map(str::to_owned));
+        Ok(Self {
+            weight,
+            role,
+            dp_size,
+            slow_start_ms,
+            kv_blocks,
+            gpu,
+            models: models.collect::<Result<_>>()?,
+        })
+    }
+}
+
+fn bad(what: String) -> Error {
+    Error::BadMessage(what)
+}
+
+/// The last words on a worker.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Said {
+    /// Whether it is there.
+    standing: Option<(Version, Word)>,
+    /// Whether it takes requests.
+    ready: Option<(Version, Word)>,
+}
+
+impl Said {
+    fn of(&self, word: &Word) -> Option<&(Version, Word)> {
+        match word {
+            Word::Ready(_) => self.ready.as_ref(),
+            _ => self.standing.as_ref(),
+        }
+    }
+
+    /// When it was taken out, if it was.
+    fn gone(&self) -> Option<Version> {
+        let standing = self.standing.as_ref();
+        standing.and_then(|(version, word)| (*word == Word::Gone).then_some(*version))
+    }
+}
+
+/// The last words on every worker.
+#[derive(Debug)]
+pub struct Register {
+    origin: u64,
+    /// Of the highest version.
+    counter: u64,
+    said: HashMap<Arc<str>, Said>,
+    /// Versions of workers taken out.
+    gone: BTreeSet<(Version, Arc<str>)>,
+    /// Workers of which others had the last word and that nobody here acted on, and whether it was on their standing.
+    due: BTreeMap<Arc<str>, bool>,
+}
+
+impl Register {
+    /// One in which nothing was said; what is said here, `origin` says.
+    #[must_use]
+    pub fn new(origin: u64) -> Self {
+        Self {
+            origin,
+            counter: 0,
+            said: HashMap::new(),
+            gone: BTreeSet::new(),
+            due: BTreeMap::new(),
+        }
+    }
+
+    /// This router says something of a worker, and has done it. Returns its version, `None` if it is what was said last.
+    pub fn say(&mut self, name: &str, word: Word) -> Option<Version> {
+        if let Word::Ready(_) = word {
+            // Of what it is, somebody else may still have the last word.
+            self.due.retain(|due, standing| **due != *name || *standing);
+        } else {
+            self.due.remove(name);
+        }
+        let last = self.said.get(name).and_then(|said| said.of(&word));
+        if last.is_some_and(|(_, last)| *last == word) {
+            return None;
+        }
+        let version = Version {
+            counter: self.counter.saturating_add(1),
+            origin: self.origin,
+        };
+        self.set(name, version, word).then_some(version)
+    }
+
+    /// Another router said something of a worker. Returns whether it is the last word.
+    pub fn hear(&mut self, name: &str, version: Version, word: Word) -> bool {
+        let last = self.said.get(name).and_then(|said| said.of(&word));
+        if last.is_some_and(|(last, _)| *last >= version) {
+            return false;
+        }
+        let new = last.is_none_or(|(_, last)| *last != word);
+        let standing = !matches!(word, Word::Ready(_));
+        let taken = self.set(name, version, word);
+        if taken && new {
+            *self.due.entry(name.into()).or_default() |= standing;
+        }
+        taken
+    }
+
+    fn set(&mut self, name: &str, version: Version, word: Word) -> bool {
+        if !self.said.contains_key(name) && self.said.len() >= MOST_WORKERS {
+            return false;
+        }
+        let name: Arc<str> = name.into();
+        self.counter = self.counter.max(version.counter);
+        let said = self.said.entry(Arc::clone(&name)).or_default();
+        if let Some(before) = said.gone() {
+            self.gone.remove(&(before, Arc::clone(&name)));
+        }
+        match word {
+            Word::Ready(_) => said.ready = Some((version, word)),
+            _ => said.standing = Some((version, word)),
+        }
+        if let Some(version) = said.gone() {
+            self.gone.insert((version, name));
+        }
+        if self.gone.len() > MOST_GONE
+            && let Some((_, oldest)) = self.gone.pop_first()
+        {
+            self.said.remove(&oldest);
+            self.due.remove(&oldest);
+        }
+        true
+    }
+
+    /// Workers of which others had the last word, and that nobody here acted on.
+    #[must_use]
+    pub fn due(&self) -> Vec<(Arc<str>, Due)> {
+        let due = self.due.iter();
+        due.map(|(name, standing)| (Arc::clone(name), self.what_is_due(name, *standing)))
+            .collect()
+    }
+
+    /// What is to be done with a worker, for who does it now.
+    pub fn take(&mut self, name: &str) -> Option<Due> {
+        let standing = self.due.remove(name)?;
+        Some(self.what_is_due(name, standing))
+    }
+
+    fn what_is_due(&self, name: &str, standing: bool) -> Due {
+        let Some(said) = self.said.get(name) else {
+            return Due::default();
+        };
+        let word = said.standing.as_ref().filter(|_| standing);
+        Due {
+            standing: word.map(|(_, word)| word.clone()),
+            ready: match said.ready {
+                Some((_, Word::Ready(ready))) => Some(ready),
+                _ => None,
+            },
+        }
+    }
+
+    /// Every last word, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Version, &Word)> {
+        let mut all = Vec::with_capacity(self.said.len());
+        for (name, said) in &self.said {
+            let both = said.standing.iter().chain(&said.ready);
+            all.extend(both.map(|(version, word)| (&**name, *version, word)));
+        }
+        all.sort_unstable_by_key(|(_, version, _)| *version);
+        all.into_iter()
+    }
+
+    /// Heap bytes, about.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let names: usize = self.said.keys().map(|name| name.len() + 32).sum();
+        self.said.capacity() * size_of::<(Arc<str>, Said)>()
+            + names
+            + self.gone.len() * size_of::<(Version, Arc<str>)>()
+            + self.due.len() * size_of::<Arc<str>>()
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        let gone = self.said.iter();
+        let gone: BTreeSet<_> = gone
+            .filter_map(|(name, said)| Some((said.gone()?, Arc::clone(name))))
+            .collect();
+        let highest = self.iter().map(|(_, version, _)| version.counter).max();
+        let broken = if gone != self.gone || gone.len() > MOST_GONE {
+            format!(
+                "{} workers are gone, {} are listed",
+                gone.len(),
+                self.gone.len()
+            )
+        } else if highest.unwrap_or(0) > self.counter {
+            format!("a word is of {highest:?}, after {}", self.counter)
+        } else if let Some(name) = self.due.keys().find(|name| !self.said.contains_key(*name)) {
+            format!("nothing was said of {name:?}, which is due")
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invariant(broken))
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/fleet.rs"]
+pub(super) mod tests;

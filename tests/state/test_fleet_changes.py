@@ -1,0 +1,187 @@
+"""Changes of the fleet that are made at one router and followed at the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.state.test_mesh import STORY, WORKERS, free_addresses, make_router, matched, routers, same_loads, wait_until
+
+from cachelb import NoWorkerAvailable, Router
+from cachelb.policies import POLICIES
+from cachelb.state import ZmqMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FLEET: dict[str, Any] = {"share_fleet": True}
+
+
+def weights(router: Router[Any]) -> dict[str, float]:
+    return {worker.key: worker.weight for worker in router.stats().workers}
+
+
+def ready(router: Router[Any], key: str) -> bool:
+    return next(worker.state == "ready" for worker in router.stats().workers if worker.key == key)
+
+
+def same_keys(found: Iterable[tuple[Router[Any], ZmqMesh]], keys: set[str]) -> bool:
+    return all(set(router.keys()) == keys for router, _ in found)
+
+
+def test_workers_come_and_go_everywhere() -> None:
+    with routers(3, **FLEET) as found:
+        (router, _), (other, other_mesh), (third, _) = found
+        router.add_worker("new", weight=2.5, dp_size=2, models=["m"], gpu="a100", kv_blocks=50, slow_start_s=1.0)
+        # Booked on at once: the others know the worker before the booking.
+        decision = router.select_worker(tokens=STORY, model="m", among=["new"])
+        wait_until(lambda: all(sum(each.loads().values()) == 1 for each, _ in found))
+        assert same_keys(found, {*WORKERS, "new"})
+        assert all(mesh.stats().strangers == 0 for _, mesh in found)
+        for each in (other, third):
+            (rank, _) = [worker for worker in each.stats().workers if worker.key == "new"]
+            assert (rank.weight, rank.role) == (2.5, "both")
+            assert each.stats().models == ["m"]
+            assert each._gpus() == {"new": "a100"}
+            assert matched(each) == 0, "not of this model"
+            again = each.explain(tokens=STORY, model="m", among=["new"])
+            assert max(candidate.matched_tokens for candidate in again.candidates) == 50 * 16
+            each.validate()
+        decision.on_complete()
+        other.remove_worker("new")
+        third.remove_worker("gpu0", drain=True)
+        wait_until(lambda: same_keys(found, {"gpu1", "gpu2", "gpu3"}))
+        wait_until(lambda: same_loads(found))
+        assert other_mesh.stats().changes == 3
+
+
+def test_readiness_and_weight_follow_and_nothing_else_is_touched() -> None:
+    with routers(2, **FLEET) as ((router, _), (other, mesh)):
+        other.detach(mesh)
+        other.add_worker("gpu1", weight=3.0)
+        other.attach(mesh)
+        wait_until(lambda: len(mesh.stats().peers) == 1)
+        router.set_ready("gpu1", ready=False)
+        wait_until(lambda: not ready(other, "gpu1"))
+        assert weights(other)["gpu1"] == 3.0, "what it is was not said"
+        assert weights(router)["gpu1"] == 1.0
+        router.add_worker("gpu1", weight=2.0)
+        wait_until(lambda: weights(other)["gpu1"] == 2.0)
+        assert not ready(other, "gpu1")
+        with pytest.raises(NoWorkerAvailable):
+            other.select_worker(tokens=STORY, among=["gpu1"])
+        other.set_ready("gpu1", ready=True)
+        wait_until(lambda: ready(router, "gpu1"))
+
+
+def test_synchronised_lists_are_told_once() -> None:
+    with routers(2, **FLEET) as ((router, mesh), (other, other_mesh)):
+        listed = ["gpu0", "gpu1", "new"]
+        router.sync_workers(listed)
+        wait_until(lambda: sorted(other.keys()) == listed)
+        other.sync_workers(listed)
+        other.set_ready("gpu0", ready=False)
+        wait_until(lambda: not ready(router, "gpu0"))
+        assert (mesh.stats().changes, other_mesh.stats().changes) == (1, 4)
+
+
+def test_drained_worker_finishes_what_every_router_sent_there() -> None:
+    with routers(2, **FLEET) as found:
+        (router, _), (other, _) = found
+        decision = router.select_worker(tokens=STORY, among=["gpu0"])
+        others = other.select_worker(tokens=STORY, among=["gpu0"])
+        wait_until(lambda: all(sum(each.loads().values()) == 2 for each, _ in found))
+        router.remove_worker("gpu0", drain=True)
+        wait_until(lambda: same_keys(found, {"gpu1", "gpu2", "gpu3"}))
+        assert all(each.stats().open_requests == 2 for each, _ in found)
+        decision.on_complete()
+        others.on_complete()
+        wait_until(lambda: all(each.stats().open_requests == 0 for each, _ in found))
+        assert all(each.stats().endings["completed"] == 1 for each, _ in found)
+
+
+def test_late_joiner_is_told_what_changed_also_by_those_who_heard_it() -> None:
+    with routers(2, **FLEET) as ((router, mesh), (other, other_mesh)):
+        router.add_worker("new", weight=2.0)
+        router.remove_worker("gpu3")
+        router.set_ready("gpu0", ready=False)
+        wait_until(lambda: not ready(other, "gpu0"))
+        router.detach(mesh)
+        wait_until(lambda: not other_mesh.stats().peers)
+        decision = other.select_worker(tokens=STORY, among=["new"])
+        (own,) = free_addresses(1)
+        with make_router() as late:
+            late.attach(ZmqMesh(own, [other_mesh.address], warm_start_s=30.0, share_fleet=True))
+            assert weights(late) == {"gpu0": 1.0, "gpu1": 1.0, "gpu2": 1.0, "new": 2.0}
+            assert not ready(late, "gpu0")
+            assert late.loads() == other.loads()
+        decision.on_complete()
+
+
+@dataclass(frozen=True)
+class Engine:
+    url: str
+
+
+def test_router_of_other_objects_follows_what_it_knows_and_counts_the_rest() -> None:
+    first, second = free_addresses(2)
+    with make_router() as router, Router([Engine(url) for url in WORKERS], hash_seed=7) as other:
+        router.attach(ZmqMesh(first, [second], share_fleet=True))
+        mesh = ZmqMesh(second, [first], share_fleet=True)
+        other.attach(mesh)
+        wait_until(lambda: len(mesh.stats().peers) == 1)
+        router.add_worker("new")
+        router.set_ready("gpu1", ready=False)
+        router.add_worker("gpu2", weight=2.0)
+        router.remove_worker("gpu3")
+        wait_until(lambda: other.keys() == ["gpu0", "gpu1", "gpu2"])
+        assert (ready(other, "gpu1"), weights(other)["gpu2"]) == (False, 2.0)
+        assert other.workers() == [Engine(url) for url in WORKERS[:3]]
+        assert mesh.stats().strangers == 1
+        # What it adds itself, the one with plain names has too.
+        other.add_worker(Engine("extra"))
+        wait_until(lambda: "extra" in router.keys())
+        other.validate()
+
+
+def test_impossible_changes_are_named_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with routers(2, **FLEET) as ((router, _), (other, mesh)):
+        mesh_before = mesh.stats().strangers
+        other.detach(mesh)
+        other.add_worker("w", dp_size=2)
+        other.attach(mesh)
+        wait_until(lambda: len(mesh.stats().peers) == 1)
+        router.add_worker("w#1")
+        router.set_ready("gpu0", ready=False)
+        wait_until(lambda: not ready(other, "gpu0"))
+        assert "w#1" not in other.keys()
+        assert mesh.stats().strangers == mesh_before + 1
+        assert "worker w#1 was changed by another router, but not here" in caplog.text
+
+
+def test_fleets_are_not_shared_unless_asked() -> None:
+    with routers(2) as ((router, _), (other, mesh)):
+        router.add_worker("new")
+        router.set_ready("gpu0", ready=False)
+        with router.select_worker(tokens=STORY, among=["gpu1"]):
+            wait_until(lambda: sum(other.loads().values()) == 1)
+        assert other.keys() == WORKERS
+        assert (ready(other, "gpu0"), mesh.stats().changes) == (True, 0)
+    with pytest.raises(TypeError, match="share_fleet must be True or False, got int"):
+        ZmqMesh("tcp://127.0.0.1:*", [], share_fleet=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_load_is_shared_with_every_policy(policy: str) -> None:
+    with routers(2, make={"policy": policy}, **FLEET) as found:
+        (router, mesh), (other, other_mesh) = found
+        decisions = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found)]
+        wait_until(lambda: all(sum(each.loads().values()) == 2 for each, _ in found))
+        assert same_loads(found)
+        decisions[0].on_complete()
+        decisions[1].on_error(500)
+        wait_until(lambda: all(sum(each.loads().values()) == 0 for each, _ in found))
+        assert mesh.stats().strangers == other_mesh.stats().strangers == 0
+        for each in (router, other):
+            each.validate()

@@ -1,0 +1,160 @@
+"""Routes that are learned at one router and followed at others."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.state.test_mesh import free_addresses, routers, wait_until
+
+from cachelb import Router
+from cachelb.metrics import PrometheusCollector
+from cachelb.state import ZmqMesh
+
+if TYPE_CHECKING:
+    from cachelb import Decision
+
+STORY = list(range(640))
+ENDS = [160, 320, 640]
+LEARNING: dict[str, Any] = {"policy": "boundary-learning"}
+
+
+def ask(router: Router[str], tokens: list[int] = STORY, ends: list[int] = ENDS, **options: Any) -> Decision[str]:
+    return router.select_worker(tokens=tokens, boundaries=[end for end in ends if end <= len(tokens)], **options)
+
+
+def trusted(router: Router[str]) -> tuple[int, int]:
+    """Routes learned here and heard."""
+    router.validate()
+    stats = router.stats()
+    return stats.routes - stats.remote_routes, stats.remote_routes
+
+
+def test_others_follow_a_route_and_have_learned_it_once_they_did() -> None:
+    with routers(3, make=LEARNING) as found:
+        (router, _), (other, other_mesh), (third, _) = found
+        decision = ask(router, among=["gpu2"])
+        assert trusted(router) == (0, 0), "nothing is learned before the answer"
+        decision.on_first_token()
+        wait_until(lambda: trusted(other) == trusted(third) == (0, 3))
+        decision.on_complete()
+        assert other_mesh.stats().routes == 3
+        assert trusted(router) == (3, 0)
+        # Another question behind the same system prompt, at another router.
+        next_one = ask(other, [*STORY[:320], *range(9000, 9200)])
+        assert (next_one.worker, next_one.reason) == ("gpu2", "prefix")
+        next_one.on_complete()
+        assert trusted(other) == (2, 1)
+        registry = CollectorRegistry()
+        registry.register(PrometheusCollector(other))
+        metrics = [registry.get_sample_value("cachelb_routes", {"trust": trust}) for trust in ("local", "remote")]
+        assert metrics == [2, 1]
+        assert all(mesh.stats().strangers == mesh.stats().stale == 0 for _, mesh in found)
+
+
+def test_what_fails_is_told_to_nobody() -> None:
+    with routers(2, make=LEARNING) as ((router, _), (other, mesh)):
+        ask(router).on_error(500)
+        ask(router, [7, *STORY]).on_complete()
+        wait_until(lambda: trusted(other) == (0, 3))
+        assert mesh.stats().routes == 3
+        assert ask(other, dry_run=True).reason != "prefix"
+
+
+def test_heard_routes_make_room_for_those_seen_here() -> None:
+    with routers(2, make={**LEARNING, "max_routes": 6}) as ((router, _), (other, _)):
+        ask(other, [1, *STORY]).on_complete()
+        for at in range(2, 6):
+            ask(router, [at, *STORY]).on_complete()
+        wait_until(lambda: trusted(other) == (3, 3))
+        assert ask(other, [1, *STORY], dry_run=True).reason == "prefix", "its own stay"
+        ask(other, [9, *STORY]).on_complete()
+        assert trusted(other) == (6, 0)
+        ask(router, [10, *STORY]).on_complete()
+        wait_until(lambda: trusted(router) == (6, 0))
+        assert trusted(other) == (6, 0)
+
+
+def test_routes_end_everywhere_with_the_cache_and_begin_again() -> None:
+    with routers(3, make=LEARNING) as found:
+        (router, _), (other, _), (third, _) = found
+        ask(router, among=["gpu1"]).on_complete()
+        wait_until(lambda: trusted(other) == trusted(third) == (0, 3))
+        other.reset_cache("gpu1")
+        wait_until(lambda: all(trusted(router) == (0, 0) for router, _ in found))
+        # The first heard of the loss, so what it learns is of the new cache.
+        ask(router, [3, *STORY], among=["gpu1"]).on_complete()
+        wait_until(lambda: trusted(other) == trusted(third) == (0, 3))
+        assert ask(third, [3, *STORY], dry_run=True).worker == "gpu1"
+
+
+def test_late_joiner_is_told_all_routes_and_their_age() -> None:
+    with routers(2, make=LEARNING) as found:
+        (router, _), (other, _) = found
+        for at in range(700):
+            ask(router if at % 2 else other, [at, *STORY]).on_complete()
+        wait_until(lambda: all(sum(trusted(router)) == 2100 for router, _ in found))
+        (own,) = free_addresses(1)
+        with Router([f"gpu{at}" for at in range(4)], hash_seed=7, **LEARNING) as late:
+            mesh = ZmqMesh(own, [mesh.address for _, mesh in found], warm_start_s=30.0)
+            late.attach(mesh)
+            assert mesh.stats().start.startswith("warm")
+            assert trusted(late) == (0, 2100)
+            for at in random.Random(1).sample(range(700), 20):
+                expected = ask(router, [at, *STORY], dry_run=True)
+                assert ask(late, [at, *STORY], dry_run=True).worker == expected.worker
+
+
+def test_other_policy_or_seed_hears_no_routes() -> None:
+    first, second, third = free_addresses(3)
+    workers = ["gpu0", "gpu1"]
+    with (
+        Router(workers, hash_seed=7, **LEARNING) as router,
+        Router(workers, hash_seed=7) as other,
+        Router(workers, hash_seed=8, **LEARNING) as stranger,
+    ):
+        meshes = []
+        for each, own in [(router, first), (other, second), (stranger, third)]:
+            meshes.append(ZmqMesh(own, [first, second, third]))
+            each.attach(meshes[-1])
+        wait_until(lambda: all(len(mesh.stats().peers) == 2 for mesh in meshes))
+        before = [mesh.stats().strangers for mesh in meshes]
+        ask(router).on_complete()
+        wait_until(lambda: all(m.stats().strangers > n for m, n in zip(meshes[1:], before[1:], strict=True)))
+        assert other.stats().routes == stranger.stats().routes == 0
+
+
+def test_routes_are_told_as_hashes_that_only_the_fleet_can_compute() -> None:
+    """Hashes that the caller gave may have a seed that everybody knows."""
+    options: dict[str, Any] = {**LEARNING, "prefill_policy": "least-loaded", "hash_seed": 7}
+    with Router(["gpu0"], **options) as router, Router(["gpu0"], **options) as other:
+        router._share(1, 3600.0, 1 << 20)
+        other._share(2, 3600.0, 1 << 20)
+        blocks = [0x1111_2222_3333_4444 + at for at in range(40)]
+        router.select_worker(blocks=blocks, boundaries=ENDS).on_complete()
+        told = router._tell()
+        assert not [block for block in blocks if any(block.to_bytes(8, "little") in message for message in told)]
+        for message in told:
+            other._hear(message)
+        assert other.stats().routes == 3
+
+
+@pytest.mark.parametrize("policy", ["prefix-affinity", "cache-aware"])
+def test_policies_that_keep_prompts_say_so_and_share_load(policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"policy": policy}
+    if policy == "cache-aware":
+        options["index"] = "radix"
+    with routers(2, make=options) as ((router, _), (other, mesh)):
+        assert f"policy {policy} keeps prompts in a tree" in caplog.text
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: router.loads() == other.loads())
+            assert sum(other.loads().values()) == 1
+        wait_until(lambda: sum(other.loads().values()) == 0)
+        assert mesh.stats().strangers == 0
+        text = "".join(chr(97 + at % 26) for at in range(4000))
+        router.select_worker(text=text).on_complete()
+        told = b"".join(router._tell_all())
+        assert text[:64].encode() not in told
+        assert b"".join(token.to_bytes(4, "little") for token in STORY[:8]) not in told

@@ -143,3 +143,12 @@ def test_heartbeats_do_not_pile_up(redis_fleet: RedisFleet) -> None:
         wait_until(lambda: client.xlen(f"{redis_fleet.stream}:beats") > 0)
         carrier.receive(0.005)
         assert client.xlen(f"{redis_fleet.stream}:beats") < 250
+
+
+def test_stream_outlives_a_fleet_by_an_hour_and_not_a_busy_one(redis_fleet: RedisFleet) -> None:
+    with carriers(redis_fleet, seal(None, "")) as (carrier,), redis_fleet.server.client() as client:
+        carrier.publish(NEWS)
+        carrier.publish(BEAT)  # left out, for news say as much
+        carrier.receive(0.005)
+        wait_until(lambda: 3500 < client.ttl(redis_fleet.stream) <= 3600)
+        assert not client.exists(f"{redis_fleet.stream}:beats")

@@ -138,23 +138,15 @@ class RedisCarrier:
         if len(message) > _HEARTBEAT_BYTES:
             self._news_s = now
             self._tell(message)
-        elif now >= self._news_s + _BEAT_AFTER_S:
-            words = (
-                "XADD",
-                self._beats,
-                "MAXLEN",
-                "~",
-                _MOST_BEATS,
-                "*",
-                _FIELD,
-                self._seal.wrap(_BEAT, _BEAT + message),
-            )
-            self._command(*words)
+            return
+        if now >= self._news_s + _BEAT_AFTER_S:
+            frame = self._seal.wrap(_BEAT, _BEAT + message)
+            self._command("XADD", self._beats, "MAXLEN", "~", _MOST_BEATS, "*", _FIELD, frame)
             self._unheard_s.setdefault(_BEAT, now)
-            if now >= self._kept_s + _KEEP_AGAIN_S:
-                self._kept_s = now
-                for key in (self._news, self._beats):
-                    self._command("EXPIRE", key, _KEEP_S)
+        if now >= self._kept_s + _KEEP_AGAIN_S:
+            self._kept_s = now
+            for key in (self._news, self._beats):
+                self._command("EXPIRE", key, _KEEP_S)
 
     def ask(self, origin: int, address: str) -> None:
         """Ask a router to tell everything, through the stream."""

@@ -35,10 +35,16 @@ IDLE = 4
 
 
 def port() -> int:
-    """Find a port that is free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Find a port that is free, as the one above it."""
+    while True:
+        with socket.socket() as probe, socket.socket() as above:
+            probe.bind(("127.0.0.1", 0))
+            found = int(probe.getsockname()[1])
+            try:
+                above.bind(("127.0.0.1", found + 1))
+            except (OSError, OverflowError):
+                continue
+            return found
 
 
 def prompt(dice: random.Random) -> list[int]:

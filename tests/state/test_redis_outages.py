@@ -144,8 +144,10 @@ def test_what_was_under_way_is_sent_again_and_nobody_asks(tmp_path: Path) -> Non
             decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(10)]
             sent = state.stats().sent
             wait_until(lambda: state.stats().sent > sent)
+            # It is given up, and tried in vain more than once.
+            failures = state.stats().failures
+            wait_until(lambda: state.stats().failures > failures + 2)
             server.kill()
-            wait_until(lambda: bool(state.stats().failing))
             server.start()
             wait_until(lambda: load(other) == 10)
             for decision in decisions:

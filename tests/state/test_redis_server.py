@@ -52,7 +52,7 @@ def last_id(client: redis.Redis, key: str) -> Any:
 
 def test_idle_fleet_leaves_the_stream_as_it_is(redis_fleet: RedisFleet) -> None:
     beats = f"{redis_fleet.stream}:beats"
-    with routers(redis_fleet, 3), redis_fleet.server.client() as client:
+    with routers(redis_fleet, 3, peer_timeout_s=60.0), redis_fleet.server.client() as client:
         seen: set[Any] = set()
 
         def beats_seen(count: int) -> bool:
@@ -96,7 +96,7 @@ def test_stream_is_bounded_in_bytes_and_who_missed_what_was_trimmed_is_told(serv
 
 def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(server: RedisServer) -> None:
     fleet = RedisFleet(server)
-    with routers(fleet, 2) as found, server.client() as client:
+    with routers(fleet, 2, peer_timeout_s=60.0) as found, server.client() as client:
         (router, state), (other, _) = found
         for at in range(1500):
             router.select_worker(tokens=[at, *range(3200)]).on_complete()
@@ -106,14 +106,15 @@ def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(ser
         key = f"{fleet.stream}:to:{inbox.hex()}"
         client.xadd(fleet.stream, {"f": asker.wrap(b"n", b"a" + bytes.fromhex(asked) + inbox + nonce)})
         wait_until(lambda: client.xlen(key) > 128)
+        beats: set[Any] = set()
+
+        def beats_seen(count: int) -> bool:
+            beats.add(last_id(client, f"{fleet.stream}:beats"))
+            return len(beats) >= count
+
+        wait_until(lambda: beats_seen(4))
         number = last_id(client, key)
-        beats = [last_id(client, f"{fleet.stream}:beats")]
-
-        def three_beats_later() -> bool:
-            beats.append(last_id(client, f"{fleet.stream}:beats"))
-            return len(set(beats)) > 4
-
-        wait_until(three_beats_later)
+        wait_until(lambda: beats_seen(8))
         assert last_id(client, key) == number, "nothing is added while nobody reads"
         assert client.xlen(key) <= 160
         assert 0 < client.ttl(key) <= 30

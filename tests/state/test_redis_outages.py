@@ -177,11 +177,11 @@ def test_router_starts_without_a_server_and_shares_once_there_is_one(tmp_path: P
     server = RedisServer(tmp_path)
     server.kill()
     with ExitStack() as stack:
-        found = [(stack.enter_context(make_router()), RedisState(server.url, warm_start_s=0.3)) for _ in range(2)]
+        found = [(stack.enter_context(make_router()), RedisState(server.url, warm_start_s=1.0)) for _ in range(2)]
         for router, state in found:
             router.attach(state)
             start = state.stats().start
-            assert start.startswith("cold: nobody told anything within 0.3 s, redis://127.0.0.1"), start
+            assert start.startswith("cold: nobody told anything within 1 s, redis://127.0.0.1"), start
             assert "refused" in start
         decision = found[0][0].select_worker(tokens=STORY)
         try:
@@ -198,7 +198,7 @@ def test_wrong_password_is_told_and_kept_to_itself(tmp_path: Path, caplog: pytes
         with ExitStack() as stack:
             found: list[tuple[Router[str], State]] = []
             for password in ("the%20right%20one", "guessed%2Fpass"):
-                state = RedisState(server.url_with(password), warm_start_s=0.3)
+                state = RedisState(server.url_with(password), warm_start_s=1.0)
                 router = stack.enter_context(make_router())
                 router.attach(state)
                 found.append((router, state))

@@ -30,15 +30,21 @@ if TYPE_CHECKING:
 
 WORKERS = [f"gpu{at}" for at in range(64)]
 BATCH = 200
-RATE = 200
+RATES = (200, 1000)
 IDLE = 4
 
 
 def port() -> int:
-    """Find a port that is free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Find a port that is free, as the one above it."""
+    while True:
+        with socket.socket() as probe, socket.socket() as above:
+            probe.bind(("127.0.0.1", 0))
+            found = int(probe.getsockname()[1])
+            try:
+                above.bind(("127.0.0.1", found + 1))
+            except (OSError, OverflowError):
+                continue
+            return found
 
 
 def prompt(dice: random.Random) -> list[int]:
@@ -118,7 +124,7 @@ def traffic(client: redis.Redis) -> tuple[int, int]:
     return found["total_net_input_bytes"], found["total_net_output_bytes"]
 
 
-def wire(transport: str, client: redis.Redis, states: list[RedisState], seconds: float) -> None:
+def wire(transport: str, client: redis.Redis, states: list[RedisState], rate: int, seconds: float) -> None:
     """Count bytes at a steady rate: what the router sends per block, and what each router reads of it."""
     dice = random.Random(2)
     with Router(WORKERS, hash_seed=7) as router, Router(WORKERS, hash_seed=7) as peer:
@@ -130,16 +136,22 @@ def wire(transport: str, client: redis.Redis, states: list[RedisState], seconds:
         time.sleep(1)
         before, blocks = traffic(client), states[1].stats().blocks
         start = time.monotonic()
-        for at in range(int(seconds * RATE)):
-            time.sleep(max(0.0, start + at / RATE - time.monotonic()))
+        for at in range(int(seconds * rate)):
+            time.sleep(max(0.0, start + at / rate - time.monotonic()))
             decision = router.select_worker(tokens=prompt(dice))
             decision.on_first_token()
             decision.on_complete()
         time.sleep(0.5)
         after, count = traffic(client), states[1].stats().blocks - blocks
-        note = f"{RATE} requests a second of 16 new blocks each; all that two routers send and read, heartbeats too"
-        line(f"wire/{transport}/sent", "B/block", [(after[0] - before[0]) / count], count, note)
-        line(f"wire/{transport}/read", "B/block", [(after[1] - before[1]) / 2 / count], count, f"{note}; each router")
+        note = f"{rate} requests a second of 16 new blocks each; all that two routers send and read, heartbeats too"
+        line(f"wire/{transport}/{rate}/sent", "B/block", [(after[0] - before[0]) / count], count, note)
+        line(
+            f"wire/{transport}/{rate}/read",
+            "B/block",
+            [(after[1] - before[1]) / 2 / count],
+            count,
+            f"{note}; each router",
+        )
 
 
 def idle(transport: str, client: redis.Redis, states: list[RedisState], seconds: float) -> None:
@@ -169,8 +181,9 @@ def main(seconds: float) -> None:
         url, client = found
         for name, secret in (("redis", None), ("redis-secret", "of the fleet")):
             selections(name, [RedisState(url, stream=name, secret=secret) for _ in range(2)], seconds / 3)
-            states = [RedisState(url, stream=f"{name}-wire", secret=secret) for _ in range(2)]
-            wire(name, client, states, min(5.0, seconds / 4))
+            for rate in RATES:
+                states = [RedisState(url, stream=f"{name}-{rate}", secret=secret) for _ in range(2)]
+                wire(name, client, states, rate, min(5.0, seconds / 4))
         idle("redis", client, [RedisState(url, stream="idle") for _ in range(IDLE)], min(5.0, seconds / 4))
 
 

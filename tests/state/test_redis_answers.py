@@ -84,6 +84,22 @@ def test_answer_that_nobody_reads_is_given_up_and_few_are_kept() -> None:
     assert answers.due(11.0) == []
 
 
+def test_answers_under_way_are_bounded_in_bytes() -> None:
+    answers = Answers()
+    part = bytes(8 << 20)
+    for inbox in range(10):
+        answers.begin(b"%d" % inbox, nonce(1), [part] * 8, 0.0)
+    assert [answer.inbox for answer in answers.due(0.0)] == [b"0", b"1", b"2", b"3"]
+    (first, *_) = answers.due(0.0)
+    first.take(ASKED, 0.0)
+    assert answers.due(0.0)[0].inbox == b"1", "it is sent"
+    answers.begin(b"10", nonce(1), [part] * 8, 0.0)
+    assert [answer.inbox for answer in answers.due(0.0)] == [b"1", b"2", b"3", b"10"]
+    alone = Answers()
+    alone.begin(b"large", nonce(1), [part] * 100, 0.0)
+    assert [answer.inbox for answer in alone.due(0.0)] == [b"large"], "one is always answered"
+
+
 def test_new_question_of_the_same_router_ends_the_answer_to_the_one_before() -> None:
     answers = Answers()
     answers.begin(INBOX, nonce(1), [b"x"] * 1000, 0.0)

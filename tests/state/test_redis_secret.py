@@ -24,7 +24,7 @@ def test_nothing_of_a_worker_or_a_hash_can_be_read_on_the_server(redis_fleet: Re
     def shown() -> bytes:
         return b"".join(b"".join(fields.values()) for _, found in everything(redis_fleet) for _, fields in found)
 
-    with routers(redis_fleet, 2, secret=SECRET) as found:
+    with routers(redis_fleet, 2, secret=SECRET, peer_timeout_s=60.0) as found:
         found[0][0].select_worker(tokens=STORY)
         wait_until(lambda: matched(found[1][0]) == 992)
         assert b"gpu" not in shown()
@@ -39,9 +39,9 @@ def test_other_secrets_and_none_are_refused_counted_and_not_applied(
     redis_fleet: RedisFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        routers(redis_fleet, 2, secret=SECRET) as ours,
-        routers(redis_fleet, 2, secret="another") as others,  # noqa: S106 - of a test
-        routers(redis_fleet, 2) as plain,
+        routers(redis_fleet, 2, secret=SECRET, peer_timeout_s=60.0) as ours,
+        routers(redis_fleet, 2, secret="another", peer_timeout_s=60.0) as others,  # noqa: S106 - of a test
+        routers(redis_fleet, 2, peer_timeout_s=60.0) as plain,
     ):
         fleets = [ours, others, plain]
         decisions = [found[0][0].select_worker(tokens=STORY) for found in fleets for _ in range(3)]
@@ -69,7 +69,7 @@ def test_other_secrets_and_none_are_refused_counted_and_not_applied(
 
 
 def test_what_was_recorded_is_not_believed_again(redis_fleet: RedisFleet) -> None:
-    with routers(redis_fleet, 2, secret=SECRET) as found:
+    with routers(redis_fleet, 2, secret=SECRET, peer_timeout_s=60.0) as found:
         (router, _), (other, state) = found
         decision = router.select_worker(tokens=STORY)
         wait_until(lambda: load(other) == 1)

@@ -52,7 +52,7 @@ def last_id(client: redis.Redis, key: str) -> Any:
 
 def test_idle_fleet_leaves_the_stream_as_it_is(redis_fleet: RedisFleet) -> None:
     beats = f"{redis_fleet.stream}:beats"
-    with routers(redis_fleet, 3), redis_fleet.server.client() as client:
+    with routers(redis_fleet, 3, peer_timeout_s=60.0), redis_fleet.server.client() as client:
         seen: set[Any] = set()
 
         def beats_seen(count: int) -> bool:
@@ -96,7 +96,7 @@ def test_stream_is_bounded_in_bytes_and_who_missed_what_was_trimmed_is_told(serv
 
 def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(server: RedisServer) -> None:
     fleet = RedisFleet(server)
-    with routers(fleet, 2) as found, server.client() as client:
+    with routers(fleet, 2, peer_timeout_s=60.0) as found, server.client() as client:
         (router, state), (other, _) = found
         for at in range(1500):
             router.select_worker(tokens=[at, *range(3200)]).on_complete()
@@ -106,14 +106,15 @@ def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(ser
         key = f"{fleet.stream}:to:{inbox.hex()}"
         client.xadd(fleet.stream, {"f": asker.wrap(b"n", b"a" + bytes.fromhex(asked) + inbox + nonce)})
         wait_until(lambda: client.xlen(key) > 128)
+        beats: set[Any] = set()
+
+        def beats_seen(count: int) -> bool:
+            beats.add(last_id(client, f"{fleet.stream}:beats"))
+            return len(beats) >= count
+
+        wait_until(lambda: beats_seen(4))
         number = last_id(client, key)
-        beats = [last_id(client, f"{fleet.stream}:beats")]
-
-        def three_beats_later() -> bool:
-            beats.append(last_id(client, f"{fleet.stream}:beats"))
-            return len(set(beats)) > 4
-
-        wait_until(three_beats_later)
+        wait_until(lambda: beats_seen(8))
         assert last_id(client, key) == number, "nothing is added while nobody reads"
         assert client.xlen(key) <= 160
         assert 0 < client.ttl(key) <= 30
@@ -181,9 +182,9 @@ def test_server_behind_tls(tmp_path: Path) -> None:
         with pair(lambda: RedisState(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={shown}")):
             pass
         with make_router() as router:
-            state = RedisState(f"rediss://127.0.0.1:{port}/0", warm_start_s=0.5)
+            state = RedisState(f"rediss://127.0.0.1:{port}/0")
             router.attach(state)
-            assert "CERTIFICATE_VERIFY_FAILED" in state.stats().failing
+            wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in state.stats().failing)
     finally:
         server.kill()
 
@@ -201,9 +202,9 @@ def test_user_of_a_unix_socket_needs_few_permissions(tmp_path: Path) -> None:
                     wait_until(lambda: third.exists("fleet", "fleet:beats") == 2)
                 assert client.dbsize() == 0
             with make_router() as router:
-                state = RedisState(url, stream="another", warm_start_s=0.3)
+                state = RedisState(url, stream="another")
                 router.attach(state)
-                assert "permissions" in state.stats().failing
+                wait_until(lambda: "permissions" in state.stats().failing)
     finally:
         server.kill()
 

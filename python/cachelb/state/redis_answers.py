@@ -19,6 +19,7 @@ _MOST_UNREAD: Final = 128
 _POLL_S: Final = 0.02
 _GIVE_UP_S: Final = 10.0
 _MOST_ANSWERS: Final = 64
+_MOST_BYTES: Final = 256 << 20
 _MOST_QUESTIONS: Final = 4096
 _ASK_AGAIN_S: Final = 1.0
 
@@ -31,6 +32,7 @@ class Answer:
         inbox: Which stream they read.
         unread: How many entries lay there unread lately.
         is_asking: Whether the server was asked for that and did not answer yet.
+        size: Bytes that were not sent yet.
     """
 
     inbox: bytes
@@ -41,6 +43,10 @@ class Answer:
     number: int = 0
     unread: int = 0
     is_asking: bool = False
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.parts))
 
     def due(self, now: float) -> bool:
         """Say whether the next parts may go, or the server may be asked again how many are unread."""
@@ -55,6 +61,7 @@ class Answer:
         frames = []
         for _ in range(min(_PARTS_AT_ONCE, len(self.parts))):
             message = self.parts.popleft()
+            self.size -= len(message)
             end = b"\x00" if self.parts else b"\x01"
             number = self.number.to_bytes(_NUMBER_BYTES, "big")
             frames.append(seal.wrap(self.inbox, PART + self.nonce + number + end + message))
@@ -63,7 +70,7 @@ class Answer:
 
 
 class Answers:
-    """Those that are under way: at most 64, one per inbox."""
+    """Those that are under way, one per inbox: at most 64, and 256 MB; whoever is not answered asks again."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -74,7 +81,9 @@ class Answers:
         self._open.pop(inbox, None)
         if len(self._open) >= _MOST_ANSWERS:
             del self._open[next(iter(self._open))]
-        self._open[inbox] = Answer(inbox, nonce, deque(messages), now)
+        answer = Answer(inbox, nonce, deque(messages), now)
+        if not self._open or sum(one.size for one in self._open.values()) + answer.size <= _MOST_BYTES:
+            self._open[inbox] = answer
 
     def due(self, now: float) -> list[Answer]:
         """List those that can go on; forget those that are sent, or that nobody reads."""

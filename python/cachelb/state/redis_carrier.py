@@ -98,6 +98,7 @@ class RedisCarrier:
         self._pace_s = min(_PACE_S[0] * settings.interval_s, _PACE_S[1])
         self._tail = _Tail(max_server_bytes)
         self._positions: dict[bytes, bytes] = {}
+        self._again: list[bytes] = []
         self._news, self._beats, self._inbox = (f"{stream}{end}".encode() for end in ("", ":beats", ":to:"))
         self._begin()
 
@@ -109,7 +110,8 @@ class RedisCarrier:
         self._questions, self._answers = Questions(), Answers()
         self._held: dict[bytes, tuple[float, Heard]] = {}
         self._unheard_s: dict[bytes, float] = {}
-        self._news_s = self._kept_s = float("-inf")
+        self._news_s = float("-inf")
+        self._kept_s: dict[bytes, float] = {}
         self._untrimmed = 0
         self._is_waiting = False
         self._read_s = 0.0
@@ -118,8 +120,8 @@ class RedisCarrier:
 
     def open(self) -> None:
         """Connect, find where to read from, and see whether the server lets itself be written to."""
-        again = [command for command in self._sent if not command.is_repeated]
-        again += self._queue
+        under_way = [command for command in self._sent if not command.is_repeated]
+        self._again += [command.news for command in (*under_way, *self._queue) if command.news is not None]
         self._begin()
         self._link.open()
         before, self._positions = self._positions, {}
@@ -128,9 +130,9 @@ class RedisCarrier:
             # What was written meanwhile is read, unless the server lost what was read before.
             self._positions[key] = min(before.get(key, last), last, key=_parsed)
         self._link.call("XADD", self._news, "*", _FIELD, self._seal.wrap(_NEWS, _HELLO))
-        for command in again:
-            if command.news is not None:
-                self._tell(command.news, is_repeated=True)
+        again, self._again = self._again, []
+        for news in again:
+            self._tell(news, is_repeated=True)
 
     def publish(self, message: bytes) -> None:
         """Append to the stream. The others find lost entries by their numbers."""
@@ -138,23 +140,13 @@ class RedisCarrier:
         if len(message) > _HEARTBEAT_BYTES:
             self._news_s = now
             self._tell(message)
-        elif now >= self._news_s + _BEAT_AFTER_S:
-            words = (
-                "XADD",
-                self._beats,
-                "MAXLEN",
-                "~",
-                _MOST_BEATS,
-                "*",
-                _FIELD,
-                self._seal.wrap(_BEAT, _BEAT + message),
-            )
-            self._command(*words)
+            return
+        if now >= self._news_s + _BEAT_AFTER_S:
+            frame = self._seal.wrap(_BEAT, _BEAT + message)
+            self._command("XADD", self._beats, "MAXLEN", "~", _MOST_BEATS, "*", _FIELD, frame)
             self._unheard_s.setdefault(_BEAT, now)
-            if now >= self._kept_s + _KEEP_AGAIN_S:
-                self._kept_s = now
-                for key in (self._news, self._beats):
-                    self._command("EXPIRE", key, _KEEP_S)
+            self._keep(self._beats, now)
+        self._keep(self._news, now)
 
     def ask(self, origin: int, address: str) -> None:
         """Ask a router to tell everything, through the stream."""
@@ -208,6 +200,12 @@ class RedisCarrier:
 
     def _command(self, *words: Word, answer: Answer | None = None) -> None:
         self._add(_Command(words, 0, answer=answer))
+
+    def _keep(self, key: bytes, now: float) -> None:
+        """Put off the end of a stream, which comes when nobody writes there any more."""
+        if now >= self._kept_s.get(key, float("-inf")) + _KEEP_AGAIN_S:
+            self._kept_s[key] = now
+            self._command("EXPIRE", key, _KEEP_S)
 
     def _add(self, command: _Command) -> None:
         self._queue.append(command)

@@ -80,19 +80,19 @@ impl Selector {
                 }
             }
         }
-        let (mut queue, mut held) = (BinaryHeap::new(), 0);
+        let (mut queue, mut blocks) = (BinaryHeap::new(), 0);
         for (at, stretch) in stretches.iter().enumerate() {
             if let Some(age) = stretch.age(self) {
                 queue.push(Reverse((age, at)));
             }
             let index = stretch.index(self);
-            held += index.map_or(0, |index| index.block_count(stretch.worker).unwrap_or(0));
+            blocks += index.map_or(0, |index| index.block_count(stretch.worker).unwrap_or(0));
         }
         let walk = Walk {
             stretches,
             queue,
             whole,
-            left: 4 * held as usize + PART,
+            left: 4 * blocks as usize + PART,
         };
         Some((head, walk))
     }

@@ -201,6 +201,7 @@ from tests.state.test_snapshot_file import make_router, SnapshotFile
 router = make_router()
 for at in range(300):
     router.select_worker(tokens=[at, *range(1000)]).on_complete()
+router.select_worker(tokens=range(1000)).on_complete()
 router.attach(SnapshotFile({str(path)!r}, interval_s=1e-6))
 print("ready", flush=True)
 while True:

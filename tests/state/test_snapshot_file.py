@@ -103,6 +103,16 @@ def test_restore_can_be_left_out(path: Path) -> None:
     assert start(path, restore=False) == "cold: it was asked for"
 
 
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -110,8 +120,8 @@ def test_restore_can_be_left_out(path: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), "cold: snapshot refused: its checksum does not match"),
         (lambda path: path.write_bytes(b""), "cold: snapshot refused: it is too short"),
         (lambda path: path.write_bytes(os.urandom(4096)), "cold: snapshot refused: it does not start like one"),
-        (lambda path: (path.unlink(), path.mkdir()), "cold: "),
-        (lambda path: (path.unlink(), os.mkfifo(path)), "cold: "),
+        (become_a_folder, "cold: "),
+        (become_a_pipe, "cold: "),
     ],
     ids=["missing", "cut", "empty", "noise", "folder", "pipe"],
 )
@@ -201,6 +211,7 @@ from tests.state.test_snapshot_file import make_router, SnapshotFile
 router = make_router()
 for at in range(300):
     router.select_worker(tokens=[at, *range(1000)]).on_complete()
+router.select_worker(tokens=range(1000)).on_complete()
 router.attach(SnapshotFile({str(path)!r}, interval_s=1e-6))
 print("ready", flush=True)
 while True:

@@ -67,13 +67,13 @@ impl Keeper {
     /// What comes next, to be given to [`Self::write`]; `None` at the end. Short: others select between two calls.
     pub fn next(&mut self, selector: &mut Selector) -> Option<Vec<Vec<u8>>> {
         let walk = &mut self.walk;
-        lend(&mut self.sharing, selector, |selector| match walk {
-            Some(walk) => selector.snapshot_next(walk),
-            None => {
-                let (head, begun) = selector.snapshot_begin()?;
-                *walk = Some(begun);
-                Some(vec![head])
+        lend(&mut self.sharing, selector, |selector| {
+            if let Some(walk) = walk {
+                return selector.snapshot_next(walk);
             }
+            let (head, begun) = selector.snapshot_begin()?;
+            *walk = Some(begun);
+            Some(vec![head])
         })
     }
 
@@ -105,7 +105,7 @@ fn lasts(entry: &Entry<'_>) -> bool {
 /// What was kept, read and checked to the last byte.
 #[derive(Debug, Clone)]
 pub struct Kept<'a> {
-    kept_ms: u64,
+    written_ms: u64,
     entries: Entries<'a>,
     fingerprints: Vec<u64>,
     /// Workers, and how often their caches were lost.
@@ -128,7 +128,7 @@ impl<'a> Kept<'a> {
             );
         };
         let mut kept = Self {
-            kept_ms: message.first,
+            written_ms: message.first,
             entries: Entries::new(entries),
             fingerprints: Vec::new(),
             workers: Vec::new(),
@@ -162,7 +162,7 @@ impl<'a> Kept<'a> {
     /// When it was kept, in milliseconds of 1970.
     #[must_use]
     pub fn kept_ms(&self) -> u64 {
-        self.kept_ms
+        self.written_ms
     }
 
     /// Names of the workers.

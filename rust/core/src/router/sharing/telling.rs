@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Sharing, Told, key};
-use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+use crate::ids::{Millis, SequenceHash, WorkerId};
 use crate::load::{BookingId, Phase, Work};
 use crate::router::request::PoolId;
 use crate::router::selector::Selector;
@@ -224,50 +224,5 @@ impl Selector {
             entries: &[],
         };
         Some(message.encode())
-    }
-
-    /// Further messages of a snapshot: what one worker holds in one pool, in parts of about `part` bytes.
-    pub fn snapshot_worker(&mut self, name: &str, pool: PoolId, part: usize) -> Vec<Vec<u8>> {
-        let (Some(worker), Some(sharing)) = (self.fleet.find(name), self.sharing.as_mut()) else {
-            return Vec::new();
-        };
-        let pool_at = pool.0 as usize;
-        let index = self.pools.get(pool_at).and_then(|pool| pool.index.as_ref());
-        let (Some(Store::Exact(index)), Some(number)) = (index, sharing.number(worker, || None))
-        else {
-            return Vec::new();
-        };
-        let mut messages = Vec::new();
-        let (mut entries, mut count) = (Vec::new(), 0);
-        let (origin, first) = (sharing.origin, sharing.journal.next());
-        let mut flush = |entries: &mut Vec<u8>, count: &mut u32| {
-            let message = Message {
-                kind: Kind::Continued,
-                origin,
-                first,
-                count: std::mem::take(count),
-                entries,
-            };
-            messages.push(message.encode());
-            entries.clear();
-        };
-        index.tell(worker, Medium::Gpu, |anchor, chain| {
-            let entry = Entry::Placed {
-                key: 0,
-                pool: pool.0,
-                worker: number,
-                anchor,
-                chain: Chain::default(),
-            };
-            put(&mut entries, entry, chain);
-            count += 1;
-            if entries.len() >= part {
-                flush(&mut entries, &mut count);
-            }
-        });
-        if count > 0 {
-            flush(&mut entries, &mut count);
-        }
-        messages
     }
 }

@@ -5,7 +5,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 use crate::ids::{Medium, WorkerId};
 use crate::index::{BlockIndex, Telling};
@@ -49,8 +48,6 @@ pub struct Walk {
     stretches: Vec<Stretch>,
     /// By age of what is told next.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Workers and models whose index cannot be told in steps: each is told at once, after the others.
-    whole: Vec<(Arc<str>, PoolId)>,
     /// Blocks that are told at most, so that a walk ends though others use what it told already.
     left: usize,
 }
@@ -62,37 +59,31 @@ impl Selector {
         let head = self.snapshot_head()?;
         let sharing = self.sharing.as_mut()?;
         let pools = sharing.fingerprints.len().min(self.pools.len());
-        let (mut stretches, mut whole) = (Vec::new(), Vec::new());
-        for (name, worker) in self.fleet.ids() {
+        let mut stretches = Vec::new();
+        for (_, worker) in self.fleet.ids() {
             let Some(number) = sharing.number(worker, || None) else {
                 continue;
             };
-            for pool in (0..pools as u32).map(PoolId) {
-                match self.pools[pool.0 as usize].index {
-                    Some(Store::Exact(_)) => stretches.push(Stretch {
-                        pool,
-                        worker,
-                        number,
-                        telling: Telling::default(),
-                    }),
-                    Some(_) => whole.push((Arc::clone(&name), pool)),
-                    None => {}
-                }
-            }
+            let pools = (0..pools as u32).map(PoolId);
+            stretches.extend(pools.map(|pool| Stretch {
+                pool,
+                worker,
+                number,
+                telling: Telling::default(),
+            }));
         }
-        let (mut queue, mut held) = (BinaryHeap::new(), 0);
+        let (mut queue, mut blocks) = (BinaryHeap::new(), 0);
         for (at, stretch) in stretches.iter().enumerate() {
             if let Some(age) = stretch.age(self) {
                 queue.push(Reverse((age, at)));
             }
             let index = stretch.index(self);
-            held += index.map_or(0, |index| index.block_count(stretch.worker).unwrap_or(0));
+            blocks += index.map_or(0, |index| index.block_count(stretch.worker).unwrap_or(0));
         }
         let walk = Walk {
             stretches,
             queue,
-            whole,
-            left: 4 * held as usize + PART,
+            left: 4 * blocks as usize + PART,
         };
         Some((head, walk))
     }
@@ -103,8 +94,7 @@ impl Selector {
         let (origin, first) = (sharing.origin, sharing.journal.next());
         let enough = walk.left.min(PART / HASH);
         if enough == 0 || walk.queue.is_empty() {
-            let (name, pool) = walk.whole.pop()?;
-            return Some(self.snapshot_worker(&name, pool, PART));
+            return None;
         }
         let mut messages = Vec::new();
         let (mut entries, mut count) = (Vec::with_capacity(PART + PART / 2), 0);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -11,40 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cutting_proxy import CuttingProxy
+from tests.state.addresses import free_addresses, wait_until
 
 from cachelb import Router
 from cachelb.state import ZmqMesh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 STORY = list(range(1000))
 SECRET = "of the fleet"  # noqa: S105 - of these tests
-
-
-def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def free_addresses(count: int) -> list[str]:
-    """Addresses whose port and the one above it are free now."""
-    found: list[str] = []
-    while len(found) < count:
-        with socket.socket() as probe, socket.socket() as above:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            try:
-                above.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-        address = f"tcp://127.0.0.1:{port}"
-        if address not in found:
-            found.append(address)
-    return found
 
 
 def make_router(**options: Any) -> Router[str]:

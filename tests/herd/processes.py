@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -37,7 +38,8 @@ class RouterProcess:
     def __exit__(self, *_: object) -> None:
         if not self._ended:
             self.resume()
-            self.tell("end")
+            with contextlib.suppress(BrokenPipeError):  # It has failed, and said so.
+                self.tell("end")
             self._process.join(ANSWER_S)
         self.kill()
 

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from cachelb.state.exchange import Exchange, ExchangeSettings
-from cachelb.state.options import exchange_settings, text
+from cachelb.state.options import exchange_settings, peer_address, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class ZmqMesh:
         peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
         warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
         ttl_s: Seconds that placements of others are believed without being found again here.
-        max_mb: Megabytes of news that may wait while the transport is down.
+        max_mb: Megabytes of news that may wait while the transport is down, and for each peer that does not read.
 
     Raises:
         ModuleNotFoundError: pyzmq is not installed.
@@ -75,7 +75,7 @@ class ZmqMesh:
             raise ValueError(f"bind must be an address like tcp://0.0.0.0:7700, got {bind!r}")
         if isinstance(peers, str):
             raise TypeError(f"peers must be a sequence of addresses or a function, got the text {peers!r}")
-        self._peers = peers if callable(peers) else tuple(text("a peer", peer) for peer in peers)
+        self._peers = peers if callable(peers) else tuple(map(peer_address, peers))
         self._secret = None if secret is None else text("secret", secret)
         self._settings: ExchangeSettings = exchange_settings(
             interval_s=interval_s,
@@ -110,7 +110,7 @@ class ZmqMesh:
         if self._run is not None:
             # After a fork: the parent's sockets are kept unused, since collecting them would close them.
             self._abandoned.append(self._run)
-        carrier = ZmqCarrier(self._bind, self._peers, self._secret)
+        carrier = ZmqCarrier(self._bind, self._peers, self._secret, self._settings.max_bytes)
         self._address = carrier.address
         self._run = Exchange(router, carrier, self._settings)
         self._run.start()

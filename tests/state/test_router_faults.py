@@ -1,0 +1,139 @@
+"""Routers in processes of their own that are killed, stopped, cut off, flooded and told nonsense."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+from tests.cutting_proxy import CuttingProxy
+from tests.herd.processes import RouterProcess, all_heard, herd, seconds_until_agreed
+from tests.herd.router_process import Spec
+from tests.herd.traffic import Traffic
+from tests.state.addresses import free_addresses, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cachelb.state import StateStats
+
+WORKERS = [f"gpu{at}" for at in range(4)]
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def wait_until_gone(router: RouterProcess, peers: int) -> None:
+    wait_until(lambda: len(router.ask("stats").peers) == peers, 60.0)
+
+
+def test_killed_router_takes_its_load_along_and_comes_back_at_the_same_address() -> None:
+    with herd(3, WORKERS) as routers:
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 12)
+        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+        routers[0].kill()
+        traffic.forget(routers[0])
+        living = routers[1:]
+        traffic.route(living, 12)
+        seconds_until_agreed(living, traffic.loads(), traffic.prompts)
+        before = routers[0].spec
+        again = Spec(**{**before.__dict__, "mesh": {"warm_start_s": 60.0}})
+        with RouterProcess(again) as reborn:
+            reborn.answer()
+            assert reborn.ask("stats").start == "warm: told by another router"
+            everyone = [reborn, *living]
+            traffic.route(everyone, 12)
+            traffic.end(everyone, 2)
+            seconds_until_agreed(everyone, traffic.loads(), traffic.prompts)
+            assert all(len(router.ask("stats").peers) == 2 for router in everyone), "its former life is forgotten"
+
+
+def test_router_that_stood_still_catches_up() -> None:
+    with herd(3, WORKERS) as routers:
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 12)
+        seconds_until_agreed(routers, traffic.loads())
+        *awake, asleep = routers
+        asleep.stop()
+        traffic.route(awake, 40)
+        traffic.end(awake, 3)
+        for router in awake:
+            wait_until_gone(router, 1)
+        loads = awake[0].ask("loads")
+        assert sum(loads.values()) == sum(traffic.loads().values()) - 4, "without what the silent one booked"
+        asleep.resume()
+        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+
+
+@contextmanager
+def behind_proxies() -> Iterator[tuple[list[RouterProcess], list[CuttingProxy]]]:
+    """Two routers that hear each other through proxies."""
+    own = free_addresses(4)
+    with ExitStack() as stack:
+        proxies = [CuttingProxy(port_of(own[2 + at]), port_of(own[at])) for at in range(2)]
+        for proxy in proxies:
+            stack.callback(proxy.close)
+        routers = []
+        for at in range(2):
+            spec = Spec(tuple(WORKERS), {"hash_seed": 7, "seed": at}, own[at], (own[3 - at],))
+            routers.append(stack.enter_context(RouterProcess(spec)))
+        for router in routers:
+            router.answer()
+        all_heard(routers)
+        yield routers, proxies
+
+
+@pytest.mark.parametrize("way", ["cut", "hold"])
+def test_both_sides_of_a_partition_agree_once_it_is_healed(way: str) -> None:
+    with behind_proxies() as (routers, proxies):
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 8)
+        seconds_until_agreed(routers, traffic.loads())
+        for proxy in proxies:
+            getattr(proxy, way)()
+        traffic.route(routers, 30)
+        traffic.end(routers, 7)
+        for router in routers:
+            wait_until_gone(router, 0)
+        traffic.route(routers, 10)
+        for proxy in proxies:
+            proxy.heal()
+        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+
+
+def test_clocks_that_differ_change_nothing() -> None:
+    specials = {1: {"clock": (3600.0, 1.01)}, 2: {"clock": (5.0, 0.5)}}
+    with herd(3, WORKERS, specials=specials) as routers:
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 30)
+        traffic.end(routers, 3)
+        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+
+
+def test_who_does_not_read_costs_a_bounded_amount_of_memory() -> None:
+    with herd(1, WORKERS, mesh={"max_mb": 1.0}, max_memory_mb=8) as (router,), zmq.Context() as context:
+        for seed in range(2):
+            router.ask("flood", 3000, 64, seed)
+        before = router.ask("memory_mib")
+        address = router.spec.bind or ""
+        with context.socket(zmq.SUB) as listener, context.socket(zmq.DEALER) as asking:
+            for socket in (listener, asking):
+                socket.set(zmq.RCVHWM, 1)
+                socket.linger = 0
+            listener.subscribe(b"")
+            listener.connect(address)
+            assert listener.poll(60_000), "it hears the router"
+            told: StateStats = router.ask("stats")
+            router.ask("flood", 12_000, 128, 3)
+            news: StateStats = router.ask("stats")
+            assert news.sent_bytes - told.sent_bytes > 12e6
+            assert router.ask("memory_mib") - before < 8, "of the news that nobody reads"
+            asking.connect(f"tcp://127.0.0.1:{port_of(address) + 1}")
+            for _ in range(300):
+                asking.send_multipart([b"all", bytes(8)])
+            assert asking.poll(60_000), "it is answered"
+            router.ask("flood", 2000, 64, 9)
+            assert router.ask("memory_mib") - before < 16, "not 300 answers of some megabytes"

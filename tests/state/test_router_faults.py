@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import zmq
-from tests.cutting_proxy import CuttingProxy
-from tests.herd.processes import RouterProcess, all_heard, herd, seconds_until_agreed
+from tests.herd.partition import behind_proxies, port_of
+from tests.herd.processes import RouterProcess, herd, seconds_until_agreed
 from tests.herd.router_process import Spec
 from tests.herd.traffic import Traffic
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cachelb.state import StateStats
 
 WORKERS = [f"gpu{at}" for at in range(4)]
-
-
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
 
 
 def wait_until_gone(router: RouterProcess, peers: int) -> None:
@@ -68,27 +61,9 @@ def test_router_that_stood_still_catches_up() -> None:
         seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
 
 
-@contextmanager
-def behind_proxies() -> Iterator[tuple[list[RouterProcess], list[CuttingProxy]]]:
-    """Two routers that hear each other through proxies."""
-    own = free_addresses(4)
-    with ExitStack() as stack:
-        proxies = [CuttingProxy(port_of(own[2 + at]), port_of(own[at])) for at in range(2)]
-        for proxy in proxies:
-            stack.callback(proxy.close)
-        routers = []
-        for at in range(2):
-            spec = Spec(tuple(WORKERS), {"hash_seed": 7, "seed": at}, own[at], (own[3 - at],))
-            routers.append(stack.enter_context(RouterProcess(spec)))
-        for router in routers:
-            router.answer()
-        all_heard(routers)
-        yield routers, proxies
-
-
 @pytest.mark.parametrize("way", ["cut", "hold"])
 def test_both_sides_of_a_partition_agree_once_it_is_healed(way: str) -> None:
-    with behind_proxies() as (routers, proxies):
+    with behind_proxies(WORKERS) as (routers, proxies):
         traffic = Traffic(WORKERS)
         traffic.route(routers, 8)
         seconds_until_agreed(routers, traffic.loads())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cachelb._core import message_origin
 from cachelb.errors import CachelbError
-from cachelb.state.carrier import Heard
+from cachelb.state.carrier import Asked
 from cachelb.state.stats import PeerStats, StateStats
 
 if TYPE_CHECKING:
@@ -169,14 +169,14 @@ class Exchange:
             next_s = now + self._settings.interval_s
             left_s = self._settings.interval_s
             while left_s > 0 and not self._stopping.is_set():
-                everything: list[bytes] | None = None
+                everything: list[bytes] = []
                 for heard in self._carrier.receive(left_s):
-                    if isinstance(heard, Heard):
+                    if isinstance(heard, Asked):
+                        # Those who ask together, as after a partition, are told the same.
+                        everything = everything or self._router._tell_all()
+                        self._carrier.answer(heard.return_to, everything)
+                    else:
                         self._hear(heard.message, heard.address)
-                        continue
-                    # Those who ask at once, as after a partition, are told the same.
-                    everything = everything or self._router._tell_all()
-                    self._carrier.answer(heard.return_to, everything)
                 left_s = next_s - time.monotonic()
 
     def _publish(self, message: bytes) -> None:

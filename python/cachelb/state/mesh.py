@@ -30,7 +30,7 @@ class ZmqMesh:
         bind: Where to publish, such as "tcp://0.0.0.0:7700"; a port of "*" takes a free one, see `address`. The port
             above it answers those who ask for everything.
         peers: Addresses of all routers, this one's too if that is easier; or a function that returns them, asked every
-            two seconds.
+            two seconds in a thread of its own; while it fails, those known stay.
         secret: Shared by all: messages are encrypted, and who does not know it is refused. Without one, everybody who
             reaches the ports can read and write.
         interval_s: Seconds between two messages of what happened.

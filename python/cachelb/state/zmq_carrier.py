@@ -13,7 +13,7 @@ import zmq
 from zmq.utils import z85
 
 from cachelb.state.carrier import Asked, Heard
-from cachelb.state.options import peer_address
+from cachelb.state.lookup import Lookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,13 +69,12 @@ class ZmqCarrier:
     ) -> None:
         self._context = zmq.Context()
         self._keys = None if secret is None else _keys(secret)
-        self._wanted = peers
+        self._lookup = Lookup(peers, _PEERS_S) if callable(peers) else None
+        self._fixed = set() if callable(peers) else set(peers)
         self._waiting = max(_ANSWER_MESSAGES, max_bytes // _PART_BYTES)
         self._answering: dict[bytes, _Answer] = {}
-        self._failing = False
         self._peers: dict[str, _Peer] = {}
         self._addresses: dict[zmq.Socket[bytes], str] = {}
-        self._due_s = 0.0
         self._poller = zmq.Poller()
         try:
             self._news, self._answers, self.address = self._bound(bind)
@@ -104,7 +103,8 @@ class ZmqCarrier:
 
     def open(self) -> None:
         """Connect to the peers."""
-        self._follow(time.monotonic())
+        if self._lookup is None:
+            self._listen_to(self._fixed)
 
     def publish(self, message: bytes) -> None:
         """Send to all who listen; to one who does not read, nothing is sent."""
@@ -147,8 +147,7 @@ class ZmqCarrier:
     def receive(self, timeout_s: float) -> list[Heard | Asked]:
         """Wait for messages of peers."""
         now = time.monotonic()
-        if now >= self._due_s:
-            self._follow(now)
+        self._follow(now)
         self._go_on_answering(now)
         found: list[Heard | Asked] = []
         asked: set[bytes] = set()
@@ -173,8 +172,13 @@ class ZmqCarrier:
     # --- peers ---
 
     def _follow(self, now: float) -> None:
-        self._due_s = now + _PEERS_S
-        wanted = self._asked_for() - {self.address}
+        if self._lookup is not None:
+            found = self._lookup.newest(now)
+            if found is not None:
+                self._listen_to(found)
+
+    def _listen_to(self, addresses: set[str]) -> None:
+        wanted = addresses - {self.address}
         for address in self._peers.keys() - wanted:
             peer = self._peers.pop(address)
             for socket in (peer.news, peer.asking):
@@ -183,20 +187,6 @@ class ZmqCarrier:
                 socket.close(0)
         for address in wanted - self._peers.keys():
             self._connect(address)
-
-    def _asked_for(self) -> set[str]:
-        """Return who the peers are; the ones there are if that cannot be told now."""
-        if not callable(self._wanted):
-            return set(self._wanted)
-        try:
-            found = {peer_address(peer) for peer in self._wanted()}
-        except Exception as error:  # noqa: BLE001 - a name service that fails must not end what works
-            if not self._failing:
-                _log.warning("the list of peers could not be had, the ones known stay: %r", error)
-            self._failing = True
-            return set(self._peers)
-        self._failing = False
-        return found
 
     def _connect(self, address: str) -> None:
         before, _, port = address.rpartition(":")

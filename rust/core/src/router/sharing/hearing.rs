@@ -31,6 +31,11 @@ impl Selector {
         let mut skip = 0;
         match message.kind {
             Kind::Snapshot => {
+                // One that was asked for twice, or repeated: what it says is known, and what came since would be lost.
+                let known = sharing.peers.get(&message.origin);
+                if known.is_some_and(|peer| message.first < peer.next) {
+                    return Ok(Heard::Applied(0));
+                }
                 self.forget_origin(message.origin, now);
                 let peer = Peer {
                     next: message.first,
@@ -56,13 +61,22 @@ impl Selector {
                     return Ok(Heard::Gap);
                 }
                 skip = peer.next - message.first;
-                peer.next = peer.next.max(message.first + u64::from(message.count));
+                let end = message.first.saturating_add(message.count.into());
+                peer.next = peer.next.max(end);
             }
         }
         let mut applied = 0;
+        let part_of_snapshot = message.kind != Kind::Delta;
         for entry in Entries::new(message.entries).skip(skip.min(u64::from(u32::MAX)) as usize) {
             match entry {
-                Ok(entry) => self.apply(message.origin, entry, now),
+                Ok(entry) => {
+                    let number = if part_of_snapshot {
+                        message.first
+                    } else {
+                        (message.first + skip).saturating_add(applied.into())
+                    };
+                    self.apply(message.origin, number, entry, now);
+                }
                 Err(error) => {
                     self.forget_origin(message.origin, now);
                     return Err(error);
@@ -106,7 +120,8 @@ impl Selector {
             .expect("messages are heard while sharing")
     }
 
-    fn apply(&mut self, origin: u64, entry: Entry<'_>, now: Millis) {
+    /// Applies an entry, of which its router had made `number` before.
+    fn apply(&mut self, origin: u64, number: u64, entry: Entry<'_>, now: Millis) {
         let fingerprints: &[u64] = self.sharing.as_ref().map_or(&[], |s| &s.fingerprints);
         let known = |fingerprint| fingerprints.iter().position(|&own| own == fingerprint);
         match entry {
@@ -119,6 +134,7 @@ impl Selector {
                 let theirs = Theirs {
                     name: name.into(),
                     epoch,
+                    since: number,
                 };
                 put_at(&mut self.peer(origin).workers, index, Some(theirs));
                 self.cache_was_lost(name, epoch);
@@ -127,7 +143,10 @@ impl Selector {
                 let workers = &mut self.peer(origin).workers;
                 let theirs = workers.get_mut(worker as usize).and_then(Option::as_mut);
                 if let Some(theirs) = theirs {
-                    theirs.epoch = theirs.epoch.max(epoch);
+                    if epoch > theirs.epoch {
+                        theirs.epoch = epoch;
+                        theirs.since = number.saturating_add(1);
+                    }
                     let name = Arc::clone(&theirs.name);
                     self.cache_was_lost(&name, epoch);
                 }
@@ -144,7 +163,7 @@ impl Selector {
                     prefill_tokens: prefill_tokens.min(prompt_tokens),
                     ..Work::default()
                 };
-                self.book_remote(origin, key, (pool, worker), work, now);
+                self.book_remote(origin, key, (pool, worker, number), work, now);
             }
             Entry::Placed {
                 key,
@@ -152,7 +171,7 @@ impl Selector {
                 worker,
                 anchor,
                 chain,
-            } => self.place_remote(origin, key, (pool, worker), anchor, chain, now),
+            } => self.place_remote(origin, key, (pool, worker, number), anchor, chain, now),
             Entry::FirstToken { key } => {
                 if let Some(&booking) = self.peer(origin).bookings.get(&key) {
                     self.first_token(booking, now);
@@ -175,7 +194,8 @@ impl Selector {
         self.sharing_mut().peers.entry(origin).or_default()
     }
 
-    /// Somebody says that a worker's cache was lost for the `epoch`th time.
+    /// Somebody says that a worker's cache was lost for the `epoch`th time. It is told in turn: what is placed there from
+    /// now on is placed by one who knows.
     fn cache_was_lost(&mut self, name: &str, epoch: u64) {
         let sharing = self.sharing_mut();
         if epoch <= sharing.epoch(name) {
@@ -185,6 +205,10 @@ impl Selector {
         let Some(worker) = self.fleet.find(name) else {
             return;
         };
+        let sharing = self.sharing_mut();
+        if let Some(worker) = sharing.number(worker, || Some(name.into())) {
+            sharing.journal.say(Entry::Cleared { worker, epoch }, &[]);
+        }
         let fed = (0..self.pools.len() as u32).any(|pool| self.is_fed(worker, PoolId(pool)));
         if !fed {
             self.clear_cache(worker);
@@ -195,14 +219,16 @@ impl Selector {
     fn theirs(
         &mut self,
         origin: u64,
-        (pool, worker): (u32, u32),
+        (pool, worker, number): (u32, u32, u64),
     ) -> Option<(PoolId, WorkerId, bool)> {
         let peer = self.peer(origin);
         let pool = peer.pools.get(pool as usize).copied().flatten();
         let theirs = peer.workers.get(worker as usize).cloned().flatten();
         let found = pool.zip(theirs).and_then(|(pool, theirs)| {
             let worker = self.fleet.find(&theirs.name)?;
-            let current = theirs.epoch >= self.sharing_mut().epoch(&theirs.name);
+            // A part of a snapshot may come after the news of a loss that it does not know of.
+            let current =
+                theirs.epoch >= self.sharing_mut().epoch(&theirs.name) && number >= theirs.since;
             Some((pool, worker, current))
         });
         if found.is_none() {
@@ -211,7 +237,7 @@ impl Selector {
         found
     }
 
-    fn book_remote(&mut self, origin: u64, key: u64, at: (u32, u32), work: Work, now: Millis) {
+    fn book_remote(&mut self, origin: u64, key: u64, at: (u32, u32, u64), work: Work, now: Millis) {
         let Some((pool, worker, _)) = self.theirs(origin, at) else {
             return;
         };
@@ -240,7 +266,7 @@ impl Selector {
         &mut self,
         origin: u64,
         key: u64,
-        at: (u32, u32),
+        at: (u32, u32, u64),
         anchor: Option<SequenceHash>,
         chain: Chain<'_>,
         now: Millis,

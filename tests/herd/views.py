@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     Changes = Sequence[tuple[float, str, int]]
     Looks = Sequence[tuple[float, dict[str, int]]]
@@ -30,20 +30,23 @@ class Views:
     changes: Sequence[Changes]
     looks: Sequence[Looks]
 
-    def ages(self, *, most_s: float = 2.0) -> list[float]:
+    def ages(self, *, most_s: float = 2.0, exact: bool = False) -> list[float]:
         """Return how old the truth is that each view of a worker shows, in seconds.
 
-        That is the shortest time ago at which the true load was near the one seen; infinite if it was not within
-        `most_s`.
+        That is the shortest time ago at which the true load was near the one seen, or exactly that; infinite if it was
+        not within `most_s`.
         """
+        is_seen = int.__eq__ if exact else is_near
         truth = {name: _Truth(changes) for name, changes in _by_worker(self.changes).items()}
         found = []
         for looks in self.looks:
             for at_s, loads in looks:
                 for name, seen in loads.items():
                     true = truth.get(name)
-                    age_s = true.age(seen, at_s, most_s) if true else (0.0 if is_near(seen, 0) else float("inf"))
-                    found.append(age_s)
+                    if true is not None:
+                        found.append(true.age(seen, at_s, most_s, is_seen))
+                    else:
+                        found.append(0.0 if is_seen(seen, 0) else float("inf"))
         return found
 
     def share_within(self, seconds: float) -> float:
@@ -70,10 +73,10 @@ class _Truth:
             self._at_s.append(at_s)
             self._load.append(self._load[-1] + change)
 
-    def age(self, seen: int, at_s: float, most_s: float) -> float:
+    def age(self, seen: int, at_s: float, most_s: float, is_seen: Callable[[int, int], bool]) -> float:
         last = bisect_right(self._at_s, at_s) - 1
         first = max(0, bisect_left(self._at_s, at_s - most_s) - 1)
         for index in range(last, first - 1, -1):
-            if is_near(seen, self._load[index]):
+            if is_seen(seen, self._load[index]):
                 return 0.0 if index == last else at_s - self._at_s[index + 1]
         return float("inf")

@@ -10,7 +10,10 @@ from tests.herd.partition import behind_proxies, port_of
 from tests.herd.processes import RouterProcess, herd, seconds_until_agreed
 from tests.herd.router_process import Spec
 from tests.herd.traffic import Traffic
-from tests.state.addresses import wait_until
+from tests.state.addresses import free_addresses, wait_until
+
+from cachelb import Router
+from cachelb.state import ZmqMesh
 
 if TYPE_CHECKING:
     from cachelb.state import StateStats
@@ -112,3 +115,44 @@ def test_who_does_not_read_costs_a_bounded_amount_of_memory() -> None:
             assert asking.poll(60_000), "it is answered"
             router.ask("flood", 2000, 64, 9)
             assert router.ask("memory_mib") - before < 16, "not 300 answers of some megabytes"
+
+
+def test_peer_that_repeats_an_old_snapshot_changes_nothing() -> None:
+    (address, own) = free_addresses(2)
+    with (
+        Router(WORKERS, hash_seed=7) as source,
+        Router(WORKERS, hash_seed=7) as router,
+        zmq.Context() as context,
+        context.socket(zmq.PUB) as news,
+        context.socket(zmq.ROUTER) as asked,
+    ):
+        news.linger = asked.linger = 0
+        news.bind(address)
+        asked.bind(f"tcp://127.0.0.1:{port_of(address) + 1}")
+        source._share(99, 3600.0, 1 << 20)
+        with source.select_worker(tokens=range(100)):
+            old = source._tell_all()
+        decisions = [source.select_worker(tokens=range(at, 1000)) for at in range(3)]
+        source._tell()  # Nobody hears it.
+        mesh = ZmqMesh(own, [address])
+        router.attach(mesh)
+
+        def is_asked() -> bool:
+            news.send(source._heartbeat() or b"")
+            return asked.poll(10) != 0
+
+        wait_until(is_asked)
+        return_to, *_ = asked.recv_multipart()
+        for message in source._tell_all():
+            asked.send_multipart([return_to, message])
+        wait_until(lambda: sum(router.loads().values()) == 3)
+        for message in old:
+            news.send(message)
+        decisions.append(source.select_worker(tokens=range(2000)))
+        for message in source._tell():
+            news.send(message)
+        wait_until(lambda: sum(router.loads().values()) == 4)
+        assert router.loads() == source.loads()
+        assert mesh.stats().snapshots == 1
+        for decision in decisions:
+            decision.on_complete()

@@ -63,5 +63,6 @@ def test_a_view_is_as_old_as_the_truth_it_shows() -> None:
     rising = [(float(at), "a", 1) for at in range(1, 11)]  # The load is 1 from second 1 on, and 10 from second 10 on.
     looks = [(10.5, {"a": seen}) for seen in (10, 9, 8, 2, 0)] + [(0.5, {"a": 3}), (10.5, {"b": 1}), (10.5, {"b": 2})]
     infinite = float("inf")
-    ages = Views([rising[::2], rising[1::2]], [looks]).ages(most_s=6.0)
-    assert ages == [0.0, 0.0, 0.5, infinite, infinite, infinite, 0.0, infinite]
+    views = Views([rising[::2], rising[1::2]], [looks])
+    assert views.ages(most_s=6.0) == [0.0, 0.0, 0.5, infinite, infinite, infinite, 0.0, infinite]
+    assert views.ages(most_s=6.0, exact=True) == [0.0, 0.5, 1.5, infinite, infinite, infinite, infinite, infinite]

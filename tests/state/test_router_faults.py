@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,42 +118,82 @@ def test_who_does_not_read_costs_a_bounded_amount_of_memory() -> None:
             assert router.ask("memory_mib") - before < 16, "not 300 answers of some megabytes"
 
 
+class HandDriven:
+    """A peer whose every message is sent by the test, over real sockets."""
+
+    def __init__(self, address: str, stack: ExitStack) -> None:
+        context = stack.enter_context(zmq.Context())
+        self.router = stack.enter_context(Router(WORKERS, hash_seed=7))
+        self._news = stack.enter_context(context.socket(zmq.PUB))
+        self._asked = stack.enter_context(context.socket(zmq.ROUTER))
+        self._news.linger = self._asked.linger = 0
+        self._news.bind(address)
+        self._asked.bind(f"tcp://127.0.0.1:{port_of(address) + 1}")
+        self.router._share(99, 3600.0, 1 << 20)
+
+    def publish(self, messages: list[bytes]) -> None:
+        for message in messages:
+            self._news.send(message)
+
+    def wait_until_asked(self) -> bytes:
+        """Beat until somebody asks. Returns who."""
+
+        def is_asked() -> bool:
+            self.publish([self.router._heartbeat() or b""])
+            return self._asked.poll(10) != 0
+
+        wait_until(is_asked, 60.0)
+        return self._asked.recv_multipart()[0]
+
+    def answer(self, return_to: bytes, messages: list[bytes]) -> None:
+        for message in messages:
+            self._asked.send_multipart([return_to, message])
+
+
 def test_peer_that_repeats_an_old_snapshot_changes_nothing() -> None:
-    (address, own) = free_addresses(2)
-    with (
-        Router(WORKERS, hash_seed=7) as source,
-        Router(WORKERS, hash_seed=7) as router,
-        zmq.Context() as context,
-        context.socket(zmq.PUB) as news,
-        context.socket(zmq.ROUTER) as asked,
-    ):
-        news.linger = asked.linger = 0
-        news.bind(address)
-        asked.bind(f"tcp://127.0.0.1:{port_of(address) + 1}")
-        source._share(99, 3600.0, 1 << 20)
+    address, own = free_addresses(2)
+    with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
+        peer = HandDriven(address, stack)
+        source = peer.router
         with source.select_worker(tokens=range(100)):
             old = source._tell_all()
         decisions = [source.select_worker(tokens=range(at, 1000)) for at in range(3)]
         source._tell()  # Nobody hears it.
         mesh = ZmqMesh(own, [address])
         router.attach(mesh)
-
-        def is_asked() -> bool:
-            news.send(source._heartbeat() or b"")
-            return asked.poll(10) != 0
-
-        wait_until(is_asked)
-        return_to, *_ = asked.recv_multipart()
-        for message in source._tell_all():
-            asked.send_multipart([return_to, message])
+        peer.answer(peer.wait_until_asked(), source._tell_all())
         wait_until(lambda: sum(router.loads().values()) == 3)
-        for message in old:
-            news.send(message)
         decisions.append(source.select_worker(tokens=range(2000)))
-        for message in source._tell():
-            news.send(message)
+        peer.publish([*old, *source._tell()])
         wait_until(lambda: sum(router.loads().values()) == 4)
         assert router.loads() == source.loads()
         assert mesh.stats().snapshots == 1
+        for decision in decisions:
+            decision.on_complete()
+
+
+def test_what_is_kept_until_a_peer_answers_is_bounded_and_nothing_is_missed_in_the_end() -> None:
+    address, own = free_addresses(2)
+    with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
+        peer = HandDriven(address, stack)
+        source = peer.router
+        source._tell()  # Nobody hears it.
+        mesh = ZmqMesh(own, [address], max_mb=0.05)
+        router.attach(mesh)
+        return_to = peer.wait_until_asked()
+        late = source._tell_all()
+        before = mesh.stats().received
+        decisions = []
+        for at in range(200):
+            decisions.append(source.select_worker(tokens=range(at, at + 1000)))
+            peer.publish(source._tell())
+        wait_until(lambda: mesh.stats().received >= before + 200)
+        assert mesh._run is not None
+        (kept,) = (each.kept for each in mesh._run._peers.values())
+        assert 0 < sum(map(len, kept)) <= 0.05 * (1 << 20)
+        peer.answer(return_to, late)
+        peer.answer(peer.wait_until_asked(), source._tell_all())
+        wait_until(lambda: router.loads() == source.loads())
+        assert sum(router.loads().values()) == 200
         for decision in decisions:
             decision.on_complete()

@@ -37,7 +37,8 @@ class ZmqMesh:
         peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
         warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
         ttl_s: Seconds that placements of others are believed without being found again here.
-        max_mb: Megabytes of news that may wait while the transport is down, and for each peer that does not read.
+        max_mb: Megabytes of news that may wait while the transport is down, and of each peer: for it
+            while it does not read, and from it until it has told what was missed.
 
     Raises:
         ModuleNotFoundError: pyzmq is not installed.

@@ -16,10 +16,14 @@ class CuttingProxy:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._flows = threading.Event()
         self.heal()
 
     def heal(self) -> None:
         """Let everything through."""
+        self._flows.set()
+        if self._listening:
+            return
         for port, target in self._pairs.items():
             listener = socket.create_server(("127.0.0.1", port))
             self._listening.append(listener)
@@ -38,8 +42,13 @@ class CuttingProxy:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
+    def hold(self) -> None:
+        """Let nothing through, and tell nobody: connections stay, and can be made."""
+        self._flows.clear()
+
     def close(self) -> None:
         """Cut, and wait for the threads."""
+        self._flows.set()
         self.cut()
         for thread in self._threads:
             thread.join()
@@ -69,6 +78,7 @@ class CuttingProxy:
     def _forward(self, source: socket.socket, sink: socket.socket, ends: list[socket.socket]) -> None:
         try:
             while data := source.recv(1 << 16):
+                self._flows.wait()
                 sink.sendall(data)
         except OSError:
             pass

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.state.test_mesh import STORY, WORKERS, free_addresses, make_router, matched, routers, same_loads, wait_until
+from tests.state.addresses import free_addresses, wait_until
+from tests.state.transports import STORY, WORKERS, MeshFleet, make_router, matched, routers, same_loads
 
 from cachelb import NoWorkerAvailable, Router
 from cachelb.policies import POLICIES
@@ -31,7 +32,7 @@ def same_keys(found: Iterable[tuple[Router[Any], ZmqMesh]], keys: set[str]) -> b
 
 
 def test_workers_come_and_go_everywhere() -> None:
-    with routers(3, **FLEET) as found:
+    with routers(MeshFleet(), 3, **FLEET) as found:
         (router, _), (other, other_mesh), (third, _) = found
         router.add_worker("new", weight=2.5, dp_size=2, models=["m"], gpu="a100", kv_blocks=50, slow_start_s=1.0)
         # Booked on at once: the others know the worker before the booking.
@@ -57,7 +58,7 @@ def test_workers_come_and_go_everywhere() -> None:
 
 
 def test_readiness_and_weight_follow_and_nothing_else_is_touched() -> None:
-    with routers(2, **FLEET) as ((router, _), (other, mesh)):
+    with routers(MeshFleet(), 2, **FLEET) as ((router, _), (other, mesh)):
         other.detach(mesh)
         other.add_worker("gpu1", weight=3.0)
         other.attach(mesh)
@@ -76,7 +77,7 @@ def test_readiness_and_weight_follow_and_nothing_else_is_touched() -> None:
 
 
 def test_synchronised_lists_are_told_once() -> None:
-    with routers(2, **FLEET) as ((router, mesh), (other, other_mesh)):
+    with routers(MeshFleet(), 2, **FLEET) as ((router, mesh), (other, other_mesh)):
         listed = ["gpu0", "gpu1", "new"]
         router.sync_workers(listed)
         wait_until(lambda: sorted(other.keys()) == listed)
@@ -87,7 +88,7 @@ def test_synchronised_lists_are_told_once() -> None:
 
 
 def test_drained_worker_finishes_what_every_router_sent_there() -> None:
-    with routers(2, **FLEET) as found:
+    with routers(MeshFleet(), 2, **FLEET) as found:
         (router, _), (other, _) = found
         decision = router.select_worker(tokens=STORY, among=["gpu0"])
         others = other.select_worker(tokens=STORY, among=["gpu0"])
@@ -102,7 +103,7 @@ def test_drained_worker_finishes_what_every_router_sent_there() -> None:
 
 
 def test_late_joiner_is_told_what_changed_also_by_those_who_heard_it() -> None:
-    with routers(2, **FLEET) as ((router, mesh), (other, other_mesh)):
+    with routers(MeshFleet(), 2, **FLEET) as ((router, mesh), (other, other_mesh)):
         router.add_worker("new", weight=2.0)
         router.remove_worker("gpu3")
         router.set_ready("gpu0", ready=False)
@@ -146,7 +147,7 @@ def test_router_of_other_objects_follows_what_it_knows_and_counts_the_rest() -> 
 
 
 def test_impossible_changes_are_named_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    with routers(2, **FLEET) as ((router, _), (other, mesh)):
+    with routers(MeshFleet(), 2, **FLEET) as ((router, _), (other, mesh)):
         mesh_before = mesh.stats().strangers
         other.detach(mesh)
         other.add_worker("w", dp_size=2)
@@ -161,7 +162,7 @@ def test_impossible_changes_are_named_and_counted(caplog: pytest.LogCaptureFixtu
 
 
 def test_fleets_are_not_shared_unless_asked() -> None:
-    with routers(2) as ((router, _), (other, mesh)):
+    with routers(MeshFleet(), 2) as ((router, _), (other, mesh)):
         router.add_worker("new")
         router.set_ready("gpu0", ready=False)
         with router.select_worker(tokens=STORY, among=["gpu1"]):
@@ -174,7 +175,7 @@ def test_fleets_are_not_shared_unless_asked() -> None:
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_load_is_shared_with_every_policy(policy: str) -> None:
-    with routers(2, make={"policy": policy}, **FLEET) as found:
+    with routers(MeshFleet(), 2, make={"policy": policy}, **FLEET) as found:
         (router, mesh), (other, other_mesh) = found
         decisions = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found)]
         wait_until(lambda: all(sum(each.loads().values()) == 2 for each, _ in found))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.state.test_mesh import free_addresses, routers, wait_until
+from tests.state.addresses import free_addresses, wait_until
+from tests.state.transports import MeshFleet, routers
 
 from cachelb import Router
 from cachelb.metrics import PrometheusCollector
@@ -33,7 +34,7 @@ def trusted(router: Router[str]) -> tuple[int, int]:
 
 
 def test_others_follow_a_route_and_have_learned_it_once_they_did() -> None:
-    with routers(3, make=LEARNING) as found:
+    with routers(MeshFleet(), 3, make=LEARNING) as found:
         (router, _), (other, other_mesh), (third, _) = found
         decision = ask(router, among=["gpu2"])
         assert trusted(router) == (0, 0), "nothing is learned before the answer"
@@ -55,7 +56,7 @@ def test_others_follow_a_route_and_have_learned_it_once_they_did() -> None:
 
 
 def test_what_fails_is_told_to_nobody() -> None:
-    with routers(2, make=LEARNING) as ((router, _), (other, mesh)):
+    with routers(MeshFleet(), 2, make=LEARNING) as ((router, _), (other, mesh)):
         ask(router).on_error(500)
         ask(router, [7, *STORY]).on_complete()
         wait_until(lambda: trusted(other) == (0, 3))
@@ -64,7 +65,7 @@ def test_what_fails_is_told_to_nobody() -> None:
 
 
 def test_heard_routes_make_room_for_those_seen_here() -> None:
-    with routers(2, make={**LEARNING, "max_routes": 6}) as ((router, _), (other, _)):
+    with routers(MeshFleet(), 2, make={**LEARNING, "max_routes": 6}) as ((router, _), (other, _)):
         ask(other, [1, *STORY]).on_complete()
         for at in range(2, 6):
             ask(router, [at, *STORY]).on_complete()
@@ -78,7 +79,7 @@ def test_heard_routes_make_room_for_those_seen_here() -> None:
 
 
 def test_routes_end_everywhere_with_the_cache_and_begin_again() -> None:
-    with routers(3, make=LEARNING) as found:
+    with routers(MeshFleet(), 3, make=LEARNING) as found:
         (router, _), (other, _), (third, _) = found
         ask(router, among=["gpu1"]).on_complete()
         wait_until(lambda: trusted(other) == trusted(third) == (0, 3))
@@ -91,7 +92,7 @@ def test_routes_end_everywhere_with_the_cache_and_begin_again() -> None:
 
 
 def test_late_joiner_is_told_all_routes_and_their_age() -> None:
-    with routers(2, make=LEARNING) as found:
+    with routers(MeshFleet(), 2, make=LEARNING) as found:
         (router, _), (other, _) = found
         for at in range(700):
             ask(router if at % 2 else other, [at, *STORY]).on_complete()
@@ -146,7 +147,7 @@ def test_policies_that_keep_prompts_say_so_and_share_load(policy: str, caplog: p
     options: dict[str, Any] = {"policy": policy}
     if policy == "cache-aware":
         options["index"] = "radix"
-    with routers(2, make=options) as ((router, _), (other, mesh)):
+    with routers(MeshFleet(), 2, make=options) as ((router, _), (other, mesh)):
         assert f"policy {policy} keeps prompts in a tree" in caplog.text
         with router.select_worker(tokens=STORY):
             wait_until(lambda: router.loads() == other.loads())

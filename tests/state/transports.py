@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tests.cutting_proxy import CuttingProxy
+from tests.state.addresses import free_addresses, wait_until
 
 from cachelb import Router
 from cachelb.state import RedisState, ZmqMesh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.state.redis_server import RedisServer
 
@@ -23,30 +22,6 @@ if TYPE_CHECKING:
 WORKERS = [f"gpu{at}" for at in range(4)]
 STORY = list(range(1000))
 SECRET = "of the fleet"  # noqa: S105 - of these tests
-
-
-def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def free_addresses(count: int) -> list[str]:
-    """Addresses whose port and the one above it are free now."""
-    found: list[str] = []
-    while len(found) < count:
-        with socket.socket() as probe, socket.socket() as above:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            try:
-                above.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-        address = f"tcp://127.0.0.1:{port}"
-        if address not in found:
-            found.append(address)
-    return found
 
 
 class Fleet(Protocol):
@@ -101,12 +76,14 @@ def make_router(**options: Any) -> Router[str]:
 
 
 @contextmanager
-def routers(fleet: Fleet, count: int, **options: Any) -> Iterator[list[tuple[Router[str], State]]]:
-    """Routers that hear each other."""
+def routers(
+    fleet: Fleet, count: int, *, make: dict[str, Any] | None = None, **options: Any
+) -> Iterator[list[tuple[Router[str], State]]]:
+    """Routers that hear each other, made with options."""
     with ExitStack() as stack:
         found = []
         for _ in range(count):
-            router, state = stack.enter_context(make_router()), fleet.member(**options)
+            router, state = stack.enter_context(make_router(**make or {})), fleet.member(**options)
             router.attach(state)
             found.append((router, state))
         wait_until(lambda: all(len(state.stats().peers) == count - 1 for _, state in found))
@@ -119,3 +96,8 @@ def matched(router: Router[str], tokens: list[int] = STORY) -> float:
 
 def load(router: Router[str]) -> int:
     return int(sum(router.loads().values()))
+
+
+def same_loads(found: list[tuple[Router[str], State]]) -> bool:
+    loads = [router.loads() for router, _ in found]
+    return all(each == loads[0] for each in loads)

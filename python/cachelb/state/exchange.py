@@ -44,7 +44,7 @@ class ExchangeSettings:
         peer_timeout_s: Seconds after which a silent router is gone.
         warm_start_s: Seconds to wait at the start for somebody to tell everything.
         ttl_s: Seconds that placements of others are believed.
-        max_bytes: Bytes of entries that may wait.
+        max_bytes: Bytes of entries that may wait, and of messages that may be kept of a peer until a snapshot comes.
         share_fleet: Whether changes of the fleet are told and followed.
     """
 
@@ -63,7 +63,20 @@ class _Peer:
     gaps: int = 0
     snapshots: int = 0
     asked_s: float | None = None
-    kept: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_MESSAGES))
+    kept: deque[bytes] = field(default_factory=deque)
+    kept_bytes: int = 0
+
+    def keep(self, message: bytes, most_bytes: int) -> None:
+        """Keep a message for after the snapshot. The oldest go first; if one is missed, a newer one is asked for."""
+        self.kept.append(message)
+        self.kept_bytes += len(message)
+        while self.kept_bytes > most_bytes or len(self.kept) > _KEPT_MESSAGES:
+            self.kept_bytes -= len(self.kept.popleft())
+
+    def take_kept(self) -> deque[bytes]:
+        """Return what was kept, which is kept no more."""
+        kept, self.kept, self.kept_bytes = self.kept, deque(), 0
+        return kept
 
 
 class Exchange:
@@ -182,9 +195,12 @@ class Exchange:
             next_s = now + self._settings.interval_s
             left_s = self._settings.interval_s
             while left_s > 0 and not self._stopping.is_set():
+                everything: list[bytes] = []
                 for heard in self._carrier.receive(left_s):
                     if isinstance(heard, Asked):
-                        self._carrier.answer(heard.return_to, self._router._tell_all())
+                        # Those who ask together, as after a partition, are told the same.
+                        everything = everything or self._router._tell_all()
+                        self._carrier.answer(heard.return_to, everything)
                     elif isinstance(heard, Refused):
                         self._refuse(heard.address, heard.reason)
                     else:
@@ -209,7 +225,7 @@ class Exchange:
         peer = self._peer(origin, address, now)
         outcome = self._apply(message)
         if outcome == "gap":
-            peer.kept.append(message)
+            peer.keep(message, self._settings.max_bytes)
             self._missed(origin, peer, now)
         elif outcome == "snapshot":
             self._begin_anew(peer)
@@ -276,8 +292,7 @@ class Exchange:
         peer.asked_s = None
         peer.snapshots += 1
         self._snapshots += 1
-        kept, peer.kept = peer.kept, deque(maxlen=_KEPT_MESSAGES)
-        for message in kept:
+        for message in peer.take_kept():
             self._apply(message)
 
     def _expire(self, now: float) -> None:

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from cachelb.state.attachment import Attachment
-from cachelb.state.options import exchange_settings, text
+from cachelb.state.options import exchange_settings, peer_address, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,14 +28,15 @@ class ZmqMesh(Attachment):
         bind: Where to publish, such as "tcp://0.0.0.0:7700"; a port of "*" takes a free one, see `address`. The port
             above it answers those who ask for everything.
         peers: Addresses of all routers, this one's too if that is easier; or a function that returns them, asked every
-            two seconds.
+            two seconds in a thread of its own; while it fails, those known stay.
         secret: Shared by all: messages are encrypted, and who does not know it is refused. Without one, everybody who
             reaches the ports can read and write.
         interval_s: Seconds between two messages of what happened.
         peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
         warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
         ttl_s: Seconds that placements of others are believed without being found again here.
-        max_mb: Megabytes of news that may wait while the transport is down.
+        max_mb: Megabytes of news that may wait while the transport is down, and of each peer: for it
+            while it does not read, and from it until it has told what was missed.
         share_fleet: Tell the others when workers are added, changed, removed or marked ready here, and do what they
             tell. A worker that is not known here is added if the workers are plain strings.
 
@@ -76,7 +77,7 @@ class ZmqMesh(Attachment):
             raise ValueError(f"bind must be an address like tcp://0.0.0.0:7700, got {bind!r}")
         if isinstance(peers, str):
             raise TypeError(f"peers must be a sequence of addresses or a function, got the text {peers!r}")
-        self._peers = peers if callable(peers) else tuple(text("a peer", peer) for peer in peers)
+        self._peers = peers if callable(peers) else tuple(map(peer_address, peers))
         self._secret = None if secret is None else text("secret", secret)
         super().__init__(
             exchange_settings(
@@ -98,6 +99,6 @@ class ZmqMesh(Attachment):
     def _carrier(self) -> Carrier:
         from cachelb.state.zmq_carrier import ZmqCarrier
 
-        carrier = ZmqCarrier(self._bind, self._peers, self._secret)
+        carrier = ZmqCarrier(self._bind, self._peers, self._secret, self._settings.max_bytes)
         self._address = carrier.address
         return carrier

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from urllib.parse import urlsplit
 
 from cachelb.state.exchange import ExchangeSettings
+
+_PORTS = 65_535  # the port above it is used too
 
 
 def text(name: str, value: object) -> str:
@@ -26,6 +29,30 @@ def text(name: str, value: object) -> str:
     if not value:
         raise ValueError(f"{name} must not be empty")
     return value
+
+
+def peer_address(value: object) -> str:
+    """Refuse anything but the address of a peer.
+
+    Args:
+        value: What was given.
+
+    Returns:
+        The address.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It is no address of a host and a port.
+    """
+    address = text("a peer", value)
+    try:
+        parts = urlsplit(address)
+        is_one = parts.scheme == "tcp" and parts.hostname is not None and parts.port is not None and parts.port < _PORTS
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ValueError(f"a peer must be an address like tcp://10.0.0.2:7700, got {address!r}")
+    return address
 
 
 def number(name: str, value: object, *, above: float = 0.0, least: float | None = None) -> float:

@@ -79,6 +79,8 @@ struct Theirs {
     name: Arc<str>,
     /// How often its cache was lost, as far as that router knows.
     epoch: u64,
+    /// Entries up to this number were made before it knew.
+    since: u64,
 }
 
 /// A booking of another router.

@@ -31,6 +31,11 @@ impl Selector {
         let mut skip = 0;
         match message.kind {
             Kind::Snapshot => {
+                // One that was asked for twice, or repeated: what it says is known, and what came since would be lost.
+                let known = sharing.peers.get(&message.origin);
+                if known.is_some_and(|peer| message.first < peer.next) {
+                    return Ok(Heard::Applied(0));
+                }
                 self.drop_peer(message.origin, now);
                 let peer = Peer {
                     next: message.first,
@@ -57,7 +62,8 @@ impl Selector {
                     return Ok(Heard::Gap);
                 }
                 skip = peer.next - message.first;
-                peer.next = peer.next.max(message.first + u64::from(message.count));
+                let end = message.first.saturating_add(message.count.into());
+                peer.next = peer.next.max(end);
             }
             Kind::Kept => {
                 let why = "it is a snapshot that was kept, which is restored, not heard";
@@ -65,9 +71,17 @@ impl Selector {
             }
         }
         let mut applied = 0;
+        let part_of_snapshot = message.kind != Kind::Delta;
         for entry in Entries::new(message.entries).skip(skip.min(u64::from(u32::MAX)) as usize) {
             match entry {
-                Ok(entry) => self.apply(message.origin, entry, now),
+                Ok(entry) => {
+                    let number = if part_of_snapshot {
+                        message.first
+                    } else {
+                        (message.first + skip).saturating_add(applied.into())
+                    };
+                    self.apply(message.origin, number, entry, now);
+                }
                 Err(error) => {
                     self.drop_peer(message.origin, now);
                     return Err(error);
@@ -136,7 +150,8 @@ impl Selector {
             .expect("messages are heard while sharing")
     }
 
-    pub(super) fn apply(&mut self, origin: u64, entry: Entry<'_>, now: Millis) {
+    /// Applies an entry, of which its router had made `number` before.
+    pub(super) fn apply(&mut self, origin: u64, number: u64, entry: Entry<'_>, now: Millis) {
         match entry {
             Entry::Pool { index, fingerprint } => {
                 let pools = &mut self.peer(origin).pools;
@@ -146,6 +161,7 @@ impl Selector {
                 let theirs = Theirs {
                     name: name.into(),
                     epoch,
+                    since: number,
                 };
                 put_at(&mut self.peer(origin).workers, index, Some(theirs));
                 self.cache_was_lost(name, epoch);
@@ -154,7 +170,10 @@ impl Selector {
                 let workers = &mut self.peer(origin).workers;
                 let theirs = workers.get_mut(worker as usize).and_then(Option::as_mut);
                 if let Some(theirs) = theirs {
-                    theirs.epoch = theirs.epoch.max(epoch);
+                    if epoch > theirs.epoch {
+                        theirs.epoch = epoch;
+                        theirs.since = number.saturating_add(1);
+                    }
                     let name = Arc::clone(&theirs.name);
                     self.cache_was_lost(&name, epoch);
                 }
@@ -185,7 +204,7 @@ impl Selector {
                 worker,
                 anchor,
                 chain,
-            } => self.place_remote(origin, key, (pool, worker), anchor, chain, now),
+            } => self.place_remote(origin, key, ((pool, worker), number), anchor, chain, now),
             Entry::FirstToken { key } => {
                 let remote = self.peer(origin).bookings.get_mut(&key);
                 let booked = remote.and_then(|remote| {
@@ -213,7 +232,7 @@ impl Selector {
                 worker,
                 age_ms,
                 keys,
-            } => self.learn_remote(origin, (pool, part, worker), age_ms, keys, now),
+            } => self.learn_remote(origin, number, (pool, part, worker), age_ms, keys, now),
             Entry::Stated {
                 name,
                 version,
@@ -231,7 +250,8 @@ impl Selector {
         self.sharing_mut().peers.entry(origin).or_default()
     }
 
-    /// Somebody says that a worker's cache was lost for the `epoch`th time.
+    /// Somebody says that a worker's cache was lost for the `epoch`th time. It is told in turn: what is placed there from
+    /// now on is placed by one who knows.
     fn cache_was_lost(&mut self, name: &str, epoch: u64) {
         let sharing = self.sharing_mut();
         if epoch <= sharing.epoch(name) {
@@ -241,10 +261,8 @@ impl Selector {
         let Some(worker) = self.fleet.find(name) else {
             return;
         };
-        // What is placed from now on is on the new cache.
-        if let Some(sharing) = &mut self.sharing
-            && let Some(worker) = sharing.number(worker, || Some(name.into()))
-        {
+        let sharing = self.sharing_mut();
+        if let Some(worker) = sharing.number(worker, || Some(name.into())) {
             sharing.journal.say(Entry::Cleared { worker, epoch }, &[]);
         }
         let fed = (0..self.pools.len() as u32).any(|pool| self.is_fed(worker, PoolId(pool)));
@@ -261,9 +279,10 @@ impl Selector {
         &mut self,
         origin: u64,
         at: (u32, u32),
+        number: u64,
     ) -> Option<(PoolId, WorkerId, bool)> {
         let sharing = self.sharing_mut();
-        let found = sharing.ours(origin, at);
+        let found = sharing.ours(origin, at, number);
         let found = found.and_then(|(pool, name, current)| {
             let worker = self.fleet.find(&name)?;
             Some((pool?, worker, current))
@@ -280,7 +299,7 @@ impl Selector {
             self.close(before, Ending::Abandoned, Usage::default(), now);
         }
         // Counts strangers.
-        self.theirs(origin, remote.at);
+        self.theirs(origin, remote.at, 0);
         self.book_now(origin, key, now);
     }
 
@@ -293,7 +312,7 @@ impl Selector {
         let Some(&remote) = peer.bookings.get(&key) else {
             return;
         };
-        let found = sharing.ours(origin, remote.at);
+        let found = sharing.ours(origin, remote.at, 0);
         let found = found.and_then(|(pool, name, _)| Some((pool, self.fleet.find(&name)?)));
         let Some((pool, worker)) = found else { return };
         // Load is load, whatever is asked for.
@@ -366,12 +385,12 @@ impl Selector {
         &mut self,
         origin: u64,
         key: u64,
-        at: (u32, u32),
+        (at, number): ((u32, u32), u64),
         anchor: Option<SequenceHash>,
         chain: Chain<'_>,
         now: Millis,
     ) {
-        let Some((pool, worker, current)) = self.theirs(origin, at) else {
+        let Some((pool, worker, current)) = self.theirs(origin, at, number) else {
             return;
         };
         if !current {
@@ -439,6 +458,7 @@ impl Sharing {
         &self,
         origin: u64,
         (pool, worker): (u32, u32),
+        number: u64,
     ) -> Option<(Option<PoolId>, Arc<str>, bool)> {
         let peer = self.peers.get(&origin)?;
         let fingerprint = peer.pools.get(pool as usize).copied().flatten();
@@ -446,7 +466,8 @@ impl Sharing {
         let own = &self.fingerprints;
         let pool = fingerprint.and_then(|theirs| own.iter().position(|&own| own == theirs));
         let pool = pool.map(|pool| PoolId(pool as u32));
-        let current = theirs.epoch >= self.epoch(&theirs.name);
+        // A part of a snapshot may come after the news of a loss that it does not know of.
+        let current = theirs.epoch >= self.epoch(&theirs.name) && number >= theirs.since;
         Some((pool, Arc::clone(&theirs.name), current))
     }
 }

@@ -244,7 +244,7 @@ impl Restoring<'_> {
                     Entry::Placed { chain, .. } => chain.len(),
                     _ => 1,
                 };
-                selector.apply(KEPT, entry, now);
+                selector.apply(KEPT, 0, entry, now);
             }
             true
         })

@@ -115,12 +115,13 @@ impl Selector {
     pub(super) fn learn_remote(
         &mut self,
         origin: u64,
+        number: u64,
         (pool, part, worker): (u32, u32, u32),
         age_ms: u64,
         keys: Keys<'_>,
         now: Millis,
     ) {
-        let Some((pool, worker, current)) = self.theirs(origin, (pool, worker)) else {
+        let Some((pool, worker, current)) = self.theirs(origin, (pool, worker), number) else {
             return;
         };
         if !current {

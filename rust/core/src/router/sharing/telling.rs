@@ -104,7 +104,7 @@ impl Selector {
             return;
         };
         let name: Arc<str> = name.into();
-        let epoch = sharing.epoch(&name) + 1;
+        let epoch = sharing.epoch(&name).saturating_add(1);
         sharing.epochs.insert(Arc::clone(&name), epoch);
         if let Some(worker) = sharing.number(worker, || Some(name)) {
             sharing.journal.say(Entry::Cleared { worker, epoch }, &[]);

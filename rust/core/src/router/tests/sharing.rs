@@ -288,6 +288,122 @@ fn a_booking_waits_for_its_worker() {
 }
 
 #[test]
+fn after_a_loss_that_one_saw_what_the_other_places_counts() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    for message in tell(&mut b) {
+        a.hear(&message, Millis(1)).unwrap();
+    }
+    let name = WORKERS[0];
+    let before = ask_one_of(&[name], &mut b, &prompt(1, 4, 1, 9), 2);
+    a.reset_cache(name, Millis(5));
+    // Placed by one who did not know yet.
+    for message in tell(&mut b) {
+        a.hear(&message, Millis(6)).unwrap();
+    }
+    assert_eq!((held(&a, name).len(), a.told().stale), (0, 1));
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(6)).unwrap();
+    }
+    assert_eq!(held(&b, name).len(), 0);
+    ask_one_of(&[name], &mut b, &prompt(2, 4, 1, 5), 7);
+    for message in tell(&mut b) {
+        a.hear(&message, Millis(8)).unwrap();
+    }
+    assert_eq!((held(&a, name).len(), a.told().stale), (5, 1));
+    assert_eq!(held(&a, name), held(&b, name));
+    assert!(tell(&mut a).is_empty(), "it ends there");
+    b.close(before, Ending::Completed, Usage::default(), Millis(9));
+}
+
+#[test]
+fn an_old_snapshot_changes_nothing_and_is_followed_by_what_comes() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let first = ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let old = snapshot(&mut a, Millis(99));
+    tell(&mut a);
+    a.close(first, Ending::Completed, Usage::default(), Millis(6));
+    ask(&mut a, &prompt(2, 4, 1, 9), 6);
+    for message in snapshot(&mut a, Millis(99)) {
+        b.hear(&message, Millis(7)).unwrap();
+    }
+    tell(&mut a);
+    for message in &old {
+        assert_ne!(b.hear(message, Millis(8)), Ok(Heard::Gap));
+    }
+    assert_eq!(loads(&a), loads(&b));
+    ask(&mut a, &prompt(3, 4, 1, 9), 9);
+    for message in tell(&mut a) {
+        assert!(matches!(
+            b.hear(&message, Millis(9)),
+            Ok(Heard::Applied(1..))
+        ));
+    }
+    assert_eq!(loads(&a), loads(&b));
+    b.validate().unwrap();
+}
+
+#[test]
+fn parts_of_a_snapshot_from_before_a_loss_are_stale_after_it() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    tell(&mut a);
+    let parts = snapshot(&mut a, Millis(99));
+    b.hear(&parts[0], Millis(6)).unwrap();
+    // News go another way than snapshots, and faster.
+    a.reset_cache(&name, Millis(7));
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(8)).unwrap();
+    }
+    for part in &parts[1..] {
+        b.hear(part, Millis(9)).unwrap();
+    }
+    assert_eq!(held(&b, &name).len(), 0);
+    assert!(b.told().stale > 0);
+    for part in snapshot(&mut a, Millis(99)) {
+        b.hear(&part, Millis(10)).unwrap();
+    }
+    ask_one_of(&[&name], &mut a, &prompt(2, 4, 1, 5), 11);
+    for message in tell(&mut a) {
+        b.hear(&message, Millis(12)).unwrap();
+    }
+    assert_eq!(held(&b, &name).len(), 5);
+}
+
+#[test]
+fn numbers_beyond_all_bounds_are_a_gap() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let message = |kind, first, count| {
+        crate::share::Message {
+            kind,
+            origin: 9,
+            first,
+            count,
+            entries: &[],
+        }
+        .encode()
+    };
+    b.hear(
+        &message(crate::share::Kind::Snapshot, u64::MAX, 0),
+        Millis(6),
+    )
+    .unwrap();
+    b.hear(&message(crate::share::Kind::Delta, u64::MAX, 7), Millis(6))
+        .unwrap();
+    assert_eq!(
+        b.hear(&message(crate::share::Kind::Delta, 5, 7), Millis(6)),
+        Ok(Heard::Applied(0))
+    );
+    for message in tell(&mut a) {
+        assert!(matches!(
+            b.hear(&message, Millis(7)),
+            Ok(Heard::Applied(1..))
+        ));
+    }
+}
+
+#[test]
 fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     for own in 0..9 {

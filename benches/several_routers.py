@@ -1,0 +1,198 @@
+"""Several routers in processes of their own behind round robin: what sharing gives, what it costs, what faults do.
+
+    python -m benches.several_routers [--requests 2000] [--factor 20] [--counts 2,4,8] [--out docs/several-routers.md]
+
+Replays Mooncake's conversation trace in compressed real time: requests stay open as long as a worker would need for
+them, divided by the same factor, so as many are open at a time as were then. Every worker has a true LRU cache. What
+each router sees of the load is noted every 50 ms and compared with the truth of all. Then routers are killed, stopped
+and cut off from each other under requests. Prints the page and writes it to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.herd.partition import behind_proxies
+from tests.herd.processes import RouterProcess, herd, seconds_until_agreed
+from tests.herd.replay import Played, play
+from tests.herd.router_process import Notes, Spec
+from tests.herd.traffic import Traffic
+from tests.herd.true_workers import TrueWorkers
+
+from cachelb.sim.workloads.traces import read_mooncake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cachelb.sim import Workload
+
+WORKERS = [f"gpu{at}" for at in range(8)]
+MAX_BLOCKS = 50_000
+FAULT_S = 5.0
+TRACE = Path("traces/mooncake/conversation_trace.jsonl.xz")
+COLUMNS = (
+    "routers",
+    "hits",
+    "points",
+    "known",
+    "true within 0.2 s",
+    "age p90 / p99",
+    "bytes per block",
+    "select p50 / most",
+    "CPU",
+)
+HEAD = Path(__file__).with_name("several_routers.md")
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile of some values."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def replay(
+    requests: Workload, count: int, factor: float, *, shared: bool, specials: Mapping[int, Mapping[str, object]]
+) -> Played:
+    """Play the trace to some routers."""
+    with herd(count, WORKERS, shared=shared, specials=specials, max_blocks_per_worker=MAX_BLOCKS) as routers:
+        return play(requests, routers, TrueWorkers(WORKERS, max_blocks=MAX_BLOCKS), factor=factor)
+
+
+def row(name: str, played: Played, one: Played) -> str:
+    """Return a line of the first table."""
+    within = played.views.share_within(0.2)
+    ages = played.views.ages(exact=True)
+    cells = [
+        name,
+        f"{played.hit_rate:.1%}",
+        f"{100 * (played.hit_rate - one.hit_rate):+.1f}",
+        f"{played.known_rate:.1%}",
+        f"{within:.2%}",
+        " / ".join(f"{1e3 * quantile(ages, share):.0f}" for share in (0.9, 0.99)) + " ms",
+        f"{played.bytes_per_block:.1f}" if len(played.stats) > 1 else "",
+        f"{1e6 * quantile(played.select_s, 0.5):.0f} us / {1e3 * max(played.select_s):.1f} ms",
+        f"{played.cpu_share:.0%}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def longest_ms(routers: Sequence[RouterProcess]) -> float:
+    """Return the longest selection of some routers."""
+    notes: list[Notes] = [router.ask("report") for router in routers]
+    return 1e3 * max(seconds for each in notes for seconds in each.select_s)
+
+
+def busy(traffic: Traffic, routers: Sequence[RouterProcess], seconds: float) -> None:
+    """Send requests for some time."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        traffic.route(routers, len(routers))
+        traffic.end(routers, 1)
+        time.sleep(0.05)
+
+
+def killed() -> tuple[float, float, str]:
+    """Kill one of three; the others go on, and it comes back at the same address."""
+    with herd(3, WORKERS) as routers:
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 60)
+        seconds_until_agreed(routers, traffic.loads())
+        routers[0].kill()
+        traffic.forget(routers[0])
+        began_s = time.monotonic()
+        living = routers[1:]
+        gone_s = seconds_until_agreed(living, traffic.loads(), traffic.prompts)
+        busy(traffic, living, FAULT_S - (time.monotonic() - began_s))
+        with RouterProcess(Spec(**{**routers[0].spec.__dict__, "mesh": {"warm_start_s": 60.0}})) as reborn:
+            reborn.answer()
+            took_s = seconds_until_agreed([reborn, *living], traffic.loads(), traffic.prompts)
+            return took_s, longest_ms(living), f"its load was gone {gone_s:.2f} s after it died"
+
+
+def stopped() -> tuple[float, float, str]:
+    """Stop one of three for a while."""
+    with herd(3, WORKERS) as routers:
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 60)
+        seconds_until_agreed(routers, traffic.loads())
+        routers[2].stop()
+        before = routers[0].ask("memory_mib")
+        busy(traffic, routers[:2], FAULT_S)
+        grown = routers[0].ask("memory_mib") - before
+        routers[2].resume()
+        took_s = seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+        return took_s, longest_ms(routers[:2]), f"the others grew by {grown:.1f} MiB"
+
+
+def parted(way: str) -> tuple[float, float, str]:
+    """Part two from each other for a while."""
+    with behind_proxies(WORKERS) as (routers, proxies):
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 60)
+        seconds_until_agreed(routers, traffic.loads())
+        for proxy in proxies:
+            getattr(proxy, way)()
+        busy(traffic, routers, FAULT_S)
+        for proxy in proxies:
+            proxy.heal()
+        took_s = seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+        stats = [router.ask("stats") for router in routers]
+        return took_s, longest_ms(routers), f"{sum(each.snapshots for each in stats)} snapshots since the start"
+
+
+FAULTS: dict[str, Callable[[], tuple[float, float, str]]] = {
+    "killed, restarted at the same address": killed,
+    "stopped (SIGSTOP, SIGCONT)": stopped,
+    "connections cut and refused": lambda: parted("cut"),
+    "connections silent": lambda: parted("hold"),
+}
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--factor", type=float, default=20.0, help="how much faster than it was")
+    parser.add_argument("--counts", default="2,4,8", help="numbers of routers")
+    parser.add_argument("--out", type=Path, help="file that the page is written to")
+    options = parser.parse_args()
+    data = Path(os.environ.get("CACHELB_DATA", Path(__file__).parents[2] / "shared"))
+    # The timestamps of the trace come in batches of three seconds.
+    requests = read_mooncake(data / TRACE, limit=options.requests).jitter(3.0, seed=1)
+    lines = [HEAD.read_text().rstrip(), ""]
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+
+    say(
+        f"{len(requests)} requests, {options.factor:g} times as fast, {len(WORKERS)} workers of {MAX_BLOCKS} blocks;"
+        f" {os.cpu_count()} processors ({platform.machine()}), load average {os.getloadavg()[0]:.1f} at the start."
+    )
+    say("")
+    say(f"| {' | '.join(COLUMNS)} |")
+    say("|---" * len(COLUMNS) + "|")
+    one = replay(requests, 1, options.factor, shared=False, specials={})
+    say(row("1", one, one))
+    for count in map(int, options.counts.split(",")):
+        say(row(f"{count}, shared", replay(requests, count, options.factor, shared=True, specials={}), one))
+        if count == 2:
+            skewed = replay(requests, 2, options.factor, shared=True, specials={1: {"clock": (3600.0, 1.01)}})
+            say(row("2, shared, one clock an hour ahead and 1 % fast", skewed, one))
+        say(row(f"{count}, alone", replay(requests, count, options.factor, shared=False, specials={}), one))
+    say("")
+    say(f"| fault of {FAULT_S:g} s | until all agree | longest selection | |")
+    say("|---|---|---|---|")
+    for name, fault in FAULTS.items():
+        took_s, longest, note = fault()
+        say(f"| {name} | {took_s:.2f} s | {longest:.1f} ms | {note} |")
+    if options.out is not None:
+        options.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

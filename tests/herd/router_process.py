@@ -1,0 +1,174 @@
+"""A gateway's router in a process of its own: does what it is told through a pipe, and notes what it saw when."""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cachelb import Router
+from cachelb.state import ZmqMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from multiprocessing.connection import Connection
+
+    from cachelb import Decision
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One router.
+
+    Attributes:
+        workers: Their names.
+        options: Those of the router.
+        bind: Where its mesh publishes; None shares nothing.
+        peers: Where the others do.
+        mesh: Options of the mesh.
+        look_every_s: Seconds between two notes of the loads it sees.
+        clock: Seconds that its clock is ahead, and how much faster it goes.
+    """
+
+    workers: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    bind: str | None = None
+    peers: tuple[str, ...] = ()
+    mesh: Mapping[str, Any] = field(default_factory=dict)
+    look_every_s: float = 0.05
+    clock: tuple[float, float] | None = None
+
+
+@dataclass
+class Notes:
+    """What a router did and saw; times are the machine's, which all processes share.
+
+    Attributes:
+        changes: When it booked (1) or ended (-1) a request of which worker.
+        views: When it saw which loads, by worker.
+        select_s: Seconds of every selection.
+        cpu_s: Processor time.
+    """
+
+    changes: list[tuple[float, str, int]] = field(default_factory=list)
+    views: list[tuple[float, dict[str, int]]] = field(default_factory=list)
+    select_s: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+
+
+def run(connection: Connection, spec: Spec) -> None:
+    """Be a router until told to end, or until the pipe breaks."""
+    try:
+        _Gateway(connection, spec).run()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    except Exception:  # noqa: BLE001 - told to whoever started it
+        connection.send(("broken", traceback.format_exc()))
+
+
+class _Gateway:
+    def __init__(self, connection: Connection, spec: Spec) -> None:
+        self._connection = connection
+        self._spec = spec
+        clock = None
+        if spec.clock is not None:
+            ahead_s, rate = spec.clock
+            clock = lambda: ahead_s + rate * time.monotonic()  # noqa: E731
+        self.router: Router[str] = Router(list(spec.workers), clock=clock, **dict(spec.options))
+        self.mesh = None if spec.bind is None else ZmqMesh(spec.bind, spec.peers, **dict(spec.mesh))
+        self._open: dict[int, Decision[str]] = {}
+        self.notes = Notes()
+        self._looking = False
+
+    def run(self) -> None:
+        with self.router:
+            if self.mesh is not None:
+                self.router.attach(self.mesh)
+            self._connection.send(("ready", None))
+            look_s = time.monotonic()
+            while True:
+                now = time.monotonic()
+                if self._looking and now >= look_s:
+                    loads = self.router.loads()
+                    self.notes.views.append((time.monotonic(), loads))
+                    look_s = now + self._spec.look_every_s
+                if not self._connection.poll(max(0.0, look_s - now) if self._looking else None):
+                    continue
+                what, *given = self._connection.recv()
+                if what == "end":
+                    return
+                answer = getattr(self, what)(*given)
+                if answer is not None:
+                    self._connection.send(answer)
+
+    # --- requests ---
+
+    def route(self, number: int, tokens: bytes) -> tuple[str, tuple[int, str, int]]:
+        prompt = np.frombuffer(tokens, np.uint32)
+        start_s = time.monotonic()
+        decision = self.router.select_worker(tokens=prompt)
+        end_s = time.monotonic()
+        self.notes.select_s.append(end_s - start_s)
+        self.notes.changes.append((end_s, decision.worker, 1))
+        self._open[number] = decision
+        return "routed", (number, decision.worker, decision.matched_tokens)
+
+    def first(self, number: int) -> None:
+        self._open[number].on_first_token()
+
+    def done(self, number: int) -> None:
+        decision = self._open.pop(number)
+        decision.on_complete()
+        self.notes.changes.append((time.monotonic(), decision.worker, -1))
+
+    def flood(self, prompts: int, blocks: int, seed: int) -> tuple[str, float]:
+        """Route prompts of their own as fast as possible. Returns the longest selection, in seconds."""
+        dice = np.random.default_rng(seed)
+        longest_s = 0.0
+        for _ in range(prompts):
+            prompt = dice.integers(0, 1 << 17, 16 * blocks, dtype=np.uint32)
+            start_s = time.monotonic()
+            decision = self.router.select_worker(tokens=prompt)
+            longest_s = max(longest_s, time.monotonic() - start_s)
+            decision.on_complete()
+        return "answer", longest_s
+
+    # --- questions ---
+
+    def look(self) -> tuple[str, None]:
+        """Begin to note what is seen, from now on."""
+        self._looking = True
+        self.notes = Notes(cpu_s=-time.process_time())
+        return "answer", None
+
+    def report(self) -> tuple[str, Notes]:
+        """Tell what was noted; nothing is noted any more."""
+        self._looking = False
+        self.notes.cpu_s += time.process_time()
+        return "answer", self.notes
+
+    def loads(self) -> tuple[str, dict[str, int]]:
+        return "answer", self.router.loads()
+
+    def matched(self, prompts: Sequence[bytes]) -> tuple[str, list[dict[str, int]]]:
+        """Tell how much of each prompt every worker is believed to hold."""
+        explained = [self.router.explain(tokens=np.frombuffer(prompt, np.uint32)) for prompt in prompts]
+        return "answer", [{worker.key: int(worker.matched_tokens) for worker in e.candidates} for e in explained]
+
+    def reset(self, worker: str) -> tuple[str, None]:
+        self.router.reset_cache(worker)
+        return "answer", None
+
+    def stats(self) -> tuple[str, Any]:
+        return "answer", None if self.mesh is None else self.mesh.stats()
+
+    def memory_mib(self) -> tuple[str, float]:
+        gc.collect()
+        lines = Path("/proc/self/status").read_text().splitlines()
+        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
+        return "answer", int(peak) / 1024

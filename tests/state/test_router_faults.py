@@ -1,0 +1,199 @@
+"""Routers in processes of their own that are killed, stopped, cut off, flooded and told nonsense."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+from tests.herd.partition import behind_proxies, port_of
+from tests.herd.processes import RouterProcess, herd, seconds_until_agreed
+from tests.herd.router_process import Spec
+from tests.herd.traffic import Traffic
+from tests.state.addresses import free_addresses, wait_until
+
+from cachelb import Router
+from cachelb.state import ZmqMesh
+
+if TYPE_CHECKING:
+    from cachelb.state import StateStats
+
+WORKERS = [f"gpu{at}" for at in range(4)]
+
+
+def wait_until_gone(router: RouterProcess, peers: int) -> None:
+    wait_until(lambda: len(router.ask("stats").peers) == peers, 60.0)
+
+
+def test_killed_router_takes_its_load_along_and_comes_back_at_the_same_address() -> None:
+    with herd(3, WORKERS) as routers:
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 12)
+        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+        routers[0].kill()
+        traffic.forget(routers[0])
+        living = routers[1:]
+        traffic.route(living, 12)
+        seconds_until_agreed(living, traffic.loads(), traffic.prompts)
+        before = routers[0].spec
+        again = Spec(**{**before.__dict__, "mesh": {"warm_start_s": 60.0}})
+        with RouterProcess(again) as reborn:
+            reborn.answer()
+            assert reborn.ask("stats").start == "warm: told by another router"
+            everyone = [reborn, *living]
+            traffic.route(everyone, 12)
+            traffic.end(everyone, 2)
+            seconds_until_agreed(everyone, traffic.loads(), traffic.prompts)
+            assert all(len(router.ask("stats").peers) == 2 for router in everyone), "its former life is forgotten"
+
+
+def test_router_that_stood_still_catches_up() -> None:
+    with herd(3, WORKERS) as routers:
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 12)
+        seconds_until_agreed(routers, traffic.loads())
+        *awake, asleep = routers
+        asleep.stop()
+        traffic.route(awake, 40)
+        traffic.end(awake, 3)
+        for router in awake:
+            wait_until_gone(router, 1)
+        loads = awake[0].ask("loads")
+        assert sum(loads.values()) == sum(traffic.loads().values()) - 4, "without what the silent one booked"
+        asleep.resume()
+        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+
+
+@pytest.mark.parametrize("way", ["cut", "hold"])
+def test_both_sides_of_a_partition_agree_once_it_is_healed(way: str) -> None:
+    with behind_proxies(WORKERS) as (routers, proxies):
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 8)
+        seconds_until_agreed(routers, traffic.loads())
+        for proxy in proxies:
+            getattr(proxy, way)()
+        traffic.route(routers, 30)
+        traffic.end(routers, 7)
+        for router in routers:
+            wait_until_gone(router, 0)
+        traffic.route(routers, 10)
+        for proxy in proxies:
+            proxy.heal()
+        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+
+
+def test_clocks_that_differ_change_nothing() -> None:
+    specials = {1: {"clock": (3600.0, 1.01)}, 2: {"clock": (5.0, 0.5)}}
+    with herd(3, WORKERS, specials=specials) as routers:
+        traffic = Traffic(WORKERS)
+        traffic.route(routers, 30)
+        traffic.end(routers, 3)
+        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
+
+
+def test_who_does_not_read_costs_a_bounded_amount_of_memory() -> None:
+    with herd(1, WORKERS, mesh={"max_mb": 1.0}, max_memory_mb=8) as (router,), zmq.Context() as context:
+        for seed in range(2):
+            router.ask("flood", 3000, 64, seed)
+        before = router.ask("memory_mib")
+        address = router.spec.bind or ""
+        with context.socket(zmq.SUB) as listener, context.socket(zmq.DEALER) as asking:
+            for socket in (listener, asking):
+                socket.set(zmq.RCVHWM, 1)
+                socket.linger = 0
+            listener.subscribe(b"")
+            listener.connect(address)
+            assert listener.poll(60_000), "it hears the router"
+            told: StateStats = router.ask("stats")
+            router.ask("flood", 12_000, 128, 3)
+            news: StateStats = router.ask("stats")
+            assert news.sent_bytes - told.sent_bytes > 12e6
+            assert router.ask("memory_mib") - before < 8, "of the news that nobody reads"
+            asking.connect(f"tcp://127.0.0.1:{port_of(address) + 1}")
+            for _ in range(300):
+                asking.send_multipart([b"all", bytes(8)])
+            assert asking.poll(60_000), "it is answered"
+            router.ask("flood", 2000, 64, 9)
+            assert router.ask("memory_mib") - before < 16, "not 300 answers of some megabytes"
+
+
+class HandDriven:
+    """A peer whose every message is sent by the test, over real sockets."""
+
+    def __init__(self, address: str, stack: ExitStack) -> None:
+        context = stack.enter_context(zmq.Context())
+        self.router = stack.enter_context(Router(WORKERS, hash_seed=7))
+        self._news = stack.enter_context(context.socket(zmq.PUB))
+        self._asked = stack.enter_context(context.socket(zmq.ROUTER))
+        self._news.linger = self._asked.linger = 0
+        self._news.bind(address)
+        self._asked.bind(f"tcp://127.0.0.1:{port_of(address) + 1}")
+        self.router._share(99, 3600.0, 1 << 20)
+
+    def publish(self, messages: list[bytes]) -> None:
+        for message in messages:
+            self._news.send(message)
+
+    def wait_until_asked(self) -> bytes:
+        """Beat until somebody asks. Returns who."""
+
+        def is_asked() -> bool:
+            self.publish([self.router._heartbeat() or b""])
+            return self._asked.poll(10) != 0
+
+        wait_until(is_asked, 60.0)
+        return self._asked.recv_multipart()[0]
+
+    def answer(self, return_to: bytes, messages: list[bytes]) -> None:
+        for message in messages:
+            self._asked.send_multipart([return_to, message])
+
+
+def test_peer_that_repeats_an_old_snapshot_changes_nothing() -> None:
+    address, own = free_addresses(2)
+    with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
+        peer = HandDriven(address, stack)
+        source = peer.router
+        with source.select_worker(tokens=range(100)):
+            old = source._tell_all()
+        decisions = [source.select_worker(tokens=range(at, 1000)) for at in range(3)]
+        source._tell()  # Nobody hears it.
+        mesh = ZmqMesh(own, [address])
+        router.attach(mesh)
+        peer.answer(peer.wait_until_asked(), source._tell_all())
+        wait_until(lambda: sum(router.loads().values()) == 3)
+        decisions.append(source.select_worker(tokens=range(2000)))
+        peer.publish([*old, *source._tell()])
+        wait_until(lambda: sum(router.loads().values()) == 4)
+        assert router.loads() == source.loads()
+        assert mesh.stats().snapshots == 1
+        for decision in decisions:
+            decision.on_complete()
+
+
+def test_what_is_kept_until_a_peer_answers_is_bounded_and_nothing_is_missed_in_the_end() -> None:
+    address, own = free_addresses(2)
+    with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
+        peer = HandDriven(address, stack)
+        source = peer.router
+        source._tell()  # Nobody hears it.
+        mesh = ZmqMesh(own, [address], max_mb=0.05)
+        router.attach(mesh)
+        return_to = peer.wait_until_asked()
+        late = source._tell_all()
+        before = mesh.stats().received
+        decisions = []
+        for at in range(200):
+            decisions.append(source.select_worker(tokens=range(at, at + 1000)))
+            peer.publish(source._tell())
+        wait_until(lambda: mesh.stats().received >= before + 200)
+        assert mesh._run is not None
+        (kept,) = (each.kept for each in mesh._run._peers.values())
+        assert 0 < sum(map(len, kept)) <= 0.05 * (1 << 20)
+        peer.answer(return_to, late)
+        peer.answer(peer.wait_until_asked(), source._tell_all())
+        wait_until(lambda: router.loads() == source.loads())
+        assert sum(router.loads().values()) == 200
+        for decision in decisions:
+            decision.on_complete()

@@ -16,7 +16,7 @@
 | `worker_queued_tokens`, `worker_kv_usage` | worker | likewise |
 | `index_blocks` | worker, `medium`, `state` | blocks a worker is believed to hold |
 | `index_bytes`, `memory_bytes` | | native memory |
-| `routes` | trust | prefixes that `boundary-learning` remembers, seen here (`local`) or heard (`remote`); at `max_routes` these go first |
+| `routes` | `trust` | learned by `boundary-learning`: here (`local`) or heard (`remote`), which make room first |
 | `learned_samples` | learner | requests that `learned` learned from |
 | `learned_dropped_rewards` | learner, `reason` | rewards that taught nothing |
 | `learned_rounds` | learner, `result` | rounds of training: `swapped` in a model, `refused` it, `failed` |

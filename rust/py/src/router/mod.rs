@@ -273,7 +273,7 @@ impl NativeRouter {
             models: models.unwrap_or_default(),
         };
         let changing = self.change(py);
-        let (new, before) = self.take_seat(worker, key, about, true, &changing)?;
+        let (new, before) = self.take_seat(worker, &key, about, true, &changing)?;
         // Before the caller's old object is dropped, which may run code.
         drop(changing);
         drop(before);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_core::router::{Facts, Profile, Role};
+use cachelb_core::router::{Facts, Profile, Role, Selector};
 use cachelb_core::share::{About, Word};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -24,7 +24,7 @@ impl NativeRouter {
     pub(super) fn take_seat(
         &self,
         worker: &Bound<'_, PyAny>,
-        key: Arc<str>,
+        key: &Arc<str>,
         about: About,
         own: bool,
         _changing: &Changing<'_>,
@@ -51,7 +51,7 @@ impl NativeRouter {
         let now = self.engine.now(py)?;
         let mut seat = Seat {
             object: worker.clone().unbind(),
-            key: Arc::clone(&key),
+            key: Arc::clone(key),
             dp_size: about.dp_size,
             gpu: about.gpu.as_deref().map(Into::into),
             profile: Profile::default(),
@@ -59,14 +59,14 @@ impl NativeRouter {
             ready: Arc::new(AtomicBool::new(true)),
         };
         let before = self.roster.now();
-        let old: Vec<Arc<str>> = before.seat(&key).map(Seat::names).unwrap_or_default();
+        let old: Vec<Arc<str>> = before.seat(key).map(Seat::names).unwrap_or_default();
         let names = seat.names();
-        if let Some(rival) = before.rival(&key, &names) {
+        if let Some(rival) = before.rival(key, &names) {
             return Err(PyValueError::new_err(format!(
                 "worker {key:?} has a rank of the same name as worker {rival:?}; keys must not look like ranks"
             )));
         }
-        if let Some(old) = before.seat(&key) {
+        if let Some(old) = before.seat(key) {
             seat.ready = Arc::clone(&old.ready);
             // What a load source found out is told once.
             profile.engine = old.profile.engine.updated(profile.engine);
@@ -83,13 +83,13 @@ impl NativeRouter {
                 }
                 if own {
                     let ready = old.is_empty().then_some(Word::Ready(true));
-                    selector.say_words(&key, [Word::Here(about)].into_iter().chain(ready));
+                    selector.say_words(key, [Word::Here(about)].into_iter().chain(ready));
                 }
                 Ok(())
             })?
             .map_err(|error| to_python(&error))?;
         self.roster.change(py, |seats| {
-            match seats.iter_mut().find(|old| old.key == key) {
+            match seats.iter_mut().find(|old| old.key == *key) {
                 Some(old) => *old = seat,
                 None => seats.push(seat),
             }
@@ -189,7 +189,7 @@ impl NativeRouter {
                     }
                     None => return Ok(false),
                 };
-                self.take_seat(&object, key.into(), about, false, changing)?;
+                self.take_seat(&object, &key.into(), about, false, changing)?;
             }
             (Some(word), _) => {
                 self.leave_seat(py, key, word == Word::Draining, false, changing)?;
@@ -228,8 +228,7 @@ impl NativeRouter {
         let before = self.roster.now();
         let done = self.follow(py, key, &changing);
         if !matches!(done, Ok(true)) {
-            self.engine
-                .locked(py, |selector| selector.count_stranger())?;
+            self.engine.locked(py, Selector::count_stranger)?;
         }
         drop(changing);
         drop(before);

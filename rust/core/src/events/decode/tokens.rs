@@ -7,8 +7,8 @@
 //! third of the time of a branch per id, two thirds of that of a walk by single ids.
 //!
 //! Tried, all with AVX2 and none faster on such ids: the starts of all ids of 64 bytes as bits, found by repeated
-//! elimination (a quarter slower); steps of four ids (a quarter slower); two ids by one byte shuffle, also with the tables
-//! of the next chunk made before a chunk is walked (equal). Each step of the walk waits for one load.
+//! elimination (a quarter slower); steps of four ids (a quarter slower); two ids by one byte shuffle, also with the
+//! tables of the next chunk made before a chunk is walked (equal). Each step of the walk waits for one load.
 
 use super::cursor::{Bad, Cursor, Read};
 

@@ -35,10 +35,18 @@ fn main() -> Result<()> {
             let how = if churned { "churn" } else { "fill" };
             let applied = format!("events/apply-{blocks}/{how}");
             let drained = format!("events/drain-{blocks}/{how}");
-            if !wanted(&applied) && !wanted(&drained) {
+            let decoded = format!("events/decode-{blocks}/{how}");
+            if ![&applied, &drained, &decoded]
+                .into_iter()
+                .any(|id| wanted(id))
+            {
                 continue;
             }
             let stream = stream(blocks, churned);
+            if wanted(&decoded) {
+                let took = median(|| decode_alone(&stream));
+                emit(decoded, took, "nothing applied")?;
+            }
             if wanted(&applied) {
                 let took = median(|| apply_alone(&stream));
                 emit(applied, took, "no index behind it, decoding not timed")?;
@@ -124,6 +132,16 @@ fn ingest() -> Ingest {
     let hasher =
         Hasher::new(Scheme::Chained, BLOCK, DEFAULT_SEED).expect("the block size is in range");
     Ingest::new(IngestSettings::new(hasher))
+}
+
+fn decode_alone(stream: &[Vec<u8>]) -> Duration {
+    let mut batch = Batch::default();
+    let start = Instant::now();
+    for payload in stream {
+        decode(black_box(payload), &mut batch).expect("the message is well-formed");
+        black_box(&batch);
+    }
+    start.elapsed()
 }
 
 /// The time applying takes, decoding aside.

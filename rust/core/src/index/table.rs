@@ -464,6 +464,8 @@ impl Table {
         removed
     }
 
+    /// Tried: the next bits of each hash kept in the bucket, so that growing reads the columns of few. Filling took 13 to
+    /// 18 % longer: columns are fetched early enough, and what is kept costs every insertion.
     fn start_resize(&mut self, buckets: usize) {
         let old = std::mem::replace(&mut self.current, Buckets::new(buckets));
         // Growing, one bucket is enough: while they are emptied one by one the old array gains less than one key in

@@ -2,6 +2,10 @@
 //!
 //! An entry lies in the home of its key or, where that is full, behind it. A bucket counts who passed it, so that a search
 //! ends at the first bucket that nobody passed, and what is taken out leaves nothing behind.
+//!
+//! Tried: doubling bucket by bucket, by bits of the mix kept beside the places, without reading the entries (4 to 20 %
+//! slower to fill than making the buckets anew in the order of the entries); looking for a key and for room in one pass
+//! (within 6 % either way).
 
 use crate::index::hints::{huge_pages, prefetch};
 

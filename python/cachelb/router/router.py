@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cachelb.config import RouterConfig
     from cachelb.explanation import Explanation
     from cachelb.policies import PolicyLike
-    from cachelb.types import DecisionRecord, LearnedStats, RequestArguments, RouterStats
+    from cachelb.types import DecisionRecord, LearnedStats, RequestArguments, RouterStats, StateStats
 
 W = TypeVar("W")
 
@@ -167,6 +167,9 @@ class Router(NativeRouter[W]):
 
     config: RouterConfig | None = None
     """What the router was built from, by `from_config`."""
+
+    _exchange: Sharing | None = None
+    """What shares its state with other routers."""
 
     @classmethod
     def from_config(cls, path_or_mapping: str | PathLike[str] | Mapping[str, Any]) -> Router[str]:
@@ -580,6 +583,19 @@ class Attachable(Protocol):
 
     def stop(self) -> None:
         """End; idempotent."""
+        ...
+
+
+class Sharing(Protocol):
+    """What trades with other routers, and the process it does so in."""
+
+    @property
+    def pid(self) -> int:
+        """The process whose thread it has."""
+        ...
+
+    def stats(self) -> StateStats:
+        """Count what was told and heard."""
         ...
 
 

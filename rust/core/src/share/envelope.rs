@@ -31,6 +31,8 @@ pub enum Kind {
     Snapshot,
     /// More of the same snapshot.
     Continued,
+    /// All before `first` were sent. In place of entries: when, in microseconds of the sender's own clock.
+    Heartbeat,
 }
 
 /// Entries of one router.
@@ -42,7 +44,7 @@ pub struct Message<'a> {
     pub origin: u64,
     /// Number of the first entry; of a snapshot, of the next one.
     pub first: u64,
-    /// How many entries; 0 says that all before `first` were sent.
+    /// How many entries; 0 ends a snapshot.
     pub count: u32,
     /// The entries.
     pub entries: &'a [u8],
@@ -93,6 +95,7 @@ impl<'a> Message<'a> {
             0 => Kind::Delta,
             1 => Kind::Snapshot,
             2 => Kind::Continued,
+            3 => Kind::Heartbeat,
             other => return Err(Error::BadMessage(format!("unknown kind {other}"))),
         };
         let word = |at: usize| {
@@ -109,6 +112,13 @@ impl<'a> Message<'a> {
             entries,
         })
     }
+
+    /// When a heartbeat was sent, in microseconds of its sender's own clock; `None` for other messages.
+    #[must_use]
+    pub fn sent_us(&self) -> Option<u64> {
+        let bytes = self.entries.try_into().ok()?;
+        (self.kind == Kind::Heartbeat).then(|| u64::from_le_bytes(bytes))
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +131,7 @@ mod tests {
         fn messages_come_back_and_damaged_ones_are_refused(
             (origin, first, count) in any::<(u64, u64, u32)>(),
             entries in proptest::collection::vec(any::<u8>(), 0..100),
-            kind in prop_oneof![Just(Kind::Delta), Just(Kind::Snapshot), Just(Kind::Continued)],
+            kind in prop_oneof![Just(Kind::Delta), Just(Kind::Snapshot), Just(Kind::Continued), Just(Kind::Heartbeat)],
             (at, flip) in (any::<prop::sample::Index>(), 1..=255_u8),
         ) {
             let message = Message { kind, origin, first, count, entries: &entries };

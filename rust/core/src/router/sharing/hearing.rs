@@ -43,7 +43,7 @@ impl Selector {
                     return Ok(Heard::Gap);
                 }
             }
-            Kind::Delta => {
+            Kind::Delta | Kind::Heartbeat => {
                 let new = message.first == 0;
                 let peers = &mut sharing.peers;
                 if new && message.count > 0 {
@@ -58,6 +58,9 @@ impl Selector {
                 skip = peer.next - message.first;
                 peer.next = peer.next.max(message.first + u64::from(message.count));
             }
+        }
+        if message.kind == Kind::Heartbeat {
+            return Ok(Heard::Applied(0));
         }
         let mut applied = 0;
         for entry in Entries::new(message.entries).skip(skip.min(u64::from(u32::MAX)) as usize) {

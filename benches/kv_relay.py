@@ -20,6 +20,7 @@ from cachelb.events import Endpoint, Relay
 from cachelb.events.relayed import split_relayed, stream_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
 KEY = "http://gpu0:8000"
@@ -52,6 +53,27 @@ def heard(socket: Any) -> None:  # noqa: ANN401
         pass
 
 
+def spent(publish: Callable[[int], None], behind: list[Any], pipe: Connection, messages: int) -> dict[str, float]:
+    """Publish to gateways. Returns what the relay spent."""
+    pipe.send(True)  # noqa: FBT003 - go on
+    before_s, before = pipe.recv()
+    begun = time.perf_counter()
+    for first in range(0, messages, AT_ONCE):
+        for seq in range(first, first + AT_ONCE):
+            publish(seq)
+        for socket in behind:
+            for _ in range(AT_ONCE):
+                heard(socket)
+    elapsed = time.perf_counter() - begun
+    pipe.send(True)  # noqa: FBT003
+    after_s, after = pipe.recv()
+    return {
+        "messages": after - before,
+        "us_of_the_relay_per_message": (after_s - before_s) / (after - before) * 1e6,
+        "messages_per_s_here": messages / elapsed,
+    }
+
+
 def main(messages: int) -> None:
     """Measure."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
@@ -82,31 +104,14 @@ def main(messages: int) -> None:
             heard(behind[0])
             taken["relayed"].append((time.perf_counter_ns() - start) / 1e3)
         direct.close(0)
-        for name, values in taken.items():
-            print(json.dumps({"name": f"kv_relay/{name}", "us": statistics.median(values), "messages": len(values)}))
+        for way, values in taken.items():
+            print(json.dumps({"name": f"kv_relay/{way}", "us": statistics.median(values), "messages": len(values)}))
+        name = stream_name((KEY, None))
         for count in GATEWAYS:
             while len(behind) < count:
-                behind.append(listening(context, address, stream_name((KEY, None))))
+                behind.append(listening(context, address, name))
                 behind[-1].recv_multipart()
-            ours.send(True)  # noqa: FBT003 - go on
-            spent, before = ours.recv()
-            begun = time.perf_counter()
-            for first in range(0, messages, AT_ONCE):
-                for seq in range(first, first + AT_ONCE):
-                    publish(seq)
-                for socket in behind:
-                    for _ in range(AT_ONCE):
-                        heard(socket)
-            elapsed = time.perf_counter() - begun
-            ours.send(True)  # noqa: FBT003
-            now, published = ours.recv()
-            told = {
-                "name": f"kv_relay/gateways={count}",
-                "messages": published - before,
-                "us_of_the_relay_per_message": (now - spent) / (published - before) * 1e6,
-                "messages_per_s_here": messages / elapsed,
-            }
-            print(json.dumps(told))
+            print(json.dumps({"name": f"kv_relay/gateways={count}", **spent(publish, behind, ours, messages)}))
         ours.send(False)  # noqa: FBT003
         process.join()
         context.destroy(0)

@@ -14,14 +14,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from cachelb.types import PeerStats, StateStats
-
 if TYPE_CHECKING:
     from cachelb.state.mesh import ZmqMesh
+    from cachelb.state.stats import PeerStats, StateStats
 
 __all__ = ["PeerStats", "StateStats", "ZmqMesh"]
 
-_HOMES = {"ZmqMesh": "mesh"}
+_HOMES = {"PeerStats": "stats", "StateStats": "stats", "ZmqMesh": "mesh"}
 
 
 def __getattr__(name: str) -> object:

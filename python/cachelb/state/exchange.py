@@ -18,7 +18,7 @@ from cachelb._core import message_origin
 from cachelb.errors import CachelbError
 from cachelb.state.carrier import Asked
 from cachelb.state.lag import Lag
-from cachelb.types import PeerStats, StateStats
+from cachelb.state.stats import PeerStats, StateStats
 
 if TYPE_CHECKING:
     from typing import Any

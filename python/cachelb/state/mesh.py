@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from cachelb.router import Router
-    from cachelb.types import StateStats
+    from cachelb.state.stats import StateStats
 
     Peers: TypeAlias = Sequence[str] | Callable[[], Sequence[str]]
 

@@ -1,0 +1,7 @@
+"""How sharing goes: part of a router's statistics, which stand below this package."""
+
+from __future__ import annotations
+
+from cachelb.types import PeerStats, StateStats
+
+__all__ = ["PeerStats", "StateStats"]

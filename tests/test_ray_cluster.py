@@ -265,7 +265,7 @@ class Ingress:
         assert router is not None
         return router.fleet.loads()
 
-    async def matched(self, prompt: str) -> int:
+    async def matched(self, prompt: str) -> float:
         router = router_of(self._handle)
         assert router is not None
         return max(worker.matched_tokens for worker in router.fleet.explain(text=prompt).candidates)

@@ -59,7 +59,7 @@ class LinkedState(RayState):
 
 @contextmanager
 def routers(link: Link, count: int, **options: Any) -> Iterator[list[tuple[Router[str], RayState]]]:
-    found = []
+    found: list[tuple[Router[str], RayState]] = []
     try:
         for _ in range(count):
             router = Router(WORKERS, hash_seed=7, seed=1)
@@ -86,8 +86,7 @@ def test_load_and_placements_of_one_are_known_to_all() -> None:
         decisions = [router.select_worker(tokens=[at, *STORY]) for at, (router, _) in enumerate(found)]
         wait_until(lambda: all(load(router) == 3 for router, _ in found))
         assert all(router.loads() == found[0][0].loads() for router, _ in found)
-        for at in range(3):
-            wait_until(lambda at=at: all(matched(router, [at, *STORY]) == 992 for router, _ in found))
+        wait_until(lambda: all(matched(router, [at, *STORY]) == 992 for router, _ in found for at in range(3)))
         for decision in decisions:
             decision.on_complete()
         wait_until(lambda: all(load(router) == 0 for router, _ in found))

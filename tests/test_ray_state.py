@@ -7,13 +7,17 @@ import threading
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
+import ray
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.exceptions import RayActorError
 from tests.gateways import wait_until
 
 from cachelb import Router
+from cachelb.integrations.ray_serve import actor
 from cachelb.integrations.ray_serve.messages import MessageLog, News
 from cachelb.integrations.ray_serve.state import RayState, close_with
 
@@ -167,6 +171,27 @@ def test_a_router_is_closed_when_its_owner_is_dropped() -> None:
         with pytest.raises(RuntimeError, match="State is not attached"):
             state.stats()
     wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("cachelb-state")])
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), RayActorError()], ids=["Ray shuts down", "the actor is dead"])
+def test_what_ray_raises_in_a_thread_that_waits_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(actor, "_detached", lambda *_, **__: MagicMock())
+    monkeypatch.setattr(actor, "_check_ray", lambda: None)
+    monkeypatch.setattr(ray, "get", fail)
+    trade = actor.trader("test", 1, ends_with_serve=False)()
+    with pytest.raises(ConnectionError):
+        trade("one", "", 0, News())
+
+
+def test_without_ray_there_is_no_actor_and_none_is_started() -> None:
+    with pytest.raises(ConnectionError, match="Ray was shut down"):
+        actor.trader("test", 1, ends_with_serve=False)()
+    assert not ray.is_initialized()
 
 
 # --- the log ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import RayError
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from cachelb.integrations.ray_serve.messages import MessageLog
@@ -83,15 +84,17 @@ def trader(name: str, max_bytes: int, *, ends_with_serve: bool) -> Callable[[], 
     def connect() -> Trade:
         try:
             handle = _detached(MessageLog, f"state:{name}", max_bytes, ends_with_serve=ends_with_serve)
-        except (ray.exceptions.RayError, ValueError) as error:  # that no actor has a name is a ValueError
+        except (RayError, ValueError) as error:  # that no actor has a name is a ValueError
             raise ConnectionError(f"there is no actor: {type(error).__name__}") from error
 
         def trade(*arguments: Any) -> Any:  # noqa: ANN401 - what Trade says
             _check_ray()
             try:
                 return ray.get(handle.trade.remote(*arguments), timeout=_CALL_S)
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 raise ConnectionError(f"the actor does not answer: {type(error).__name__}") from error
+            except SystemExit as error:  # what Ray raises in threads that wait while it shuts down
+                raise ConnectionError("Ray was shut down") from error
 
         return trade
 

@@ -45,11 +45,6 @@ def page_of(router: Router[str]) -> Iterator[str]:
         thread.join()
 
 
-def heard_at(mesh: ZmqMesh) -> str:
-    """Where its peers hear it; the system writes the same address in another way."""
-    return f"tcp://127.0.0.1:{mesh.address.rpartition(':')[2]}"
-
-
 def watched(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["watch", *arguments])
     assert result.exit_code == 0, result.output
@@ -73,7 +68,7 @@ def test_the_router_knows_what_its_mesh_counts() -> None:
             stats = other.stats().state
             assert stats is not None
             assert [(peer.origin, peer.address, peer.bookings) for peer in stats.peers] == [
-                (mesh.stats().origin, heard_at(mesh), 1)
+                (mesh.stats().origin, mesh.address, 1)
             ]
             assert stats.applied > 0
 
@@ -87,7 +82,7 @@ def test_the_page_has_a_series_per_peer_until_it_leaves() -> None:
         assert sharing is not None
         peers = {peer.peer: peer for peer in sharing.peers}
         assert set(peers) == {peer.address for peer in mesh.stats().peers}
-        told = peers[heard_at(other_mesh)]
+        told = peers[other_mesh.address]
         assert (told.bookings, told.gaps is not None, told.snapshots is not None) == (1, True, True)
         assert told.silent_s is not None
         assert 0 <= told.silent_s < 20
@@ -98,10 +93,10 @@ def test_the_page_has_a_series_per_peer_until_it_leaves() -> None:
         assert sharing.start == stats.start
         other.detach(other_mesh)
         assert shown(other) is None
-        wait_until(lambda: heard_at(other_mesh).encode() not in generate_latest(registry_of(router)))
+        wait_until(lambda: other_mesh.address.encode() not in generate_latest(registry_of(router)))
         left = shown(router)
         assert left is not None
-        assert [peer.peer for peer in left.peers] == [heard_at(found[2][1])]
+        assert [peer.peer for peer in left.peers] == [found[2][1].address]
         decision.on_complete()
 
 
@@ -116,10 +111,10 @@ def test_watch_shows_peers_and_rates() -> None:
         assert 0 < second["sharing"]["sent_per_s"] < 500
         assert 0 < second["sharing"]["received_per_s"] < 500
         (peer,) = second["sharing"]["peers"]
-        assert (peer["peer"], peer["bookings"]) == (heard_at(other_mesh), 1)
+        assert (peer["peer"], peer["bookings"]) == (other_mesh.address, 1)
         assert second["sharing"]["start"] == mesh.stats().start
         assert f"shared: {mesh.stats().start}" in " ".join(table.split())
-        assert heard_at(other_mesh) in table
+        assert other_mesh.address in table
 
 
 def test_lag_is_how_late_the_news_of_a_peer_are_and_passes() -> None:

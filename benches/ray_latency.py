@@ -29,9 +29,13 @@ ROUTERS = {
     "power-of-two": None,
     "cachelb": "cachelb.integrations.ray_serve.router.CachelbRequestRouter",
     "cachelb-shared": "cachelb.integrations.ray_serve.router.CachelbRequestRouter",
+    "cachelb-share-load": "cachelb.integrations.ray_serve.router.CachelbRequestRouter",
     "ray-prefix": "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router.PrefixCacheAffinityRouter",
 }
-OPTIONS: dict[str, dict[str, Any]] = {"cachelb-shared": {"shared": True}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "cachelb-shared": {"shared": True},
+    "cachelb-share-load": {"share_load": True, "hash_seed": 7},
+}
 
 
 class Replica:

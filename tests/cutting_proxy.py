@@ -1,16 +1,22 @@
-"""A TCP proxy that can be cut."""
+"""A TCP proxy that can be cut and slowed down."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
 
 
 class CuttingProxy:
-    """Forwards a port, and the one above it, to those of another address of this host."""
+    """Forwards a port, and the one above it, to those of another address of this host.
+
+    Attributes:
+        delay_s: Seconds that whatever comes is kept.
+    """
 
     def __init__(self, port: int, target: int) -> None:
+        self.delay_s = 0.0
         self._pairs = {port: target, port + 1: target + 1}
         self._listening: list[socket.socket] = []
         self._open: set[socket.socket] = set()
@@ -79,6 +85,7 @@ class CuttingProxy:
         try:
             while data := source.recv(1 << 16):
                 self._flows.wait()
+                time.sleep(self.delay_s)
                 sink.sendall(data)
         except OSError:
             pass

@@ -11,6 +11,7 @@ from tests.models.metrics_server import eventually
 from cachelb import ConfigError, Router, config
 from cachelb.config.build import event_source
 from cachelb.events import ZmqSource
+from cachelb.events.relayed import RelayEndpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,6 +139,12 @@ def test_seeds_configuration_subscribes_to_the_events_of_every_worker() -> None:
         addresses = {stream.address for stream in source.stats().streams.values()}
         assert addresses == {"tcp://127.0.0.1:5557", "tcp://127.0.0.2:5557"}
     assert pollers() == before
+
+
+def test_events_come_through_a_relay_if_one_is_named() -> None:
+    source = event_source(config.load({"kv_events": {"relay": "tcp://relay:7800"}}, environ={}))
+    assert source is not None
+    assert source._settings.endpoint("http://gpu0:8000") == RelayEndpoint("tcp://relay:7800", "tcp://relay:7801")
 
 
 @pytest.mark.parametrize(

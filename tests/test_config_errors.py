@@ -113,6 +113,12 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"kv_events": {"replay_port": 0}}, "kv_events.replay_port: replay_port must be from 1 to 65535, got 0"),
     ({"kv_events": {"enabled": 1}}, "kv_events.enabled: enabled must be bool, got int"),
     ({"kv_events": {"topic_filter": 7}}, "kv_events.topic_filter: topic_filter must be str, got int"),
+    ({"kv_events": {"relay": 7800}}, "kv_events.relay: relay must be str, got int"),
+    ({"kv_events": {"relay": "relay:7800"}}, "kv_events.relay: relay must be an address like tcp://10.0.0.2:7800, got"),
+    (
+        {"kv_events": {"relay": "tcp://relay:7800", "replay_port": 1}},
+        "kv_events.replay_port: topic_filter and replay_port are of no use beside relay",
+    ),
     ({"load": {"headers": "x"}}, "load.headers: headers must be a mapping of names to values"),
     ({"load": {"interval_s": "fast"}}, "load.interval_s: interval_s must be a number of seconds, got str"),
     ({"load": {"intervall": 1}}, "load.intervall: unknown key; did you mean 'interval_s'?"),

@@ -260,6 +260,16 @@ class Ingress:
         assert router is not None
         return router.counters()
 
+    async def loads(self) -> dict[str, int]:
+        router = router_of(self._handle)
+        assert router is not None
+        return router.fleet.loads()
+
+    async def matched(self, prompt: str) -> float:
+        router = router_of(self._handle)
+        assert router is not None
+        return max(worker.matched_tokens for worker in router.fleet.explain(text=prompt).candidates)
+
     async def prefers_local(self) -> bool:
         router = router_of(self._handle)
         assert router is not None
@@ -279,6 +289,43 @@ def test_state_survives_the_router_that_made_it(app: App) -> None:
     assert [ray.get(second.ask.remote(prompt)) for prompt in prompts] == placed
     assert ray.get(second.prefers_local.remote())
     ray.kill(second)
+
+
+def test_load_and_placements_are_shared_through_an_actor_that_may_be_lost(cluster: None) -> None:
+    kwargs = {"seed": 1, "hash_seed": 7, "share_load": True}
+    router_class = "cachelb.integrations.ray_serve.CachelbRequestRouter"
+    config = {"request_router_class": router_class, "request_router_kwargs": kwargs}
+    app = App("loads", num_replicas=3, max_ongoing_requests=100, request_router_config=config)
+    other = remote(Ingress).remote(app.name)
+    try:
+        ray.get(other.ask.remote(None))
+        app.ask(None)
+        gate = remote(Gate).remote()
+
+        def agree(requests: int) -> bool:
+            loads = app.router.fleet.loads()
+            return sum(loads.values()) == requests and ray.get(other.loads.remote()) == loads
+
+        def send(number: int) -> list[Any]:
+            return [app.handle.remote({"prompt": f"{number + at} {STORY}", "gate": gate}) for at in range(10)]
+
+        responses = send(0)
+        wait_until(lambda: agree(10))
+        log = ray.get_actor("state:loads:Model", namespace="cachelb")
+        ray.kill(log, no_restart=False)
+        responses += send(10)
+        wait_until(lambda: agree(20))
+        assert all(ray.get(other.matched.remote(f"{at} {STORY}")) for at in range(20))
+        ray.get(gate.open.remote())
+        assert len({response.result(timeout_s=60) for response in responses}) == 3
+        wait_until(lambda: agree(0))
+        state = app.router.fleet.stats().state
+        assert state is not None
+        assert [peer.bookings for peer in state.peers] == [0]
+    finally:
+        ray.kill(other)
+        serve.delete("loads")
+        ray.kill(ray.get_actor("state:loads:Model", namespace="cachelb"))
 
 
 def test_snippet_of_ray_s_prefix_router_works_with_the_class_exchanged(cluster: None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, connected, nothing_left, publish, receiving, threads
+from tests.models.kv_streams import W, connected, nothing_left, publish, receiving, threads, translated_ranks
 from tests.models.metrics_server import eventually
 
 import cachelb
@@ -47,7 +47,7 @@ def test_ranks_have_the_ports_after_the_first_one(monkeypatch: pytest.MonkeyPatc
         ranks = [stack.enter_context(EventPublisher(dp_rank=rank)) for rank in range(3)]
         addresses = {f"tcp://gpu0:{6000 + rank}": ranks[rank].endpoint.address for rank in range(3)}
         addresses |= {f"tcp://gpu0:{7000 + rank}": ranks[rank].endpoint.replay or "" for rank in range(3)}
-        monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", _translated(addresses))
+        monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", translated_ranks(addresses))
         sink = RecordingSink({W: 3})
         with receiving(sink, {}, default_port=6000, replay_port=7000) as source:
             for rank, publisher in enumerate(ranks):
@@ -58,17 +58,6 @@ def test_ranks_have_the_ports_after_the_first_one(monkeypatch: pytest.MonkeyPatc
             sink.workers[W] = 2
             ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
             eventually(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
-
-
-def _translated(addresses: dict[str, str]) -> object:
-    """Let the ranks' addresses lead to where publishers found free ports."""
-    original = Endpoint.of_rank
-
-    def of_rank(self: Endpoint, rank: int) -> Endpoint:
-        meant = original(self, rank)
-        return Endpoint(addresses[meant.address], addresses[meant.replay or ""])
-
-    return of_rank
 
 
 def test_fifty_workers_share_one_thread() -> None:

@@ -51,6 +51,17 @@ def connected(publisher: EventPublisher, **options: Any) -> Iterator[tuple[Recor
         yield sink, source
 
 
+def translated_ranks(addresses: dict[str, str]) -> object:
+    """Let the ranks' addresses lead to where publishers found free ports."""
+    original = Endpoint.of_rank
+
+    def of_rank(self: Endpoint, rank: int) -> Endpoint:
+        meant = original(self, rank)
+        return Endpoint(addresses[meant.address], addresses[meant.replay or ""])
+
+    return of_rank
+
+
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
     """Fail if threads, sockets or files are left that were not there before."""

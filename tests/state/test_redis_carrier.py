@@ -55,7 +55,7 @@ def test_heartbeats_are_what_a_router_says_without_entries() -> None:
             told = router._tell()
             assert told
             assert all(len(message) >= len(NEWS) for message in told)
-            heartbeat = router._heartbeat()
+            heartbeat = router._heartbeat(7)
             assert heartbeat is not None
             assert len(heartbeat) == len(BEAT)
             router.select_worker(tokens=STORY).on_complete()

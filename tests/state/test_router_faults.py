@@ -139,7 +139,7 @@ class HandDriven:
         """Beat until somebody asks. Returns who."""
 
         def is_asked() -> bool:
-            self.publish([self.router._heartbeat() or b""])
+            self.publish([self.router._heartbeat(7) or b""])
             return self._asked.poll(10) != 0
 
         wait_until(is_asked, 60.0)

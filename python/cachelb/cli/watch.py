@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cachelb.cli.table import printable
-from cachelb.metrics.page import Figures, WorkerFigures, read_page
+from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page
 from cachelb.sources.http import PageClient, PageError, metrics_address
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _PIPE_WIDTH = 160
 _TIMEOUT_S = 5.0
 _MICRO = 1e6
 _MEGABYTE = 1 << 20
+_DIRECTIONS = ("sent", "received")
+_TROUBLES = ("gaps", "snapshots", "refused", "failures", "stranger", "orphan", "stale", "dropped")
 _EXAMPLES = """\b
 Examples:
   cachelb watch http://127.0.0.1:8080/metrics
@@ -83,16 +85,33 @@ class _Look:
         self.figures, self.problem = figures, problem
         self.time_s, self.monotonic_s = time.time(), time.monotonic()
         self.decisions_per_s: float | None = None
+        self.messages_per_s: dict[str, float] = {}
         if figures is not None and before is not None and before.figures is not None:
-            decided = figures.decided - before.figures.decided
-            if decided >= 0:  # else the gateway was restarted
-                self.decisions_per_s = decided / max(self.monotonic_s - before.monotonic_s, 1e-3)
+            passed_s = max(self.monotonic_s - before.monotonic_s, 1e-3)
+            self.decisions_per_s = _rate(before.figures.decided, figures.decided, passed_s)
+            earlier = _messages(before.figures)
+            rates = {way: _rate(earlier.get(way, 0.0), count, passed_s) for way, count in _messages(figures).items()}
+            self.messages_per_s = {way: rate for way, rate in rates.items() if rate is not None}
 
     def as_dict(self) -> dict[str, Any]:
         """Give it as values that JSON has."""
         if self.figures is None:
             return {"time_s": self.time_s, "error": self.problem}
-        return {"time_s": self.time_s, "decisions_per_s": self.decisions_per_s, **self.figures.as_dict()}
+        document = {"time_s": self.time_s, "decisions_per_s": self.decisions_per_s, **self.figures.as_dict()}
+        if document["sharing"] is not None:
+            rates = {f"{way}_per_s": self.messages_per_s.get(way) for way in _DIRECTIONS}
+            document["sharing"] = {**document["sharing"], **rates}
+        return document
+
+
+def _rate(before: float, now: float, passed_s: float) -> float | None:
+    """Give what a counter grew by per second, None if it fell: the gateway was restarted."""
+    return (now - before) / passed_s if now >= before else None
+
+
+def _messages(figures: Figures) -> dict[str, float]:
+    counts = {} if figures.sharing is None else figures.sharing.counts
+    return {way: counts[way] for way in _DIRECTIONS if way in counts}
 
 
 async def _looks(address: Address, interval_s: float, count: int | None) -> AsyncIterator[_Look]:
@@ -162,7 +181,13 @@ def _last(shown: RenderableType) -> list[RenderableType]:
 def _drawn(look: _Look) -> RenderableType:
     if look.figures is None:
         return _problem(look)
-    return Group(_summary(look, look.figures), _workers(look.figures))
+    parts: list[RenderableType] = [_summary(look, look.figures), _workers(look.figures)]
+    sharing = look.figures.sharing
+    if sharing is not None:
+        parts.append(Text(printable(_shared(look, sharing))))
+        if sharing.peers:
+            parts.append(_peers(sharing))
+    return Group(*parts)
 
 
 def _problem(look: _Look) -> Text:
@@ -237,6 +262,28 @@ def _workers(figures: Figures) -> Table:
     return table
 
 
+def _shared(look: _Look, sharing: SharingFigures) -> str:
+    """Say in a line how sharing goes."""
+    told = [f"shared: {sharing.start}", f"{len(sharing.peers)} peers"]
+    for way, count in sharing.counts.items():
+        if way in _DIRECTIONS:
+            rate = look.messages_per_s.get(way)
+            told.append(f"{way} {count:,.0f}" + ("" if rate is None else f" ({rate:,.1f}/s)"))
+    troubles = [f"{name} {sharing.counts[name]:,.0f}" for name in _TROUBLES if sharing.counts.get(name)]
+    return ", ".join(told + troubles)
+
+
+def _peers(sharing: SharingFigures) -> Table:
+    table = Table()
+    table.add_column("peer", overflow="fold")
+    for header in ("silent", "lag", "bookings", "gaps", "snapshots"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for peer in sharing.peers:
+        counts = map(_count, (peer.bookings, peer.gaps, peer.snapshots))
+        table.add_row(*map(Text, (printable(peer.peer), _seconds(peer.silent_s), _seconds(peer.lag_s), *counts)))
+    return table
+
+
 def _cells(worker: WorkerFigures) -> tuple[str, ...]:
     rank = f"#{worker.dp_rank}" if worker.dp_rank else ""
     return (
@@ -249,8 +296,12 @@ def _cells(worker: WorkerFigures) -> tuple[str, ...]:
         _count(worker.running),
         _count(worker.waiting),
         "-" if worker.kv_usage is None else f"{worker.kv_usage:.0%}",
-        "-" if worker.report_age_s is None else f"{worker.report_age_s:.1f} s",
+        _seconds(worker.report_age_s, 1),
     )
+
+
+def _seconds(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f} s"
 
 
 def _count(value: float | None) -> str:

@@ -54,7 +54,12 @@ def event_source(config: RouterConfig) -> ZmqSource | None:
         events = KvEventsConfig()
     if events is None or not events.enabled:
         return None
-    return ZmqSource(default_port=events.default_port, replay_port=events.replay_port, topic_filter=events.topic_filter)
+    return ZmqSource(
+        default_port=events.default_port,
+        replay_port=events.replay_port,
+        topic_filter=events.topic_filter,
+        relay=events.relay,
+    )
 
 
 def router_arguments(config: RouterConfig) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachelb.config.document import masked
+from cachelb.events.relayed import relay_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,10 +77,11 @@ class KvEventsConfig:
         default_port: Port of a worker's event stream.
         replay_port: Port where it is asked for what was missed; None if the engines have none.
         enabled: Whether the router that is built subscribes to them.
+        relay: Address of a `cachelb.events.Relay` that has all streams, in the place of ports and filter.
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: A port is none.
+        ValueError: A port is none, or the relay's address.
 
     Example:
         >>> KvEventsConfig().default_port
@@ -90,8 +92,15 @@ class KvEventsConfig:
     default_port: int = 5557
     replay_port: int | None = None
     enabled: bool = True
+    relay: str | None = None
 
     def __post_init__(self) -> None:
+        if self.relay is not None:
+            if not isinstance(self.relay, str):
+                raise TypeError(f"relay must be str, got {type(self.relay).__name__}")
+            relay_endpoint(self.relay)
+            if self.topic_filter or self.replay_port is not None:
+                raise ValueError("topic_filter and replay_port are of no use beside relay: give them to the relay")
         if not isinstance(self.topic_filter, str):
             raise TypeError(f"topic_filter must be str, got {type(self.topic_filter).__name__}")
         _check_port("default_port", self.default_port)

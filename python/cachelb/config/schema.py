@@ -114,7 +114,7 @@ def section_options(section: str) -> Mapping[str, Option] | None:
 
     Example:
         >>> list(section_options("kv_events"))
-        ['topic_filter', 'default_port', 'replay_port', 'enabled']
+        ['topic_filter', 'default_port', 'replay_port', 'enabled', 'relay']
         >>> section_options("kv_event") is None
         True
     """

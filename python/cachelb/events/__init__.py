@@ -10,8 +10,9 @@ Example:
 from __future__ import annotations
 
 from cachelb.events.endpoints import Endpoint
+from cachelb.events.relay import Relay
 from cachelb.events.sink import KvSink
 from cachelb.events.source import ZmqSource
-from cachelb.events.stats import StreamState, StreamStats, ZmqSourceStats
+from cachelb.events.stats import RelayStats, StreamState, StreamStats, ZmqSourceStats
 
-__all__ = ["Endpoint", "KvSink", "StreamState", "StreamStats", "ZmqSource", "ZmqSourceStats"]
+__all__ = ["Endpoint", "KvSink", "Relay", "RelayStats", "StreamState", "StreamStats", "ZmqSource", "ZmqSourceStats"]

@@ -10,6 +10,8 @@ import zmq
 
 from cachelb.events.discovery import Discovery
 from cachelb.events.endpoints import Endpoint, default_endpoint
+from cachelb.events.relayed import RelayEndpoint
+from cachelb.events.relayed_stream import RelayedStream
 from cachelb.events.stats import StreamStats, ZmqSourceStats
 from cachelb.events.stream import Stream, StreamSettings
 from cachelb.sources.http import PageError, shown_key
@@ -44,6 +46,7 @@ class FleetSettings:
         endpoints: From a worker's key to its endpoint, None for a worker that publishes nothing. A mapping leaves the
             workers that it does not name to the ports.
         discover: Ask those workers where they publish.
+        relay: Where the streams of those workers are, None if each publishes for itself.
     """
 
     stream: StreamSettings
@@ -51,6 +54,7 @@ class FleetSettings:
     replay_port: int | None
     endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None]
     discover: bool
+    relay: RelayEndpoint | None = None
 
     def asks(self, key: str) -> bool:
         """Tell whether a worker is asked where it publishes.
@@ -63,7 +67,7 @@ class FleetSettings:
         """
         return self.discover and not callable(self.endpoints) and key not in self.endpoints
 
-    def endpoint(self, key: str) -> Endpoint | None:
+    def endpoint(self, key: str) -> Endpoint | RelayEndpoint | None:
         """Return where a worker publishes if nobody asks it.
 
         Args:
@@ -81,7 +85,7 @@ class FleetSettings:
             if found is not None and not isinstance(found, Endpoint):
                 raise TypeError(f"endpoints() must return an Endpoint or None, got {type(found).__name__}")
             return found
-        return self.endpoints.get(key) or default_endpoint(key, self.port, self.replay_port)
+        return self.endpoints.get(key) or self.relay or default_endpoint(key, self.port, self.replay_port)
 
 
 class Fleet:
@@ -101,7 +105,7 @@ class Fleet:
         self._streams: dict[Where, Stream] = {}
         self._unopened: dict[Where, float] = {}
         self._unusable: dict[Where, StreamStats] = {}
-        self._addresses: dict[str, Where] = {}
+        self._places: dict[object, Where] = {}
         self._discovery = Discovery()
         self._ask_s: dict[str, float] = {}
         self._past_messages = self._past_malformed = 0
@@ -160,6 +164,18 @@ class Fleet:
         for stream in self._streams.values():
             stream.close()
 
+    def endpoint_of(self, where: Where) -> Endpoint | RelayEndpoint | None:
+        """Return where a stream is.
+
+        Args:
+            where: Which.
+
+        Returns:
+            Its endpoint, None if there is no such stream.
+        """
+        stream = self._streams.get(where)
+        return None if stream is None else stream.endpoint
+
     def stats(self) -> ZmqSourceStats:
         """Return the counters."""
         streams = {where: stream.stats() for where, stream in list(self._streams.items())}
@@ -195,7 +211,7 @@ class Fleet:
             if endpoint is not None:
                 self._place(key, ranks, endpoint, now_s)
 
-    def _place(self, key: str, ranks: int, endpoint: Endpoint, now_s: float) -> None:
+    def _place(self, key: str, ranks: int, endpoint: Endpoint | RelayEndpoint, now_s: float) -> None:
         """Make the streams of a worker's ranks at the ports from an endpoint's on."""
         for rank in range(ranks):
             where = (key, None if ranks == 1 else rank)
@@ -206,11 +222,13 @@ class Fleet:
                 continue
             self._make(where, of_rank, now_s)
 
-    def _make(self, where: Where, endpoint: Endpoint, now_s: float) -> None:
+    def _make(self, where: Where, endpoint: Endpoint | RelayEndpoint, now_s: float) -> None:
         """Make one stream."""
-        self._streams[where] = Stream(
-            where, endpoint, self._settings.stream, hub=self._hub, sink=self._sink, shown=_shown(where)
-        )
+        settings, hub, sink, shown = self._settings.stream, self._hub, self._sink, _shown(where)
+        if isinstance(endpoint, RelayEndpoint):
+            self._streams[where] = RelayedStream(where, endpoint, settings, hub=hub, sink=sink, shown=shown)
+        else:
+            self._streams[where] = Stream(where, endpoint, settings, hub=hub, sink=sink, shown=shown)
         self._open(where, now_s)
 
     def _is_connected(self, key: str) -> bool:
@@ -250,19 +268,18 @@ class Fleet:
     def _open(self, where: Where, now_s: float) -> None:
         """Open a stream, now or later; two workers at one address would be credited with each other's blocks."""
         stream = self._streams[where]
-        address = stream.endpoint.address
-        holder = self._addresses.setdefault(address, where)
+        holder = self._places.setdefault(stream.place, where)
         if holder != where:
             self._put_off(where, now_s, "address taken", f"{_shown(holder)} is there already; give each its endpoint")
             return
         try:
             stream.open()
         except zmq.ZMQError as error:
-            del self._addresses[address]
+            del self._places[stream.place]
             self._put_off(where, now_s, "not opened", str(error))
             return
         if self._unopened.pop(where, None) is not None:
-            _log.info("the event stream of %s at %s is open", _shown(where), address)
+            _log.info("the event stream of %s at %s is open", _shown(where), stream.endpoint.address)
 
     def _put_off(self, where: Where, now_s: float, kind: str, detail: str) -> None:
         stream = self._streams[where]
@@ -292,8 +309,8 @@ class Fleet:
         self._past_messages += gone.messages
         self._past_malformed += gone.malformed
         self._unopened.pop(where, None)
-        if self._addresses.get(stream.endpoint.address) == where:
-            del self._addresses[stream.endpoint.address]
+        if self._places.get(stream.place) == where:
+            del self._places[stream.place]
 
 
 def _shown(where: Where) -> str:

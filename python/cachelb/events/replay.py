@@ -39,6 +39,7 @@ class Replay:
         start: The first number wanted.
         timeout_s: Seconds without a further batch after which it is given up.
         now_s: The time.
+        through: What a request begins with, so that a relay passes it on.
 
     Attributes:
         start: The first number wanted.
@@ -54,11 +55,13 @@ class Replay:
         *,
         timeout_s: float,
         now_s: float,
+        through: tuple[bytes, ...] = (),
     ) -> None:
         self.start = start
         self.malformed = 0
         self._connect = connect
         self._close = close
+        self._through = through
         self._timeout_s = timeout_s
         self._next = start
         self._socket: zmq.Socket[bytes] | None = None
@@ -126,6 +129,6 @@ class Replay:
         """Send a request over a new socket."""
         self.end()
         self._socket = self._connect()
-        self._socket.send_multipart(replay_request(self._next))
+        self._socket.send_multipart([*self._through, *replay_request(self._next)])
         self._answered = 0
         self.deadline_s = now_s + self._timeout_s

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import zmq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MAX_SOCKETS: Final = 32_768
 """Of one context. ZeroMQ's own limit of 1023 is reached with some 300 streams, as each has a monitor of two sockets."""
@@ -16,6 +16,7 @@ _MAX_SOCKETS: Final = 32_768
 _MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """A peer that sends more is cut off; a batch of a million tokens has 5 MB."""
 
+_ATTEMPTS: Final = 20
 _RECONNECT_MS: Final = (100, 2000)
 _CONNECT_TIMEOUT_MS: Final = 5000
 
@@ -83,18 +84,19 @@ class Hub:
         self._poll(monitor, owner)
         return socket, monitor
 
-    def dealer(self, owner: Owner, address: str) -> zmq.Socket[bytes]:
+    def dealer(self, owner: Owner, address: str, hwm: int = 0) -> zmq.Socket[bytes]:
         """Make a DEALER socket, connected and polled.
 
         Args:
             owner: Who reads it.
             address: Where to connect to.
+            hwm: Messages kept for it while nobody reads, 0 for all.
 
         Returns:
             The socket.
         """
         # Without a limit: a ROUTER drops what a peer does not take at once. An engine keeps a bounded number anyway.
-        socket = self._socket(zmq.DEALER, 0)
+        socket = self._socket(zmq.DEALER, hwm)
         try:
             socket.connect(address)
         except zmq.ZMQError:
@@ -102,6 +104,34 @@ class Hub:
             raise
         self._poll(socket, owner)
         return socket
+
+    def servers(self, owner: Owner, bind: str, hwm: int) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
+        """Make an XPUB socket that tells of every subscription, and a ROUTER that tells of peers that are gone.
+
+        Args:
+            owner: Who reads them.
+            bind: Where the first one listens; the second one at the port above.
+            hwm: Messages kept for a peer that does not read; more are lost.
+
+        Returns:
+            Both, and the address with the port that was found.
+
+        Raises:
+            OSError: They cannot listen there.
+        """
+
+        def make(kind: int, option: int) -> zmq.Socket[bytes]:
+            socket = self._socket(kind, hwm)
+            socket.set(zmq.SNDHWM, hwm)
+            socket.set(option, 1)
+            return socket
+
+        publishing, answering, address = bound_pair(
+            lambda: make(zmq.XPUB, zmq.XPUB_VERBOSER), lambda: make(zmq.ROUTER, zmq.ROUTER_MANDATORY), bind
+        )
+        self._poll(publishing, owner)
+        self._poll(answering, owner)
+        return publishing, answering, address
 
     def close(self, *sockets: zmq.Socket[bytes]) -> None:
         """Close sockets at once; monitors are closed with theirs and come first.
@@ -151,6 +181,39 @@ class Hub:
     def _poll(self, socket: zmq.Socket[bytes], owner: Owner) -> None:
         self._owners[socket] = owner
         self._poller.register(socket, zmq.POLLIN)
+
+
+def bound_pair(
+    publishing: Callable[[], zmq.Socket[bytes]], answering: Callable[[], zmq.Socket[bytes]], bind: str
+) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
+    """Make two sockets at a port and the one above; a free pair of ports takes a few attempts.
+
+    Args:
+        publishing: Makes the first.
+        answering: Makes the second.
+        bind: Where the first one listens: `tcp://host:port`, or `tcp://host:*` for any free pair.
+
+    Returns:
+        Both, and the address with the port that was found.
+
+    Raises:
+        OSError: They cannot listen there.
+    """
+    host, _, port = bind.rpartition(":")
+    for left in reversed(range(_ATTEMPTS)):
+        first, second = publishing(), answering()
+        try:
+            first.bind(bind)
+            found = int(first.get_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])
+            second.bind(f"{host}:{found + 1}")
+        except zmq.ZMQError as error:
+            first.close(0)
+            second.close(0)
+            if port != "*" or not left:
+                raise OSError(error.errno, f"cannot publish at {bind} and the port above it: {error}") from error
+        else:
+            return first, second, f"{host}:{found}"
+    raise AssertionError("unreachable")
 
 
 def received(socket: zmq.Socket[bytes], limit: int) -> Iterator[list[bytes]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cachelb.events.endpoints import DEFAULT_PORT, Endpoint, check_port
+from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
+from cachelb.events.options import fleet_settings, require_zmq
 from cachelb.events.stats import ZmqSourceStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from cachelb.events.sink import KvSink
     from cachelb.events.subscriber import Subscriber
@@ -35,6 +34,7 @@ class ZmqSource:
             function from a key to an endpoint, or to None for a worker that publishes nothing.
         discover: Ask workers that `endpoints` does not name where they publish: `GET /kv_event_sources`, which vLLM has
             at least since 0.32. One that does not know the page is taken to publish at the ports.
+        relay: Address of a `cachelb.events.Relay`, which has the streams of the workers that `endpoints` does not name.
         topic_filter: Only topics that begin with this are received; empty is all.
         rcvhwm: Messages kept for one worker while the thread is busy; beyond, the engine keeps or drops them.
         replay_timeout_s: Seconds an engine has to send the next batch of a replay.
@@ -58,37 +58,21 @@ class ZmqSource:
         replay_port: int | None = None,
         endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None = None,
         discover: bool = False,
+        relay: str | None = None,
         topic_filter: str = "",
         rcvhwm: int = 10_000,
         replay_timeout_s: float = 5.0,
     ) -> None:
-        try:
-            importlib.import_module("zmq")
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("ZmqSource needs pyzmq: pip install 'cachelb[events]'", name="zmq") from error
-        from cachelb.events.fleet import FleetSettings
-        from cachelb.events.stream import StreamSettings
-
-        check_port("default_port", default_port)
-        if replay_port is not None:
-            check_port("replay_port", replay_port)
-        if not isinstance(discover, bool):
-            raise TypeError(f"discover must be True or False, got {type(discover).__name__}")
-        if discover and callable(endpoints):
-            raise ValueError("discover is of no use beside a function that knows every endpoint; give one of them")
-        _require("topic_filter", topic_filter, str, "text")
-        _require("rcvhwm", rcvhwm, int, "a whole number")
-        if not 1 <= rcvhwm < 1 << 31:
-            raise ValueError(f"rcvhwm must be from 1 to 2147483647, got {rcvhwm}")
-        _require("replay_timeout_s", replay_timeout_s, (int, float), "a number of seconds")
-        if not 0.0 < replay_timeout_s < float("inf"):
-            raise ValueError(f"replay_timeout_s must be a number above 0, got {replay_timeout_s}")
-        self._settings = FleetSettings(
-            stream=StreamSettings(topic_filter.encode(), rcvhwm, replay_timeout_s),
-            port=default_port,
+        require_zmq("ZmqSource")
+        self._settings = fleet_settings(
+            default_port=default_port,
             replay_port=replay_port,
-            endpoints=_checked(endpoints),
+            endpoints=endpoints,
             discover=discover,
+            relay=relay,
+            topic_filter=topic_filter,
+            rcvhwm=rcvhwm,
+            replay_timeout_s=replay_timeout_s,
         )
         self._run: Subscriber | None = None
         self._abandoned: list[Subscriber] = []
@@ -125,24 +109,3 @@ class ZmqSource:
             Counters since the start; all zero before it.
         """
         return ZmqSourceStats(0, 0, {}) if self._run is None else self._run.stats()
-
-
-def _checked(
-    endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None,
-) -> Mapping[str, Endpoint] | Callable[[str], Endpoint | None]:
-    """Refuse what is neither a function nor endpoints by key."""
-    if endpoints is None:
-        return {}
-    if callable(endpoints):
-        return endpoints
-    _require("endpoints", endpoints, Mapping, "a mapping or a function")
-    for key, endpoint in endpoints.items():
-        _require("a key of endpoints", key, str, "a worker's key")
-        _require(f"the endpoint of {key!r}", endpoint, Endpoint, "an Endpoint")
-    return dict(endpoints)
-
-
-def _require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
-    """Refuse an argument of another type."""
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise TypeError(f"{name} must be {words}, got {type(value).__name__}")

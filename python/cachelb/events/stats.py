@@ -60,3 +60,24 @@ class ZmqSourceStats:
     messages: int
     malformed: int
     streams: Mapping[tuple[str, int | None], StreamStats]
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStats:
+    """How relaying goes. Counters are those since the start.
+
+    Attributes:
+        streams: Per key and rank of the workers followed now; the rank is None for a worker without ranks.
+        subscribers: Streams that gateways listen to now, each counted for each of them.
+        published: Messages of engines that were published.
+        replays: Requests of gateways that were passed on to engines.
+        refused: Requests that were not: of workers without a replay socket, or too many at once.
+        dropped: Answers that a gateway did not take fast enough; it asks for them again.
+    """
+
+    streams: Mapping[tuple[str, int | None], StreamStats]
+    subscribers: int = 0
+    published: int = 0
+    replays: int = 0
+    refused: int = 0
+    dropped: int = 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cachelb.events.endpoints import Endpoint
+    from cachelb.events.relayed import RelayEndpoint
     from cachelb.events.sink import KvSink
     from cachelb.events.sockets import Hub
 
@@ -63,7 +64,7 @@ class Stream:
     def __init__(
         self,
         where: tuple[str, int | None],
-        endpoint: Endpoint,
+        endpoint: Endpoint | RelayEndpoint,
         settings: StreamSettings,
         *,
         hub: Hub,
@@ -95,7 +96,7 @@ class Stream:
             zmq.ZMQError: It cannot be done, for example because another process listens there.
         """
         hub, settings = self._hub, self._settings
-        self._socket, self._monitor = hub.subscriber(self, settings.topic_filter, settings.rcvhwm)
+        self._socket, self._monitor = hub.subscriber(self, self._wanted(), settings.rcvhwm)
         try:
             if self.endpoint.bind:
                 self._socket.bind(self.endpoint.address)
@@ -154,7 +155,7 @@ class Stream:
         for frames in received(self._monitor, _MESSAGES_PER_TURN):
             event = parse_monitor_message(frames)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._on_connected()
+                self._on_reached()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._read_live(max(self._settings.rcvhwm, _MESSAGES_PER_TURN))  # these were sent before the end
                 if self._connected:
@@ -167,14 +168,41 @@ class Stream:
         if self._socket is None:
             return
         for frames in received(self._socket, limit):
-            self._messages += 1
-            message = split_live(frames)
-            if message is None:
-                self._fail_frames()
-                continue
-            if not self._connected:  # bound sockets have many peers, of which one may be gone
-                self._on_connected()
-            self._on_live(*message)
+            self._on_frames(frames)
+
+    # --- what is different behind a relay ---
+
+    @property
+    def place(self) -> object:
+        """What no two streams may share."""
+        return self.endpoint.address
+
+    def _wanted(self) -> bytes:
+        """Return what messages begin with."""
+        return self._settings.topic_filter
+
+    def _replayable(self) -> bool:
+        """Tell whether the engine can be asked."""
+        return self.endpoint.replay is not None
+
+    def _through(self) -> tuple[bytes, ...]:
+        """Return what a request to the engine begins with."""
+        return ()
+
+    def _on_reached(self) -> None:
+        """There is a connection to the address."""
+        self._on_connected()
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        """Take in a message."""
+        self._messages += 1
+        message = split_live(frames)
+        if message is None:
+            self._fail_frames()
+            return
+        if not self._connected:  # bound sockets have many peers, of which one may be gone
+            self._on_connected()
+        self._on_live(*message)
 
     # --- what the sink hears ---
 
@@ -186,7 +214,7 @@ class Stream:
         if self._socket is not None:
             self._socket.get(zmq.EVENTS)  # sends the subscription, which must be there before the replay is asked for
         try:
-            start = self._sink._kv_connected(self._key, self._rank, self.endpoint.replay is not None)
+            start = self._sink._kv_connected(self._key, self._rank, self._replayable())
         except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
             self._refuse(error)
         else:
@@ -230,7 +258,7 @@ class Stream:
             return
         self._end_replay()
         address = self.endpoint.replay
-        if address is None:
+        if address is None or not self._replayable():
             self._on_replay_ended(complete=False)
             return
         self._replays += 1
@@ -241,6 +269,7 @@ class Stream:
                 start,
                 timeout_s=self._settings.replay_timeout_s,
                 now_s=time.monotonic(),
+                through=self._through(),
             )
         except zmq.ZMQError as error:
             self._on_replay_failed(str(error))

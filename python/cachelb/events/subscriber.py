@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cachelb.events.fleet import Fleet
 from cachelb.events.sockets import Hub
@@ -27,21 +27,47 @@ _JOIN_S: Final = 5.0
 """How long `stop` waits for the thread. Nothing in it waits, so only a call of the router can take longer."""
 
 
+class Desk(Protocol):
+    """What else works in the thread."""
+
+    def open(self, hub: Hub, fleet: Fleet) -> None:
+        """Make its sockets; they are closed with the others."""
+        ...
+
+    def settle(self, now_s: float) -> None:
+        """Do what is due; called a few times per second at least."""
+        ...
+
+
 class Subscriber:
     """One life of the source's thread, from start to stop.
 
     Args:
         settings: What to subscribe to.
         sink: Where events go.
+        desk: What else works in this thread, with its sockets.
+        name: Of the thread.
+
+    Raises:
+        zmq.ZMQError: The desk cannot open.
     """
 
-    def __init__(self, settings: FleetSettings, sink: KvSink) -> None:
+    def __init__(
+        self, settings: FleetSettings, sink: KvSink, *, desk: Desk | None = None, name: str = "cachelb-kv-events"
+    ) -> None:
         self.pid = os.getpid()
         self._waker, self._woken = socket.socketpair()
         self._hub = Hub(self._woken.fileno())
         self._fleet = Fleet(settings, self._hub, sink)
+        self._desk = desk
         self._stopping = False
-        self._thread = threading.Thread(target=self._work, name="cachelb-kv-events", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        if desk is not None:
+            try:
+                desk.open(self._hub, self._fleet)
+            except BaseException:
+                self._end()
+                raise
 
     def start(self) -> None:
         """Start the thread."""
@@ -66,10 +92,13 @@ class Subscriber:
         except Exception:  # noqa: BLE001 - logged; the router must not wait for a thread that is gone
             _log.exception("receiving events has ended")
         finally:
-            self._fleet.close()
-            self._hub.end()
-            self._waker.close()
-            self._woken.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._fleet.close()
+        self._hub.end()
+        self._waker.close()
+        self._woken.close()
 
     def _receive(self) -> None:
         """Receive until stopped."""
@@ -81,5 +110,7 @@ class Subscriber:
                 follow_s = now_s + _FOLLOW_S
             due_s = self._fleet.settle(now_s)
             wake_s = follow_s if due_s is None else min(follow_s, due_s)
+            if self._desk is not None:
+                self._desk.settle(now_s)
             for owner in self._hub.wait(wake_s - time.monotonic()):
                 owner.on_readable()

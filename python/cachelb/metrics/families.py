@@ -35,24 +35,35 @@
 | `kv_dropped` | `reason` | what the indexes were told and could not take |
 | `shadow_decisions`, `shadow_agreed` | `policy` | decisions a shadow policy took too, and those it agreed with |
 | `shadow_matched_tokens`, `shadow_first_matched_tokens` | `policy` | tokens its picks held, and the router's |
+| `state_peers` | | other routers that are heard; the rest is there only where state is shared |
+| `state_started` | `start`, `detail` | 1 for how the router began to share: `warm` or `cold`, and why |
+| `state_peer_silent_seconds`, `state_peer_lag_seconds` | `peer` | since it was heard last; how late its news are |
+| `state_peer_bookings` | `peer` | its open requests, which count as load here |
+| `state_peer_gaps`, `state_peer_snapshots` | `peer` | times something of it was missing; times it told everything |
+| `state_messages` | `direction` | messages `sent` and `received` |
+| `state_sent_bytes`, `state_refused`, `state_failures` | | bytes told; unreadable messages; transport errors |
+| `state_gaps`, `state_snapshots` | | as for peers, with those that left |
+| `state_blocks` | | blocks that others placed and nobody here knew of |
+| `state_entries` | `result` | `applied`; or not: `orphan`, `stranger`, `stale`; or own and `dropped` |
 
-Worker stands for two labels: `worker`, its key, and `dp_rank`, empty for workers without data-parallel ranks. Learner
-stands for `model`, empty for the first pool, and `part`. Why `learned` left a decision to its fallback is the `reason`
-of `decisions`.
+Peer is the address of another router, or its number where they share a log. Worker stands for two labels: `worker`, its
+key, and `dp_rank`, empty for workers without data-parallel ranks. Learner stands for `model`, empty for the first pool,
+and `part`. Why `learned` left a decision to its fallback is the `reason` of `decisions`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
+
+from cachelb.metrics.family import counter, gauge, rows_of
+from cachelb.metrics.shared_state import of_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cachelb.metrics.family import Family, Row
     from cachelb.types import Histogram, KvEventStats, LearnedStats, RouterStats, ShadowStats, WorkerStats
-
-Row: TypeAlias = "tuple[tuple[str, ...], float]"
-"""Values of the labels, and the value."""
 
 _WORKER = ("worker", "dp_rank")
 _LEARNER = ("model", "part")
@@ -64,31 +75,6 @@ class Measured(Protocol):
     def stats(self) -> RouterStats:
         """Return every counter."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric and its series.
-
-    Attributes:
-        name: Name without prefix and suffix.
-        kind: "counter" only ever grows, "gauge" is a state.
-        help: What it is.
-        unit: In the notation of OpenTelemetry (UCUM).
-        labels: Names of the labels.
-        rows: The series.
-
-    Example:
-        >>> Family("no_worker", "counter", "Selections that found nobody.", "{selection}", (), [((), 3)]).rows
-        [((), 3)]
-    """
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    help: str
-    unit: str
-    labels: tuple[str, ...]
-    rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +126,12 @@ def families(stats: RouterStats) -> Iterator[Family]:
     yield from _of_events(stats)
     yield from _of_learners(stats.learned)
     yield from _of_shadows(_named_apart(stats.shadows))
+    yield from of_state(stats.state)
 
 
 def _of_requests(stats: RouterStats) -> Iterator[Family]:
     funnel = stats.funnel
-    yield _counter(
+    yield counter(
         "funnel_requests",
         "Completed requests whose engine reported cached tokens.",
         "{request}",
@@ -157,26 +144,26 @@ def _of_requests(stats: RouterStats) -> Iterator[Family]:
         "selected_matched": funnel.selected_matched_tokens,
         "engine_cached": funnel.engine_cached_tokens,
     }
-    yield _counter(
+    yield counter(
         "funnel_tokens",
         "Prompt tokens of those requests: all, held by the best candidate, by the picked one, cached by its engine.",
         "{token}",
         ("step",),
-        _rows(steps),
+        rows_of(steps),
     )
-    yield _counter(
+    yield counter(
         "decisions", "Picks by policy and reason.", "{decision}", ("policy", "reason"), list(stats.decisions.items())
     )
-    yield _counter("requests", "Requests by how they ended.", "{request}", ("outcome",), _rows(stats.endings))
-    yield _counter(
+    yield counter("requests", "Requests by how they ended.", "{request}", ("outcome",), rows_of(stats.endings))
+    yield counter(
         "abandoned",
         "Decisions dropped without being ended.",
         "{decision}",
         (),
         [((), stats.endings.get("abandoned", 0))],
     )
-    yield _counter("no_worker", "Selections that found nobody.", "{selection}", (), [((), stats.no_worker)])
-    yield _gauge("open_requests", "Requests booked and not ended.", "{request}", (), [((), stats.open_requests)])
+    yield counter("no_worker", "Selections that found nobody.", "{selection}", (), [((), stats.no_worker)])
+    yield gauge("open_requests", "Requests booked and not ended.", "{request}", (), [((), stats.open_requests)])
 
 
 def _of_workers(workers: Sequence[WorkerStats]) -> Iterator[Family]:
@@ -193,10 +180,10 @@ def _of_workers(workers: Sequence[WorkerStats]) -> Iterator[Family]:
         ("worker_kv_usage", "Part of the KV cache in use, by the engine's report.", "1", "kv_usage"),
     ):
         values = [(labels, getattr(worker, attribute)) for labels, worker in known]
-        yield _gauge(name, text, unit, _WORKER, [row for row in values if row[1] is not None])
+        yield gauge(name, text, unit, _WORKER, [row for row in values if row[1] is not None])
     states: list[Row] = [((*labels, worker.state), 1) for labels, worker in known]
-    yield _gauge("worker_state", "1 for the state a worker is in.", "1", (*_WORKER, "state"), states)
-    yield _gauge(
+    yield gauge("worker_state", "1 for the state a worker is in.", "1", (*_WORKER, "state"), states)
+    yield gauge(
         "index_blocks",
         "Blocks a worker is believed to hold. Without events of its engine, all of them are speculative.",
         "{block}",
@@ -215,19 +202,19 @@ def _blocks(labels: tuple[str, str], worker: WorkerStats) -> Iterator[Row]:
 
 
 def _of_indexes(stats: RouterStats) -> Iterator[Family]:
-    yield _gauge("index_bytes", "Bytes of the block indexes.", "By", (), [((), stats.index_bytes)])
-    yield _gauge("memory_bytes", "Bytes of native memory.", "By", (), [((), stats.memory_bytes)])
+    yield gauge("index_bytes", "Bytes of the block indexes.", "By", (), [((), stats.index_bytes)])
+    yield gauge("memory_bytes", "Bytes of native memory.", "By", (), [((), stats.memory_bytes)])
     routes = [(("local",), stats.routes - stats.remote_routes), (("remote",), stats.remote_routes)]
-    yield _gauge("routes", "Prefixes that boundary-learning remembers.", "{route}", ("trust",), routes)
-    yield _counter(
-        "evictions", "Blocks that left the indexes, by cause.", "{block}", ("cause",), _rows(stats.evictions)
+    yield gauge("routes", "Prefixes that boundary-learning remembers.", "{route}", ("trust",), routes)
+    yield counter(
+        "evictions", "Blocks that left the indexes, by cause.", "{block}", ("cause",), rows_of(stats.evictions)
     )
-    yield _counter(
+    yield counter(
         "kv_dropped",
         "What the indexes were told and could not take.",
         "{change}",
         ("reason",),
-        _rows(stats.dropped),
+        rows_of(stats.dropped),
     )
 
 
@@ -239,12 +226,12 @@ def _of_learners(learners: Sequence[LearnedStats]) -> Iterator[Family]:
         ("learned_rounds", "Rounds of training by how they ended.", "result", "rounds"),
     ]
     samples = [(who, stats.samples) for who, stats in named.items()]
-    yield _counter("learned_samples", "Requests learned from.", "{request}", _LEARNER, samples)
+    yield counter("learned_samples", "Requests learned from.", "{request}", _LEARNER, samples)
     for name, text, label, attribute in counts:
         rows: list[Row] = [
             ((*who, what), n) for who, stats in named.items() for what, n in getattr(stats, attribute).items()
         ]
-        yield _counter(name, text, "{event}", (*_LEARNER, label), rows)
+        yield counter(name, text, "{event}", (*_LEARNER, label), rows)
     for name, text, unit, attribute in (
         ("learned_model_version", "Number of the model that decides, 0 without one.", "1", "version"),
         ("learned_holdout_error", "Mean absolute error of the model on samples held out.", "1", "mae"),
@@ -252,7 +239,7 @@ def _of_learners(learners: Sequence[LearnedStats]) -> Iterator[Family]:
         ("learned_drift", "Its error on the latest requests, in those of the hold-out.", "1", "drift"),
         ("learned_drifting_workers", "Workers on which the model is off.", "{worker}", "drifting"),
     ):
-        yield _gauge(name, text, unit, _LEARNER, [(who, getattr(stats, attribute)) for who, stats in named.items()])
+        yield gauge(name, text, unit, _LEARNER, [(who, getattr(stats, attribute)) for who, stats in named.items()])
 
 
 def _of_events(stats: RouterStats) -> Iterator[Family]:
@@ -261,44 +248,44 @@ def _of_events(stats: RouterStats) -> Iterator[Family]:
         for worker in stats.workers
         if worker.kv_events is not None
     ]
-    yield _counter(
+    yield counter(
         "kv_events",
         "KV events of a worker's engine.",
         "{event}",
         (*_WORKER, "kind", "medium"),
         [((*labels, *what), count) for labels, stream in streams for what, count in stream.events.items()],
     )
-    yield _gauge(
+    yield gauge(
         "kv_event_lag_seconds",
         "Time from the making of the latest message to its arrival.",
         "s",
         _WORKER,
         [(labels, stream.lag_s) for labels, stream in streams if stream.lag_s is not None],
     )
-    yield _gauge(
+    yield gauge(
         "kv_stream_state",
         "1 for how far the events of a worker can be believed.",
         "1",
         (*_WORKER, "state"),
         [((*labels, stream.state), 1) for labels, stream in streams],
     )
-    yield _counter("kv_gaps", "Gaps in the numbers of messages.", "{gap}", (), [((), stats.kv_gaps)])
-    yield _counter("kv_replays", "Replays by how they ended.", "{replay}", ("result",), _rows(stats.kv_replays))
-    yield _counter("kv_resyncs", "Gaps that no replay closed.", "{resync}", (), [((), stats.kv_resyncs)])
-    yield _counter("kv_restarts", "Restarts of engines.", "{restart}", (), [((), stats.kv_restarts)])
-    yield _counter(
+    yield counter("kv_gaps", "Gaps in the numbers of messages.", "{gap}", (), [((), stats.kv_gaps)])
+    yield counter("kv_replays", "Replays by how they ended.", "{replay}", ("result",), rows_of(stats.kv_replays))
+    yield counter("kv_resyncs", "Gaps that no replay closed.", "{resync}", (), [((), stats.kv_resyncs)])
+    yield counter("kv_restarts", "Restarts of engines.", "{restart}", (), [((), stats.kv_restarts)])
+    yield counter(
         "kv_repairs",
         "Times that what events said could not be true and was dropped.",
         "{repair}",
         ("reason",),
-        _rows(stats.kv_repairs),
+        rows_of(stats.kv_repairs),
     )
-    yield _counter(
+    yield counter(
         "kv_checks",
         "Requests whose reported cached tokens were compared with what events promised.",
         "{request}",
         (*_WORKER, "result"),
-        [((*labels, *row[0]), row[1]) for labels, stream in streams for row in _rows(_checks(stream))],
+        [((*labels, *row[0]), row[1]) for labels, stream in streams for row in rows_of(_checks(stream))],
     )
 
 
@@ -314,7 +301,7 @@ def _of_shadows(shadows: Mapping[str, ShadowStats]) -> Iterator[Family]:
         ("shadow_first_matched_tokens", "Tokens the router's picks held.", "{token}", "first_matched_tokens"),
     ):
         rows: list[Row] = [((policy,), getattr(shadow, attribute)) for policy, shadow in shadows.items()]
-        yield _counter(name, text, unit, ("policy",), rows)
+        yield counter(name, text, unit, ("policy",), rows)
 
 
 def _named_apart(shadows: Sequence[ShadowStats]) -> dict[str, ShadowStats]:
@@ -324,15 +311,3 @@ def _named_apart(shadows: Sequence[ShadowStats]) -> dict[str, ShadowStats]:
         same = sum(other.policy == shadow.policy for other in named.values())
         named[f"{shadow.policy}#{same + 1}" if same else shadow.policy] = shadow
     return named
-
-
-def _rows(values: Mapping[str, float]) -> list[Row]:
-    return [((label,), value) for label, value in values.items()]
-
-
-def _counter(name: str, text: str, unit: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Family:
-    return Family(name, "counter", text, unit, labels, rows)
-
-
-def _gauge(name: str, text: str, unit: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Family:
-    return Family(name, "gauge", text, unit, labels, rows)

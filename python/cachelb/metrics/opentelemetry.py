@@ -6,7 +6,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from cachelb.metrics.families import Family, durations, families
+from cachelb.metrics.families import durations, families
+from cachelb.metrics.family import Family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -31,6 +31,13 @@ _GAUGES = {
     "worker_kv_usage": "kv_usage",
     "worker_report_age_seconds": "report_age_s",
 }
+_PEER_GAUGES = {
+    "silent_seconds": "silent_s",
+    "lag_seconds": "lag_s",
+    "bookings": "bookings",
+    "gaps": "gaps",
+    "snapshots": "snapshots",
+}
 _TOTALS = ("open_requests", "no_worker", "abandoned", "index_bytes", "memory_bytes")
 
 
@@ -66,6 +73,43 @@ class WorkerFigures:
 
 
 @dataclass(slots=True)
+class PeerFigures:
+    """Another router that this one shares its state with, as the page shows it; None is not shown.
+
+    Attributes:
+        peer: Its address, or its number.
+        silent_s: Seconds since it was heard last.
+        lag_s: Seconds that what it says arrives late.
+        bookings: Its open requests.
+        gaps: Times that something of it was missing.
+        snapshots: Times that it told everything.
+    """
+
+    peer: str
+    silent_s: float | None = None
+    lag_s: float | None = None
+    bookings: float | None = None
+    gaps: float | None = None
+    snapshots: float | None = None
+
+
+@dataclass(slots=True)
+class SharingFigures:
+    """How sharing state with other routers goes, as the page shows it.
+
+    Attributes:
+        start: How it began: "warm" or "cold", with the reason.
+        peers: The other routers, in the order of the page.
+        counts: `sent` and `received` messages, `sent_bytes`, `refused`, `gaps`, `snapshots`, `failures`, `blocks`, and
+            entries `applied`, `orphan`, `stranger`, `stale`, `dropped`.
+    """
+
+    start: str = ""
+    peers: list[PeerFigures] = field(default_factory=list)
+    counts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Figures:
     """What one page says of a router.
 
@@ -78,6 +122,7 @@ class Figures:
         shadows: By shadow policy: `decisions`, `agreed`, `matched_tokens`, `first_matched_tokens`.
         totals: `open_requests`, `no_worker`, `abandoned`, `index_bytes`, `memory_bytes`.
         select_buckets: Selections by upper bound in seconds, cumulated.
+        sharing: How sharing with other routers goes, None where nothing is shared.
     """
 
     workers: list[WorkerFigures] = field(default_factory=list)
@@ -88,6 +133,7 @@ class Figures:
     shadows: dict[str, dict[str, float]] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
     select_buckets: dict[float, float] = field(default_factory=dict)
+    sharing: SharingFigures | None = None
 
     @property
     def decided(self) -> float:
@@ -143,6 +189,7 @@ def read_page(page: bytes) -> Figures | None:
     figures = Figures()
     workers: dict[tuple[str, str], WorkerFigures] = {}
     shadows: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    peers: dict[str, PeerFigures] = {}
     is_router = False
     for name, labels, value in _samples(page):
         is_router = True
@@ -153,6 +200,13 @@ def read_page(page: bytes) -> Figures | None:
             bound = _number(labels.get("le", ""))
             if bound is not None:
                 figures.select_buckets[bound] = value
+        elif name.startswith("state_"):
+            figures.sharing = figures.sharing or SharingFigures()
+            if "peer" in labels:
+                peer = peers.setdefault(labels["peer"], PeerFigures(labels["peer"]))
+                _of_peer(peer, name.removeprefix("state_peer_").removesuffix("_total"), value)
+            else:
+                _of_sharing(figures.sharing, name.removeprefix("state_").removesuffix("_total"), labels, value)
         elif name.startswith("shadow_"):
             shadows[labels.get("policy", "")][name.removeprefix("shadow_").removesuffix("_total")] = value
         else:
@@ -160,6 +214,8 @@ def read_page(page: bytes) -> Figures | None:
     if not is_router:
         return None
     figures.workers, figures.shadows = list(workers.values()), dict(shadows)
+    if figures.sharing is not None:
+        figures.sharing.peers = list(peers.values())
     return figures
 
 
@@ -196,6 +252,23 @@ def _of_router(figures: Figures, name: str, labels: Mapping[str, str], value: fl
             figures.evictions[labels.get("cause", "")] = value
         case _ if name in _TOTALS:
             figures.totals[name] = value
+
+
+def _of_peer(peer: PeerFigures, name: str, value: float) -> None:
+    if name in _PEER_GAUGES:
+        setattr(peer, _PEER_GAUGES[name], value)
+
+
+def _of_sharing(sharing: SharingFigures, name: str, labels: Mapping[str, str], value: float) -> None:
+    match name:
+        case "started":
+            sharing.start = ": ".join(filter(None, (labels.get("start"), labels.get("detail"))))
+        case "messages":
+            sharing.counts[labels.get("direction", "")] = value
+        case "entries":
+            sharing.counts[labels.get("result", "")] = value
+        case _ if name != "peers":
+            sharing.counts[name] = value
 
 
 def _number(text: str) -> float | None:

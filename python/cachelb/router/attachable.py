@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from cachelb.router.router import Router
+    from cachelb.types import StateStats
 
 
 class Attachable(Protocol):
@@ -17,4 +18,17 @@ class Attachable(Protocol):
 
     def stop(self) -> None:
         """End; idempotent."""
+        ...
+
+
+class Sharing(Protocol):
+    """What trades with other routers, and the process it does so in."""
+
+    @property
+    def pid(self) -> int:
+        """The process whose thread it has."""
+        ...
+
+    def stats(self) -> StateStats:
+        """Count what was told and heard."""
         ...

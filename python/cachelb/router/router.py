@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cachelb.config import RouterConfig
     from cachelb.explanation import Explanation
     from cachelb.policies import PolicyLike
-    from cachelb.router.attachable import Attachable
+    from cachelb.router.attachable import Attachable, Sharing
     from cachelb.types import DecisionRecord, LearnedStats, RequestArguments, RouterStats
 
 W = TypeVar("W")
@@ -171,6 +171,9 @@ class Router(Snapshots[W]):
 
     config: RouterConfig | None = None
     """What the router was built from, by `from_config`."""
+
+    _exchange: Sharing | None = None
+    """What shares its state with other routers."""
 
     @classmethod
     def from_config(cls, path_or_mapping: str | PathLike[str] | Mapping[str, Any]) -> Router[str]:

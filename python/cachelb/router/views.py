@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from cachelb.types import (
 
 if TYPE_CHECKING:
     from cachelb.router.router import Router
+    from cachelb.types import StateStats
 
 
 def stats(router: Router[Any]) -> RouterStats:
@@ -62,7 +64,14 @@ def stats(router: Router[Any]) -> RouterStats:
         routes=counters["routes"],
         remote_routes=counters["remote_routes"],
         learned=learned(router),
+        state=_state(router),
     )
+
+
+def _state(router: Router[Any]) -> StateStats | None:
+    """Read how sharing goes; in the child of a fork, that of the parent is none of it."""
+    exchange = router._exchange
+    return None if exchange is None or exchange.pid != os.getpid() else exchange.stats()
 
 
 def learned(router: Router[Any]) -> tuple[LearnedStats, ...]:

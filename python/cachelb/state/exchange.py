@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cachelb._core import message_origin
 from cachelb.errors import CachelbError
 from cachelb.state.carrier import Asked, Refused
+from cachelb.state.lag import Lag
 from cachelb.state.stats import PeerStats, StateStats
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class _Peer:
     gaps: int = 0
     snapshots: int = 0
     asked_s: float | None = None
+    missing_s: float | None = None
+    lag: Lag = field(default_factory=Lag)
     kept: deque[bytes] = field(default_factory=deque)
     kept_bytes: int = 0
 
@@ -109,6 +112,7 @@ class Exchange:
                 "policy %s keeps prompts in a tree, which are not told to anybody: of its requests only load is shared",
                 self._router._policy_for(part),
             )
+        self._router._exchange = self
         self._thread.start()
         wait_s = self._settings.warm_start_s if wait else 0.0
         if wait_s > 0 and not self._warm.wait(wait_s):
@@ -120,6 +124,7 @@ class Exchange:
         """End, and wait for the thread. The router goes on alone."""
         self._stopping.set()
         self._thread.join()
+        self._router._exchange = None
         self._router._unshare()
 
     def stats(self) -> StateStats:
@@ -132,6 +137,7 @@ class Exchange:
                     origin=origin,
                     address=peer.address,
                     silent_s=max(0.0, now - peer.heard_s),
+                    lag_s=max(peer.lag.late_s, 0.0 if peer.missing_s is None else now - peer.missing_s),
                     bookings=bookings.get(origin, 0),
                     gaps=peer.gaps,
                     snapshots=peer.snapshots,
@@ -188,7 +194,7 @@ class Exchange:
                 self._publish(message)
             if now >= beat_s:
                 beat_s = now + _HEARTBEAT_S
-                heartbeat = self._router._heartbeat()
+                heartbeat = self._router._heartbeat(time.monotonic_ns() // 1000)
                 if heartbeat is not None:
                     self._publish(heartbeat)
                 self._expire(now)
@@ -214,7 +220,7 @@ class Exchange:
 
     def _hear(self, message: bytes, address: str) -> None:
         try:
-            origin = message_origin(message)
+            origin, sent_us = message_origin(message)
         except CachelbError as error:
             self._refuse(address, error)
             return
@@ -223,15 +229,16 @@ class Exchange:
         self._received += 1
         now = time.monotonic()
         peer = self._peer(origin, address, now)
+        if sent_us is not None:
+            peer.lag.hear(sent_us / 1e6, now)
         outcome = self._apply(message)
         if outcome == "gap":
             peer.keep(message, self._settings.max_bytes)
             self._missed(origin, peer, now)
         elif outcome == "snapshot":
             self._begin_anew(peer)
-        elif outcome == "told" and not self._warm.is_set():
-            self._start = "warm: told by another router"
-            self._warm.set()
+        elif outcome == "told":
+            self._told_all(peer)
         self._router._released()
 
     def _peer(self, origin: int, address: str, now: float) -> _Peer:
@@ -283,6 +290,8 @@ class Exchange:
         if peer.asked_s is None:
             peer.gaps += 1
             self._gaps += 1
+        if peer.missing_s is None:
+            peer.missing_s = now
         if peer.asked_s is None or now >= peer.asked_s + _ASK_AGAIN_S:
             peer.asked_s = now
             self._carrier.ask(origin, peer.address)
@@ -294,6 +303,14 @@ class Exchange:
         self._snapshots += 1
         for message in peer.take_kept():
             self._apply(message)
+
+    def _told_all(self, peer: _Peer) -> None:
+        """Nothing is missing any more, unless what was kept has gaps of its own."""
+        if peer.asked_s is None:
+            peer.missing_s = None
+        if not self._warm.is_set():
+            self._start = "warm: told by another router"
+            self._warm.set()
 
     def _expire(self, now: float) -> None:
         silent_since = now - self._settings.peer_timeout_s

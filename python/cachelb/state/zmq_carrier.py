@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import zmq
 from zmq.utils import z85
 
+from cachelb.events.sockets import bound_pair
 from cachelb.state.carrier import Asked, Heard
 from cachelb.state.lookup import Lookup
 
@@ -77,29 +78,13 @@ class ZmqCarrier:
         self._addresses: dict[zmq.Socket[bytes], str] = {}
         self._poller = zmq.Poller()
         try:
-            self._news, self._answers, self.address = self._bound(bind)
+            self._news, self._answers, self.address = bound_pair(
+                lambda: self._socket(zmq.PUB, server=True), lambda: self._socket(zmq.ROUTER, server=True), bind
+            )
         except BaseException:
             self._context.destroy(0)
             raise
         self._poller.register(self._answers, zmq.POLLIN)
-
-    def _bound(self, bind: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
-        """Bind both sockets; a free pair of ports takes a few attempts."""
-        host, _, port = bind.rpartition(":")
-        for left in reversed(range(20)):
-            news, answers = self._socket(zmq.PUB, server=True), self._socket(zmq.ROUTER, server=True)
-            try:
-                news.bind(bind)
-                address = news.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-                answers.bind(f"{host}:{int(address.rpartition(':')[2]) + 1}")
-            except zmq.ZMQError as error:
-                news.close(0)
-                answers.close(0)
-                if port != "*" or not left:
-                    raise OSError(error.errno, f"cannot publish at {bind} and the port above it: {error}") from error
-            else:
-                return news, answers, address
-        raise AssertionError("unreachable")
 
     def open(self) -> None:
         """Connect to the peers."""

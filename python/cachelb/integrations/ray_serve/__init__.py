@@ -1,6 +1,6 @@
 """cachelb inside Ray Serve: a request router for `request_router_config`, and a tree for Ray's own prefix router.
 
-`CachelbRequestRouter`, `PrefixTreeActor` and `start_prefix_tree` need `pip install 'cachelb[ray]'`.
+`RayState` lets routers in a cluster share load and placements. All but `PrefixTree` need `pip install 'cachelb[ray]'`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from cachelb.integrations.ray_serve.prefix_tree import PrefixTree
 if TYPE_CHECKING:
     from cachelb.integrations.ray_serve.actor import PrefixTreeActor, start_prefix_tree
     from cachelb.integrations.ray_serve.router import CachelbRequestRouter
+    from cachelb.integrations.ray_serve.state import RayState
 
-__all__ = ["CachelbRequestRouter", "PrefixTree", "PrefixTreeActor", "start_prefix_tree"]
+__all__ = ["CachelbRequestRouter", "PrefixTree", "PrefixTreeActor", "RayState", "start_prefix_tree"]
 
-_HOMES = {"CachelbRequestRouter": "router", "PrefixTreeActor": "actor", "start_prefix_tree": "actor"}
+_HOMES = {
+    "CachelbRequestRouter": "router",
+    "PrefixTreeActor": "actor",
+    "RayState": "state",
+    "start_prefix_tree": "actor",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,12 +1,14 @@
-"""The actors: the one through which the routers of a deployment share placements, and the tree for Ray's router."""
+"""The actors: those through which routers share what they know, and the tree for Ray's router."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import RayError
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
+from cachelb.integrations.ray_serve.messages import MessageLog
 from cachelb.integrations.ray_serve.placements import PlacementStore
 from cachelb.integrations.ray_serve.prefix_tree import PrefixTree
 
@@ -15,10 +17,13 @@ if TYPE_CHECKING:
 
     from ray.serve._private.common import DeploymentID
 
+    from cachelb.integrations.ray_serve.carrier import Trade
     from cachelb.integrations.ray_serve.sharing import Exchange
 
 NAMESPACE = "cachelb"
 """The Ray namespace of the actors."""
+
+_CALL_S = 5.0
 
 
 def actor_name(deployment: str, application: str) -> str:
@@ -53,21 +58,7 @@ def connector(deployment_id: DeploymentID, max_bytes: int) -> Callable[[], Excha
     name = actor_name(deployment_id.name, deployment_id.app_name)
 
     def connect() -> Exchange:
-        _check_ray()
-        # First, so that nothing starts an actor anew that ended with Serve.
-        controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
-        remote: Any = ray.remote(PlacementStore)
-        handle = remote.options(
-            name=name,
-            namespace=NAMESPACE,
-            get_if_exists=True,
-            lifetime="detached",
-            num_cpus=0,
-            max_restarts=-1,
-        ).remote(max_bytes)
-        # As Ray's own routers have it. Older Serve has no such thing: the actor ends with the cluster then.
-        if (end_with_serve := getattr(controller, "_register_shutdown_cleanup_actor", None)) is not None:
-            end_with_serve.remote(handle)
+        handle = _detached(PlacementStore, name, max_bytes, ends_with_serve=True)
 
         def exchange(*arguments: Any) -> Any:  # noqa: ANN401 - what Exchange says
             _check_ray()
@@ -76,6 +67,58 @@ def connector(deployment_id: DeploymentID, max_bytes: int) -> Callable[[], Excha
         return exchange
 
     return connect
+
+
+def trader(name: str, max_bytes: int, *, ends_with_serve: bool) -> Callable[[], Trade]:
+    """Prepare to find the actor through which routers share their state, or to start it.
+
+    Args:
+        name: Which routers.
+        max_bytes: Bytes of messages it keeps, if this starts it.
+        ends_with_serve: End it with Serve.
+
+    Returns:
+        A function that blocks until the actor is named, and returns how to call it.
+    """
+
+    def connect() -> Trade:
+        try:
+            handle = _detached(MessageLog, f"state:{name}", max_bytes, ends_with_serve=ends_with_serve)
+        except (RayError, ValueError) as error:  # that no actor has a name is a ValueError
+            raise ConnectionError(f"there is no actor: {type(error).__name__}") from error
+
+        def trade(*arguments: Any) -> Any:  # noqa: ANN401 - what Trade says
+            _check_ray()
+            try:
+                return ray.get(handle.trade.remote(*arguments), timeout=_CALL_S)
+            except RayError as error:
+                raise ConnectionError(f"the actor does not answer: {type(error).__name__}") from error
+            except SystemExit as error:  # what Ray raises in threads that wait while it shuts down
+                raise ConnectionError("Ray was shut down") from error
+
+        return trade
+
+    return connect
+
+
+def _detached(kind: type, name: str, max_bytes: int, *, ends_with_serve: bool) -> Any:  # noqa: ANN401 - an actor handle
+    """Find or start an actor that outlives whoever starts it."""
+    _check_ray()
+    # First, so that nothing starts an actor anew that ended with Serve.
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE) if ends_with_serve else None
+    remote: Any = ray.remote(kind)
+    handle = remote.options(
+        name=name,
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=-1,
+    ).remote(max_bytes)
+    # As Ray's own routers have it. Older Serve has no such thing: the actor ends with the cluster then.
+    if (end_with_serve := getattr(controller, "_register_shutdown_cleanup_actor", None)) is not None:
+        end_with_serve.remote(handle)
+    return handle
 
 
 def _check_ray() -> None:

@@ -35,21 +35,28 @@ class Options:
 
     Attributes:
         shared: Share what is placed where with the routers of the other processes, through a detached actor.
-        share_interval_s: Seconds between two exchanges with it.
-        share_max_mb: Megabytes of prompts it keeps.
+        share_load: Share load as well, with hashes in the place of prompts: `RayState`.
+        share_interval_s: Seconds between two exchanges with the actor; None is 0.5, and 0.05 with `share_load`.
+        share_max_mb: Megabytes it keeps.
         unrouted_ttl_s: Seconds a choice counts as load without a sign that it was used.
     """
 
     shared: bool = False
-    share_interval_s: float = 0.5
+    share_load: bool = False
+    share_interval_s: float | None = None
     share_max_mb: float = 64.0
     unrouted_ttl_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shared, bool):
-            raise TypeError(f"shared must be bool, not {type(self.shared).__name__}")
+        for name in ("shared", "share_load"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be bool, not {type(getattr(self, name)).__name__}")
+        if self.shared and self.share_load:
+            raise ValueError("share_load shares placements too: leave shared out")
         for name in ("share_interval_s", "share_max_mb", "unrouted_ttl_s"):
             value = getattr(self, name)
+            if value is None and name == "share_interval_s":
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{name} must be a number, not {type(value).__name__}")
             if not 0 < value < 1e6:  # noqa: PLR2004 - no NaN, no infinity
@@ -76,6 +83,8 @@ def build(given: Mapping[str, Any]) -> tuple[Router[str], Options]:
     """
     own = {option.name for option in fields(Options)}
     options = Options(**{name: value for name, value in given.items() if name in own})
+    if options.share_load and given.get("hash_seed") is None:
+        raise ValueError("share_load needs hash_seed: a number that all routers of the deployment hash with")
     routing = {**_DEFAULTS, **{name: value for name, value in given.items() if name not in own}}
     if RAY_NAMES & routing.keys():
         routing.setdefault("policy", "prefix-affinity")

@@ -16,6 +16,7 @@ from ray.serve.request_router import LocalityMixin, MultiplexMixin, RequestRoute
 from cachelb.integrations.ray_serve import actor, options, placements, prompts
 from cachelb.integrations.ray_serve.bookings import Bookings
 from cachelb.integrations.ray_serve.sharing import Sharing
+from cachelb.integrations.ray_serve.state import RayState, close_with
 
 if TYPE_CHECKING:
     from ray.serve.request_router import PendingRequest, ReplicaID, RunningReplica
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from cachelb.router import Router
 
 _UNAVAILABLE_S = 2.0
+_SHARE_S = 0.5
+_SHARE_LOAD_S = 0.05
 
 _log = logging.getLogger("cachelb.integrations.ray_serve")
 
@@ -57,7 +60,17 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         self._sharing: Sharing | None = None
         if chosen.shared:
             connect = actor.connector(self._deployment_id, int(chosen.share_max_mb * (1 << 20)))
-            self._sharing = Sharing(self._fleet, connect, interval_s=chosen.share_interval_s)
+            self._sharing = Sharing(self._fleet, connect, interval_s=chosen.share_interval_s or _SHARE_S)
+        self._state: RayState | None = None
+        if chosen.share_load:
+            self._state = RayState(
+                f"{self._deployment_id.app_name}:{self._deployment_id.name}",
+                interval_s=chosen.share_interval_s or _SHARE_LOAD_S,
+                max_mb=chosen.share_max_mb,
+                ends_with_serve=True,
+            )
+            close_with(self, self._fleet)
+        self._is_attached = False
         self._keys: dict[ReplicaID, str] = {}
         self._reported: dict[str, int | None] = {}
         self._unready: dict[str, float] = {}
@@ -197,6 +210,9 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         self._bookings.sweep()
         if self._sharing is not None and self._keys:
             self._sharing.start()
+        if self._state is not None and self._keys and not self._is_attached:
+            self._is_attached = True
+            self._fleet.attach(self._state)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """Forget a replica, with what it held.

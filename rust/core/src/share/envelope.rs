@@ -37,6 +37,8 @@ pub enum Kind {
     Kept,
     /// Last words on workers, heard whenever they come, in any order: they have no numbers.
     Words,
+    /// All before `first` were sent. In place of entries: when, in microseconds of the sender's own clock.
+    Heartbeat,
 }
 
 /// Entries of one router.
@@ -48,7 +50,7 @@ pub struct Message<'a> {
     pub origin: u64,
     /// Number of the first entry; of a snapshot, of the next one; of what is kept, when it was, in milliseconds of 1970.
     pub first: u64,
-    /// How many entries; 0 says that all before `first` were sent. Of what is kept, nobody counted them.
+    /// How many entries; 0 ends a snapshot. Of what is kept, nobody counted them.
     pub count: u32,
     /// The entries.
     pub entries: &'a [u8],
@@ -105,6 +107,7 @@ impl<'a> Message<'a> {
             2 => Kind::Continued,
             3 => Kind::Kept,
             4 => Kind::Words,
+            5 => Kind::Heartbeat,
             other => return Err(Error::BadMessage(format!("unknown kind {other}"))),
         };
         let word = |at: usize| {
@@ -120,6 +123,13 @@ impl<'a> Message<'a> {
             count,
             entries,
         })
+    }
+
+    /// When a heartbeat was sent, in microseconds of its sender's own clock; `None` for other messages.
+    #[must_use]
+    pub fn sent_us(&self) -> Option<u64> {
+        let bytes = self.entries.try_into().ok()?;
+        (self.kind == Kind::Heartbeat).then(|| u64::from_le_bytes(bytes))
     }
 }
 
@@ -201,7 +211,8 @@ mod tests {
                 Just(Kind::Snapshot),
                 Just(Kind::Continued),
                 Just(Kind::Kept),
-                Just(Kind::Words)
+                Just(Kind::Words),
+                Just(Kind::Heartbeat)
             ],
             (at, flip) in (any::<prop::sample::Index>(), 1..=255_u8),
         ) {

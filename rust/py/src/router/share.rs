@@ -63,8 +63,14 @@ impl NativeRouter {
         Ok(messages)
     }
 
-    fn _heartbeat<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let message = self.engine.locked(py, |selector| selector.heartbeat())?;
+    fn _heartbeat<'py>(
+        &self,
+        py: Python<'py>,
+        sent_us: u64,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let message = self
+            .engine
+            .locked(py, |selector| selector.heartbeat(sent_us))?;
         Ok(message.map(|message| PyBytes::new(py, &message)))
     }
 
@@ -120,10 +126,10 @@ impl NativeRouter {
     }
 }
 
-/// Which router wrote a message.
+/// Which router wrote a message, and when it did by its own clock if it is a heartbeat.
 #[pyfunction]
-pub fn message_origin(message: &Bound<'_, PyBytes>) -> PyResult<u64> {
+pub fn message_origin(message: &Bound<'_, PyBytes>) -> PyResult<(u64, Option<u64>)> {
     Message::decode(message.as_bytes())
-        .map(|message| message.origin)
+        .map(|message| (message.origin, message.sent_us()))
         .map_err(|error| to_python(&error))
 }

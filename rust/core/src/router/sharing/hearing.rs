@@ -49,7 +49,7 @@ impl Selector {
                 }
             }
             Kind::Words => {}
-            Kind::Delta => {
+            Kind::Delta | Kind::Heartbeat => {
                 let new = message.first == 0;
                 let peers = &mut sharing.peers;
                 if new && message.count > 0 {
@@ -69,6 +69,9 @@ impl Selector {
                 let why = "it is a snapshot that was kept, which is restored, not heard";
                 return Err(Error::BadMessage(why.into()));
             }
+        }
+        if message.kind == Kind::Heartbeat {
+            return Ok(Heard::Applied(0));
         }
         let mut applied = 0;
         let part_of_snapshot = message.kind != Kind::Delta;

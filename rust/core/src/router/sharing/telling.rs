@@ -129,17 +129,18 @@ impl Selector {
         Some(message.encode())
     }
 
-    /// A message that says how far this router has told: who hears it and knows less has missed something.
+    /// A message that says how far this router has told: who hears it and knows less has missed something. Who hears it
+    /// later than others, by `sent_us` of any clock of this router, is behind. `None` while entries wait.
     #[must_use]
-    pub fn heartbeat(&self) -> Option<Vec<u8>> {
+    pub fn heartbeat(&self, sent_us: u64) -> Option<Vec<u8>> {
         let sharing = self.sharing.as_ref()?;
         let waiting = sharing.journal.waiting() > 0;
         let message = Message {
-            kind: Kind::Delta,
+            kind: Kind::Heartbeat,
             origin: sharing.origin,
             first: sharing.journal.next(),
             count: 0,
-            entries: &[],
+            entries: &sent_us.to_le_bytes(),
         };
         (!waiting).then(|| message.encode())
     }

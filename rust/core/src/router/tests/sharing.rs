@@ -563,7 +563,7 @@ proptest! {
         for _ in 0..3 {
             for from in 0..3 {
                 let mut messages = tell(&mut routers[from]);
-                messages.extend(routers[from].heartbeat());
+                messages.extend(routers[from].heartbeat(7));
                 for to in (0..3).filter(|&to| to != from) {
                     let [from, to] = routers.get_disjoint_mut([from, to]).unwrap();
                     for message in &messages {

@@ -388,7 +388,7 @@ proptest! {
         for _ in 0..3 {
             for from in 0..3 {
                 let mut messages = tell(&mut sites[from].selector);
-                messages.extend(sites[from].selector.heartbeat());
+                messages.extend(sites[from].selector.heartbeat(7));
                 for to in (0..3).filter(|&to| to != from) {
                     let [from, to] = sites.get_disjoint_mut([from, to]).unwrap();
                     for message in &messages {

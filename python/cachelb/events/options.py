@@ -1,0 +1,129 @@
+"""Options of the source and of the relay, checked."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cachelb.events.endpoints import Endpoint, check_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cachelb.events.fleet import FleetSettings
+
+
+def require_zmq(who: str) -> None:
+    """Refuse to go on without pyzmq.
+
+    Args:
+        who: Who needs it.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    try:
+        importlib.import_module("zmq")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{who} needs pyzmq: pip install 'cachelb[events]'", name="zmq") from error
+
+
+def fleet_settings(
+    *,
+    default_port: int,
+    replay_port: int | None,
+    endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None,
+    discover: bool,
+    relay: str | None,
+    topic_filter: str,
+    rcvhwm: int,
+    replay_timeout_s: float,
+) -> FleetSettings:
+    """Check what to subscribe to; the arguments are those of `ZmqSource`.
+
+    Returns:
+        The settings.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range, or of no use beside another one.
+    """
+    from cachelb.events.fleet import FleetSettings
+    from cachelb.events.relayed import relay_endpoint
+    from cachelb.events.stream import StreamSettings
+
+    check_port("default_port", default_port)
+    if replay_port is not None:
+        check_port("replay_port", replay_port)
+    if not isinstance(discover, bool):
+        raise TypeError(f"discover must be True or False, got {type(discover).__name__}")
+    if discover and callable(endpoints):
+        raise ValueError("discover is of no use beside a function that knows every endpoint; give one of them")
+    require("topic_filter", topic_filter, str, "text")
+    high_water_mark("rcvhwm", rcvhwm)
+    require("replay_timeout_s", replay_timeout_s, (int, float), "a number of seconds")
+    if not 0.0 < replay_timeout_s < float("inf"):
+        raise ValueError(f"replay_timeout_s must be a number above 0, got {replay_timeout_s}")
+    if relay is not None:
+        require("relay", relay, str, "an address like tcp://10.0.0.2:7800")
+        for name, value in (("discover", discover), ("replay_port", replay_port), ("topic_filter", topic_filter)):
+            if value:
+                raise ValueError(f"{name} is of no use beside relay: give it to the relay")
+        if callable(endpoints):
+            raise ValueError("relay is of no use beside a function that knows every endpoint; give one of them")
+    return FleetSettings(
+        stream=StreamSettings(topic_filter.encode(), rcvhwm, replay_timeout_s),
+        port=default_port,
+        replay_port=replay_port,
+        endpoints=_checked(endpoints),
+        discover=discover,
+        relay=None if relay is None else relay_endpoint(relay),
+    )
+
+
+def high_water_mark(name: str, value: int) -> None:
+    """Refuse what is no number of messages.
+
+    Args:
+        name: Name of the option.
+        value: Its value.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is out of range.
+    """
+    require(name, value, int, "a whole number")
+    if not 1 <= value < 1 << 31:
+        raise ValueError(f"{name} must be from 1 to 2147483647, got {value}")
+
+
+def _checked(
+    endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None,
+) -> Mapping[str, Endpoint] | Callable[[str], Endpoint | None]:
+    """Refuse what is neither a function nor endpoints by key."""
+    if endpoints is None:
+        return {}
+    if callable(endpoints):
+        return endpoints
+    require("endpoints", endpoints, Mapping, "a mapping or a function")
+    for key, endpoint in endpoints.items():
+        require("a key of endpoints", key, str, "a worker's key")
+        require(f"the endpoint of {key!r}", endpoint, Endpoint, "an Endpoint")
+    return dict(endpoints)
+
+
+def require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
+    """Refuse an argument of another type.
+
+    Args:
+        name: Name of the option.
+        value: Its value.
+        kind: The types that are right.
+        words: What they are called.
+
+    Raises:
+        TypeError: It has another one.
+    """
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(f"{name} must be {words}, got {type(value).__name__}")

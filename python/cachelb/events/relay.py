@@ -1,0 +1,209 @@
+"""One subscriber for many gateways."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
+from cachelb.events.options import fleet_settings, high_water_mark, require, require_zmq
+from cachelb.events.stats import RelayStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from cachelb.events.desk import Desk
+    from cachelb.events.sink import KvSink
+    from cachelb.events.subscriber import Subscriber
+
+
+class Relay:
+    """Subscribes to the KV cache events of every worker once, for any number of gateways behind it.
+
+    A gateway gives its address to `ZmqSource(relay=...)`, and all is as if each was connected to the engines: messages
+    keep their numbers, what was missed is asked for at the engine's replay socket through the relay, and gateways hear
+    when an engine is not connected, so that restarts are noticed. The relay keeps no state and reads no payload.
+
+    It follows the workers of the router that it is attached to, or those given, as a context manager. One thread does
+    it all. Memory is bounded: what a gateway does not read is dropped for it beyond `hwm`, and asked for again by it.
+
+    Args:
+        bind: Where to publish: `tcp://host:port`; the port above passes replays on.
+        workers: Keys of the workers, or a mapping from keys to numbers of data-parallel ranks. Not for one that is
+            attached to a router.
+        hwm: Messages kept for one stream of one gateway that does not read.
+        default_port: As for `ZmqSource`.
+        replay_port: Likewise.
+        endpoints: Likewise.
+        discover: Likewise.
+        topic_filter: Likewise.
+        rcvhwm: Likewise.
+
+    Raises:
+        ModuleNotFoundError: pyzmq is not installed.
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> from cachelb import Router
+        >>> from cachelb.events import Relay, ZmqSource
+        >>> with Relay("tcp://127.0.0.1:*", workers=["http://gpu0:8000"], replay_port=5657) as relay:
+        ...     with Router(["http://gpu0:8000"], policy="kv-aware") as router:
+        ...         router.attach(ZmqSource(relay=relay.address))
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        *,
+        workers: Iterable[str] | Mapping[str, int] = (),
+        hwm: int = 10_000,
+        default_port: int = DEFAULT_PORT,
+        replay_port: int | None = None,
+        endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None = None,
+        discover: bool = False,
+        topic_filter: str = "",
+        rcvhwm: int = 10_000,
+    ) -> None:
+        require_zmq("Relay")
+        require("bind", bind, str, "text")
+        if not bind.startswith("tcp://"):
+            raise ValueError(f"bind must be an address like tcp://0.0.0.0:7800, got {bind!r}")
+        high_water_mark("hwm", hwm)
+        self._bind, self._hwm = bind, hwm
+        self._workers = _ranks(workers)
+        self._settings = fleet_settings(
+            default_port=default_port,
+            replay_port=replay_port,
+            endpoints=endpoints,
+            discover=discover,
+            relay=None,
+            topic_filter=topic_filter,
+            rcvhwm=rcvhwm,
+            replay_timeout_s=1.0,
+        )
+        self._lock = threading.Lock()
+        self._run: Subscriber | None = None
+        self._desk: Desk | None = None
+        self._abandoned: list[Subscriber] = []
+
+    @property
+    def address(self) -> str:
+        """Where it publishes, for `ZmqSource(relay=...)`; empty before it does."""
+        return "" if self._desk is None else self._desk.address
+
+    def start(self, router: KvSink | None = None, /) -> None:
+        """Begin to relay. In the child of a fork nothing begins: the relay stays with the parent.
+
+        Args:
+            router: Whose workers to follow, None for those given.
+
+        Raises:
+            OSError: The address cannot be used.
+            RuntimeError: It runs already.
+        """
+        from cachelb.events.desk import Desk
+        from cachelb.events.subscriber import Subscriber
+
+        if self._run is not None and self._run.pid == os.getpid():
+            raise RuntimeError("this relay runs already")
+        if self._run is not None:
+            # The parent's sockets are kept unused, since collecting them would close them.
+            self._abandoned.append(self._run)
+            self._run = self._desk = None
+            return
+        desk = Desk(self._bind, self._hwm, self._given if router is None else router._kv_workers)
+        self._run = Subscriber(self._settings, desk, desk=desk, name="cachelb-kv-relay")
+        self._desk = desk
+        self._run.start()
+
+    def stop(self) -> None:
+        """End relaying: close every socket and wait for the thread. Idempotent."""
+        run, self._run = self._run, None
+        if run is not None and run.pid == os.getpid():
+            run.stop()
+
+    def sync_workers(self, workers: Iterable[str] | Mapping[str, int]) -> None:
+        """Relay the events of these workers, of those that are known already without interruption.
+
+        Args:
+            workers: Keys of the workers, or a mapping from keys to numbers of data-parallel ranks.
+
+        Raises:
+            TypeError: A key is no text, or a number none.
+            ValueError: A number is below 1.
+        """
+        found = _ranks(workers)
+        with self._lock:
+            self._workers = found
+
+    def add_worker(self, key: str, *, dp_size: int = 1) -> None:
+        """Relay the events of one more worker.
+
+        Args:
+            key: Its key.
+            dp_size: Its data-parallel ranks.
+
+        Raises:
+            TypeError: The key is no text.
+            ValueError: The number is below 1.
+        """
+        added = _ranks({key: dp_size})
+        with self._lock:
+            self._workers = {**self._workers, **added}
+
+    def remove_worker(self, key: str) -> None:
+        """End relaying the events of a worker; one that is not known is none.
+
+        Args:
+            key: Its key.
+        """
+        with self._lock:
+            self._workers = {known: ranks for known, ranks in self._workers.items() if known != key}
+
+    def stats(self) -> RelayStats:
+        """Return how relaying goes.
+
+        Returns:
+            Counters since the start; all zero before it.
+        """
+        run, desk = self._run, self._desk
+        if run is None or desk is None:
+            return RelayStats({})
+        return RelayStats(
+            streams=run.stats().streams,
+            subscribers=desk.subscribers,
+            published=desk.published,
+            replays=desk.replays,
+            refused=desk.refused,
+            dropped=desk.dropped,
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _given(self) -> list[tuple[str, int]]:
+        return list(self._workers.items())
+
+
+def _ranks(workers: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    """Check workers, and give each its number of ranks."""
+    if isinstance(workers, str):
+        raise TypeError(f"workers must be a sequence of keys or a mapping, got the text {workers!r}")
+    found = dict(workers) if isinstance(workers, Mapping) else dict.fromkeys(workers, 1)
+    for key, ranks in found.items():
+        require("a worker", key, str, "a key")
+        require(f"the ranks of {key!r}", ranks, int, "a whole number")
+        if ranks < 1:
+            raise ValueError(f"the ranks of {key!r} must be 1 or more, got {ranks}")
+    return found

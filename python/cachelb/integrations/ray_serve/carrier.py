@@ -1,0 +1,76 @@
+"""Messages through an actor of Ray: one call per interval brings and fetches them."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from os import getpid
+from typing import TYPE_CHECKING
+
+from cachelb.integrations.ray_serve.messages import News
+from cachelb.state.carrier import Asked, Heard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from cachelb.integrations.ray_serve.messages import Reply
+
+    Trade: TypeAlias = Callable[[str, str, int, News], Reply]
+
+
+class RayCarrier:
+    """Trades with the log that an actor keeps.
+
+    Args:
+        connect: Finds or starts the actor, and returns how to call it. Both raise `ConnectionError`.
+    """
+
+    def __init__(self, connect: Callable[[], Trade]) -> None:
+        self.who = f"{socket.gethostname()}:{getpid()}:{secrets.token_hex(4)}"
+        self._connect = connect
+        self._trade: Trade | None = None
+        self._life, self._cursor = "", 0
+        self._said: list[bytes] = []
+        self._asks: list[str] = []
+        self._answers: list[tuple[str, Sequence[bytes]]] = []
+        self._due_s = 0.0
+
+    def open(self) -> None:
+        """Find the actor."""
+        self._trade = self._connect()
+
+    def publish(self, message: bytes) -> None:
+        """Leave a message for all others with the next call."""
+        self._said.append(message)
+
+    def ask(self, origin: int, address: str) -> None:
+        """Ask a router to tell everything, with the next call."""
+        del origin  # each address is that of one life
+        self._asks.append(address)
+
+    def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
+        """Tell a router who asked, now."""
+        self._answers.append((return_to.decode(), messages))
+        self._due_s = 0.0
+
+    def receive(self, timeout_s: float) -> list[Heard | Asked]:
+        """Call the actor, unless that was done since the last interval began: then wait."""
+        now = time.monotonic()
+        if now < self._due_s:
+            time.sleep(min(timeout_s, self._due_s - now))
+            return []
+        if self._trade is None:
+            raise ConnectionError("the actor is not known")
+        news = News(self._said, self._asks, self._answers)
+        # If the call fails these are lost, as far as anybody knows; who misses them asks.
+        self._said, self._asks, self._answers = [], [], []
+        reply = self._trade(self.who, self._life, self._cursor, news)
+        self._life, self._cursor = reply.life, reply.cursor
+        self._due_s = 0.0 if reply.more else now + timeout_s
+        found: list[Heard | Asked] = [Heard(message, sender) for sender, message in (*reply.heard, *reply.answers)]
+        return [*found, *(Asked(who.encode()) for who in reply.asked)]
+
+    def close(self) -> None:
+        """End: nothing is open."""

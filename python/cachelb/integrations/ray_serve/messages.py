@@ -1,0 +1,167 @@
+"""Where routers in a Ray cluster leave messages for each other: what the actor of `RayState` runs.
+
+One call per router and interval leaves what it says and brings what the others said. The newest messages are kept, up
+to a number of bytes. Who comes too late for some asks whoever said them to tell everything, and is answered here too.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_REPLY_BYTES = 4 << 20
+_GONE_S = 60.0
+
+
+class News(NamedTuple):
+    """What a router says.
+
+    Attributes:
+        said: To all.
+        asks: Whom it asks to tell it everything.
+        answers: Whom it tells everything, and how.
+    """
+
+    said: Sequence[bytes] = ()
+    asks: Sequence[str] = ()
+    answers: Sequence[tuple[str, Sequence[bytes]]] = ()
+
+
+class Reply(NamedTuple):
+    """What a router is told.
+
+    Attributes:
+        life: Names the log's life; another one means that it started anew.
+        cursor: What to ask with next time.
+        heard: Who said what, oldest first.
+        asked: Who wants to be told everything.
+        answers: Messages of whoever was asked to tell everything, and who that is.
+        more: Whether there is more to fetch now.
+    """
+
+    life: str
+    cursor: int
+    heard: list[tuple[str, bytes]]
+    asked: list[str]
+    answers: list[tuple[str, bytes]]
+    more: bool
+
+
+@dataclass(slots=True)
+class _Box:
+    seen_s: float
+    asked: dict[str, None] = field(default_factory=dict)
+    answers: deque[tuple[str, bytes]] = field(default_factory=deque)
+
+
+class MessageLog:
+    """The newest messages of all routers, and a box for each router.
+
+    Example:
+        >>> log = MessageLog()
+        >>> log.trade("one", "", 0, News([b"hello"])).heard
+        []
+        >>> log.trade("two", "", 0, News()).heard
+        [('one', b'hello')]
+    """
+
+    def __init__(self, max_bytes: int = 16 << 20, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin empty.
+
+        Args:
+            max_bytes: Bytes of messages to keep, and as many of answers.
+            clock: Monotonic seconds.
+        """
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._life = secrets.token_hex(8)
+        self._log: deque[tuple[str, bytes]] = deque()
+        self._first = 0
+        self._bytes = self._answer_bytes = 0
+        self._boxes: dict[str, _Box] = {}
+
+    def trade(self, who: str, life: str, cursor: int, news: News) -> Reply:
+        """Take in what one router says, and tell it what the others said.
+
+        Args:
+            who: Names the router.
+            life: The life that the cursor is of.
+            cursor: That of its last call, 0 at first.
+            news: What it says.
+
+        Returns:
+            What is new to it, up to some megabytes.
+        """
+        now = self._clock()
+        self._forget(now)
+        box = self._boxes.setdefault(who, _Box(now))
+        box.seen_s = now
+        said, asks, answers = news
+        for message in said:
+            self._log.append((who, message))
+            self._bytes += len(message)
+        while self._bytes > self._max_bytes:
+            self._bytes -= len(self._log.popleft()[1])
+            self._first += 1
+        for other in asks:
+            if other in self._boxes:
+                self._boxes[other].asked[who] = None
+        for other, messages in answers:
+            self._answer(who, other, messages)
+        cursor, heard, room = self._heard(who, cursor if life == self._life else 0)
+        told: list[tuple[str, bytes]] = []
+        while box.answers and room > 0:
+            told.append(box.answers.popleft())
+            self._answer_bytes -= len(told[-1][1])
+            room -= len(told[-1][1])
+        asked, box.asked = list(box.asked), {}
+        more = bool(box.answers) or cursor < self._first + len(self._log)
+        return Reply(self._life, cursor, heard, asked, told, more)
+
+    def stats(self) -> dict[str, int]:
+        """Count.
+
+        Returns:
+            Routers heard in the last minute, messages and answers kept, and their bytes.
+        """
+        return {
+            "routers": len(self._boxes),
+            "messages": len(self._log),
+            "bytes": self._bytes,
+            "answers": sum(len(box.answers) for box in self._boxes.values()),
+            "answer_bytes": self._answer_bytes,
+        }
+
+    def _heard(self, who: str, cursor: int) -> tuple[int, list[tuple[str, bytes]], int]:
+        """Give what others said from a number on, the next number, and the room that is left."""
+        at = max(0, cursor - self._first)
+        heard: list[tuple[str, bytes]] = []
+        room = _REPLY_BYTES
+        # From the end, since that is where most begin.
+        newer = list(islice(reversed(self._log), len(self._log) - at))
+        while newer and room > 0:
+            sender, message = newer.pop()
+            at += 1
+            if sender != who:
+                heard.append((sender, message))
+                room -= len(message)
+        return self._first + at, heard, room
+
+    def _answer(self, who: str, other: str, messages: Sequence[bytes]) -> None:
+        """Keep an answer, or none of it: who gets none asks again."""
+        size = sum(map(len, messages))
+        box = self._boxes.get(other)
+        if box is not None and self._answer_bytes + size <= self._max_bytes:
+            box.answers.extend((who, message) for message in messages)
+            self._answer_bytes += size
+
+    def _forget(self, now: float) -> None:
+        for who in [who for who, box in self._boxes.items() if box.seen_s < now - _GONE_S]:
+            self._answer_bytes -= sum(len(message) for _, message in self._boxes.pop(who).answers)

@@ -1,0 +1,92 @@
+"""Routers in a Ray cluster that share their state through an actor."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from cachelb.integrations.ray_serve.carrier import RayCarrier
+from cachelb.state.attachment import Attachment
+from cachelb.state.options import exchange_settings, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from cachelb.integrations.ray_serve.carrier import Trade
+    from cachelb.router import Router
+
+
+class RayState(Attachment):
+    """Shares load and placements with all routers in the cluster that have one of the same name.
+
+    What is told is what `cachelb.state.ZmqMesh` tells; here one detached actor passes it on, so that nobody needs an
+    address. Each router calls it once per interval, in a thread: what one does, the others know after two intervals at
+    most. The actor keeps the newest messages; if it is lost, another one is started, and the routers tell each other
+    everything. While it is away, each goes on alone. All routers need the same `hash_seed`, block size and models.
+
+    Args:
+        name: Which routers share.
+        interval_s: Seconds between two calls of the actor.
+        peer_timeout_s: Seconds after which a silent router is gone and its requests no longer count.
+        warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
+        ttl_s: Seconds that placements of others are believed without being found again here.
+        max_mb: Megabytes of news that may wait here while the actor is away, and that the actor keeps.
+        ends_with_serve: End the actor with Ray Serve, and start none where that does not run.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> from cachelb.integrations.ray_serve.state import RayState
+        >>> RayState("chat", interval_s=0.1).name
+        'chat'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        interval_s: float = 0.05,
+        peer_timeout_s: float = 5.0,
+        warm_start_s: float = 0.0,
+        ttl_s: float = 3600.0,
+        max_mb: float = 16.0,
+        ends_with_serve: bool = False,
+    ) -> None:
+        self.name = text("name", name)
+        self._ends_with_serve = ends_with_serve
+        super().__init__(
+            exchange_settings(
+                interval_s=interval_s,
+                peer_timeout_s=peer_timeout_s,
+                warm_start_s=warm_start_s,
+                ttl_s=ttl_s,
+                max_mb=max_mb,
+            )
+        )
+
+    def _carrier(self) -> RayCarrier:
+        return RayCarrier(self._connector())
+
+    def _connector(self) -> Callable[[], Trade]:
+        """Return what finds the actor."""
+        from cachelb.integrations.ray_serve.actor import trader
+
+        return trader(self.name, self._settings.max_bytes, ends_with_serve=self._ends_with_serve)
+
+
+def close_with(owner: object, router: Router[Any]) -> None:
+    """Close a router once nobody has its owner any more, in a thread of its own, as it may wait for the actor.
+
+    Args:
+        owner: What is dropped without a word.
+        router: What to close then.
+    """
+    weakref.finalize(owner, _close, router).atexit = False
+
+
+def _close(router: Router[Any]) -> None:
+    threading.Thread(target=router.close, name="cachelb-state-end", daemon=True).start()

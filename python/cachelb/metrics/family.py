@@ -1,0 +1,59 @@
+"""One metric and its series, as every exporter takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Row: TypeAlias = "tuple[tuple[str, ...], float]"
+"""Values of the labels, and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric and its series.
+
+    Attributes:
+        name: Name without prefix and suffix.
+        kind: "counter" only ever grows, "gauge" is a state.
+        help: What it is.
+        unit: In the notation of OpenTelemetry (UCUM).
+        labels: Names of the labels.
+        rows: The series.
+
+    Example:
+        >>> Family("no_worker", "counter", "Selections that found nobody.", "{selection}", (), [((), 3)]).rows
+        [((), 3)]
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    unit: str
+    labels: tuple[str, ...]
+    rows: Sequence[Row]
+
+
+def rows_of(values: Mapping[str, float]) -> list[Row]:
+    """Make a row of each value, labelled with its key.
+
+    Args:
+        values: The values by label.
+
+    Returns:
+        The rows.
+    """
+    return [((label,), value) for label, value in values.items()]
+
+
+def counter(name: str, text: str, unit: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Family:
+    """Make a family that only ever grows; the arguments are those of `Family`."""
+    return Family(name, "counter", text, unit, labels, rows)
+
+
+def gauge(name: str, text: str, unit: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Family:
+    """Make a family that is a state; the arguments are those of `Family`."""
+    return Family(name, "gauge", text, unit, labels, rows)

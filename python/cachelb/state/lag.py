@@ -1,0 +1,44 @@
+"""How late messages arrive, without clocks that agree."""
+
+from __future__ import annotations
+
+_WINDOW_S = 60.0
+
+
+class Lag:
+    """How much later a heartbeat arrives than the fastest ones of late.
+
+    A heartbeat has the time of its sender's clock. What that differs from the own one is unknown, but the same for all
+    heartbeats: the smallest difference of the last one or two minutes is taken for no delay. Older ones are forgotten,
+    since clocks drift apart, by some milliseconds in that time.
+
+    Attributes:
+        late_s: That of the latest.
+
+    Example:
+        >>> from cachelb.state.lag import Lag
+        >>> lag = Lag()
+        >>> for sent_s, heard_s in [(0.0, 1000.0), (0.25, 1000.25), (0.5, 1002.5)]:
+        ...     lag.hear(sent_s, heard_s)
+        >>> lag.late_s
+        2.0
+    """
+
+    def __init__(self) -> None:
+        self.late_s = 0.0
+        self._least = self._least_before = float("inf")
+        self._turn_s = float("-inf")
+
+    def hear(self, sent_s: float, heard_s: float) -> None:
+        """Take in a heartbeat.
+
+        Args:
+            sent_s: When it was sent, by any monotonic clock of the sender.
+            heard_s: When it was heard, by any monotonic clock of this process.
+        """
+        apart = heard_s - sent_s
+        if heard_s >= self._turn_s:
+            self._turn_s = heard_s + _WINDOW_S
+            self._least_before, self._least = self._least, apart
+        self._least = min(self._least, apart)
+        self.late_s = apart - min(self._least, self._least_before)

@@ -1,0 +1,389 @@
+"""Gateways behind a relay hear what they would hear from the engines themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+from tests.models.kv_sink import RecordingSink
+from tests.models.kv_streams import W, nothing_left, publish, receiving, threads, translated_ranks
+from tests.models.metrics_server import eventually
+
+from cachelb.events import Relay, ZmqSource
+from cachelb.testing import EventPublisher
+from cachelb.testing.events import stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def behind(relay: Relay, *sinks: RecordingSink, **options: Any) -> Iterator[list[ZmqSource]]:
+    """Run a source behind a relay for each sink."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(receiving(sink, {}, relay=relay.address, **options)) for sink in sinks]
+
+
+@contextlib.contextmanager
+def relayed(publisher: EventPublisher, **options: Any) -> Iterator[tuple[Relay, RecordingSink, ZmqSource]]:
+    """Follow one worker through a relay, from the moment its stream is live and no replay is under way."""
+    with Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}) as relay:
+        sink = RecordingSink({W: 1})
+        with behind(relay, sink, **options) as (source,):
+            last = "connected False" if publisher.endpoint.replay is None else "ended True"
+            sink.wait_for(lambda: last in sink.of(W).told)
+            yield relay, sink, source
+
+
+def state(source: ZmqSource) -> str:
+    return source.stats().streams[W, None].state
+
+
+# --- as if connected to the engine ---
+
+
+@pytest.mark.parametrize("replay_topic", [True, False], ids=["four frames", "three frames"])
+def test_a_late_gateway_gets_the_history_and_then_what_is_new(*, replay_topic: bool) -> None:
+    with EventPublisher(replay_topic=replay_topic, topic="kv-events@w0@m") as publisher:
+        publish(publisher, 0, 1, 2)
+        with relayed(publisher) as (relay, sink, source):
+            publish(publisher, 3, 4)
+            sink.wait_applied([0, 1, 2, 3, 4], W)
+            assert (sink.of(W).asked, sink.of(W).duplicates) == ([0], 0)
+            assert state(source) == "live"
+            late = RecordingSink({W: 1})
+            with behind(relay, late):
+                late.wait_applied([0, 1, 2, 3, 4], W)
+                publish(publisher, 5)
+                for each in (sink, late):
+                    each.wait_applied([0, 1, 2, 3, 4, 5], W)
+            assert publisher.subscribers == 1, "an engine has one subscriber, however many gateways there are"
+            assert sink.of(W).told == ["connected True", "ended True"], "who is there already hears nothing of others"
+            assert publisher.replay_requests == [0, 0]
+
+
+def test_a_gap_is_filled_in_order_while_later_messages_come() -> None:
+    with EventPublisher() as publisher, relayed(publisher) as (relay, sink, source):
+        publish(publisher, 0, 1)
+        sink.wait_applied([0, 1], W)
+        publisher.hold_replay()
+        publisher.drop(2)
+        publish(publisher, 2, 3, 4, 5)
+        publisher.wait_for(lambda: publisher.replay_requests[1:] == [1])
+        publish(publisher, 6)
+        sink.wait_for(lambda: 6 in (sink.of(W).waiting or {}))
+        assert state(source) == "replaying"
+        publisher.release_replay()
+        sink.wait_applied([0, 1, 2, 3, 4, 5, 6], W)
+        stats = source.stats().streams[W, None]
+        assert (stats.replays, stats.replays_failed, stats.malformed, stats.last_error) == (2, 0, 0, None)
+        assert relay.stats().replays == 2
+
+
+def test_a_history_longer_than_a_queue_comes_complete() -> None:
+    with EventPublisher() as publisher:
+        publish(publisher, *range(6000))
+        with relayed(publisher) as (_, sink, _):
+            assert sink.of(W).applied == list(range(6000))
+
+
+def test_a_restart_begins_the_stream_anew() -> None:
+    with EventPublisher() as publisher, relayed(publisher) as (_, sink, _):
+        publish(publisher, 0, 1, 2)
+        sink.wait_applied([0, 1, 2], W)
+        publisher.restart()
+        publish(publisher, 10, 11)
+        sink.wait_applied([0, 1, 2, "clear", 10, 11], W)
+        told = ["connected True", "ended True", "disconnected", "connected True", "ended True", "ended True"]
+        sink.wait_for(lambda: (sink.of(W).told, sink.of(W).asked) == (told, [0, 2, 0]))
+
+
+def test_what_was_missed_while_the_engine_was_away_is_replayed() -> None:
+    with EventPublisher() as publisher, relayed(publisher) as (_, sink, source):
+        publish(publisher, 0, 1)
+        sink.wait_applied([0, 1], W)
+        publisher.stop()
+        sink.wait_for(lambda: not sink.of(W).connected)
+        eventually(lambda: source.stats().streams[W, None].last_error == "not connected at the relay")
+        assert state(source) == "disconnected"
+        publish(publisher, 2, 3)
+        publisher.start()
+        sink.wait_applied([0, 1, 2, 3], W)
+        assert sink.of(W).asked == [0, 1]
+        publish(publisher, 4)
+        sink.wait_applied([0, 1, 2, 3, 4], W)
+
+
+def test_an_engine_without_a_replay_socket_is_followed_from_there_on() -> None:
+    with EventPublisher(replay=False) as publisher, relayed(publisher) as (relay, sink, source):
+        publish(publisher, 0)
+        sink.wait_applied([0], W)
+        publisher.drop()
+        publish(publisher, 1, 2)
+        sink.wait_applied([0, "clear", 2], W)
+        assert source.stats().streams[W, None].replays_failed == relay.stats().replays == 0
+
+
+def test_a_silent_replay_is_given_up() -> None:
+    with EventPublisher() as publisher, relayed(publisher, replay_timeout_s=1.0) as (_, sink, source):
+        publisher.mute_replay()
+        publish(publisher, 0)
+        sink.wait_applied([0], W)
+        publisher.drop()
+        publish(publisher, 1, 2)
+        sink.wait_applied([0, "clear", 2], W)
+        assert source.stats().streams[W, None].replays_failed == 1
+
+
+def test_an_engine_that_connects_finds_the_relay_listening() -> None:
+    with EventPublisher() as other:
+        address = other.endpoint.address
+        other.stop()
+        with EventPublisher(connect=address) as publisher:
+            publish(publisher, 0, 1)
+            with relayed(publisher) as (_, sink, _):
+                publish(publisher, 2, 3)
+                sink.wait_applied([0, 1, 2, 3], W)
+
+
+def test_messages_without_numbers_and_malformed_ones() -> None:
+    with EventPublisher(numbered=False, replay=False) as publisher, relayed(publisher) as (relay, sink, source):
+        publisher.publish_frames(b"one")
+        publish(publisher, 0, 1)
+        sink.wait_applied([0, 1], W)
+        assert relay.stats().streams[W, None].malformed == 1
+        assert source.stats().streams[W, None].malformed == 0
+
+
+def test_ranks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as stack:
+        ranks = [stack.enter_context(EventPublisher(dp_rank=rank)) for rank in range(3)]
+        addresses = {f"tcp://gpu0:{6000 + rank}": ranks[rank].endpoint.address for rank in range(3)}
+        addresses |= {f"tcp://gpu0:{7000 + rank}": ranks[rank].endpoint.replay or "" for rank in range(3)}
+        monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", translated_ranks(addresses))
+        relay = stack.enter_context(Relay("tcp://127.0.0.1:*", workers={W: 3}, default_port=6000, replay_port=7000))
+        sink = RecordingSink({W: 3})
+        stack.enter_context(behind(relay, sink))
+        for rank, publisher in enumerate(ranks):
+            publish(publisher, 10 + rank, 20 + rank)
+        for rank in range(3):
+            sink.wait_applied([10 + rank, 20 + rank], W, rank)
+        assert sorted(relay.stats().streams, key=str) == [(W, 0), (W, 1), (W, 2)]
+
+
+# --- the relay itself ---
+
+
+def test_a_relay_that_comes_back_is_found_and_what_was_missed_is_asked_for() -> None:
+    with EventPublisher() as publisher:
+        options: dict[str, Any] = {"workers": [W], "endpoints": {W: publisher.endpoint}}
+        relay = Relay("tcp://127.0.0.1:*", **options)
+        relay.start()
+        address = relay.address
+        sinks = [RecordingSink({W: 1}) for _ in range(2)]
+        with behind(relay, *sinks) as sources:
+            publish(publisher, 0, 1)
+            for sink in sinks:
+                sink.wait_applied([0, 1], W)
+            relay.stop()
+            for sink in sinks:
+                sink.wait_for(lambda sink=sink: not sink.of(W).connected)  # type: ignore[misc]
+            publish(publisher, 2, 3)
+            with Relay(address, **options):
+                publish(publisher, 4)
+                for sink in sinks:
+                    sink.wait_applied([0, 1, 2, 3, 4], W)
+                assert {source.stats().streams[W, None].connections for source in sources} == {2}
+
+
+def test_an_engine_that_restarts_while_the_relay_is_away_is_noticed() -> None:
+    with EventPublisher() as publisher:
+        options: dict[str, Any] = {"workers": [W], "endpoints": {W: publisher.endpoint}}
+        relay = Relay("tcp://127.0.0.1:*", **options)
+        relay.start()
+        sink = RecordingSink({W: 1})
+        with behind(relay, sink):
+            publish(publisher, 0, 1, 2)
+            sink.wait_applied([0, 1, 2], W)
+            relay.stop()
+            publisher.restart()
+            publish(publisher, 10)
+            with Relay(relay.address, **options):
+                sink.wait_applied([0, 1, 2, "clear", 10], W)
+
+
+def test_workers_come_and_go_at_the_relay() -> None:
+    with EventPublisher() as one, EventPublisher() as two:
+        endpoints = {"one": one.endpoint, "two": two.endpoint}
+        with Relay("tcp://127.0.0.1:*", endpoints=endpoints) as relay:
+            sink = RecordingSink({"one": 1, "two": 1})
+            with behind(relay, sink) as (source,):
+                for key in endpoints:
+                    eventually(
+                        lambda key=key: source.stats().streams[key, None].last_error == "not known at the relay"  # type: ignore[misc]
+                    )
+                publish(one, 0)
+                relay.add_worker("one")
+                sink.wait_applied([0], "one")
+                relay.sync_workers(["one", "two"])
+                publish(two, 7)
+                sink.wait_applied([7], "two")
+                relay.remove_worker("one")
+                sink.wait_for(lambda: not sink.of("one").connected)
+                one.wait_for(lambda: one.subscribers == 0)
+                publish(two, 8)
+                sink.wait_applied([7, 8], "two")
+                relay.add_worker("one")
+                publish(one, 1)
+                sink.wait_applied([0, 1], "one")
+                assert sink.of("two").told.count("disconnected") == 0
+
+
+def test_a_relay_follows_the_router_it_is_attached_to() -> None:
+    with EventPublisher() as publisher:
+        workers = RecordingSink({})
+        relay = Relay("tcp://127.0.0.1:*", endpoints={W: publisher.endpoint})
+        relay.start(workers)
+        try:
+            sink = RecordingSink({W: 1})
+            with behind(relay, sink):
+                workers.workers[W] = 1
+                publish(publisher, 0)
+                sink.wait_applied([0], W)
+        finally:
+            relay.stop()
+
+
+def test_gateways_that_leave_are_not_counted() -> None:
+    with EventPublisher() as publisher, relayed(publisher) as (relay, _, _):
+        eventually(lambda: relay.stats().subscribers == 1)
+        with behind(relay, RecordingSink({W: 1}), RecordingSink({W: 1})):
+            eventually(lambda: relay.stats().subscribers == 3)
+        eventually(lambda: relay.stats().subscribers == 1)
+
+
+def test_a_gateway_that_does_not_read_loses_messages_that_others_get_and_asks_for_them() -> None:
+    busy, go_on = threading.Event(), threading.Event()
+
+    class Busy(RecordingSink):
+        def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+            if seq == 0:
+                busy.set()
+                assert go_on.wait(60)
+            return super()._kv_live(key, dp_rank, seq, payload)
+
+    with EventPublisher() as publisher:
+        options: dict[str, Any] = {"workers": [W], "endpoints": {W: publisher.endpoint}, "hwm": 5}
+        with Relay("tcp://127.0.0.1:*", **options) as relay:
+            slow, other = Busy({W: 1}), RecordingSink({W: 1})
+            with behind(relay, slow, rcvhwm=5), behind(relay, other):
+                for sink in (slow, other):
+                    sink.wait_for(lambda sink=sink: "ended True" in sink.of(W).told)  # type: ignore[misc]
+                for name in range(300):
+                    publisher.publish(stored([name], range(16), lora_name="x" * 100_000))
+                    if name == 0:
+                        assert busy.wait(30)
+                    other.wait_applied(list(range(name + 1)), W)
+                go_on.set()
+                publisher.publish(stored([300], range(16)))
+                slow.wait_applied(list(range(301)), W)
+                assert len(slow.of(W).asked) > 1, "it missed some"
+                assert other.of(W).asked == [0], "the other one did not"
+
+
+def test_requests_of_strangers_are_counted_and_do_no_harm() -> None:
+    with EventPublisher() as publisher, relayed(publisher) as (relay, sink, _), zmq.Context() as context:
+        with context.socket(zmq.DEALER) as dealer, context.socket(zmq.SUB) as subscriber:
+            host, _, port = relay.address.rpartition(":")
+            dealer.linger = subscriber.linger = 0
+            dealer.connect(f"{host}:{int(port) + 1}")
+            subscriber.connect(relay.address)
+            subscriber.subscribe(b"\xff\xff")
+            for frames in ([b""], [b"", b"1"], [b"nobody", b"", bytes(8)], [b"a"] * 9):
+                dealer.send_multipart(frames)
+            eventually(lambda: relay.stats().refused == 4)
+        publish(publisher, 0)
+        sink.wait_applied([0], W)
+
+
+def test_nothing_is_left_of_it() -> None:
+    with nothing_left(), EventPublisher() as publisher:
+        with relayed(publisher) as (_, sink, _):
+            publish(publisher, 0)
+            sink.wait_applied([0], W)
+        publisher.wait_for(lambda: publisher.subscribers == 0)
+    assert "cachelb-kv-relay" not in threads()
+
+
+def test_an_address_in_use_is_an_error_and_leaves_nothing() -> None:
+    with Relay("tcp://127.0.0.1:*") as relay, nothing_left():
+        with pytest.raises(OSError, match="cannot publish at tcp://127"):
+            Relay(relay.address).start()
+        with pytest.raises(RuntimeError, match="runs already"):
+            relay.start()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_relay_stays_with_the_parent_of_a_fork() -> None:
+    with EventPublisher() as publisher, relayed(publisher) as (relay, sink, _):
+        child = os.fork()
+        if child == 0:
+            relay.start()
+            os._exit(0 if relay.stats().streams == {} and relay.address == "" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        publish(publisher, 0)
+        sink.wait_applied([0], W)
+
+
+def test_wrong_arguments_are_named() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"bind": "ipc:///x"}, "bind must be an address like"),
+        ({"bind": 7800}, "bind must be text, got int"),
+        ({"workers": W}, "workers must be a sequence of keys or a mapping"),
+        ({"workers": [7]}, "a worker must be a key, got int"),
+        ({"workers": {W: 0}}, "must be 1 or more, got 0"),
+        ({"hwm": 0}, "hwm must be from 1"),
+        ({"endpoints": {W: "x"}}, "must be an Endpoint, got str"),
+    ]
+    for options, message in wrong:
+        with pytest.raises((TypeError, ValueError), match=message):
+            Relay(**{"bind": "tcp://127.0.0.1:*", **options})
+    beside: list[tuple[dict[str, Any], str]] = [
+        ({"discover": True}, "discover is of no use beside relay"),
+        ({"replay_port": 5657}, "replay_port is of no use beside relay"),
+        ({"topic_filter": "kv"}, "topic_filter is of no use beside relay"),
+        ({"endpoints": lambda _: None}, "relay is of no use beside a function"),
+    ]
+    for options, message in beside:
+        with pytest.raises(ValueError, match=message):
+            ZmqSource(relay="tcp://relay:7800", **options)
+    with pytest.raises(TypeError, match="relay must be an address like"):
+        ZmqSource(relay=7800)  # type: ignore[arg-type]
+
+
+def test_workers_that_are_named_publish_for_themselves() -> None:
+    with (
+        EventPublisher() as publisher,
+        EventPublisher() as direct,
+        Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}) as relay,
+    ):
+        sink = RecordingSink({W: 1, "direct": 1})
+        with receiving(sink, {"direct": direct.endpoint}, relay=relay.address):
+            publish(publisher, 1)
+            publish(direct, 2)
+            sink.wait_applied([1], W)
+            sink.wait_applied([2], "direct")
+
+
+def test_a_stream_that_is_interrupted_at_the_relay_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), EventPublisher() as publisher, relayed(publisher) as (_, sink, _):
+        publisher.stop()
+        sink.wait_for(lambda: not sink.of(W).connected)
+        publisher.start()
+        sink.wait_for(lambda: sink.of(W).connected)
+    assert sum("not connected at the relay" in record.message for record in caplog.records) == 1

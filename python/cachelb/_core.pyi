@@ -27,6 +27,7 @@ __all__ = [
     "RadixTree",
     "RequestView",
     "SimWorkload",
+    "SnapshotPieces",
     "decode_kv_events",
     "hash_blocks",
     "hash_text",

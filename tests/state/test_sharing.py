@@ -157,3 +157,15 @@ def test_no_thread_and_no_file_is_left(fleet: Fleet) -> None:
             found[0][0].select_worker(tokens=STORY)
     assert files() <= before
     assert not [thread for thread in threading.enumerate() if thread.name == "cachelb-state"]
+
+
+def test_changes_of_the_fleet_are_told_by_every_transport(fleet: Fleet) -> None:
+    with routers(fleet, 2, share_fleet=True) as found:
+        (router, _), (other, _) = found
+        router.add_worker("new", weight=2.0)
+        router.set_ready("gpu0", ready=False)
+        wait_until(lambda: "new" in other.keys())  # noqa: SIM118 - a router is no dictionary
+        wait_until(lambda: {row.key: row.state for row in other.stats().workers}["gpu0"] == "not ready")
+        assert {row.key: row.weight for row in other.stats().workers}["new"] == 2.0
+        other.remove_worker("gpu1")
+        wait_until(lambda: "gpu1" not in router.keys())  # noqa: SIM118

@@ -31,6 +31,8 @@ class RedisState(Attachment):
         ttl_s: Seconds that placements of others are believed without being found again here.
         max_mb: Megabytes of news that may wait while the server is down.
         max_server_mb: Megabytes that the stream may take on the server, about; who reads too late asks for a snapshot.
+        share_fleet: Tell the others when workers are added, changed, removed or marked ready here, and do what they
+            tell. A worker that is not known here is added if the workers are plain strings.
 
     Raises:
         ModuleNotFoundError: redis-py, or with a secret cryptography, is not installed.
@@ -55,6 +57,7 @@ class RedisState(Attachment):
         ttl_s: float = 3600.0,
         max_mb: float = 16.0,
         max_server_mb: float = 64.0,
+        share_fleet: bool = False,
     ) -> None:
         _need("redis", "redis-py")
         if secret is not None:
@@ -70,6 +73,7 @@ class RedisState(Attachment):
                 warm_start_s=warm_start_s,
                 ttl_s=ttl_s,
                 max_mb=max_mb,
+                share_fleet=share_fleet,
             )
         )
         from cachelb.state.redis_link import RedisLink

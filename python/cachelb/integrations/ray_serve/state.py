@@ -33,6 +33,8 @@ class RayState(Attachment):
         warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
         ttl_s: Seconds that placements of others are believed without being found again here.
         max_mb: Megabytes of news that may wait here while the actor is away, and that the actor keeps.
+        share_fleet: Tell the others when workers are added, changed, removed or marked ready here, and do what they
+            tell. A worker that is not known here is added if the workers are plain strings.
         ends_with_serve: End the actor with Ray Serve, and start none where that does not run.
 
     Raises:
@@ -54,6 +56,7 @@ class RayState(Attachment):
         warm_start_s: float = 0.0,
         ttl_s: float = 3600.0,
         max_mb: float = 16.0,
+        share_fleet: bool = False,
         ends_with_serve: bool = False,
     ) -> None:
         self.name = text("name", name)
@@ -65,6 +68,7 @@ class RayState(Attachment):
                 warm_start_s=warm_start_s,
                 ttl_s=ttl_s,
                 max_mb=max_mb,
+                share_fleet=share_fleet,
             )
         )
 

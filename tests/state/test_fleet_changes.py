@@ -27,7 +27,7 @@ def ready(router: Router[Any], key: str) -> bool:
     return next(worker.state == "ready" for worker in router.stats().workers if worker.key == key)
 
 
-def same_keys(found: Iterable[tuple[Router[Any], ZmqMesh]], keys: set[str]) -> bool:
+def same_keys(found: Iterable[tuple[Router[Any], object]], keys: set[str]) -> bool:
     return all(set(router.keys()) == keys for router, _ in found)
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.state.transports import STORY, make_router, wait_until
+from tests.state.addresses import wait_until
+from tests.state.transports import STORY, make_router
 
 from cachelb.state.carrier import Asked, Heard, Refused
 from cachelb.state.options import exchange_settings

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.state.transports import STORY, load, matched, routers, wait_until
+from tests.state.addresses import wait_until
+from tests.state.transports import STORY, load, matched, routers
 from tests.test_router_fork import in_child
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer, free_port
-from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers, wait_until
+from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
 
 from cachelb.state import RedisState
 
@@ -15,13 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.state.transports import State
-
     from cachelb import Router
 
 
 @contextmanager
-def working_before_and_after(server: RedisServer) -> Iterator[list[tuple[Router[str], State]]]:
+def working_before_and_after(server: RedisServer) -> Iterator[list[tuple[Router[str], RedisState]]]:
     """Two routers that share, then do not because of what the body does to the server, then do again."""
     with routers(RedisFleet(server), 2, peer_timeout_s=1.0) as found:
         (router, _), (other, _) = found
@@ -40,11 +39,11 @@ def working_before_and_after(server: RedisServer) -> Iterator[list[tuple[Router[
         wait_until(lambda: load(router) == load(other) == 0)
 
 
-def all_fail(found: list[tuple[Router[str], State]], why: str) -> bool:
+def all_fail(found: list[tuple[Router[str], RedisState]], why: str) -> bool:
     return all(why in state.stats().failing for _, state in found)
 
 
-def missed_placements(found: list[tuple[Router[str], State]]) -> None:
+def missed_placements(found: list[tuple[Router[str], RedisState]]) -> None:
     """Route while nothing is shared. The others must know of it later."""
     (router, _), (other, _) = found
     for at in range(20):
@@ -196,7 +195,7 @@ def test_wrong_password_is_told_and_kept_to_itself(tmp_path: Path, caplog: pytes
     server = RedisServer(tmp_path, password="the right one")  # noqa: S106 - of a test
     try:
         with ExitStack() as stack:
-            found: list[tuple[Router[str], State]] = []
+            found: list[tuple[Router[str], RedisState]] = []
             for password in ("the%20right%20one", "guessed%2Fpass"):
                 state = RedisState(server.url_with(password), warm_start_s=1.0)
                 router = stack.enter_context(make_router())

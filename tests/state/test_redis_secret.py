@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.state.transports import SECRET, STORY, load, make_router, matched, routers, wait_until
+from tests.state.addresses import wait_until
+from tests.state.transports import SECRET, STORY, load, make_router, matched, routers
 
 if TYPE_CHECKING:
     from tests.state.transports import RedisFleet

@@ -14,8 +14,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer, free_port
-from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers, wait_until
+from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
 
 from cachelb.state import RedisState
 from cachelb.state.seal import seal

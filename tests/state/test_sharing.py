@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.state.transports import SECRET, STORY, load, make_router, matched, routers, wait_until
+from tests.state.addresses import wait_until
+from tests.state.transports import SECRET, STORY, load, make_router, matched, routers
 
 if TYPE_CHECKING:
     import pytest

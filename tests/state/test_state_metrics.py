@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from tests.cutting_proxy import CuttingProxy
-from tests.state.test_mesh import STORY, free_addresses, make_router, routers, wait_until
+from tests.state.addresses import free_addresses, wait_until
+from tests.state.transports import STORY, MeshFleet, make_router, routers
 
 from cachelb.cli.app import app
 from cachelb.metrics import PrometheusCollector
@@ -61,7 +62,7 @@ def test_a_router_alone_shows_nothing_of_sharing() -> None:
 
 
 def test_the_router_knows_what_its_mesh_counts() -> None:
-    with routers(2) as found:
+    with routers(MeshFleet(), 2) as found:
         (router, mesh), (other, _) = found
         with router.select_worker(tokens=STORY):
             wait_until(lambda: sum(other.loads().values()) == 1)
@@ -74,7 +75,7 @@ def test_the_router_knows_what_its_mesh_counts() -> None:
 
 
 def test_the_page_has_a_series_per_peer_until_it_leaves() -> None:
-    with routers(3, peer_timeout_s=1.0) as found:
+    with routers(MeshFleet(), 3, peer_timeout_s=1.0) as found:
         (router, mesh), (other, other_mesh), (third, _) = found
         decision = other.select_worker(tokens=STORY)
         wait_until(lambda: sum(router.loads().values()) == sum(third.loads().values()) == 1)
@@ -101,7 +102,7 @@ def test_the_page_has_a_series_per_peer_until_it_leaves() -> None:
 
 
 def test_watch_shows_peers_and_rates() -> None:
-    with routers(2, warm_start_s=0.01) as found:
+    with routers(MeshFleet(), 2, warm_start_s=0.01) as found:
         (router, mesh), (other, other_mesh) = found
         with other.select_worker(tokens=STORY), page_of(router) as url:
             wait_until(lambda: sum(router.loads().values()) == 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from tests.cutting_proxy import CuttingProxy
 from tests.state.addresses import free_addresses, wait_until
@@ -13,27 +13,33 @@ from cachelb import Router
 from cachelb.state import RedisState, ZmqMesh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.state.redis_server import RedisServer
-
-    State: TypeAlias = ZmqMesh | RedisState
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 STORY = list(range(1000))
 SECRET = "of the fleet"  # noqa: S105 - of these tests
 
 
-class Fleet(Protocol):
+State: TypeAlias = ZmqMesh | RedisState
+S = TypeVar("S", bound=State)
+S_co = TypeVar("S_co", covariant=True)
+
+
+class FleetOf(Protocol[S_co]):
     """Makes members that reach each other."""
 
-    def member(self, **options: Any) -> State:
+    def member(self, **options: Any) -> S_co:
         """One more, to be attached."""
         ...
 
-    def cut_off(self, **options: Any) -> tuple[State, CuttingProxy]:
+    def cut_off(self, **options: Any) -> tuple[S_co, CuttingProxy]:
         """One more, that hears the first member through a proxy only."""
         ...
+
+
+Fleet: TypeAlias = "FleetOf[State]"
 
 
 class MeshFleet:
@@ -77,8 +83,8 @@ def make_router(**options: Any) -> Router[str]:
 
 @contextmanager
 def routers(
-    fleet: Fleet, count: int, *, make: dict[str, Any] | None = None, **options: Any
-) -> Iterator[list[tuple[Router[str], State]]]:
+    fleet: FleetOf[S], count: int, *, make: dict[str, Any] | None = None, **options: Any
+) -> Iterator[list[tuple[Router[str], S]]]:
     """Routers that hear each other, made with options."""
     with ExitStack() as stack:
         found = []
@@ -98,6 +104,6 @@ def load(router: Router[str]) -> int:
     return int(sum(router.loads().values()))
 
 
-def same_loads(found: list[tuple[Router[str], State]]) -> bool:
+def same_loads(found: Sequence[tuple[Router[str], ZmqMesh | RedisState]]) -> bool:
     loads = [router.loads() for router, _ in found]
     return all(each == loads[0] for each in loads)

@@ -87,7 +87,7 @@ def _own(case: _Case) -> int:
             event = stored(hashes, _flat(blocks), block_size=_TOKENS, parent=None if parent is None else ord(parent))
         else:
             event = removed([ord(block) for block in step[0]])
-        router.apply_kv_events("w", msgpack.packb([0.0, [event]]), seq=number)
+        router.apply_kv_events("w", bytes(msgpack.packb([0.0, [event]]) or b""), seq=number)
     # One token more than is asked for: an engine computes at least one.
     seen = router.explain(tokens=[*_flat(case.asked), 0])
     return int(seen.candidates[0].matched_tokens) // _TOKENS
@@ -95,7 +95,7 @@ def _own(case: _Case) -> int:
 
 def _dynamo(case: _Case) -> int:
     """Apply the same to a RadixTree. What raises is skipped, as whoever reads a stream must."""
-    from dynamo._core import RadixTree, compute_block_hash_for_seq
+    from dynamo._core import RadixTree, compute_block_hash_for_seq  # pyright: ignore[reportMissingImports]
 
     from cachelb.bench.rivals import dynamo
 

@@ -37,7 +37,7 @@ def measure(calls: int) -> Iterator[Row]:
             "cachelb, numpy": lambda prompt: hash_blocks(prompt.array, BLOCK),
         }
         if is_here("dynamo._core"):
-            from dynamo._core import compute_block_hash_for_seq
+            from dynamo._core import compute_block_hash_for_seq  # pyright: ignore[reportMissingImports]
 
             contenders["Dynamo"] = lambda prompt: compute_block_hash_for_seq(prompt.tokens, BLOCK)
         times = in_turns({name: partial(_nth, hashed, given) for name, hashed in contenders.items()}, calls)

@@ -48,7 +48,7 @@ class Dynamo:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        from dynamo._core import RadixTree, compute_block_hash_for_seq
+        from dynamo._core import RadixTree, compute_block_hash_for_seq  # pyright: ignore[reportMissingImports]
 
         self._hash = compute_block_hash_for_seq
         self._tree = RadixTree()

@@ -31,7 +31,7 @@ class Service:
         """Connect the workers and publish what they hold."""
         self._loop = asyncio.new_event_loop()
         self._stack = contextlib.ExitStack()
-        from dynamo._core import SelectionService
+        from dynamo._core import SelectionService  # pyright: ignore[reportMissingImports]
 
         self._service = SelectionService(indexer_threads=1)
         publishers = [self._stack.enter_context(EventPublisher()) for _ in range(workers)]

@@ -75,7 +75,7 @@ format: $(VENV)/.group-lint ## Format Rust and Python
 wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
 	rm -rf $(WHEELS)
 	@# The wheel is built from the sdist, so both are known to work.
-	$(BIN)/maturin build --release --locked --quiet --sdist --out $(WHEELS)
+	$(BIN)/maturin build --release --locked --quiet --compression-level 9 --sdist --out $(WHEELS)
 
 wheels: $(VENV)/.group-wheels ## Build and test the wheels of this platform, free-threaded ones too, with cibuildwheel
 	$(BIN)/cibuildwheel --output-dir $(WHEELS)

@@ -110,7 +110,12 @@ def _head(grid: Grid, given: argparse.Namespace) -> str:
     """Return what stands above the tables."""
     text = HEAD.read_text(encoding="utf-8")
     whole = len(WORKLOADS) * len(FLEETS) * len(LOADS)
-    return text.format(places=len(grid.places), whole=whole, count=f"{given.count:,}", seeds=given.seeds)
+    return text.format(
+        places=len(grid.places),
+        whole=whole,
+        count=f"{given.count:,}",
+        seeds=f"{given.seeds} seed{'s' if given.seeds > 1 else ''}",
+    )
 
 
 if __name__ == "__main__":

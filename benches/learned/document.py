@@ -18,6 +18,8 @@ LEARNED = "learned"
 ABLATIONS = "<!-- ablations -->"
 """What stands behind it is not of the grid."""
 
+_NAMED = 8
+
 
 class Grid:
     """Runs of policies at places, as ratios to the baseline.
@@ -88,8 +90,10 @@ def against_the_best(grid: Grid) -> Iterator[str]:
         lost = sorted((ratio, place) for place, ratio in ratios.items() if ratio < 1)
         told = "; ".join(
             f"{place.workload}, {place.fleet}, {place.load:.0%}: {ratio:.2f} of {grid.best(place, figure)}"
-            for ratio, place in lost
+            for ratio, place in lost[:_NAMED]
         )
+        if len(lost) > _NAMED:
+            told += f"; and by less in {len(lost) - _NAMED} more"
         yield (
             f"- {name}: {geometric_mean(ratios.values()):.2f} times better than the best other policy of each cell, "
             f"which nobody knows beforehand; better in {len(ratios) - len(lost)} of {len(ratios)} cells. "

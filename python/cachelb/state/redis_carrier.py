@@ -30,8 +30,9 @@ _BEAT: Final = b"b"
 _ASK: Final = b"a"
 _HELLO: Final = b"h"
 _FIELD: Final = b"f"
+_KIND_AT: Final = 5  # in every message of a router
+_HEARTBEAT: Final = 5
 
-_HEARTBEAT_BYTES: Final = 34  # a message without entries; all others are longer
 _BEAT_AFTER_S: Final = 0.2  # news say as much as a heartbeat
 _AT_ONCE: Final = 64
 _BLOCK_MS: Final = 1000
@@ -137,7 +138,7 @@ class RedisCarrier:
     def publish(self, message: bytes) -> None:
         """Append to the stream. The others find lost entries by their numbers."""
         now = time.monotonic()
-        if len(message) > _HEARTBEAT_BYTES:
+        if not is_heartbeat(message):
             self._news_s = now
             self._tell(message)
             return
@@ -345,3 +346,15 @@ def _parsed(number: bytes) -> tuple[int, int]:
     """Read the id of an entry."""
     milliseconds, _, sequence = number.partition(b"-")
     return int(milliseconds), int(sequence)
+
+
+def is_heartbeat(message: bytes) -> bool:
+    """Say whether a router only says that it is there, and how far it has told.
+
+    Args:
+        message: What `Exchange` publishes.
+
+    Returns:
+        Whether it is one.
+    """
+    return message[_KIND_AT] == _HEARTBEAT

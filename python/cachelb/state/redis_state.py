@@ -25,7 +25,7 @@ class RedisState(Attachment):
         stream: Name of the fleet's stream; all keys of the fleet begin with it.
         secret: Shared by all: messages are encrypted, and those of whoever does not know it are refused and counted.
             Without one, everybody who reaches the server can read and write.
-        interval_s: Seconds between two messages of what happened.
+        interval_s: Seconds between two messages of what happened; each takes some 100 bytes more than what it tells.
         peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
         warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
         ttl_s: Seconds that placements of others are believed without being found again here.
@@ -51,7 +51,7 @@ class RedisState(Attachment):
         *,
         stream: str = "cachelb",
         secret: str | None = None,
-        interval_s: float = 0.005,
+        interval_s: float = 0.02,
         peer_timeout_s: float = 2.0,
         warm_start_s: float = 0.0,
         ttl_s: float = 3600.0,

@@ -16,7 +16,7 @@ WHEELS := target/wheels
 ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
 
-.PHONY: help build demo test test-engine test-hosts test-envoy redis check bench docs site format wheel wheels licences clean
+.PHONY: help build demo test test-engine test-hosts test-envoy redis check bench bench-engine docs site format wheel wheels licences clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -60,6 +60,9 @@ check: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-lint $(VENV)/.group-ben
 
 bench: $(VENV)/.built $(VENV)/.group-test $(VENV)/.group-bench wheel ## Measure, print one table with the targets beside it, write bench-results/
 	$(BIN)/python benches/report.py
+
+bench-engine: $(VENV)/.built $(VENV)/.group-test $(ENGINE_VENV)/.installed ## Measure policies in front of two real vLLM on CPU; the first time downloads 3 GB
+	CACHELB_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m benches.engine $(BENCH_ARGS)
 
 docs: $(VENV)/.built $(VENV)/.group-test ## Run the examples of README and docs
 	$(BIN)/python -m pytest tests/test_docs.py

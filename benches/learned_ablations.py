@@ -12,9 +12,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benches.learned.ablations import Ablation, ablations, run
+from benches.learned.change import PERIODS
 from benches.learned.document import ABLATIONS
 from benches.learned.store import Store
 from benches.learned.training import rounds
@@ -65,6 +66,10 @@ def _key(ablation: Ablation, variant: str) -> str:
     return f"{ablation.title}/{ablation.place.key(variant)}"
 
 
+def _rounds(name: str) -> str:
+    return f"rounds of training/{name}"
+
+
 def _section(store: Store, seeds: int) -> Iterator[str]:
     """Yield the lines."""
     yield "## Ablations"
@@ -78,7 +83,10 @@ def _section(store: Store, seeds: int) -> Iterator[str]:
     yield ""
     yield "### What a round of training costs"
     yield ""
-    columns = {name: list(rounds(options, seed=1)) for name, options in TRAINING.items()}
+    for name, options in TRAINING.items():
+        if _rounds(name) not in store:
+            store.add(_rounds(name), {"rounds": list(rounds(options, seed=1))})
+    columns = {name: store[_rounds(name)]["rounds"] for name in TRAINING}
     yield "Samples the latest round was trained on, and its seconds on one core of the machine that made this page."
     yield ""
     yield "| samples so far | " + " | ".join(columns) + " |"
@@ -117,6 +125,27 @@ def _table(store: Store, of_seeds: list[Ablation]) -> Iterator[str]:
         if first.watched:
             cells.append(f"{mean(run['error'] for run in runs):.3f}")
         yield f"| {' | '.join(cells)} |"
+    if first.change:
+        yield from _periods(first, {each: [store[_key(one, each)] for one in of_seeds] for each in first.variants})
+
+
+def _periods(ablation: Ablation, runs: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """Yield the lines of a table of the time around a change, averaged over the seeds."""
+    assert ablation.change
+    yield ""
+    yield (
+        f"Before and after the change, by requests since: mean TTFT, mean error of predictions, and the share of the "
+        f"requests that {ablation.change.gpu.upper()} got."
+    )
+    yield ""
+    yield "| variant | " + " | ".join(f"{begin:,} to {end:,}" for begin, end in PERIODS) + " |"
+    yield "|---" * (len(PERIODS) + 1) + "|"
+    for variant, found in runs.items():
+        cells = []
+        for at in range(len(PERIODS)):
+            ttft, error, share = (mean(run["periods"][at][key] for run in found) for key in ("mean", "error", "share"))
+            cells.append(f"{ttft:.3g} s, {error:.2g} s, {share:.0%}")
+        yield f"| {variant} | {' | '.join(cells)} |"
 
 
 def _by_model(reasons: dict[str, float]) -> float:

@@ -114,7 +114,7 @@ def _head(grid: Grid, given: argparse.Namespace) -> str:
         places=len(grid.places),
         whole=whole,
         count=f"{given.count:,}",
-        seeds=f"{given.seeds} seed{'s' if given.seeds > 1 else ''}",
+        seeds=f"{grid.most_seeds} seed{'s' if grid.most_seeds > 1 else ''}",
     )
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from benches.test_learned import trained
 from benches.test_router import IN_FLIGHT, KNOWN, OPTIONS, fleet, prompts
+from benches.yardstick import yardstick
 
 from cachelb.policies import POLICIES
 
@@ -35,15 +36,6 @@ load, on a clock that stands still: of workers that are alike, a model is asked 
 STRETCHES, WARM_UP = 50, 5
 SELECTIONS, FEW_SELECTIONS = 40, 4
 STEADY = 1.15
-ENTRIES = np.random.default_rng(3).permutation(1 << 15).tolist()
-
-
-def yardstick() -> int:
-    """Do the same work as always. Returns how many nanoseconds it took."""
-    begin = time.perf_counter_ns()
-    table = {entry: position for position, entry in enumerate(ENTRIES[:400])}
-    sum(table[entry] for entry in ENTRIES[:400])
-    return time.perf_counter_ns() - begin
 
 
 def build(part: str) -> dict[str, Router[str]]:

@@ -90,8 +90,8 @@ def chat(url: str, *contents: str, **fields: object) -> Answer:
     return send(url, "/v1/chat/completions", {"messages": messages, **fields})
 
 
-def metrics(url: str) -> dict[str, float]:
+def metrics(url: str, deadline_s: float = DEADLINE_S) -> dict[str, float]:
     """Read the metrics page: name to value, labels dropped."""
-    lines = send(url, "/metrics").body.decode().splitlines()
+    lines = send(url, "/metrics", deadline_s=deadline_s).body.decode().splitlines()
     samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
     return {name.partition("{")[0]: float(value) for name, _, value in samples}

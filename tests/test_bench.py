@@ -11,10 +11,13 @@ from click.testing import CliRunner
 
 from cachelb.bench import compare, rivals
 from cachelb.bench.comparing import TASKS
-from cachelb.bench.measures import answers, matching
+from cachelb.bench.measures import answers, events, matching, threads
 from cachelb.bench.prompts import BLOCK, WORKERS, Prompt, Truth, prompts
 from cachelb.bench.rivals.nested_maps import NestedMaps
 from cachelb.bench.rivals.own import Arrays, Blocks, Text
+from cachelb.bench.rows import times
+from cachelb.bench.streams import CHAIN, STEP, Stream, name
+from cachelb.bench.streams import WORKERS as ENGINES
 from cachelb.bench.timing import in_turns
 from cachelb.cli.app import app
 
@@ -134,7 +137,7 @@ def test_bad_arguments_name_what_is_right() -> None:
         compare(["speed"])
     with pytest.raises(ValueError, match="calls must be 8 or more, got 7"):
         compare(["hashing"], calls=7)
-    assert len(TASKS) == 5
+    assert TASKS == ("hashing", "matching", "selecting", "events", "threads", "memory", "answers")
 
 
 def test_whole_decisions_and_memory_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +152,68 @@ def test_whole_decisions_and_memory_are_measured(monkeypatch: pytest.MonkeyPatch
     # An index keeps at least the hash of a block.
     assert [row.contender for row in rows] == ["cachelb"]
     assert rows[0].p50 > 8
+
+
+def test_engines_forget_the_oldest_from_its_end_and_no_more_than_they_have_no_room_for() -> None:
+    parts = CHAIN // STEP
+    stream = Stream(ENGINES * parts * 6 + 3, held=2)
+    held: dict[int, list[int]] = {worker: [] for worker in range(ENGINES)}
+    for message in stream.messages:
+        blocks = held[message.worker]
+        for gone in message.removed:
+            blocks.remove(gone)
+        assert message.parent is None or message.parent in blocks
+        blocks += message.stored
+        assert len(blocks) <= 2 * CHAIN
+        assert len(message.tokens) == 16 * len(message.stored)
+    truth = stream.truth()
+    for chain in stream.chains():
+        names = range(name(chain), name(chain) + CHAIN)
+        for worker, depth in truth.overlaps(chain).items():
+            assert set(names[:depth]) <= set(held[worker])
+            assert depth == CHAIN or names[depth] not in held[worker]
+    # Every prompt comes to two workers, and what is left of the oldest is its beginning.
+    assert truth.overlaps(0) == {}
+    assert sorted(truth.overlaps(2 * ENGINES + 4).values()) == [CHAIN, CHAIN]
+    assert sorted(truth.overlaps(2 * ENGINES).values()) == [CHAIN - STEP, CHAIN]
+
+
+def test_events_are_followed_rightly_over_sockets_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cachelb.bench.rivals import feeds
+
+    class Deaf(feeds.Own):
+        """Forgets to remove."""
+
+        name = "deaf"
+
+        def send(self, number: int, worker: int, encoded: bytes) -> None:
+            super().send(number, worker, encoded.replace(b"BlockRemoved", b"BlockIgnored"))
+
+    monkeypatch.setattr(feeds, "FEEDS", (feeds.Own, feeds.OwnOverZmq, Deaf))
+    monkeypatch.setattr(events, "ROUNDS", 1)
+    monkeypatch.setattr(events, "_SHARES", (0.5,))
+    monkeypatch.setattr(events, "Stream", lambda messages: Stream(messages, held=1))
+    rows = {(row.task, row.contender): row for row in events.measure(8)}
+    overload = [rows["events/overload", contender] for contender in ("cachelb", "cachelb over ZeroMQ", "deaf")]
+    assert [row.wrong for row in overload[:2]] == [0, 0]
+    assert (overload[2].wrong or 0) > 0
+    assert all(row.answers == 16 and row.p50 > 0 for row in overload)
+    kept = rows["events/keep-up", "cachelb"]
+    assert kept.wrong == 0
+    assert kept.p50 <= overload[0].p50
+    assert rows["events/lookup", "cachelb"].unit == "us"
+
+
+def test_threads_share_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "available", lambda: [Blocks])
+    monkeypatch.setattr(threads, "THREADS", (1, 3))
+    names = [(row.task, row.contender, row.p50 > 0) for row in threads.measure(8)]
+    contenders = ("cachelb: match", "cachelb")
+    assert names == [(f"threads/{count}", contender, True) for count in (1, 3) for contender in contenders]
+
+
+def test_rates_are_turned_round_to_say_how_much_somebody_costs() -> None:
+    assert times(30.0, 10.0, "us") == 3.0
+    assert times(10.0, 30.0, "blocks/s") == 3.0
+    assert times(0.0, 30.0, "blocks/s") is None
+    assert times(3.0, 0.0, "wrong") is None

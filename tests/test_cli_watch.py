@@ -205,6 +205,7 @@ def test_labels_are_unescaped_and_bad_values_passed_over() -> None:
         b'cachelb_inflight{worker="a\\"b\\\\c\\nd",dp_rank="1"} 2\n'
         b'cachelb_inflight{worker="x"} NaN\n'
         b'cachelb_inflight{worker="y"} many\n'
+        b'cachelb_inflight{worker="z"} +Inf\ncachelb_requests_total{outcome="failed"} -1e400\n'
         b'cachelb_requests_total{outcome="completed"} 5 1700000000\n'
         b'cachelb_requests_created{outcome="completed"} 1.7e9\n'
         b'cachelb_select_seconds_bucket{le="0.1"} 1\ncachelb_select_seconds_bucket{le="+Inf"} 4\n'

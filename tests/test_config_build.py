@@ -133,7 +133,7 @@ def test_seeds_configuration_subscribes_to_the_events_of_every_worker() -> None:
     }
     before = pollers()
     with build(paired) as router:
-        (source,) = router._sources
+        (source,) = router._sources._attached.values()
         assert isinstance(source, ZmqSource)
         eventually(lambda: len(source.stats().streams) == 2)
         addresses = {stream.address for stream in source.stats().streams.values()}

@@ -139,7 +139,7 @@ def test_every_form_of_a_prompt_is_the_same_prompt(worker: FakeWorker, prompt: o
         ("/v1/completions", {"prompt": [1, True]}, 400, "must be an integer"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens must be"),
         ("/v1/completions", {"prompt": "a", "max_tokens": "9"}, 400, "max_tokens must be"),
-        ("/v1/completions", {"prompt": "a", "n": 2}, 400, "n must be 1"),
+        ("/v1/completions", {"prompt": "a", "n": 2}, 400, "n is 2, it must be 1"),
         ("/v1/completions", {"prompt": "a", "stream_options": 1}, 400, "stream_options must be"),
         ("/v1/completions", {"prompt": "a", "cache_salt": 1}, 400, "cache_salt must be"),
         ("/v1/completions", {"prompt": "a", "kv_transfer_params": 1}, 400, "kv_transfer_params must be"),

@@ -1,8 +1,12 @@
 """Install the alternatives beside cachelb, measure all in one run, write docs/compare.md and its picture.
 
-    python -m benches.compare                     # about five minutes, after a download of 500 MB
+    python -m benches.compare                     # about ten minutes, after a download of 500 MB
     python -m benches.compare --calls 64          # fewer calls
+    python -m benches.compare --task matching     # one task; the others keep the figures of the last run
+    python -m benches.compare --crates            # the Rust crates instead; builds them first
     python -m benches.compare --write             # write the page of the last run again
+
+Simulated replays are a command of their own: `python -m benches.compare.replays --traces DIR`.
 
 With production-stack's source at hand, PYTHONPATH=.../src adds its index: it has no release.
 """
@@ -15,26 +19,35 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from benches.compare.page import page, picture
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv-compare"
 RUN = ROOT / "bench-results" / "compare.json"
+CRATES = ROOT / "bench-results" / "compare-crates.json"
+REPLAYS = ROOT / "bench-results" / "compare-replays.json"
 
 
 def main() -> None:
     """Do what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--task", action="append", default=[], help="as of cachelb bench")
+    parser.add_argument("--crates", action="store_true", help="measure the Rust crates")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     given = parser.parse_args()
-    if not given.write:
+    if given.crates:
+        _measure_crates()
+    elif not given.write:
         _install()
-        _measure(given.calls)
-    report = json.loads(RUN.read_text(encoding="utf-8"))
+        _measure(given.calls, given.task)
+    report = _read(RUN)
+    if report is None:
+        raise SystemExit(f"there is no {RUN.relative_to(ROOT)}: run without --write and --crates first")
     docs = ROOT / "docs"
-    (docs / "compare.md").write_text(page(report), encoding="utf-8")
+    (docs / "compare.md").write_text(page(report, _read(CRATES), _read(REPLAYS)), encoding="utf-8")
     picture(report, docs / "images" / "compare.svg")
     print("wrote docs/compare.md and docs/images/compare.svg", file=sys.stderr)
 
@@ -52,15 +65,38 @@ def _install() -> None:
     subprocess.run([*pip, "click", "rich"], check=True)
 
 
-def _measure(calls: int) -> None:
+def _measure(calls: int, tasks: list[str]) -> None:
     """Run the comparison there."""
     # Dynamo logs every worker it meets.
     environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DYN_LOG": "error"}
     command = [str(VENV / "bin" / "cachelb"), "bench", "--json", "--calls", str(calls)]
+    command += [argument for task in tasks for argument in ("--task", task)]
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    RUN.parent.mkdir(exist_ok=True)
     # Whatever the alternatives print comes before the document.
-    RUN.write_text(run.stdout[run.stdout.index("{\n") :], encoding="utf-8")
+    report = json.loads(run.stdout[run.stdout.index("{\n") :])
+    before = _read(RUN) if tasks else None
+    if before is not None:
+        again = {row["task"] for row in report["rows"]}
+        report["rows"] = [row for row in before["rows"] if row["task"] not in again] + report["rows"]
+    _keep(RUN, report)
+
+
+def _measure_crates() -> None:
+    """Build what compares crates, and run it."""
+    manifest = Path(__file__).parent / "crates" / "Cargo.toml"
+    target = ROOT / "target" / "compare"
+    command = ["cargo", "run", "--release", "--locked", "--manifest-path", str(manifest), "--target-dir", str(target)]
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    _keep(CRATES, json.loads(run.stdout))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _keep(path: Path, report: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(report, indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 from benches.learned.cells import Place, figures
+from benches.learned.change import Change
 from benches.learned.lessons import learn, watch
 
 from cachelb.sim import FleetSpec, simulate
 
 SHIFT, RECURRING, FEWER = 20_000, 15_000, 6_000
+LONG, SINCE = 40_000, 0.75
+"""Requests of a run with a long history, and the part of them that is history: ten thousand follow, as published."""
 SMALL = {"fifo_size": 1_000, "replay_size": 1_000, "n_min": 500, "theta": 250}
 """Pools that a phase of 2,500 requests replaces."""
 CLIP_S = 15.0
@@ -31,6 +34,7 @@ class Ablation:
         expected: What the paper says.
         offline: Where the models of variants were learned that begin with one.
         watched: Whether errors of predictions are measured.
+        change: What becomes of the devices when the part begins that counts.
     """
 
     title: str
@@ -40,6 +44,7 @@ class Ablation:
     expected: str = ""
     offline: dict[str, Place] = field(default_factory=dict)
     watched: bool = False
+    change: Change | None = None
 
 
 def ablations(seed: int) -> list[Ablation]:
@@ -86,6 +91,15 @@ def ablations(seed: int) -> list[Ablation]:
             expected="newest only and all worse (of one shift), offline only worse",
             offline={"offline only": Place("prefix-05", "8xa30", 0.8, seed + 100, FEWER)},
             watched=True,
+        ),
+        Ablation(
+            "What is trained on, when L20 become half as fast after 30,000 requests",
+            Place("conversation", "7xl20+8xa30", 0.6, seed, LONG),
+            {"two pools": {}, "newest only": {"replay": "none"}, "all": {"replay": "all"}},
+            since=SINCE,
+            expected="newest only 2.39x / 2.50x worse, all 1.21x / 1.11x worse (of a shift of the shared part)",
+            watched=True,
+            change=Change("l20", before=1.0, after=2.0),
         ),
         Ablation(
             "A model of another fleet, while the rate grows 2.2 times",
@@ -144,12 +158,17 @@ def run(ablation: Ablation, variant: str) -> dict[str, Any]:
     requests, fleet = place.requests, FleetSpec.parse(place.fleet)
     first = int(ablation.since * len(requests))
     since_s = float(requests.arrival_s[first])
+    if ablation.change:
+        fleet = ablation.change.fleet(fleet, since_s)
     if not ablation.watched:
         return figures(simulate(requests, fleet, "learned", seed=place.seed, **options), since_s=since_s)
     del options["training"]
     result, expected = watch(requests, fleet, seed=place.seed, **options)
-    took = np.minimum(result.first_token_s - result.arrival_s, CLIP_S)
-    return figures(result, since_s=since_s) | {"error": float(np.nanmean(np.abs(expected - took)[first:]))}
+    error = np.abs(expected - np.minimum(result.first_token_s - result.arrival_s, CLIP_S))
+    found = figures(result, since_s=since_s) | {"error": float(np.nanmean(error[first:]))}
+    if ablation.change:
+        found["periods"] = ablation.change.periods(result, fleet, first, error)
+    return found
 
 
 @lru_cache(maxsize=2)

@@ -75,7 +75,7 @@ class Place:
     @property
     def requests(self) -> Workload:
         """Return the requests: of the whole grid as many as come in ten minutes at least."""
-        count = self.count if self.count < COUNT else max(COUNT, round(2 * SETTLED_S * self.rate))
+        count = self.count if self.count < COUNT else max(self.count, round(2 * SETTLED_S * self.rate))
         return make(self.workload, rate=self.rate, count=count, seed=self.seed)
 
 

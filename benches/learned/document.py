@@ -28,33 +28,62 @@ class Grid:
         store: The runs.
         places: With the first seed.
         policies: By their names in the tables.
-        seeds: How many there are of each.
+        seeds: How many there are at most. A policy that was run with fewer is compared with the baseline in these.
     """
 
     def __init__(self, store: Store, places: Sequence[Place], policies: Sequence[str], seeds: int) -> None:
         self.store = store
         self.policies = list(policies)
-        self.seeds = range(1, seeds + 1)
-        self.places = [place for place in places if self._complete(place)]
+        self.places = [place for place in places if all(place.key(policy) in store for policy in policies)]
+        self.seeds = {policy: self._seeds(policy, seeds) for policy in policies}
 
-    def _complete(self, place: Place) -> bool:
-        return all(
-            replace(place, seed=seed).key(policy) in self.store for seed in self.seeds for policy in self.policies
-        )
+    def _seeds(self, policy: str, most: int) -> list[int]:
+        """Return the seeds that a policy was run with at all places."""
+        return [
+            seed
+            for seed in range(1, most + 1)
+            if all(
+                replace(place, seed=seed).key(each) in self.store
+                for place in self.places
+                for each in (policy, BASELINE)
+            )
+        ]
 
-    def figure(self, place: Place, policy: str, figure: str, span: str = "later") -> float:
-        """Return a figure of TTFT in seconds, averaged over the seeds."""
-        runs = (self.store[replace(place, seed=seed).key(policy)] for seed in self.seeds)
-        return mean(float((run[span] or run["all"])[figure]) for run in runs)
+    def name(self, policy: str) -> str:
+        """Return what a policy is called in the tables: with its seeds, if others have more."""
+        own = len(self.seeds[policy])
+        return policy if own == self.most_seeds else f"{policy}, {own} seed{'s' if own > 1 else ''}"
+
+    @property
+    def most_seeds(self) -> int:
+        """The most seeds that a policy was run with."""
+        return max(len(seeds) for seeds in self.seeds.values())
+
+    def figure(self, place: Place, policy: str, figure: str, span: str = "later", of: str | None = None) -> float:
+        """Return a figure of TTFT in seconds, averaged over the seeds of a policy, or of another one."""
+        return mean(self.of_seed(place, policy, figure, seed, span) for seed in self.seeds[of or policy])
+
+    def of_seed(self, place: Place, policy: str, figure: str, seed: int, span: str = "later") -> float:
+        """Return a figure of TTFT in seconds of one run."""
+        run = self.store[replace(place, seed=seed).key(policy)]
+        return float((run[span] or run["all"])[figure])
 
     def ratio(self, place: Place, policy: str, figure: str, span: str = "later") -> float:
-        """Return by what the baseline takes longer."""
-        return self.figure(place, BASELINE, figure, span) / self.figure(place, policy, figure, span)
+        """Return by what the baseline takes longer, with the same seeds."""
+        return self.figure(place, BASELINE, figure, span, policy) / self.figure(place, policy, figure, span)
 
     def best(self, place: Place, figure: str, span: str = "later") -> str:
         """Return the best of the policies that learn nothing."""
         classical = [policy for policy in self.policies if not policy.startswith(LEARNED)]
-        return min(classical, key=lambda policy: self.figure(place, policy, figure, span))
+        return max(classical, key=lambda policy: self.ratio(place, policy, figure, span))
+
+    def closest(self, place: Place, figure: str) -> tuple[float, str]:
+        """Return the policy that comes closest to the learned one or beats it most, with its seeds, and by what."""
+        others = [policy for policy in self.policies if not policy.startswith(LEARNED)]
+        return min(
+            (self.figure(place, policy, figure) / self.figure(place, LEARNED, figure, of=policy), policy)
+            for policy in others
+        )
 
 
 def summary(grid: Grid) -> Iterator[str]:
@@ -72,7 +101,7 @@ def summary(grid: Grid) -> Iterator[str]:
         worst = min(ratios, key=lambda place: ratios[place])
         lost = sum(ratio < 0.97 for ratio in ratios.values())
         line = (
-            f"| {policy} | {geometric_mean(ratios.values()):.2f} ({mean(ratios.values()):.2f}) | "
+            f"| {grid.name(policy)} | {geometric_mean(ratios.values()):.2f} ({mean(ratios.values()):.2f}) | "
             f"{geometric_mean(tails):.2f} ({mean(tails):.2f}) | {geometric_mean(whole):.2f} | "
             f"{ratios[worst]:.2f} ({worst.workload}, {worst.fleet}, {worst.load:.0%}) | {lost} of {len(ratios)} |"
         )
@@ -83,13 +112,11 @@ def summary(grid: Grid) -> Iterator[str]:
 def against_the_best(grid: Grid) -> Iterator[str]:
     """Yield how the learned policy stands to whichever policy is best in a cell, and where it loses to it."""
     for figure, name in (("mean", "mean TTFT"), ("p99", "P99")):
-        ratios = {
-            place: grid.ratio(place, LEARNED, figure) / grid.ratio(place, grid.best(place, figure), figure)
-            for place in grid.places
-        }
+        closest = {place: grid.closest(place, figure) for place in grid.places}
+        ratios = {place: ratio for place, (ratio, _) in closest.items()}
         lost = sorted((ratio, place) for place, ratio in ratios.items() if ratio < 1)
         told = "; ".join(
-            f"{place.workload}, {place.fleet}, {place.load:.0%}: {ratio:.2f} of {grid.best(place, figure)}"
+            f"{place.workload}, {place.fleet}, {place.load:.0%}: {ratio:.2f} of {closest[place][1]}"
             for ratio, place in lost[:_NAMED]
         )
         if len(lost) > _NAMED:
@@ -99,6 +126,23 @@ def against_the_best(grid: Grid) -> Iterator[str]:
             f"which nobody knows beforehand; better in {len(ratios) - len(lost)} of {len(ratios)} cells. "
             + (f"It loses in {told}." if lost else "")
         )
+
+
+def single_runs(grid: Grid) -> str:
+    """Return how the learned policy stands to the baseline seed by seed, where averages could hide a bad one."""
+    ratios = sorted(
+        (grid.of_seed(place, BASELINE, "mean", seed) / grid.of_seed(place, LEARNED, "mean", seed), place, seed)
+        for place in grid.places
+        for seed in grid.seeds[LEARNED]
+    )
+    low = [each for each in ratios if each[0] < 0.97]
+    told = ", ".join(
+        f"{ratio:.2f} ({place.workload}, {place.fleet}, {place.load:.0%}, seed {seed})"
+        for ratio, place, seed in low[:5]
+    )
+    return (
+        f"Seed by seed, {len(low)} of {len(ratios)} runs are below 0.97 of {BASELINE}'s mean{': ' * bool(low)}{told}."
+    )
 
 
 def by_column(grid: Grid, figure: str) -> Iterator[str]:
@@ -115,7 +159,7 @@ def by_column(grid: Grid, figure: str) -> Iterator[str]:
         for column in columns:
             places = [place for place in grid.places if (place.fleet, place.load) == column]
             texts.append(f"{geometric_mean([grid.ratio(place, policy, figure) for place in places]):.2f}")
-        yield f"| {policy} | " + " | ".join(texts) + " |"
+        yield f"| {grid.name(policy)} | " + " | ".join(texts) + " |"
 
 
 def cells(grid: Grid, fleet: str) -> Iterator[str]:
@@ -157,7 +201,7 @@ def shares(grid: Grid) -> Iterator[str]:
     yield "| workload | fleet | load | first model | `learned*` of what was in distribution | all reasons since |"
     yield "|---" * 6 + "|"
     for place in grid.places:
-        runs = [grid.store[replace(place, seed=seed).key(LEARNED)] for seed in grid.seeds]
+        runs = [grid.store[replace(place, seed=seed).key(LEARNED)] for seed in grid.seeds[LEARNED]]
         found = [run for run in runs if "model_s" in run]
         if not found:
             yield f"| {place.workload} | {place.fleet} | {place.load:.0%} | never | - | - |"
@@ -198,7 +242,14 @@ def document(grid: Grid, head: str) -> str:
     """
     parts = [head, "## All policies", "", *summary(grid), ""]
     if LEARNED in grid.policies and grid.places:
-        parts += ["`learned` beside the best policy of every cell:", "", *against_the_best(grid), ""]
+        parts += [
+            "`learned` beside the best policy of every cell:",
+            "",
+            *against_the_best(grid),
+            "",
+            single_runs(grid),
+            "",
+        ]
     for figure, name in (("mean", "mean"), ("p99", "P99")):
         parts += [f"### Ratio of the {name} TTFT to {BASELINE}'s, by fleet and load", "", *by_column(grid, figure), ""]
     for fleet in FLEETS:

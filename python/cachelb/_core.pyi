@@ -40,7 +40,19 @@ _W = TypeVar("_W")
 
 @final
 class Decision(Generic[_W]):
-    """The chosen worker and its booked load. Every method may be called repeatedly and from any thread."""
+    """The chosen worker and its booked load. Every method may be called repeatedly and from any thread.
+
+    Example:
+        >>> from cachelb import Router
+        >>> router = Router(["gpu0", "gpu1"])
+        >>> decision = router.select_worker(tokens=range(64))
+        >>> decision.reason, decision.prompt_tokens, decision.matched_tokens
+        ('cold', 64, 0)
+        >>> decision.on_first_token()
+        >>> decision.on_complete(cached_tokens=0)
+        >>> router.select_worker(tokens=range(64)).worker == decision.worker
+        True
+    """
 
     @classmethod
     def __class_getitem__(cls, key: object) -> GenericAlias: ...
@@ -177,7 +189,19 @@ class Decision(Generic[_W]):
 
 @final
 class RequestView:
-    """What a request is, as far as routing goes. Nothing in it tells what the prompt or the session says."""
+    """What a request is, as far as routing goes. Nothing in it tells what the prompt or the session says.
+
+    Example:
+        >>> from cachelb import Router
+        >>> class LongOnesFirst:
+        ...     name, needs = "long-ones-first", frozenset()
+        ...
+        ...     def choose(self, request, fleet):
+        ...         return 0 if request.prompt_tokens > 1000 else len(fleet) - 1
+        >>> router = Router(["big", "small"], policy=LongOnesFirst())
+        >>> router.select_worker(prompt_tokens=5000).worker, router.select_worker(prompt_tokens=50).worker
+        ('big', 'small')
+    """
 
     @property
     def prompt_tokens(self) -> int:
@@ -250,6 +274,19 @@ class FleetView:
     - `report_age_s`: age of that report in seconds, however old, NaN without one.
     - `observed_prefill_tps`: prompt tokens per second as seen from here, NaN if unknown.
     - `dp_rank`: data-parallel rank, -1 for a worker that has one.
+
+    Example:
+        >>> from cachelb import Router
+        >>> class Emptiest:
+        ...     name, needs = "emptiest", frozenset()
+        ...
+        ...     def choose(self, request, fleet):
+        ...         return int(fleet.column("kv_usage").argmin())
+        >>> router = Router(["gpu0", "gpu1"], policy=Emptiest())
+        >>> router.update_load("gpu0", kv_usage=0.9)
+        >>> router.update_load("gpu1", kv_usage=0.2)
+        >>> router.select_worker().worker
+        'gpu1'
     """
 
     COLUMNS: ClassVar[tuple[str, ...]]

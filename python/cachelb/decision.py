@@ -30,6 +30,18 @@ class PairDecision(Generic[W]):
     Attributes:
         prefill: Decision for the prefill half, None if the decode worker does the whole request.
         decode: Decision for the decode half.
+
+    Example:
+        >>> from cachelb import Router
+        >>> router = Router()
+        >>> router.add_worker("p0", role="prefill")
+        >>> router.add_worker("d0", role="decode")
+        >>> pair = router.select_pair(tokens=range(4096))
+        >>> pair.prefill.worker, pair.decode.worker
+        ('p0', 'd0')
+        >>> pair.on_prefilled()
+        >>> pair.on_first_token()
+        >>> pair.on_complete()
     """
 
     __slots__ = ("_again", "_failed", "decode", "prefill")

@@ -90,6 +90,18 @@ class TrackedStream(Generic[_T]):
     The first item is the first token, every further one so many more; the end completes the request, an exception of
     the upstream fails it, and whatever else ends the iteration cancels it: `aclose()`, a cancelled task, or dropping
     this object, started or not. The upstream is closed once in every case.
+
+    Example:
+        >>> import asyncio
+        >>> from cachelb import Router
+        >>> router = Router(["gpu0"])
+        >>> async def upstream():
+        ...     yield b"Hello"
+        ...     yield b" world"
+        >>> async def answer():
+        ...     return [part async for part in router.select_worker().track(upstream())]
+        >>> asyncio.run(answer()), router.loads()
+        ([b'Hello', b' world'], {'gpu0': 0})
     """
 
     def __init__(
@@ -180,7 +192,14 @@ class TrackedStream(Generic[_T]):
 
 
 class TrackedIterator(Generic[_T]):
-    """The same for an iterator that is not asynchronous."""
+    """The same for an iterator that is not asynchronous.
+
+    Example:
+        >>> from cachelb import Router
+        >>> router = Router(["gpu0"])
+        >>> list(router.select_worker().track_sync([b"Hello", b" world"])), router.loads()
+        ([b'Hello', b' world'], {'gpu0': 0})
+    """
 
     def __init__(
         self,

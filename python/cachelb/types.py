@@ -316,6 +316,14 @@ class PeerStats:
         bookings: Its open requests, which count as load here.
         gaps: How often something it said was missing.
         snapshots: How often it told everything.
+
+    Example:
+        >>> from cachelb import Router
+        >>> from cachelb.state import ZmqMesh
+        >>> with Router(["gpu0"], hash_seed=7) as router:
+        ...     router.attach(ZmqMesh("tcp://127.0.0.1:*", peers=[]))
+        ...     {peer.address: peer.bookings for peer in router.stats().state.peers}
+        {}
     """
 
     origin: int
@@ -351,6 +359,14 @@ class StateStats:
         changes: Changes of the fleet by others that were the last word.
         failures: Errors of the transport, each logged once in a row.
         failing: Why nothing is shared at the moment; empty when it works.
+
+    Example:
+        >>> from cachelb import Router
+        >>> from cachelb.state import ZmqMesh
+        >>> with Router(["gpu0"], hash_seed=7) as router:
+        ...     router.attach(ZmqMesh("tcp://127.0.0.1:*", peers=[]))
+        ...     router.stats().state.failures
+        0
     """
 
     origin: int
@@ -382,7 +398,7 @@ class RouterStats:
         workers: Each worker, or each rank of it.
         decisions: Decisions by policy and reason.
         endings: Requests by how they ended.
-        open_requests: Requests booked and not finished.
+        open_requests: Requests booked and not finished, those of routers that it shares with too.
         funnel: Where prompt tokens are lost on the way to the engine's cache.
         select_seconds: How long selections took that picked somebody, of which every eighth is timed; a pair is one.
             Batches are not timed.

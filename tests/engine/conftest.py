@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.engine.engine import Engine, write_model
+from tests.engine.engine import Engine, running, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -48,12 +47,7 @@ def running_engines(
         for number, name in enumerate(("w0", "w1"))
     ]
     pytestconfig.stash[ENGINES] = engines
-    with contextlib.ExitStack() as stop:
-        for engine in engines:
-            stop.callback(engine.kill)
-            engine.start()
-        for engine in engines:
-            engine.wait_ready()
+    with running(engines):
         yield engines
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tests.http_client import send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,8 +96,8 @@ class Completion:
 class Engine:
     """One vLLM on loopback, with KV events and replay.
 
-    As a context manager it is ready inside the block and gone after it. To have several start at the same time, call
-    `start()` on each and then `wait_ready()` on each.
+    As a context manager it is ready inside the block and gone after it. `running` starts several at the same
+    time.
 
     Args:
         model: Folder that `write_model` made.
@@ -370,6 +370,18 @@ class Engine:
         if answer.status != 200:
             raise self._failure(f"answered {answer.status} to {path}: {answer.body.decode()}")
         return answer.json
+
+
+@contextlib.contextmanager
+def running(engines: Sequence[Engine]) -> Iterator[None]:
+    """Start engines at the same time; they answer inside the block and are gone after it."""
+    with contextlib.ExitStack() as stop:
+        for engine in engines:
+            stop.callback(engine.kill)
+            engine.start()
+        for engine in engines:
+            engine.wait_ready()
+        yield
 
 
 def _signal_group(pid: int, which: signal.Signals) -> None:

@@ -165,3 +165,17 @@ def test_an_oracle_loses_nothing(chats: Workload) -> None:
 def test_signals_without_sense_are_named(signals: Signals, message: str, chats: Workload) -> None:
     with pytest.raises(ValueError, match=message):
         simulate(chats, FLEET, signals=signals)
+
+
+def test_a_slowdown_holds_from_its_second_until_the_next() -> None:
+    alone = replace(build("prefix-10", seed=1, count=5), arrival_s=np.arange(0, 500, 100, dtype=np.float64))
+    signals = Signals(net_delay_s=0.0)
+
+    def times(slowdown: tuple[tuple[float, float], ...]) -> tuple[Any, Any]:
+        fleet = FleetSpec.parse("1xa30", prefix_caching=False, slowdown=slowdown)
+        result = simulate(alone, fleet, "round-robin", seed=1, signals=signals)
+        return result.ttft_s, result.finish_s - result.arrival_s
+
+    usual, slowed = times(()), times(((150.0, 3.0), (350.0, 0.5)))
+    for before, after in zip(usual, slowed, strict=True):
+        assert after / before == pytest.approx([1.0, 1.0, 3.0, 3.0, 0.5])

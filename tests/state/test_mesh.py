@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import threading
 from typing import Any
 
 import pytest
+import zmq
 from tests.state.addresses import free_addresses, wait_until
 from tests.state.transports import STORY, make_router
 
 from cachelb.state import ZmqMesh
+from cachelb.state.zmq_carrier import ZmqCarrier
 
 
 def test_list_of_peers_that_fails_or_hangs_leaves_those_that_are_known(
@@ -44,6 +48,56 @@ def test_list_of_peers_that_fails_or_hangs_leaves_those_that_are_known(
     assert caplog.text.count("could not be had") == 1
 
 
+def test_peer_that_cannot_be_connected_to_is_left_out_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cachelb.state.zmq_carrier._PEERS_S", 0.01)
+    first, second, bad = free_addresses(3)
+    connect, works, tried = ZmqCarrier._connect, False, 0
+
+    def failing(carrier: ZmqCarrier, address: str) -> None:
+        nonlocal tried
+        if address == bad:
+            tried += 1
+            if not works:
+                raise zmq.ZMQError(errno.EMFILE)
+        connect(carrier, address)
+
+    monkeypatch.setattr(ZmqCarrier, "_connect", failing)
+    with make_router() as router, make_router() as other:
+        router.attach(ZmqMesh(first, []))
+        mesh = ZmqMesh(second, [bad, first])
+        other.attach(mesh)
+        wait_until(lambda: tried > 2)
+        wait_until(lambda: len(mesh.stats().peers) == 1)
+        works = True
+        with make_router() as third:
+            third.attach(ZmqMesh(bad, []))
+            wait_until(lambda: len(mesh.stats().peers) == 2)
+        assert mesh.stats().failures == 0
+    assert caplog.text.count(f"peer {bad} is left out for now") == 1
+
+
+@pytest.mark.parametrize("wrong", ["tcp://a:1", ["gpu0"], itertools.repeat(0), 7, list])
+def test_list_of_peers_that_is_none_leaves_those_that_are_known(
+    wrong: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cachelb.state.zmq_carrier._PEERS_S", 0.01)
+    first, second = free_addresses(2)
+    endless = isinstance(wrong, itertools.repeat)
+    answers: list[Any] = [[first]]
+    with make_router() as router, make_router() as other:
+        router.attach(ZmqMesh(first, []))
+        mesh = ZmqMesh(second, lambda: answers[0])
+        other.attach(mesh)
+        wait_until(lambda: len(mesh.stats().peers) == 1)
+        answers[0] = (f"tcp://127.0.0.1:{at}" for at in itertools.count(1)) if endless else wrong
+        wait_until(lambda: "could not be had" in caplog.text)
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: sum(other.loads().values()) == 1)
+        assert mesh.stats().failures == 0
+
+
 def test_wrong_arguments_are_named() -> None:
     for arguments, message in [
         (("ipc://x", []), "bind must be an address like"),
@@ -52,12 +106,23 @@ def test_wrong_arguments_are_named() -> None:
         (("tcp://127.0.0.1:*", [7]), "a peer must be text"),
         (("tcp://127.0.0.1:*", ["gpu0:7700"]), "a peer must be an address like .*, got 'gpu0:7700'"),
         (("tcp://127.0.0.1:*", ["tcp://a:65535"]), "a peer must be an address like .*, got 'tcp://a:65535'"),
+        (("tcp://127.0.0.1:*", ["tcp://a:0"]), "a peer must be an address like .*, got 'tcp://a:0'"),
+        (("tcp://127.0.0.1:*", ["tcp://*:7700"]), "a peer must be an address like"),
+        (("tcp://127.0.0.1:*", ["tcp://a:7700/x"]), "a peer must be an address like"),
+        (("tcp://127.0.0.1:*", ["tcp://me@a:7700"]), "a peer must be an address like"),
+        (("tcp://127.0.0.1:*", None), "peers must be a sequence of addresses or a function .*, got NoneType"),
+        (("tcp://127.0.0.1:*", [f"tcp://a:{at}" for at in range(1, 300)]), "peers must be 256 addresses at most"),
+        (("tcp://127.0.0.1:99999", []), "bind must be an address like .*, got 'tcp://127.0.0.1:99999'"),
+        (("tcp://127.0.0.1:65535", []), "bind must be an address like"),
+        (("tcp://127.0.0.1", []), "bind must be an address like"),
     ]:
         with pytest.raises((TypeError, ValueError), match=message):
             ZmqMesh(*arguments)  # type: ignore[arg-type]
     options: list[tuple[dict[str, Any], str]] = [
         ({"secret": ""}, "secret must not be empty"),
-        ({"interval_s": 0}, "interval_s must be above 0"),
+        ({"interval_s": 0}, "interval_s must be 0.001 or more, got 0"),
+        ({"interval_s": 1.0}, "interval_s must be 0.5 at most, a third of peer_timeout_s, .* got 1.0"),
+        ({"max_mb": 1e300}, r"max_mb must be .* at most, got 1e\+300"),
         ({"peer_timeout_s": 0.5}, "peer_timeout_s must be 1 or more"),
         ({"warm_start_s": -1}, "warm_start_s must be 0 or more"),
         ({"ttl_s": "long"}, "ttl_s must be a number"),

@@ -12,8 +12,9 @@ from tests.state.addresses import wait_until
 from tests.state.transports import STORY, make_router
 
 from cachelb.state.carrier import Asked, Heard, Refused
+from cachelb.state.kinds import is_heartbeat
 from cachelb.state.options import exchange_settings
-from cachelb.state.redis_carrier import RedisCarrier, is_heartbeat
+from cachelb.state.redis_carrier import RedisCarrier
 from cachelb.state.redis_link import RedisLink
 from cachelb.state.seal import Seal, seal
 

@@ -173,6 +173,31 @@ def test_peer_that_repeats_an_old_snapshot_changes_nothing() -> None:
             decision.on_complete()
 
 
+def test_answer_that_stands_still_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachelb.state.exchange._STANDS_STILL_S", 0.2)
+    address, own = free_addresses(2)
+    tokens = range(3000)
+    with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
+        peer = HandDriven(address, stack)
+        source = peer.router
+        source.select_worker(tokens=tokens).on_complete()
+        head, *_ = source._tell_all()
+        source._tell()  # Nobody hears it.
+        mesh = ZmqMesh(own, [address])
+        router.attach(mesh)
+        for _ in range(2):
+            peer.answer(peer.wait_until_asked(), [head])
+        assert max(each.matched_tokens for each in router.explain(tokens=tokens).candidates) == 0
+        peer.answer(peer.wait_until_asked(), source._tell_all())
+        wait_until(lambda: max(each.matched_tokens for each in router.explain(tokens=tokens).candidates) > 2900)
+        peer.publish([source._heartbeat(8) or b""])
+        wait_until(lambda: mesh.stats().snapshots == 3)
+        assert mesh._runs.latest is not None
+        (told,) = mesh._runs.latest._peers.values()
+        wait_until(lambda: told.missing_s is None)
+        assert told.part_s is None
+
+
 def test_what_is_kept_until_a_peer_answers_is_bounded_and_nothing_is_missed_in_the_end() -> None:
     address, own = free_addresses(2)
     with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
@@ -189,8 +214,8 @@ def test_what_is_kept_until_a_peer_answers_is_bounded_and_nothing_is_missed_in_t
             decisions.append(source.select_worker(tokens=range(at, at + 1000)))
             peer.publish(source._tell())
         wait_until(lambda: mesh.stats().received >= before + 200)
-        assert mesh._run is not None
-        (kept,) = (each.kept for each in mesh._run._peers.values())
+        assert mesh._runs.latest is not None
+        (kept,) = (each.kept for each in mesh._runs.latest._peers.values())
         assert 0 < sum(map(len, kept)) <= 0.05 * (1 << 20)
         peer.answer(return_to, late)
         peer.answer(peer.wait_until_asked(), source._tell_all())

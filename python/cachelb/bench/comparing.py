@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cachelb.bench.rows import Row
 
-TASKS: Final = ("hashing", "matching", "selecting", "memory", "answers")
+TASKS: Final = ("hashing", "matching", "selecting", "events", "threads", "memory", "answers")
 _PACKAGES: Final = ("cachelb", "ai-dynamo-runtime", "ray", "litellm", "numpy")
 
 

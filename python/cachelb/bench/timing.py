@@ -54,3 +54,19 @@ def p50_p99(times: list[float]) -> tuple[float, float]:
         2.0
     """
     return statistics.median(times), statistics.quantiles(times, n=100, method="inclusive")[98]
+
+
+def p10(times: list[float]) -> float:
+    """Return the 10th percentile.
+
+    Args:
+        times: At least two.
+
+    Returns:
+        It.
+
+    Example:
+        >>> p10([1.0, 1.0, 1.0, 9.0])
+        1.0
+    """
+    return statistics.quantiles(times, n=10, method="inclusive")[0]

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from cachelb.bench import compare
 from cachelb.bench.comparing import TASKS
+from cachelb.bench.rows import times
 
 if TYPE_CHECKING:
     from cachelb.bench import Report, Row
@@ -64,15 +65,15 @@ def _print(report: Report) -> None:
 
 
 def _table(task: str, rows: list[Row]) -> Table:
-    """Make the table of one task: medians, and how many times cachelb's they are."""
+    """Make the table of one task: medians, and how many times cachelb they cost."""
     own = next((row.p50 for row in rows if row.contender == _OWN), None)
     table = Table(title=task, title_justify="left", title_style="bold")
     table.add_column("")
     for column in (f"p50, {rows[0].unit}", "p99", "x cachelb", "wrong answers"):
         table.add_column(column, justify="right")
     for row in rows:
-        times = f"{row.p50 / own:.1f}" if own else ""
+        ratio = None if own is None else times(row.p50, own, row.unit)
         p99 = "" if row.p99 is None else f"{row.p99:.1f}"
         wrong = "" if row.wrong is None else f"{row.wrong} of {row.answers}"
-        table.add_row(row.contender, f"{row.p50:.1f}", p99, times, wrong)
+        table.add_row(row.contender, f"{row.p50:,.1f}", p99, "" if ratio is None else f"{ratio:.1f}", wrong)
     return table

@@ -24,6 +24,11 @@ class Shown:
         path: Its dotted path in the natural form of a configuration.
         value: The value, in types that JSON has; "set" for a secret.
         origin: Where it was written, or "default".
+
+    Example:
+        >>> from cachelb.config import Shown
+        >>> Shown("block_size", 16, "default").origin
+        'default'
     """
 
     path: str

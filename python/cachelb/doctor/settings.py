@@ -22,6 +22,11 @@ class Settings:
         tokenizer: Tokenizer of the gateway, to compare with the engines'.
         timeout_s: Seconds an answer, and the events of a prompt, may take.
         seed: Seed of the probes; None takes another one each time, so that no cache has them.
+
+    Example:
+        >>> from cachelb.doctor import Settings
+        >>> Settings(block_size=16, timeout_s=5.0).timeout_s
+        5.0
     """
 
     api_key: str | None = field(default=None, repr=False)

@@ -23,6 +23,11 @@ class Check:
         verdict: "ok"; "warn" for what works less well than it could; "fail"; "skip" for what was not checked.
         seen: What was seen.
         fix: What to do about it, empty if nothing.
+
+    Example:
+        >>> from cachelb.doctor import Check
+        >>> Check("replay", "warn", "no replay socket", "set replay_endpoint").verdict
+        'warn'
     """
 
     name: str
@@ -38,6 +43,12 @@ class WorkerReport:
     Attributes:
         worker: Its URL, without a password.
         checks: In the order they were made.
+
+    Example:
+        >>> from cachelb.doctor import Check, WorkerReport
+        >>> report = WorkerReport("http://gpu0:8000", [Check("reachable", "ok", "vllm 0.11")])
+        >>> [check.name for check in report.checks]
+        ['reachable']
     """
 
     worker: str

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from cachelb.events.fleet import FleetSettings
 
+_PORTS = 65_535  # the port above it is used too
+
 
 def require_zmq(who: str) -> None:
     """Refuse to go on without pyzmq.
@@ -27,6 +29,30 @@ def require_zmq(who: str) -> None:
         importlib.import_module("zmq")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"{who} needs pyzmq: pip install 'cachelb[events]'", name="zmq") from error
+
+
+def bind_address(value: str, *, like: str) -> str:
+    """Refuse what sockets at a port and the one above cannot listen at.
+
+    Args:
+        value: What was given.
+        like: One that is right.
+
+    Returns:
+        The address.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It is no address of a host and a port, or `*` for any free port.
+    """
+    require("bind", value, str, "text")
+    scheme, _, rest = value.partition("://")
+    host, _, port = rest.rpartition(":")
+    # ZeroMQ takes 99999 for 34463.
+    is_port = port == "*" or (port.isascii() and port.isdecimal() and 1 <= int(port) < _PORTS)
+    if scheme != "tcp" or not host or not is_port:
+        raise ValueError(f"bind must be an address like {like}, with a port up to {_PORTS - 1} or *, got {value!r}")
+    return value
 
 
 def fleet_settings(

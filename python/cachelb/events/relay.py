@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import fleet_settings, high_water_mark, require, require_zmq
+from cachelb.events.options import bind_address, fleet_settings, high_water_mark, require, require_zmq
 from cachelb.events.stats import RelayStats
+from cachelb.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -70,11 +70,8 @@ class Relay:
         rcvhwm: int = 10_000,
     ) -> None:
         require_zmq("Relay")
-        require("bind", bind, str, "text")
-        if not bind.startswith("tcp://"):
-            raise ValueError(f"bind must be an address like tcp://0.0.0.0:7800, got {bind!r}")
         high_water_mark("hwm", hwm)
-        self._bind, self._hwm = bind, hwm
+        self._bind, self._hwm = bind_address(bind, like="tcp://0.0.0.0:7800"), hwm
         self._workers = _ranks(workers)
         self._settings = fleet_settings(
             default_port=default_port,
@@ -87,9 +84,8 @@ class Relay:
             replay_timeout_s=1.0,
         )
         self._lock = threading.Lock()
-        self._run: Subscriber | None = None
+        self._runs: Runs[Subscriber] = Runs()
         self._desk: Desk | None = None
-        self._abandoned: list[Subscriber] = []
 
     @property
     def address(self) -> str:
@@ -109,23 +105,17 @@ class Relay:
         from cachelb.events.desk import Desk
         from cachelb.events.subscriber import Subscriber
 
-        if self._run is not None and self._run.pid == os.getpid():
-            raise RuntimeError("this relay runs already")
-        if self._run is not None:
-            # The parent's sockets are kept unused, since collecting them would close them.
-            self._abandoned.append(self._run)
-            self._run = self._desk = None
+        if self._runs.claim(self):
+            self._desk = None
             return
         desk = Desk(self._bind, self._hwm, self._given if router is None else router._kv_workers)
-        self._run = Subscriber(self._settings, desk, desk=desk, name="cachelb-kv-relay")
+        self._runs.latest = Subscriber(self._settings, desk, desk=desk, name="cachelb-kv-relay")
         self._desk = desk
-        self._run.start()
+        self._runs.latest.start()
 
     def stop(self) -> None:
         """End relaying: close every socket and wait for the thread. Idempotent."""
-        run, self._run = self._run, None
-        if run is not None and run.pid == os.getpid():
-            run.stop()
+        self._runs.stop()
 
     def sync_workers(self, workers: Iterable[str] | Mapping[str, int]) -> None:
         """Relay the events of these workers, of those that are known already without interruption.
@@ -171,7 +161,7 @@ class Relay:
         Returns:
             Counters since the start; all zero before it.
         """
-        run, desk = self._run, self._desk
+        run, desk = self._runs.latest, self._desk
         if run is None or desk is None:
             return RelayStats({})
         return RelayStats(

@@ -11,6 +11,14 @@ class KvSink(Protocol):
     A stream is a worker and a rank; the rank is None for a worker without ranks. The sink keeps the order of the
     numbers, and says which part of a stream it misses. A method raises `UnknownWorkerError` if the worker is
     not registered (any more).
+
+    Example:
+        >>> from cachelb import Router
+        >>> from cachelb.events import KvSink, ZmqSource
+        >>> source = ZmqSource()
+        >>> router: KvSink = Router(["http://127.0.0.1:1"])
+        >>> source.start(router)  # `router.attach(source)` does this, and stops it with the router
+        >>> source.stop()
     """
 
     def _kv_workers(self) -> list[tuple[str, int]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
 from cachelb.events.options import fleet_settings, require_zmq
 from cachelb.events.stats import ZmqSourceStats
+from cachelb.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,8 +74,7 @@ class ZmqSource:
             rcvhwm=rcvhwm,
             replay_timeout_s=replay_timeout_s,
         )
-        self._run: Subscriber | None = None
-        self._abandoned: list[Subscriber] = []
+        self._runs: Runs[Subscriber] = Runs()
 
     def start(self, router: KvSink, /) -> None:
         """Begin to receive.
@@ -88,19 +87,13 @@ class ZmqSource:
         """
         from cachelb.events.subscriber import Subscriber
 
-        if self._run is not None and self._run.pid == os.getpid():
-            raise RuntimeError("this source is attached already: make one ZmqSource per router")
-        if self._run is not None:
-            # After a fork: the parent's sockets are kept unused, since collecting them would close them.
-            self._abandoned.append(self._run)
-        self._run = Subscriber(self._settings, router)
-        self._run.start()
+        self._runs.claim(self)
+        self._runs.latest = Subscriber(self._settings, router)
+        self._runs.latest.start()
 
     def stop(self) -> None:
         """End receiving: close every socket and wait for the thread. Idempotent."""
-        run, self._run = self._run, None
-        if run is not None and run.pid == os.getpid():
-            run.stop()
+        self._runs.stop()
 
     def stats(self) -> ZmqSourceStats:
         """Return how receiving goes.
@@ -108,4 +101,5 @@ class ZmqSource:
         Returns:
             Counters since the start; all zero before it.
         """
-        return ZmqSourceStats(0, 0, {}) if self._run is None else self._run.stats()
+        run = self._runs.latest
+        return ZmqSourceStats(0, 0, {}) if run is None else run.stats()

@@ -55,6 +55,12 @@ class ZmqSourceStats:
         messages: Live messages received, of workers that are gone too.
         malformed: Messages that are none of an engine, likewise.
         streams: Per key and rank of the workers followed now; the rank is None for a worker without ranks.
+
+    Example:
+        >>> from cachelb.events import ZmqSource
+        >>> stats = ZmqSource().stats()
+        >>> stats.messages, [stream.state for stream in stats.streams.values()]
+        (0, [])
     """
 
     messages: int
@@ -73,6 +79,11 @@ class RelayStats:
         replays: Requests of gateways that were passed on to engines.
         refused: Requests that were not: of workers without a replay socket, or too many at once.
         dropped: Answers that a gateway did not take fast enough; it asks for them again.
+
+    Example:
+        >>> from cachelb.events import Relay
+        >>> Relay("tcp://127.0.0.1:*").stats().subscribers
+        0
     """
 
     streams: Mapping[tuple[str, int | None], StreamStats]

@@ -78,6 +78,8 @@ class Subscriber:
         self._stopping = True
         with contextlib.suppress(OSError):  # the thread has ended by itself
             self._waker.send(b"\0")
+        if threading.current_thread() is self._thread:  # in a finalizer, which runs anywhere
+            return
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
             _log.warning("the event thread is still inside a call of the router; it ends when that returns")

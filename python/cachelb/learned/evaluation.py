@@ -56,6 +56,14 @@ class Score:
         spearman: Rank correlation of predictions and costs: routing asks for the order only. 0 for the mean.
         explained: Share of the variance of the costs that the predictions explain; below 0 if the mean of what was
             tested on would do better.
+
+    Example:
+        >>> import numpy as np
+        >>> from cachelb.learned import Samples, evaluate
+        >>> draw = np.random.default_rng(1).random((50, 9), np.float32)
+        >>> scores = evaluate(Samples(draw, [None] * 50, draw[:, 1]), predictors=["mean"], splits=["time"])
+        >>> scores["mean", "time"].spearman.mean
+        0.0
     """
 
     rmse: Spread
@@ -90,6 +98,15 @@ def evaluate(
 
     Raises:
         ValueError: A name is unknown, or there are too few samples.
+
+    Example:
+        >>> import numpy as np
+        >>> from cachelb.learned import Samples, evaluate
+        >>> draw = np.random.default_rng(1).random((200, 9), np.float32)
+        >>> samples = Samples(draw, [None] * 200, draw[:, 1] + draw[:, 2])
+        >>> scores = evaluate(samples, predictors=["mean", "linear"], splits=["random"], seeds=[1])
+        >>> scores["linear", "random"].rmse.mean < scores["mean", "random"].rmse.mean
+        True
     """
     named, cuts, chances = list(predictors), list(splits), list(seeds)
     for given, known in ((named, PREDICTORS), (cuts, SPLITS)):
@@ -133,6 +150,15 @@ def evaluate_model(samples: Samples, model: LearnedModel) -> Score:
 
     Returns:
         Its score.
+
+    Example:
+        >>> import numpy as np
+        >>> from cachelb.learned import LearnedModel, Samples, evaluate_model
+        >>> draw = np.random.default_rng(1).random((200, 9), np.float32)
+        >>> samples = Samples(draw, [None] * 200, draw[:, 1] + draw[:, 2])
+        >>> model = LearnedModel.fit(samples.features, samples.gpus, samples.costs, kind="linear")
+        >>> evaluate_model(samples.take(range(50)), model).spearman.mean > 0.9
+        True
     """
     return _score([_measure(samples.costs, model.predict(samples.features, samples.gpus))])
 

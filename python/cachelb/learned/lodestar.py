@@ -41,6 +41,20 @@ def read_lodestar(path: str | os.PathLike[str]) -> Samples:
     Raises:
         ValueError: It is another kind of table; the message names what is missing, or the line that is wrong.
         OSError: The file cannot be read.
+
+    Example:
+        >>> import csv, tempfile
+        >>> from cachelb.learned import read_lodestar
+        >>> row = {"ttft": 250, "input_tokens": 900, "gpu_model": "L20", "kv_hit_ratio": 50, "running_requests": 1}
+        >>> row |= {"waiting_requests": 0, "prefill_tokens": 0, "decode_tokens": 64, "gpu_kv_cache": 10}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with open(f"{folder}/table.csv", "w") as file:
+        ...         table = csv.DictWriter(file, [*row, "inflight_requests"])
+        ...         _ = table.writeheader()
+        ...         _ = table.writerow(row | {"inflight_requests": 1})
+        ...     samples = read_lodestar(f"{folder}/table.csv")
+        >>> samples.costs.tolist(), samples.gpus
+        ([0.25], ['L20'])
     """
     file = Path(path)
     with lzma.open(file, "rt", newline="") if file.suffix == ".xz" else file.open(newline="") as text:

@@ -9,7 +9,7 @@
 | `abandoned` | | decisions dropped without being ended |
 | `no_worker` | | selections that found nobody |
 | `select_seconds` | | histogram of the time a selection takes; every eighth is timed |
-| `open_requests` | | requests booked and not ended |
+| `open_requests` | | requests booked and not ended, by gateways that share too |
 | `inflight`, `pending_prefill_tokens`, `decode_blocks`, `worker_weight` | worker | load by the router's book |
 | `worker_state` | worker, `state` | 1 for the state a worker is in |
 | `worker_report_age_seconds`, `worker_running`, `worker_waiting` | worker | what its engine reports, where it does |
@@ -163,7 +163,13 @@ def _of_requests(stats: RouterStats) -> Iterator[Family]:
         [((), stats.endings.get("abandoned", 0))],
     )
     yield counter("no_worker", "Selections that found nobody.", "{selection}", (), [((), stats.no_worker)])
-    yield gauge("open_requests", "Requests booked and not ended.", "{request}", (), [((), stats.open_requests)])
+    yield gauge(
+        "open_requests",
+        "Requests booked and not ended, by gateways that share too.",
+        "{request}",
+        (),
+        [((), stats.open_requests)],
+    )
 
 
 def _of_workers(workers: Sequence[WorkerStats]) -> Iterator[Family]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
-from math import isnan
+from math import isinf, isnan
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -222,7 +222,8 @@ def read_page(page: bytes) -> Figures | None:
 def _samples(page: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
     for name, label_text, number in _SAMPLE.findall(page.decode("utf-8", "replace")):
         value = _number(number)
-        if value is None or name.endswith("_created"):
+        # What is infinite is no figure of a router, and nothing that JSON has.
+        if value is None or isinf(value) or name.endswith("_created"):
             continue
         labels = {
             label: _ESCAPE.sub(lambda m: _UNESCAPED.get(m[1], m[1]), text) for label, text in _LABEL.findall(label_text)

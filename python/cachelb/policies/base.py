@@ -32,6 +32,12 @@ class BuiltinPolicy(NativePolicy):
         needs: What `select_worker` must be given for the policy to do its work; without it the policy falls back to
             load and says so in the reason.
         option_aliases: Other spellings of options that the class takes, and the options they stand for.
+
+    Example:
+        >>> from cachelb.policies import BuiltinPolicy, CacheAware
+        >>> policy: BuiltinPolicy = CacheAware(seed=1)
+        >>> policy.name, policy.select_worker(["gpu0"], tokens=range(64)).worker
+        ('cache-aware', 'gpu0')
     """
 
     name: ClassVar[str]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cachelb.policies.base import BuiltinPolicy
     from cachelb.types import Reason
 
-__all__ = ["FleetView", "Policy", "PolicyLike", "RequestView", "Watched", "check", "lowest"]
+__all__ = ["FleetView", "Policy", "PolicyLike", "RequestView", "check", "lowest"]
 
 NEEDS = frozenset({"tokens", "session", "prompt_tokens", "load"})
 """What a policy may say it needs. Only "tokens" and "session" make the router compute something."""
@@ -93,6 +93,19 @@ def lowest(cost: NDArray[Any], request: RequestView) -> int:
 
     Returns:
         Its position; any, if every cost is NaN.
+
+    Example:
+        >>> from cachelb import Router
+        >>> from cachelb.policies import lowest
+        >>> class Shortest:
+        ...     name, needs = "shortest", frozenset()
+        ...
+        ...     def choose(self, request, fleet):
+        ...         return lowest(fleet.column("inflight"), request)
+        >>> router = Router(["gpu0", "gpu1"], policy=Shortest())
+        >>> busy = router.select_worker()
+        >>> busy.worker == router.select_worker().worker
+        False
     """
     best = cost.min()
     if best != best:  # noqa: PLR0124 - NaN, which says that there is one

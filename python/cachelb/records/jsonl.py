@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cachelb.records.schema import decision_line, lost_line
+from cachelb.runs import Runs
 
 if TYPE_CHECKING:
     import io
@@ -42,6 +43,11 @@ class RecordsStats:
         errors: Attempts to write that failed.
         rotations: How often a new file was begun.
         last_error: The last error in words, kept after recovery; None if there was none.
+
+    Example:
+        >>> from cachelb.records import JsonlRecords
+        >>> JsonlRecords("decisions.jsonl").stats().lost
+        0
     """
 
     written: int = 0
@@ -94,9 +100,8 @@ class JsonlRecords:
         self._max_bytes = max_bytes
         self._interval_s = interval_s
         self._keep = keep
-        self._run: _Run | None = None
+        self._runs: Runs[_Run] = Runs()
         self._before: RecordsStats = RecordsStats()
-        self._abandoned: list[_Run] = []
 
     def start(self, router: RecordSource, /) -> None:
         """Begin to write.
@@ -107,24 +112,20 @@ class JsonlRecords:
         Raises:
             RuntimeError: It is running already.
         """
-        if self._run is not None and self._run.pid == os.getpid():
-            raise RuntimeError("these records are attached already: make one JsonlRecords per router")
-        if self._run is not None:
-            self._abandoned.append(self._run)  # of the parent: its file must not be closed by the collector
+        self._runs.claim(self)
         path = Path(self._path.replace("{pid}", str(os.getpid())))
-        self._run = _Run(router, _File(path, self._max_bytes, self._keep), self._interval_s)
-        self._run.start()
+        self._runs.latest = _Run(router, _File(path, self._max_bytes, self._keep), self._interval_s)
+        self._runs.latest.start()
 
     def flush(self) -> None:
         """Write now what finished so far. Does nothing before the start or after the end."""
-        if self._run is not None and self._run.pid == os.getpid():
-            self._run.drain()
+        if self._runs.latest is not None and self._runs.is_here():
+            self._runs.latest.drain()
 
     def stop(self) -> None:
         """Write what finished so far, close the file and wait for the thread. Idempotent."""
-        run, self._run = self._run, None
-        if run is not None and run.pid == os.getpid():
-            run.stop()
+        run = self._runs.stop()
+        if run is not None:
             self._before = run.stats()
 
     def stats(self) -> RecordsStats:
@@ -133,7 +134,8 @@ class JsonlRecords:
         Returns:
             Counters since the last start, which the end keeps; all zero before it.
         """
-        return self._before if self._run is None else self._run.stats()
+        run = self._runs.latest
+        return self._before if run is None else run.stats()
 
 
 class _File:

@@ -52,6 +52,17 @@ class RecordFiles:
         lost: Records that the files themselves say are missing.
         bad: Lines that are no records.
         bad_lines: The first of them.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from cachelb.records import read_records
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "decisions.jsonl")
+        ...     _ = path.write_text("no record")
+        ...     files = read_records(path)
+        ...     print(list(files.decisions()), files.lines, files.bad)
+        [] 1 1
     """
 
     files: tuple[Path, ...]
@@ -100,6 +111,17 @@ def read_records(path: str | os.PathLike[str]) -> RecordFiles:
 
     Raises:
         FileNotFoundError: There is neither the file nor an older one.
+
+    Example:
+        >>> import tempfile
+        >>> from cachelb import Router
+        >>> from cachelb.records import JsonlRecords, read_records
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with Router(["gpu0"]) as router:
+        ...         router.attach(JsonlRecords(f"{folder}/decisions.jsonl"))
+        ...         router.select_worker(tokens=range(64)).on_complete()
+        ...     [record.key for record in read_records(f"{folder}/decisions.jsonl").decisions()]
+        ['gpu0']
     """
     newest = Path(path)
     older: list[tuple[int, Path]] = []

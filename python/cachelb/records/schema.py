@@ -93,7 +93,7 @@ def read_line(line: bytes) -> DecisionRecord | int:
     if not isinstance(row, dict):
         raise SchemaError("not a JSON object")
     if row.get("v") != VERSION:
-        raise SchemaError(f"not version {VERSION} of decision records")
+        raise SchemaError(f"version {row.get('v')!r:.20}, and this reader knows {VERSION} of decision records")
     match row.get("kind"):
         case "decision":
             shadows = row.get("shadows")
@@ -103,7 +103,7 @@ def read_line(line: bytes) -> DecisionRecord | int:
             return DecisionRecord(**_values(DecisionRecord, row), shadows=picks)
         case "lost":
             return int(_value("records", "int", row))
-    raise SchemaError("unknown kind of line")
+    raise SchemaError(f"unknown kind of line {row.get('kind')!r:.40}, not 'decision' or 'lost'")
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -125,7 +125,7 @@ def _value(name: str, annotation: str, row: dict[str, Any]) -> Any:  # noqa: ANN
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise SchemaError(f"field {name!r} is {type(value).__name__}, not {annotation}")
     if isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
-        raise SchemaError(f"field {name!r} is out of range")
+        raise SchemaError(f"field {name!r} is out of range: {value!r:.20}")
     return value
 
 

@@ -11,6 +11,7 @@ from cachelb.decision import Decision, PairDecision
 from cachelb.policies.learned import write_model
 from cachelb.policies.plan import Plan
 from cachelb.router import forks, views
+from cachelb.router.attachable import Sources
 from cachelb.router.snapshots import Snapshots
 from cachelb.router.waiting import Waiting
 
@@ -153,7 +154,7 @@ class Router(Snapshots[W]):
         router._block_size = block_size
         router._hash_seed = hash_seed
         router._secret = secret
-        router._sources = []
+        router._sources = Sources()
         router._waiting = Waiting()
         router._pid = os.getpid()
         router._forgotten = 0
@@ -164,7 +165,7 @@ class Router(Snapshots[W]):
     _plan: Plan
     _block_size: int
     _hash_seed: int
-    _sources: list[Attachable]
+    _sources: Sources
     _waiting: Waiting
     _pid: int
     _forgotten: int | None
@@ -533,26 +534,28 @@ class Router(Snapshots[W]):
     def attach(self, source: Attachable) -> None:
         """Start a source of load, events or shared state, and stop it with the router.
 
+        Its thread keeps the router until that: close a router that is no longer used, or detach what it has.
+
         Args:
             source: An object with `start(router)` and `stop()`.
         """
         self._use()
-        source.start(self)
-        self._sources.append(source)
+        self._sources.attach(source, self)
 
     def detach(self, source: Attachable) -> None:
         """Stop a source.
 
         Args:
             source: One that was attached.
+
+        Raises:
+            ValueError: It is not.
         """
-        self._sources.remove(source)
-        source.stop()
+        self._sources.detach(source)
 
     def close(self) -> None:
-        """Stop every source. The router itself needs no closing."""
-        while self._sources:
-            self._sources.pop().stop()
+        """Stop every source. The router itself needs no closing. Idempotent, from any thread."""
+        self._sources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -582,8 +585,4 @@ class Router(Snapshots[W]):
         forgotten = self._forgotten
         what = "an empty state" if forgotten is None else f"an empty book ({forgotten} requests stay with the parent)"
         _log.warning("process %d was forked: its router starts with %s", self._pid, what)
-        for source in self._sources:
-            try:
-                source.start(self)
-            except Exception:  # noqa: BLE001 - logged; a selection is not to fail for it, nor the other sources
-                _log.exception("%s could not start anew in process %d", type(source).__name__, self._pid)
+        self._sources.start_in_child(self)

@@ -115,6 +115,13 @@ class Comparison:
         seeds: One run each.
         sweep: The swept setting, if there is one.
         cells: By value, then by policy, in the order asked for.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, compare
+        >>> fleet = FleetSpec.parse("2xh100")
+        >>> comparison = compare(build("rag", seed=1, count=20), fleet, ["random", "cache-aware"])
+        >>> [cell.policy for cell in comparison.cells]
+        ['random', 'cache-aware']
     """
 
     workload: Mapping[str, Any]

@@ -192,6 +192,13 @@ class Metrics:
         kv_use_max: The largest.
         reasons: Decisions by reason, the most frequent first.
         end_s: When the last request was over.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, compare
+        >>> comparison = compare(build("rag", seed=1, count=20), FleetSpec.parse("2xh100"), ["random"])
+        >>> figures = comparison.cells[0].runs[0].metrics
+        >>> figures.offered, figures.finished, figures.ttft_s.p50 <= figures.ttft_s.p99
+        (20, 20, True)
     """
 
     offered: int

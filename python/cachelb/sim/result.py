@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 
 class Status(IntEnum):
-    """What became of a request."""
+    """What became of a request.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, Status, build, simulate
+        >>> run = simulate(build("rag", seed=1, count=20), FleetSpec.parse("2xh100"))
+        >>> {Status(value).name for value in run.status.tolist()}
+        {'FINISHED'}
+    """
 
     UNFINISHED = 0
     FINISHED = 1
@@ -72,6 +79,12 @@ class SimResult:
         itl_s: Gaps between tokens: mean, p50, p90, p99, the last three to half a percent.
         end_s: When the last request was over.
         wall_clock: Not part of what equal seeds make equal.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, simulate
+        >>> run = simulate(build("rag", seed=1, count=20), FleetSpec.parse("2xh100"), "random", seed=3)
+        >>> run.policy, run.seed, len(run.workers), bool((run.finish_s > run.arrival_s).all())
+        ('random', 3, 2, True)
     """
 
     policy: str

@@ -43,6 +43,13 @@ class Signals:
         net_delay_s: Of requests to a worker, and of answers back.
         detection_delay_s: From a crash or a return to the gateway knowing of it.
         oracle: Everything at once and exact, for comparison.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, Signals, build, simulate
+        >>> late = Signals(kv_events=True, event_lag_s=0.5)
+        >>> run = simulate(build("rag", seed=1, count=20), FleetSpec.parse("2xh100"), "kv-aware", signals=late)
+        >>> run.policy
+        'kv-aware'
     """
 
     kv_events: bool | None = None
@@ -78,6 +85,13 @@ class Incident:
         at_s: When.
         worker: Position of the worker.
         what: ``crash``, ``join`` or ``drain``.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, Incident, build, simulate
+        >>> crash = Incident(0.5, 0, "crash")
+        >>> run = simulate(build("rag", seed=1, count=20), FleetSpec.parse("2xh100"), incidents=(crash,))
+        >>> len(run.arrival_s)
+        20
     """
 
     at_s: float
@@ -162,7 +176,7 @@ def simulate(
         return _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
 
     if gateway is not None and gateways != 1:
-        raise ValueError(f"a gateway stands alone, got gateways={gateways}")
+        raise ValueError(f"a gateway of your own stands alone, got gateways={gateways}; leave one of them out")
     entrances: list[Any] = [gateway]
     native = False
     if gateway is None:
@@ -226,6 +240,14 @@ def prepare(workload: Workload) -> SimWorkload:
 
     Returns:
         Its copy.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, prepare, simulate
+        >>> workload, fleet = build("rag", seed=1, count=20), FleetSpec.parse("2xh100")
+        >>> prepared = prepare(workload)
+        >>> runs = [simulate(workload, fleet, policy, prepared=prepared) for policy in ("random", "cache-aware")]
+        >>> [run.policy for run in runs]
+        ['random', 'cache-aware']
     """
     return SimWorkload(workload.columns(), block_size=workload.block_size, sessions=workload.session)
 

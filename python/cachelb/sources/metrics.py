@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cachelb.runs import Runs
 from cachelb.sources.http import default_metrics_url, metrics_address
 from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
 
@@ -40,6 +41,12 @@ class MetricsSourceStats:
         polls: Pages asked for, of workers that are gone too.
         failures: Pages that could not be had or read, of workers that are gone too.
         workers: Per key of the workers polled now.
+
+    Example:
+        >>> from cachelb.sources import MetricsSource
+        >>> stats = MetricsSource().stats()
+        >>> stats.polls, stats.failures, stats.workers
+        (0, 0, {})
     """
 
     polls: int
@@ -103,8 +110,7 @@ class MetricsSource:
         self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, dict(headers or {}), tls)
         self._max_concurrency = max_concurrency
         metrics_address("http://host/metrics", self._settings.headers)  # bad headers are refused here, not per poll
-        self._run: _Run | None = None
-        self._abandoned: list[_Run] = []
+        self._runs: Runs[_Run] = Runs()
 
     def start(self, router: LoadTarget, /) -> None:
         """Begin to poll.
@@ -115,19 +121,13 @@ class MetricsSource:
         Raises:
             RuntimeError: The source is running already; one source feeds one router.
         """
-        if self._run is not None and self._run.pid == os.getpid():
-            raise RuntimeError("this source is attached already: make one MetricsSource per router")
-        if self._run is not None:
-            # After a fork: the parent's loop and sockets are kept unused, since collecting them would close them.
-            self._abandoned.append(self._run)
-        self._run = _Run(self._settings, self._max_concurrency, router)
-        self._run.start()
+        self._runs.claim(self)
+        self._runs.latest = _Run(self._settings, self._max_concurrency, router)
+        self._runs.latest.start()
 
     def stop(self) -> None:
         """End polling: close every connection and wait for the thread. Idempotent."""
-        run, self._run = self._run, None
-        if run is not None and run.pid == os.getpid():
-            run.stop()
+        self._runs.stop()
 
     def stats(self) -> MetricsSourceStats:
         """Return how polling goes.
@@ -135,7 +135,8 @@ class MetricsSource:
         Returns:
             Counters since the start; all zero before it.
         """
-        return MetricsSourceStats(0, 0, {}) if self._run is None else self._run.stats()
+        run = self._runs.latest
+        return MetricsSourceStats(0, 0, {}) if run is None else run.stats()
 
 
 def _require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:

@@ -38,6 +38,11 @@ class WorkerPolls:
         readable: Whether the last page could be read; None before the first answer.
         last_error: Class of the last failure ("TimeoutError", "HTTP 503", "no known metrics"), kept after recovery.
         engine: "vllm", "sglang" or "trtllm", once known.
+
+    Example:
+        >>> from cachelb.sources import WorkerPolls
+        >>> print(WorkerPolls().readable)
+        None
     """
 
     polls: int = 0

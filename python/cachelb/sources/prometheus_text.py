@@ -56,7 +56,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """What one page says.
+    r"""What one page says.
 
     Attributes:
         engine: "vllm", "sglang" or "trtllm"; None if the page has no name that is known here.
@@ -64,6 +64,12 @@ class MetricsPage:
         ranks: The same per data-parallel rank, where the page tells ranks apart.
         totals: Counters, from which two pages make a rate.
         dropped: Samples with a known name whose labels or value make no sense.
+
+    Example:
+        >>> from cachelb.sources import read_metrics_page
+        >>> page = read_metrics_page(b'vllm:num_requests_running{model_name="m"} 3\n')
+        >>> page.engine, page.load.running
+        ('vllm', 3)
     """
 
     engine: str | None

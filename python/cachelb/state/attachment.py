@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from cachelb.state.exchange import Exchange
+from cachelb.runs import Runs
+from cachelb.state.exchange import Exchange, is_shared
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,8 +25,7 @@ class Attachment:
 
     def __init__(self, settings: ExchangeSettings) -> None:
         self._settings = settings
-        self._run: Exchange | None = None
-        self._abandoned: list[Exchange] = []
+        self._runs: Runs[Exchange] = Runs()
 
     def start(self, router: Router[Any], /) -> None:
         """Begin to share.
@@ -36,27 +35,26 @@ class Attachment:
 
         Raises:
             OSError: The transport cannot begin here.
-            RuntimeError: It runs already; each shares one router.
+            RuntimeError: It runs already, for each shares one router; or the router shares through another one.
         """
-        if self._run is not None and self._run.pid == os.getpid():
-            name = type(self).__name__
-            raise RuntimeError(f"this {name} is attached already: make one {name} per router")
-        forked = self._run is not None
-        if self._run is not None:
-            # After a fork: the parent's sockets are kept unused, since collecting them would close them.
-            self._abandoned.append(self._run)
-        self._run = Exchange(router, self._carrier(), self._settings)
-        # The child of a fork starts in the middle of a selection, which waits for nobody.
-        self._run.start(wait=not forked)
+        forked = self._runs.claim(self)
+        if is_shared(router):
+            raise RuntimeError("this router shares its state already: detach what does, or attach one of them only")
+        self._runs.latest = run = Exchange(router, self._carrier(), self._settings)
+        try:
+            # The child of a fork starts in the middle of a selection, which waits for nobody.
+            run.start(wait=not forked)
+        except BaseException:
+            self._runs.latest = None
+            run.stop()
+            raise
 
     def _carrier(self) -> Carrier:
         raise NotImplementedError
 
     def stop(self) -> None:
         """End sharing: close every socket, wait for the thread and forget what others booked. Idempotent."""
-        run, self._run = self._run, None
-        if run is not None and run.pid == os.getpid():
-            run.stop()
+        self._runs.stop()
 
     def stats(self) -> StateStats:
         """Return how sharing goes.
@@ -65,8 +63,9 @@ class Attachment:
             Counters since the start.
 
         Raises:
-            RuntimeError: It does not run.
+            RuntimeError: It does not run; in the child of a fork, not before the router is used.
         """
-        if self._run is None:
-            raise RuntimeError(f"this {type(self).__name__} is not attached to a router")
-        return self._run.stats()
+        run = self._runs.latest
+        if run is None or not self._runs.is_here():
+            raise RuntimeError(f"this {type(self).__name__} is not attached to a router: router.attach(it) first")
+        return run.stats()

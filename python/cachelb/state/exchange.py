@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cachelb._core import message_origin
 from cachelb.errors import CachelbError
 from cachelb.state.carrier import Asked, Refused
+from cachelb.state.kinds import is_part
 from cachelb.state.lag import Lag
 from cachelb.state.stats import PeerStats, StateStats
 
@@ -30,6 +31,8 @@ _log = logging.getLogger("cachelb.state")
 
 _HEARTBEAT_S = 0.25
 _ASK_AGAIN_S = 1.0
+_STANDS_STILL_S = 10.0
+"""After which an answer that began is given up, by its sender too."""
 _KEPT_MESSAGES = 4096
 _RECONNECT_S = (0.1, 0.5)
 _AFTER_A_FAULT_S = 2.0
@@ -65,6 +68,7 @@ class _Peer:
     snapshots: int = 0
     asked_s: float | None = None
     missing_s: float | None = None
+    part_s: float | None = None
     lag: Lag = field(default_factory=Lag)
     kept: deque[bytes] = field(default_factory=deque)
     kept_bytes: int = 0
@@ -82,6 +86,19 @@ class _Peer:
         return kept
 
 
+def is_shared(router: Router[Any]) -> bool:
+    """Say whether something shares the state of a router in this process.
+
+    Args:
+        router: Which.
+
+    Returns:
+        Whether it does.
+    """
+    exchange = router._exchange
+    return exchange is not None and exchange.pid == os.getpid()
+
+
 class Exchange:
     """Runs until stopped. All that the router is told is told by its thread."""
 
@@ -95,6 +112,7 @@ class Exchange:
         self._stopping = threading.Event()
         self._warm = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cachelb-state", daemon=True)
+        self._begun = False
         self._peers: dict[int, _Peer] = {}
         self._lock = threading.Lock()
         self._start = "cold: nobody told anything yet"
@@ -107,25 +125,39 @@ class Exchange:
         """Begin, and if told to, wait for somebody to tell what the fleet holds, as long as the settings say."""
         settings = self._settings
         self._router._share(self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet)
+        self._router._exchange = self
         for part in self._router._keeps_prompts():
             _log.warning(
                 "policy %s keeps prompts in a tree, which are not told to anybody: of its requests only load is shared",
                 self._router._policy_for(part),
             )
-        self._router._exchange = self
-        self._thread.start()
-        wait_s = self._settings.warm_start_s if wait else 0.0
+        if self._router._secret:
+            _log.warning(
+                "this router drew its hash_seed itself, so it shares load only: build all with one hash_seed=..."
+            )
+        self._begun = True
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads
+            self._begun = False
+            raise
+        wait_s = min(self._settings.warm_start_s, threading.TIMEOUT_MAX) if wait else 0.0
         if wait_s > 0 and not self._warm.wait(wait_s):
             why = f", {self._failing}" if self._failing else ""
             self._start = f"cold: nobody told anything within {wait_s:g} s{why}"
             _log.warning("this router starts cold: no other told what it knows within %g s%s", wait_s, why)
 
     def stop(self) -> None:
-        """End, and wait for the thread. The router goes on alone."""
+        """End, and wait for the thread, unless this is it: a finalizer runs anywhere. The router goes on alone."""
         self._stopping.set()
-        self._thread.join()
-        self._router._exchange = None
-        self._router._unshare()
+        self._warm.set()
+        if not self._begun:
+            self._carrier.close()
+        elif self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self._router._exchange is self:
+            self._router._exchange = None
+            self._router._unshare()
 
     def stats(self) -> StateStats:
         """Count what was told and heard."""
@@ -174,8 +206,9 @@ class Exchange:
                 self._expire(time.monotonic())
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, _RECONNECT_S[1])
-            except Exception:  # noqa: BLE001 - routing must go on, and sharing with it
+            except Exception as error:  # noqa: BLE001 - routing must go on, and sharing with it
                 self._failures += 1
+                self._failing = f"{type(error).__name__}: {error}"
                 _log.exception("sharing failed; it begins again")
                 self._stopping.wait(_AFTER_A_FAULT_S)
         self._carrier.close()
@@ -198,6 +231,7 @@ class Exchange:
                 if heartbeat is not None:
                     self._publish(heartbeat)
                 self._expire(now)
+                self._ask_again(now)
             next_s = now + self._settings.interval_s
             left_s = self._settings.interval_s
             while left_s > 0 and not self._stopping.is_set():
@@ -236,7 +270,10 @@ class Exchange:
             peer.keep(message, self._settings.max_bytes)
             self._missed(origin, peer, now)
         elif outcome == "snapshot":
+            peer.part_s = now
             self._begin_anew(peer)
+        elif outcome == "applied" and peer.part_s is not None and is_part(message):
+            peer.part_s = now
         elif outcome == "told":
             self._told_all(peer)
         self._router._released()
@@ -296,6 +333,13 @@ class Exchange:
             peer.asked_s = now
             self._carrier.ask(origin, peer.address)
 
+    def _ask_again(self, now: float) -> None:
+        """Ask those whose answer began and did not end: who knows their numbers misses nothing that has one."""
+        for origin, peer in self._peers.items():
+            if peer.part_s is not None and now >= peer.part_s + _STANDS_STILL_S:
+                peer.part_s = now
+                self._carrier.ask(origin, peer.address)
+
     def _begin_anew(self, peer: _Peer) -> None:
         """Go on from a snapshot: what came before it was kept, and follows it."""
         peer.asked_s = None
@@ -306,6 +350,7 @@ class Exchange:
 
     def _told_all(self, peer: _Peer) -> None:
         """Nothing is missing any more, unless what was kept has gaps of its own."""
+        peer.part_s = None
         if peer.asked_s is None:
             peer.missing_s = None
         if not self._warm.is_set():

@@ -48,9 +48,10 @@ class FileKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write once more, and wait for that."""
+        """Write once more, and wait for that, unless this is the thread that does: a finalizer runs anywhere."""
         self._stopping.set()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def counts(self) -> tuple[int, int, int, str]:
         """Snapshots written, bytes of the last, failures, and why the last failed."""
@@ -77,10 +78,13 @@ class FileKeeper:
     def _read(self) -> bytes:
         # Nothing that would be waited for, such as a pipe.
         opened = os.open(self._path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with open(opened, "rb") as file:  # noqa: PTH123 - a descriptor
+        try:
             if not stat.S_ISREG(os.fstat(opened).st_mode):
                 raise OSError(f"{self._path} is no regular file")
-            return file.read()
+            with open(opened, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(opened)
 
     def _cold(self, reason: str) -> str:
         _log.warning("this router starts cold: %s (%s)", reason, self._path)
@@ -107,6 +111,7 @@ class FileKeeper:
 
     def write(self) -> int:
         """Put a new file in the place of the old one. Returns its length."""
+        self._refuse_what_is_no_file()
         # Readable for its owner only, and named like no other.
         opened, name = tempfile.mkstemp(_SUFFIX, self._prefix, self._path.parent)
         try:
@@ -125,6 +130,13 @@ class FileKeeper:
             raise
         self._sync_folder()
         return length
+
+    def _refuse_what_is_no_file(self) -> None:
+        """Leave pipes, devices and folders alone: to root, nothing else would keep `/dev/null` from being replaced."""
+        with contextlib.suppress(FileNotFoundError):
+            mode = self._path.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                raise OSError(f"{self._path} is no regular file")
 
     def _sync_folder(self) -> None:
         """Make the new name last, where folders can be synchronised."""

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from cachelb.state.options import peer_address
+from cachelb.state.options import peer_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ class Lookup:
 
     def _look(self) -> None:
         try:
-            self._answer = {peer_address(peer) for peer in self._ask()}
+            self._answer = peer_addresses(self._ask())
         except Exception as error:  # noqa: BLE001 - it is the caller's function
             if not self._failing:
                 _log.warning("the list of peers could not be had, those known stay: %r", error)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from cachelb.events.options import bind_address, require_zmq
 from cachelb.state.attachment import Attachment
-from cachelb.state.options import exchange_settings, peer_address, text
+from cachelb.state.options import exchange_settings, peer_addresses, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ class ZmqMesh(Attachment):
     Args:
         bind: Where to publish, such as "tcp://0.0.0.0:7700"; a port of "*" takes a free one, see `address`. The port
             above it answers those who ask for everything.
-        peers: Addresses of all routers, this one's too if that is easier; or a function that returns them, asked every
-            two seconds in a thread of its own; while it fails, those known stay.
+        peers: Addresses of all routers, this one's too if that is easier, 256 at most; or a function that returns them,
+            asked every two seconds in a thread of its own; while it fails, those known stay.
         secret: Shared by all: messages are encrypted, and who does not know it is refused. Without one, everybody who
             reaches the ports can read and write.
         interval_s: Seconds between two messages of what happened.
@@ -62,22 +62,15 @@ class ZmqMesh(Attachment):
         *,
         secret: str | None = None,
         interval_s: float = 0.005,
-        peer_timeout_s: float = 2.0,
+        peer_timeout_s: float = 1.5,
         warm_start_s: float = 0.0,
         ttl_s: float = 3600.0,
         max_mb: float = 16.0,
         share_fleet: bool = False,
     ) -> None:
-        try:
-            importlib.import_module("zmq")
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("ZmqMesh needs pyzmq: pip install 'cachelb[events]'", name="zmq") from error
-        self._bind = text("bind", bind)
-        if not self._bind.startswith("tcp://"):
-            raise ValueError(f"bind must be an address like tcp://0.0.0.0:7700, got {bind!r}")
-        if isinstance(peers, str):
-            raise TypeError(f"peers must be a sequence of addresses or a function, got the text {peers!r}")
-        self._peers = peers if callable(peers) else tuple(map(peer_address, peers))
+        require_zmq("ZmqMesh")
+        self._bind = bind_address(bind, like="tcp://0.0.0.0:7700")
+        self._peers = peers if callable(peers) else tuple(peer_addresses(peers))
         self._secret = None if secret is None else text("secret", secret)
         super().__init__(
             exchange_settings(

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import math
-from urllib.parse import urlsplit
+import re
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
 
 from cachelb.state.exchange import ExchangeSettings
 
-_PORTS = 65_535  # the port above it is used too
+_PEER: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([1-9][0-9]{0,4})")
+_PORTS: Final = 65_535  # the port above it is used too
+_MOST_PEERS: Final = 256
+"""Each takes two connections here, and as many of this router's there."""
+
+_MOST_MB: Final = 1 << 20
+_LEAST_INTERVAL_S: Final = 0.001
+_INTERVALS: Final = 3.0
+"""That must fit into the time after which a silent router is gone: its heartbeats come no faster."""
 
 
 def text(name: str, value: object) -> str:
@@ -45,17 +56,38 @@ def peer_address(value: object) -> str:
         ValueError: It is no address of a host and a port.
     """
     address = text("a peer", value)
-    try:
-        parts = urlsplit(address)
-        is_one = parts.scheme == "tcp" and parts.hostname is not None and parts.port is not None and parts.port < _PORTS
-    except ValueError:
-        is_one = False
-    if not is_one:
+    found = _PEER.fullmatch(address)
+    if found is None or int(found[1]) >= _PORTS:
         raise ValueError(f"a peer must be an address like tcp://10.0.0.2:7700, got {address!r}")
     return address
 
 
-def number(name: str, value: object, *, above: float = 0.0, least: float | None = None) -> float:
+def peer_addresses(value: object) -> set[str]:
+    """Refuse anything but a few addresses of peers.
+
+    Args:
+        value: What was given.
+
+    Returns:
+        The addresses.
+
+    Raises:
+        TypeError: It is no sequence, or one of them is no text.
+        ValueError: One is no address of a host and a port, or there are too many.
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        given = f"the text {value!r}" if isinstance(value, str) else type(value).__name__
+        raise TypeError(f"peers must be a sequence of addresses or a function that returns one, got {given}")
+    # No further: a function may return what never ends.
+    found = {peer_address(peer) for peer in islice(value, _MOST_PEERS + 1)}
+    if len(found) > _MOST_PEERS:
+        raise ValueError(f"peers must be {_MOST_PEERS} addresses at most; use RedisState for a larger fleet")
+    return found
+
+
+def number(
+    name: str, value: object, *, above: float = 0.0, least: float | None = None, most: float | None = None
+) -> float:
     """Refuse anything but a finite number in a range.
 
     Args:
@@ -63,6 +95,7 @@ def number(name: str, value: object, *, above: float = 0.0, least: float | None 
         value: What was given.
         above: What it must be above.
         least: What it must be at least, instead of that.
+        most: What it may be at most.
 
     Returns:
         The number.
@@ -73,10 +106,31 @@ def number(name: str, value: object, *, above: float = 0.0, least: float | None 
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not math.isfinite(value) or (value < least if least is not None else value <= above):
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}")
+    if value < least if least is not None else value <= above:
         bound = f"{least:g} or more" if least is not None else f"above {above:g}"
         raise ValueError(f"{name} must be {bound}, got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be {most:g} at most, got {value}")
     return float(value)
+
+
+def megabytes(name: str, value: object) -> int:
+    """Read a number of megabytes.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+
+    Returns:
+        So many bytes.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is out of range.
+    """
+    return int(number(name, value, most=_MOST_MB) * (1 << 20))
 
 
 def exchange_settings(
@@ -108,13 +162,18 @@ def exchange_settings(
     if not isinstance(share_fleet, bool):
         raise TypeError(f"share_fleet must be True or False, got {type(share_fleet).__name__}")
     found = ExchangeSettings(
-        interval_s=number("interval_s", interval_s),
+        interval_s=number("interval_s", interval_s, least=_LEAST_INTERVAL_S),
         peer_timeout_s=number("peer_timeout_s", peer_timeout_s),
         warm_start_s=number("warm_start_s", warm_start_s, least=0.0),
         ttl_s=number("ttl_s", ttl_s),
-        max_bytes=int(number("max_mb", max_mb) * (1 << 20)),
+        max_bytes=megabytes("max_mb", max_mb),
         share_fleet=share_fleet,
     )
     if found.peer_timeout_s < 1.0:
         raise ValueError(f"peer_timeout_s must be 1 or more, for heartbeats come every 0.25 s, got {peer_timeout_s}")
+    if found.interval_s * _INTERVALS > found.peer_timeout_s:
+        raise ValueError(
+            f"interval_s must be {found.peer_timeout_s / _INTERVALS:g} at most, a third of peer_timeout_s, or others"
+            f" take this router for dead between two messages; got {interval_s}"
+        )
     return found

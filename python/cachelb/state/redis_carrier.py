@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from cachelb.state.carrier import Asked, Heard, Refused
+from cachelb.state.kinds import is_heartbeat
 from cachelb.state.redis_answers import NONCE_BYTES, PART, Answers, Questions
 from cachelb.state.redis_link import RefusedCommandError
 from cachelb.state.seal import LIFE_BYTES, BadFrameError
@@ -30,8 +31,6 @@ _BEAT: Final = b"b"
 _ASK: Final = b"a"
 _HELLO: Final = b"h"
 _FIELD: Final = b"f"
-_KIND_AT: Final = 5  # in every message of a router
-_HEARTBEAT: Final = 5
 
 _BEAT_AFTER_S: Final = 0.2  # news say as much as a heartbeat
 _AT_ONCE: Final = 64
@@ -346,15 +345,3 @@ def _parsed(number: bytes) -> tuple[int, int]:
     """Read the id of an entry."""
     milliseconds, _, sequence = number.partition(b"-")
     return int(milliseconds), int(sequence)
-
-
-def is_heartbeat(message: bytes) -> bool:
-    """Say whether a router only says that it is there, and how far it has told.
-
-    Args:
-        message: What `Exchange` publishes.
-
-    Returns:
-        Whether it is one.
-    """
-    return message[_KIND_AT] == _HEARTBEAT

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from cachelb.state.attachment import Attachment
-from cachelb.state.options import exchange_settings, number, text
+from cachelb.state.options import exchange_settings, megabytes, text
 
 if TYPE_CHECKING:
     from cachelb.state.carrier import Carrier
@@ -52,7 +52,7 @@ class RedisState(Attachment):
         stream: str = "cachelb",
         secret: str | None = None,
         interval_s: float = 0.02,
-        peer_timeout_s: float = 2.0,
+        peer_timeout_s: float = 1.5,
         warm_start_s: float = 0.0,
         ttl_s: float = 3600.0,
         max_mb: float = 16.0,
@@ -65,7 +65,7 @@ class RedisState(Attachment):
         self._url = text("url", url)
         self._stream = text("stream", stream)
         self._secret = None if secret is None else text("secret", secret)
-        self._max_server_bytes = int(number("max_server_mb", max_server_mb) * (1 << 20))
+        self._max_server_bytes = megabytes("max_server_mb", max_server_mb)
         super().__init__(
             exchange_settings(
                 interval_s=interval_s,

@@ -30,6 +30,11 @@ class SnapshotFileStats:
         bytes: Length of the last of them.
         failures: Snapshots that could not be written; the first in a row is logged.
         error: Why the last could not, empty if it could.
+
+    Example:
+        >>> from cachelb.state import SnapshotFile
+        >>> SnapshotFile("router.snapshot").stats().start
+        'cold: not attached yet'
     """
 
     start: str
@@ -50,7 +55,8 @@ class SnapshotFile:
     The child of a fork leaves the file to its parent.
 
     Args:
-        path: The file, one per router process. Only its owner may read it.
+        path: The file, one per router process. Only its owner may read it. A link is replaced by the file; a folder,
+            pipe or device is left alone.
         interval_s: Seconds between two snapshots.
         max_age_s: Seconds after which a snapshot is not restored: engines have other blocks by then.
         restore: Read the file at the start; False only writes.
@@ -88,7 +94,7 @@ class SnapshotFile:
         found = os.fspath(path)
         if not isinstance(found, str):
             raise TypeError(f"path must be text or a path of text, got {type(found).__name__}")
-        if not found or os.path.basename(found) in {"", ".", ".."}:  # noqa: PTH119 - a Path drops the slash at the end
+        if "\0" in found or os.path.basename(found) in {"", ".", ".."}:  # noqa: PTH119 - a Path drops the slash at the end
             raise ValueError(f"path must name a file, got {found!r}")
         if not isinstance(restore, bool):
             raise TypeError(f"restore must be True or False, got {type(restore).__name__}")

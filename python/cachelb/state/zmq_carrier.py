@@ -75,6 +75,8 @@ class ZmqCarrier:
         self._waiting = max(_ANSWER_MESSAGES, max_bytes // _PART_BYTES)
         self._answering: dict[bytes, _Answer] = {}
         self._peers: dict[str, _Peer] = {}
+        self._left_out: set[str] = set()
+        self._try_again_s = 0.0
         self._addresses: dict[zmq.Socket[bytes], str] = {}
         self._poller = zmq.Poller()
         try:
@@ -161,6 +163,9 @@ class ZmqCarrier:
             found = self._lookup.newest(now)
             if found is not None:
                 self._listen_to(found)
+        elif self._left_out and now >= self._try_again_s:
+            self._try_again_s = now + _PEERS_S
+            self._listen_to(self._fixed)
 
     def _listen_to(self, addresses: set[str]) -> None:
         wanted = addresses - {self.address}
@@ -170,17 +175,31 @@ class ZmqCarrier:
                 self._poller.unregister(socket)
                 del self._addresses[socket]
                 socket.close(0)
-        for address in wanted - self._peers.keys():
-            self._connect(address)
+        failed: set[str] = set()
+        for address in sorted(wanted - self._peers.keys()):
+            try:
+                self._connect(address)
+            except zmq.ZMQError as error:
+                failed.add(address)
+                if address not in self._left_out:
+                    _log.warning("peer %s is left out for now, as no connection can be made: %s", address, error)
+        self._left_out = failed
 
     def _connect(self, address: str) -> None:
         before, _, port = address.rpartition(":")
-        news, asking = self._socket(zmq.SUB), self._socket(zmq.DEALER)
-        news.subscribe(b"")
-        news.connect(address)
-        asking.connect(f"{before}:{int(port) + 1}")
-        self._peers[address] = _Peer(news, asking)
-        for socket in (news, asking):
+        sockets: list[zmq.Socket[bytes]] = []
+        try:
+            for kind, to in ((zmq.SUB, address), (zmq.DEALER, f"{before}:{int(port) + 1}")):
+                sockets.append(self._socket(kind))
+                if kind == zmq.SUB:
+                    sockets[-1].subscribe(b"")
+                sockets[-1].connect(to)
+        except zmq.ZMQError:
+            for socket in sockets:
+                socket.close(0)
+            raise
+        self._peers[address] = _Peer(*sockets)
+        for socket in sockets:
             self._addresses[socket] = address
             self._poller.register(socket, zmq.POLLIN)
 

@@ -60,7 +60,17 @@ class ManualClock:
 
 
 class Best(NamedTuple):
-    """Everything `find_best_worker` may answer: any worker of ``workers`` is right."""
+    """Everything `find_best_worker` may answer: any worker of ``workers`` is right.
+
+    Example:
+        >>> from cachelb.testing import NaiveTracker
+        >>> oracle = NaiveTracker(block_size=16)
+        >>> oracle.record_request(range(32), "gpu0")
+        2
+        >>> best = oracle.best_workers(range(64))
+        >>> sorted(best.workers), best.matched_blocks, best.total_blocks
+        (['gpu0'], 2, 4)
+    """
 
     workers: frozenset[str]
     """All workers that hold the most leading blocks; empty if nobody holds the first one."""
@@ -71,7 +81,16 @@ class Best(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The oracle's own answer to `find_best_worker`, shaped like `cachelb.Match`."""
+    """The oracle's own answer to `find_best_worker`, shaped like `cachelb.Match`.
+
+    Example:
+        >>> from cachelb.testing import NaiveTracker
+        >>> oracle = NaiveTracker(block_size=16)
+        >>> oracle.record_request(range(32), "gpu0")
+        2
+        >>> oracle.find_best_worker(range(64))
+        Found(worker='gpu0', matched_blocks=2, total_blocks=4)
+    """
 
     worker: str
     """One of the workers that hold the most leading blocks, the first registered."""

@@ -42,7 +42,16 @@ class Answer(Protocol):
 
 
 class Tracker(Protocol):
-    """What `cachelb.BlockTracker` and `NaiveTracker` have in common."""
+    """What `cachelb.BlockTracker` and `NaiveTracker` have in common.
+
+    Example:
+        >>> from cachelb import BlockTracker
+        >>> from cachelb.testing import NaiveTracker, Tracker
+        >>> def held(tracker: Tracker) -> int:
+        ...     return tracker.record_request(range(32), "gpu0")
+        >>> held(BlockTracker()), held(NaiveTracker())
+        (2, 2)
+    """
 
     def record_request(
         self,
@@ -159,6 +168,16 @@ def token_sequences(*, alphabet: int = 2, max_tokens: int = 40, block_size: int 
 
     Raises:
         ImportError: hypothesis is not installed.
+
+    Example:
+        >>> from hypothesis import given, settings
+        >>> from cachelb import BlockTracker
+        >>> from cachelb.testing import token_sequences
+        >>> @settings(max_examples=5, database=None)
+        ... @given(token_sequences(max_tokens=40))
+        ... def fits(tokens):
+        ...     assert BlockTracker(block_size=4).record_request(tokens, "w0") == len(tokens) // 4
+        >>> fits()
     """
     st = _strategies()
     token = st.integers(0, alphabet - 1)
@@ -191,6 +210,15 @@ def worker_names(*, count: int = 3) -> SearchStrategy[str]:
 
     Raises:
         ImportError: hypothesis is not installed.
+
+    Example:
+        >>> from hypothesis import given, settings
+        >>> from cachelb.testing import worker_names
+        >>> @settings(max_examples=5, database=None)
+        ... @given(worker_names(count=2))
+        ... def known(name):
+        ...     assert name in {"w0", "w1"}
+        >>> known()
     """
     result: SearchStrategy[str] = _strategies().sampled_from([f"w{number}" for number in range(count)])
     return result
@@ -220,6 +248,17 @@ def operations(
 
     Raises:
         ImportError: hypothesis is not installed.
+
+    Example:
+        >>> from hypothesis import given, settings
+        >>> from cachelb import BlockTracker
+        >>> from cachelb.testing import NaiveTracker, operations
+        >>> @settings(max_examples=5, database=None)
+        ... @given(operations())
+        ... def agrees(operation):
+        ...     found = operation.apply(BlockTracker(block_size=1))
+        ...     assert found == operation.apply(NaiveTracker(block_size=1))
+        >>> agrees()
     """
     st = _strategies()
     prompts = (token_sequences() if tokens is None else tokens).map(tuple)

@@ -14,6 +14,17 @@ class Tokenizer(Protocol):
 
     The ids must be those that the engine computes from the same request, or no block of the prompt is ever found:
     `cachelb doctor --tokenizer` compares them.
+
+    Example:
+        >>> from cachelb.tokenizers import Tokenizer
+        >>> class Bytes:
+        ...     def encode(self, text):
+        ...         return list(text.encode())
+        ...
+        ...     def apply_chat_template(self, messages, tools=None, add_generation_prompt=True):
+        ...         return self.encode("".join(message["content"] for message in messages))
+        >>> isinstance(Bytes(), Tokenizer)
+        True
     """
 
     def encode(self, text: str) -> Sequence[int]:

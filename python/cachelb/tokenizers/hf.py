@@ -33,6 +33,12 @@ class CacheStats:
         misses: Parts that were tokenized.
         parts: Parts it holds.
         tokens: Their size, in token ids.
+
+    Example:
+        >>> from cachelb.tokenizers import CacheStats
+        >>> stats = CacheStats(hits=3, misses=1, parts=4, tokens=512)
+        >>> stats.hits / (stats.hits + stats.misses)
+        0.75
     """
 
     hits: int

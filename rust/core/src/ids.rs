@@ -10,11 +10,6 @@ pub struct WorkerId {
     pub generation: u32,
 }
 
-/// Hash of one block's content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(transparent)]
-pub struct BlockHash(pub u64);
-
 /// Chained hash of a block and all blocks before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]

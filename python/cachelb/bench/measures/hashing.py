@@ -9,7 +9,7 @@ from cachelb import hash_blocks
 from cachelb.bench.prompts import BLOCK, prompts
 from cachelb.bench.rivals import is_here
 from cachelb.bench.rows import Row
-from cachelb.bench.timing import in_turns, p50_p99
+from cachelb.bench.timing import in_turns, p10, p50_p99
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def measure(calls: int) -> Iterator[Row]:
         times = in_turns({name: partial(_nth, hashed, given) for name, hashed in contenders.items()}, calls)
         for name, each in times.items():
             note = "hashes of blocks alone, not of what is before them" if name == "Dynamo" else ""
-            yield Row(f"hash/{length}", name, *p50_p99(each), unit="us", note=note)
+            yield Row(f"hash/{length}", name, *p50_p99(each), unit="us", note=note, p10=p10(each))
 
 
 def _nth(hashed: Callable[[Prompt], object], given: list[Prompt], i: int) -> object:

@@ -11,7 +11,7 @@ from cachelb import Router
 from cachelb.bench.prompts import WORKERS, prompts
 from cachelb.bench.rivals import is_here
 from cachelb.bench.rows import Row
-from cachelb.bench.timing import in_turns, p50_p99
+from cachelb.bench.timing import in_turns, p10, p50_p99
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,8 @@ def measure(calls: int) -> Iterator[Row]:
                 for i in range(len(given)):
                     call(i)
             for name, times in in_turns(bound, calls).items():
-                yield Row(f"select/{length}", name, *p50_p99(times), unit="us", note=contenders[name].note)
+                note = contenders[name].note
+                yield Row(f"select/{length}", name, *p50_p99(times), unit="us", note=note, p10=p10(times))
 
 
 def _nth(select: Callable[[Prompt], object], given: list[Prompt]) -> Callable[[int], object]:

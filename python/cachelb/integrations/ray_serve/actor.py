@@ -142,6 +142,10 @@ def start_prefix_tree(deployment: str, application: str = "default") -> Any:  # 
 
     Returns:
         The actor's handle.
+
+    Example:
+        >>> from cachelb.integrations.ray_serve import start_prefix_tree
+        >>> tree = start_prefix_tree("LLMServer")  # doctest: +SKIP
     """
     # Where that router looks, and starts one of its own only if there is none.
     namespace = "::".join(part for part in (SERVE_NAMESPACE, application, deployment) if part)

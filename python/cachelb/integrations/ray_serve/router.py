@@ -38,6 +38,13 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
     come first, as in Serve's default; full replicas are left out, and Serve still checks every queue.
 
     Not a `FIFOMixin`: that hands a replica to the first request in the queue instead of the one it was chosen for.
+
+    Example:
+        >>> from ray.serve.config import RequestRouterConfig  # doctest: +SKIP
+        >>> RequestRouterConfig(  # doctest: +SKIP
+        ...     request_router_class="cachelb.integrations.ray_serve.CachelbRequestRouter",
+        ...     request_router_kwargs={"policy": "cache-aware", "block_size": 16},
+        ... )
     """
 
     def initialize_state(self, **kwargs: Any) -> None:  # noqa: ANN401 - whatever the configuration says

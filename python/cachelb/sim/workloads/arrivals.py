@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 
 class ArrivalProcess(Protocol):
-    """Anything that says when requests arrive."""
+    """Anything that says when requests arrive.
+
+    Example:
+        >>> import numpy as np
+        >>> from cachelb.sim.workloads import ArrivalProcess, Poisson
+        >>> process: ArrivalProcess = Poisson(rate=2.0)
+        >>> times = process.times(1000, np.random.default_rng(1))
+        >>> bool((np.diff(times) >= 0).all()), round(float(times[-1] / 1000), 1)
+        (True, 0.5)
+    """
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:
         """Return when requests arrive.

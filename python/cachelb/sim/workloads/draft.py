@@ -31,6 +31,11 @@ class Piece(NamedTuple):
     Attributes:
         name: Number that no other text has.
         tokens: Its length.
+
+    Example:
+        >>> from cachelb.sim.workloads import Piece
+        >>> Piece(name=7, tokens=512).tokens
+        512
     """
 
     name: int
@@ -49,6 +54,11 @@ class Plan:
 
     Raises:
         ValueError: ``count`` or ``block_size`` is below 1, or ``seed`` negative.
+
+    Example:
+        >>> from cachelb.sim.workloads import Plan, Poisson
+        >>> Plan(seed=1, count=100, arrivals=Poisson(20.0)).block_size
+        16
     """
 
     seed: int = 0
@@ -77,6 +87,11 @@ class Draft:
         lengths: Generator of lengths.
         prefixes: Generator of who shares what.
         pauses: Generator of the pauses inside sessions.
+
+    Example:
+        >>> from cachelb.sim.workloads import Draft, Plan
+        >>> Draft("mine", Plan(seed=1, count=10)).plan.count
+        10
     """
 
     def __init__(self, name: str, plan: Plan) -> None:

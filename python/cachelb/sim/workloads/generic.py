@@ -93,7 +93,7 @@ class _Reading:
         self.output_tokens.append(_length(row, "output_length", where))
         given = [key for key in _CONTENT_KEYS if key in row]
         if len(given) > 1:
-            raise TraceError(f"{where}: {' and '.join(given)} exclude each other")
+            raise TraceError(f"{where}: {' and '.join(given)} exclude each other; keep one")
         match given:
             case ["hash_ids"]:
                 self.prompt_tokens.append(_length(row, "input_length", where))
@@ -140,7 +140,9 @@ class _Reading:
         """Return where the messages of a prompt end."""
         ends, tokens = id_list(row, "boundaries", where), self.prompt_tokens[-1]
         if ends != sorted(ends) or (ends and ends[-1] > tokens):
-            raise TraceError(f"{where}: boundaries must rise to at most the prompt's {tokens} tokens")
+            raise TraceError(
+                f"{where}: boundaries must rise to at most the prompt's {tokens} tokens, got {shown(ends)}"
+            )
         return ends
 
     def _add_time(self, row: dict[str, Any], where: str) -> None:
@@ -151,7 +153,7 @@ class _Reading:
             self.think_s.append(0.0)
             return
         if "arrival_s" in row:
-            raise TraceError(f"{where}: arrival_s and parent exclude each other")
+            raise TraceError(f"{where}: arrival_s and parent exclude each other; keep one")
         parent = whole(row, "parent", where)
         if parent >= len(self.parent):
             raise TraceError(f"{where}: parent {parent} must be the number of an earlier row, from 0")

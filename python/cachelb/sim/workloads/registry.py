@@ -40,6 +40,11 @@ class Generator:
         rate: Default arrivals per second, of sessions where requests follow others.
         count: Default number of requests.
         fixed: Options that the name stands for.
+
+    Example:
+        >>> from cachelb.sim import WORKLOADS
+        >>> WORKLOADS["prefix-30"].options["share"]
+        0.3
     """
 
     summary: str
@@ -130,7 +135,7 @@ def build(
     if unknown:
         raise TypeError(f"workload {name!r} has no option {unknown[0]!r}; it has {', '.join(generator.options)}")
     if count is not None and duration_s is not None:
-        raise TypeError("count and duration_s exclude each other")
+        raise TypeError("count and duration_s exclude each other; give one of them")
     per_s = generator.rate if rate is None else rate
     if count is None:
         count = generator.count if duration_s is None else max(1, round(duration_s * per_s))

@@ -93,6 +93,17 @@ def read_mooncake(
         TraceError: A row is malformed, or there is none.
         ValueError: ``block_size`` does not fit ``id_tokens``.
         OSError: The file cannot be opened.
+
+    Example:
+        >>> import json, tempfile
+        >>> from pathlib import Path
+        >>> from cachelb.sim.workloads import read_mooncake
+        >>> row = {"timestamp": 0, "input_length": 900, "output_length": 5, "hash_ids": [0, 1]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "trace.jsonl")
+        ...     _ = path.write_text(json.dumps(row))
+        ...     read_mooncake(path).prompt_tokens.tolist()
+        [900]
     """
     rows = read_trace(path, id_tokens=id_tokens, full_blocks_only=full_blocks_only)
     requests = list(islice(rows, limit))
@@ -132,6 +143,17 @@ def read_sessions(
         TraceError: A row is malformed, or there is none.
         ValueError: ``block_size`` does not fit ``id_tokens``.
         OSError: The file cannot be opened.
+
+    Example:
+        >>> import json, tempfile
+        >>> from pathlib import Path
+        >>> from cachelb.sim.workloads import read_sessions
+        >>> row = {"session_id": "a", "turn": 0, "offset_ms": 0, "input_length": 40, "output_length": 5}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "sessions.jsonl")
+        ...     _ = path.write_text(json.dumps(row | {"hash_ids": [0, 1]}))
+        ...     read_sessions(path).prompt_tokens.tolist()
+        [40]
     """
     ids: list[int] = []
     columns: dict[str, list[int]] = {key: [] for key in ("each", "prompt", "output", "parent", "offset_ms")}
@@ -186,7 +208,7 @@ def read_sessions(
 
 
 def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | None = None) -> Workload:
-    """Read an Azure trace: arrivals and lengths. It does not say what prompts share: nothing.
+    r"""Read an Azure trace: arrivals and lengths. It does not say what prompts share: nothing.
 
     Args:
         path: CSV with ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens``, plain or compressed.
@@ -199,6 +221,17 @@ def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | N
     Raises:
         TraceError: The header or a row is malformed, or there is no row.
         OSError: The file cannot be opened.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from cachelb.sim.workloads import read_azure
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "trace.csv")
+        ...     rows = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:17:03.9799600,4808,10"]
+        ...     _ = path.write_text("\n".join(rows))
+        ...     read_azure(path).prompt_tokens.tolist()
+        [4808]
     """
     lines = read_lines(path)
     where, header = next(lines, (f"{path}:1", ""))

@@ -193,7 +193,7 @@ class Workload:
         given = runs(self.output_offsets, self.output_hashes, count)
         check_rows(given <= filled, "more output_hashes than blocks an answer fills,", filled)
         if (self.boundaries is None) != (self.boundary_offsets is None):
-            raise ValueError("boundaries and boundary_offsets go together")
+            raise ValueError("boundaries and boundary_offsets go together; give both or neither")
         check_ends(*_ends(self), self.prompt_tokens)
         return self
 

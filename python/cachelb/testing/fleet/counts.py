@@ -33,6 +33,13 @@ class Counts:
         tokenized: Prompts this worker had to tokenize itself.
         remote_prefills: Prompts whose KV came from another worker.
         faults: Faults that struck, by kind or by status.
+
+    Example:
+        >>> from cachelb.testing import FakeFleet
+        >>> with FakeFleet(1) as fleet:
+        ...     counts = fleet.workers[0].counts
+        >>> counts.started, counts.open
+        (0, 0)
     """
 
     started: int = 0
@@ -60,6 +67,16 @@ class SeenRequest:
         path: Its path.
         headers: Its headers, whatever their case.
         body: Its parsed body, never shown by ``repr``.
+
+    Example:
+        >>> import json, urllib.request
+        >>> from cachelb.testing import FakeFleet
+        >>> with FakeFleet(1) as fleet:
+        ...     body = json.dumps({"prompt": "hello", "max_tokens": 1}).encode()
+        ...     urllib.request.urlopen(f"{fleet.urls[0]}/v1/completions", body).close()
+        ...     seen = fleet.workers[0].requests[-1]
+        >>> seen.path, seen.body["max_tokens"]
+        ('/v1/completions', 1)
     """
 
     path: str

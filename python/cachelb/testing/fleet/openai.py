@@ -119,7 +119,7 @@ def parse_call(body: dict[str, Any], options: WorkerOptions, *, chat: bool) -> C
     if not isinstance(kv_params, dict):
         raise RejectedError("kv_transfer_params must be an object")
     if body.get("n", 1) != 1:
-        raise RejectedError("n must be 1")
+        raise RejectedError(f"n is {body['n']!r:.20}, it must be 1")
     tokens, tokenized = _prompt(body, kv_params, chat=chat)
     if not len(tokens):
         raise RejectedError("the prompt is empty")

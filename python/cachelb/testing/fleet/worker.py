@@ -22,6 +22,14 @@ class FakeWorker:
         name: "w0", "w1" and so on, in the order the workers were added; a name is never used twice.
         events: Publishes the changes of its prefix cache, and fails at it on demand; None without `kv_events`.
         url: ``http://127.0.0.1:port`` or ``unix:///path``, the same for the worker's whole life.
+
+    Example:
+        >>> from cachelb.testing import FakeFleet
+        >>> with FakeFleet(1) as fleet:
+        ...     worker = fleet.workers[0]
+        ...     worker.stop()
+        ...     print(worker.name, worker.listening, worker.counts.started)
+        w0 False 0
     """
 
     def __init__(self, replica: Replica, thread: LoopThread) -> None:

@@ -228,12 +228,6 @@ impl BlockIndex {
         self.stats
     }
 
-    /// Share of the table's slots in use.
-    #[must_use]
-    pub fn table_load(&self) -> f64 {
-        self.table.load()
-    }
-
     /// Heap bytes of the index.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {

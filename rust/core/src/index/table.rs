@@ -347,11 +347,6 @@ impl Table {
         words * size_of::<u64>()
     }
 
-    /// Live keys per slot of the array that takes new keys.
-    pub(super) fn load(&self) -> f64 {
-        self.live as f64 / (self.current.len() * SLOTS) as f64
-    }
-
     #[inline]
     fn array(&self, key: Key) -> &Buckets {
         match &self.resize {

@@ -1,6 +1,6 @@
 """Whether memory is flat: distinct prompts by the million through one router under a budget. Not part of the checks.
 
-python benches/soak.py --prompts 10000000
+python benches/endless_prompts.py --prompts 10000000
 
 Prints resident memory and the index while it runs; the last line compares the end with the end of the warm-up.
 """

@@ -1,0 +1,171 @@
+//! `BlockIndex` behind one lock, as the router has it, and an `Ingest` per worker, which knows its engine's names.
+
+use std::sync::{Arc, RwLock};
+
+use cachelb_core::events::{
+    Batch, Event, Holdings, Ingest, IngestSettings, Name, Remove, Span, Store,
+};
+use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::index::{BlockIndex, Matcher, Overlaps};
+
+use super::{BLOCK, Contender, Reader};
+
+const HERE: &str = "the worker is registered";
+const SOUND: &str = "nobody panics under the lock";
+
+pub struct Cachelb {
+    hasher: Hasher,
+    index: Arc<RwLock<BlockIndex>>,
+    ingests: Vec<Ingest>,
+    batch: Batch,
+    hashes: Vec<SequenceHash>,
+    prompts: Arc<Vec<Vec<SequenceHash>>>,
+    answer: Overlaps,
+}
+
+impl Cachelb {
+    pub fn new(workers: u32) -> Self {
+        let hasher = Hasher::new(Scheme::Chained, BLOCK, DEFAULT_SEED).expect("16 is a block size");
+        let mut index = BlockIndex::new(Matcher::Kary);
+        for slot in 0..workers {
+            index.add_worker(worker(slot), u32::MAX);
+        }
+        Self {
+            hasher,
+            index: Arc::new(RwLock::new(index)),
+            ingests: (0..workers)
+                .map(|_| Ingest::new(IngestSettings::new(hasher)))
+                .collect(),
+            batch: Batch::default(),
+            hashes: Vec::new(),
+            prompts: Arc::default(),
+            answer: Overlaps::default(),
+        }
+    }
+
+    fn apply(&mut self, slot: u32) {
+        let mut index = self.index.write().expect(SOUND);
+        let mut held = Held(&mut index, worker(slot));
+        self.ingests[slot as usize].apply(&self.batch, Millis(0), &mut held);
+    }
+}
+
+fn worker(slot: u32) -> WorkerId {
+    WorkerId {
+        slot,
+        generation: 0,
+    }
+}
+
+fn whole(len: usize) -> Span {
+    Span {
+        start: 0,
+        len: len as u32,
+    }
+}
+
+impl Contender for Cachelb {
+    fn name(&self) -> &'static str {
+        "cachelb"
+    }
+
+    fn hash(&mut self, tokens: &[u32]) -> usize {
+        self.hasher
+            .hash(tokens, Namespace::default(), &[], &mut self.hashes);
+        self.hashes.len()
+    }
+
+    fn prepare(&mut self, prompts: &[Vec<u32>]) {
+        let hashed = prompts.iter().map(|tokens| {
+            self.hasher
+                .hash(tokens, Namespace::default(), &[], &mut self.hashes);
+            self.hashes.clone()
+        });
+        self.prompts = Arc::new(hashed.collect());
+    }
+
+    fn ask(&mut self, nth: usize, out: &mut Vec<(u32, u32)>) {
+        let index = self.index.read().expect(SOUND);
+        index.overlaps(&self.prompts[nth], &mut self.answer);
+        out.clear();
+        out.extend(self.answer.iter());
+    }
+
+    fn store(&mut self, slot: u32, parent: Option<u64>, names: &[u64], tokens: &[u32]) {
+        self.batch.clear();
+        self.batch
+            .names
+            .extend(names.iter().copied().map(Name::Int));
+        self.batch.tokens.extend_from_slice(tokens);
+        self.batch.events.push(Event::Store(Store {
+            names: whole(names.len()),
+            parent: parent.map(Name::Int),
+            tokens: whole(tokens.len()),
+            block_size: BLOCK as u32,
+            ..Store::default()
+        }));
+        self.apply(slot);
+    }
+
+    fn remove(&mut self, slot: u32, names: &[u64]) {
+        self.batch.clear();
+        self.batch
+            .names
+            .extend(names.iter().copied().map(Name::Int));
+        self.batch.events.push(Event::Remove(Remove {
+            names: whole(names.len()),
+            ..Remove::default()
+        }));
+        self.apply(slot);
+    }
+
+    fn reader(&self) -> Option<Reader> {
+        let (index, prompts) = (Arc::clone(&self.index), Arc::clone(&self.prompts));
+        Some(Box::new(move || {
+            let (index, prompts) = (Arc::clone(&index), Arc::clone(&prompts));
+            let mut answer = Overlaps::default();
+            Box::new(move |nth| {
+                index
+                    .read()
+                    .expect(SOUND)
+                    .overlaps(&prompts[nth], &mut answer);
+                answer.iter().count()
+            })
+        }))
+    }
+}
+
+/// One worker of the index, as its ingest sees it.
+struct Held<'a>(&'a mut BlockIndex, WorkerId);
+
+impl Holdings for Held<'_> {
+    fn store(
+        &mut self,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> u32 {
+        self.0.announce(self.1, parent, hashes, medium).expect(HERE)
+    }
+
+    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        self.0.spread(self.1, hash, medium).expect(HERE)
+    }
+
+    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
+        self.0.remove(self.1, hashes, Some(medium)).expect(HERE)
+    }
+
+    fn clear(&mut self) -> u64 {
+        self.0.clear(self.1).expect(HERE)
+    }
+
+    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
+        self.0.holds(self.1, hash, medium)
+    }
+
+    fn prefetch(&self, blocks: &[SequenceHash]) {
+        self.0.prefetch(blocks);
+    }
+}

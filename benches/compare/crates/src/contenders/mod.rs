@@ -1,0 +1,63 @@
+//! Who takes part: one file per project.
+
+mod cachelb;
+mod dynamo;
+mod kv_index;
+mod smg;
+
+pub use cachelb::Cachelb;
+pub use dynamo::{Pooled, Radix};
+pub use kv_index::Chains;
+pub use smg::Smg;
+
+/// Tokens of a block.
+pub const BLOCK: usize = 16;
+
+/// A block index that follows engines' events. A new one is empty.
+pub trait Contender {
+    /// What it is called in tables.
+    fn name(&self) -> &'static str;
+
+    /// What is to be known of its figures.
+    fn note(&self) -> &'static str {
+        ""
+    }
+
+    /// Hashes a prompt and returns how many hashes it has.
+    fn hash(&mut self, tokens: &[u32]) -> usize;
+
+    /// Hashes the prompts that will be asked for.
+    fn prepare(&mut self, prompts: &[Vec<u32>]);
+
+    /// Asks who holds how many leading blocks of the prepared prompt `nth`.
+    fn ask(&mut self, nth: usize, out: &mut Vec<(u32, u32)>);
+
+    /// An engine says that it stored blocks: their names, which follow `parent`, and their tokens.
+    fn store(&mut self, worker: u32, parent: Option<u64>, names: &[u64], tokens: &[u32]);
+
+    /// An engine says that blocks went.
+    fn remove(&mut self, worker: u32, names: &[u64]);
+
+    /// Returns once everything that was said is visible to [`Self::ask`].
+    fn flush(&mut self) {}
+
+    /// Something that threads may ask at once for prepared prompts, unless the structure is for one thread.
+    fn reader(&self) -> Option<Reader> {
+        None
+    }
+}
+
+/// Makes what one thread asks with: returns how many workers hold the first block of prompt `nth`.
+pub type Reader = Box<dyn Fn() -> Box<dyn FnMut(usize) -> usize + Send>>;
+
+/// Makes one of everybody.
+pub fn all(workers: u32) -> Vec<Box<dyn Contender>> {
+    vec![
+        Box::new(Cachelb::new(workers)),
+        Box::new(Radix::new()),
+        Box::new(Pooled::crtc()),
+        Box::new(Pooled::positional()),
+        Box::new(Smg::new(workers)),
+        Box::new(Chains::new(workers)),
+    ]
+}

@@ -1,0 +1,184 @@
+"""Policies in front of two real vLLM on the CPUs of this machine: writes docs/engines-measured.md and its picture.
+
+    make bench-engine                                      # 4 policies, 4 rounds; half an hour on two busy cores
+    make bench-engine BENCH_ARGS="--minutes 9"             # as many episodes as that; the next call goes on
+    make bench-engine BENCH_ARGS="--write"                 # write the page of the episodes there are
+    make bench-engine BENCH_ARGS="--size tiny --chats 4 --rounds 1 --out /tmp/page.md --runs /tmp/runs.jsonl"
+
+Policies take turns, another one first in each round; in a round all have the same chats. Before each episode the
+engines' caches are emptied, and the router is a new one. Every finished episode is kept in bench-results/engines.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benches.engine.client import ask
+from benches.engine.episode import POLICIES, Fleet, play
+from benches.engine.page import page, picture
+from benches.engine.workload import Shape
+from benches.learned.store import Store
+from benches.report import machine
+from tests.engine.engine import BLOCK_SIZE, Engine, running, write_model
+from tests.engine.install import VERSION
+from tests.engine.model import SIZES, VOCABULARY
+from tests.engine.traffic import FIRST_PLAIN_TOKEN
+
+from cachelb.events import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+ALONE = (1024, 2048, 4096, 8192)
+PICTURE = "images/engines-measured.svg"
+# An AVX2 processor has no arithmetic for bfloat16 and is ten times slower with it.
+DTYPE = "float32"
+
+
+def main() -> None:
+    """Play what is missing, then write the page."""
+    given = _arguments()
+    shape = replace(Shape(vocabulary=VOCABULARY), chats=given.chats, turns=given.turns)
+    settings: dict[str, Any] = {"size": given.size, "dtype": DTYPE, "tokens_per_cache": given.cache_tokens}
+    settings |= {**asdict(shape), "turn_tokens": list(shape.turn_tokens)}
+    settings |= {"distinct": shape.distinct, "last_prompt": shape.last_prompt}
+    store = Store(given.runs)
+    if "settings" not in store:
+        store.add("settings", {"settings": settings, **machine(), "vllm": VERSION})
+    elif store["settings"]["settings"] != settings:
+        raise SystemExit(f"{given.runs} is of other settings, {store['settings']['settings']}: move it away")
+    missing = [
+        (number, policy)
+        for number in range(given.rounds)
+        for policy in _order(number)
+        if _key(number, policy) not in store
+    ]
+    if not given.write and missing:
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # engines end with this
+        _measure(given, shape, store, missing)
+    rounds = [
+        {policy: store[_key(number, policy)] for policy in POLICIES}
+        for number in range(given.rounds)
+        if all(_key(number, policy) in store for policy in POLICIES)
+    ]
+    if not rounds:
+        raise SystemExit("no round is complete: run it again")
+    try:
+        text = page(store["settings"], store["alone"]["alone"], rounds, PICTURE)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(text, encoding="utf-8")
+    picture(rounds, given.out.parent / PICTURE)
+    print(f"wrote {given.out} with {len(rounds)} rounds", file=sys.stderr)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--size", choices=SIZES, default="mid", help="of the model")
+    parser.add_argument("--chats", type=int, default=Shape().chats)
+    parser.add_argument("--turns", type=int, default=Shape().turns)
+    parser.add_argument("--cache-tokens", type=int, default=32_768, help="what the cache of an engine holds")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no episode that would end later than that")
+    parser.add_argument("--write", action="store_true", help="measure nothing")
+    parser.add_argument("--runs", type=Path, default=ROOT / "bench-results" / "engines.jsonl")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "engines-measured.md")
+    given = parser.parse_args()
+    for name, least in {"rounds": 1, "turns": 2, "chats": Shape().shared * Shape().sharing}.items():
+        if getattr(given, name) < least:
+            parser.error(f"--{name} must be {least} or more, got {getattr(given, name)}")
+    return given
+
+
+def _order(number: int) -> tuple[str, ...]:
+    """Let another policy go first in each round."""
+    first = number % len(POLICIES)
+    return POLICIES[first:] + POLICIES[:first]
+
+
+def _key(number: int, policy: str) -> str:
+    return f"{number}/{policy}"
+
+
+def _measure(given: argparse.Namespace, shape: Shape, store: Store, missing: list[tuple[int, str]]) -> None:
+    """Play episodes as long as there is time."""
+    began = time.monotonic()
+    print(f"the engines start; their logs are beside {given.runs}", file=sys.stderr)
+    with engines(given, shape) as fleet:
+        print(f"ready after {time.monotonic() - began:.0f} s", file=sys.stderr)
+        if "alone" not in store:
+            store.add("alone", {"alone": _alone(fleet)})
+        longest_s = 0.0
+        for number, policy in missing:
+            start = time.monotonic()
+            if start + longest_s - began > 60 * given.minutes:
+                return
+            episode = play(fleet, policy, shape, seed=number)
+            store.add(_key(number, policy), episode)
+            longest_s = max(longest_s, time.monotonic() - start)
+            took = f"{episode['wall_s']:.1f} s, others {episode['others']:.0%}"
+            print(f"{_key(number, policy):20} {took}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def engines(given: argparse.Namespace, shape: Shape) -> Iterator[Fleet]:
+    """Run two engines, each on a core of its own where there are two."""
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="bench-engine-") as folder:
+        model = write_model(Path(folder) / given.size, size=given.size)
+        started = [
+            Engine(
+                model,
+                given.runs.with_name(f"engine-{name}.log"),
+                name=name,
+                core=cores[number % len(cores)],
+                num_gpu_blocks=given.cache_tokens // BLOCK_SIZE + 1,
+                max_model_len=max(shape.longest, *ALONE) + 64,
+                flags=("--dtype", DTYPE),
+            )
+            for number, name in enumerate(("w0", "w1"))
+        ]
+        with running(started):
+            yield _fleet(started)
+
+
+def _fleet(started: Sequence[Engine]) -> Fleet:
+    def reset() -> None:
+        for engine in started:
+            engine.reset_cache()
+
+    return Fleet(
+        urls=[engine.url for engine in started],
+        endpoints={engine.url: Endpoint(engine.events_endpoint, engine.replay_endpoint) for engine in started},
+        reset=reset,
+        block_size=BLOCK_SIZE,
+        groups=[engine.pid for engine in started],
+    )
+
+
+def _alone(fleet: Fleet) -> list[dict[str, float]]:
+    """Time prompts with nothing else in flight: new ones, then the same again."""
+    rows = []
+    for length in ALONE:
+        dice = random.Random(length)
+        prompt = [dice.randrange(FIRST_PLAIN_TOKEN, VOCABULARY) for _ in range(length)]
+        fleet.reset()
+        cold, warm = (ask(fleet.urls[0], prompt, 1).first_s for _ in range(2))
+        rows.append({"tokens": length, "cold_s": cold, "warm_s": warm})
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""One gateway in a process of its own: an example of this repository as it is, and a pipe that asks how it goes."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import uvicorn
+from aiohttp import web
+from benches.yardstick import yardstick
+from examples import aiohttp_gateway, starlette_gateway
+
+from cachelb import Router
+from cachelb.events import ZmqSource
+from cachelb.sources import MetricsSource
+from cachelb.state import ZmqMesh
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from cachelb import Decision
+
+Kind: TypeAlias = Literal["starlette", "aiohttp"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_IDLE_S = 600
+"""Until an idle connection is closed; a client that writes at that very moment would see an error."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One gateway.
+
+    Attributes:
+        kind: Which example; also its name.
+        workers: Addresses of the workers.
+        bind: Where its mesh publishes.
+        peers: Where all do.
+        port: Where it listens; 0 takes a free port.
+        warm_start_s: How long to wait for the others to tell what the fleet holds.
+    """
+
+    kind: Kind
+    workers: tuple[str, ...]
+    bind: str
+    peers: tuple[str, ...]
+    port: int = 0
+    warm_start_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """How it goes.
+
+    Attributes:
+        resident_bytes: Memory of the process.
+        malloc_bytes: What the C library has handed out of that and not got back, 0 where it does not say.
+        python_blocks: Pieces of memory that the interpreter has handed out of its own and not got back.
+        cpu_s: Processor time since it began.
+        bookings: Own decisions that have not ended.
+        open_requests: Requests booked and not ended, those of peers too.
+        load: In-flight requests, prompt tokens and blocks that all workers are believed to have; 0 at rest.
+        decisions: Decisions since it began.
+        endings: How requests ended.
+        abandoned: Decisions that nobody ended.
+        held: Blocks that each worker is known to hold.
+        memory_bytes: Native memory of the router.
+        lag_s: Longest lag of the events of a worker.
+        events: Counters of KV events over all workers.
+        peers: Bookings, silence and lag of each peer.
+        mesh: Counters of the mesh.
+        crashes: Exceptions that the application did not catch.
+        complaints: What was logged as a warning or worse, by logger and message.
+        select_ns: Duration of each selection since the last report.
+        yardstick_ns: Duration of the same piece of work, done after each.
+    """
+
+    resident_bytes: int
+    malloc_bytes: int
+    python_blocks: int
+    cpu_s: float
+    bookings: int
+    open_requests: int
+    load: int
+    decisions: int
+    endings: dict[str, int]
+    held: dict[str, int]
+    memory_bytes: int
+    lag_s: float
+    events: dict[str, int]
+    peers: list[tuple[int, float, float]]
+    mesh: dict[str, int]
+    crashes: int
+    complaints: dict[str, int]
+    select_ns: list[int] = field(repr=False)
+    yardstick_ns: list[int] = field(repr=False)
+
+
+@dataclass
+class Times:
+    """Nanoseconds of each selection, and of a fixed piece of work after it."""
+
+    select_ns: list[int] = field(default_factory=list)
+    yardstick_ns: list[int] = field(default_factory=list)
+
+
+class TimedRouter(Router[str]):
+    """A router that notes how long its selections take, and how fast the machine is at those moments."""
+
+    times: Times
+
+    def select_worker(self, **request: Any) -> Decision[str]:  # noqa: ANN401 - passed on
+        begin = time.perf_counter_ns()
+        decision = super().select_worker(**request)
+        self.times.select_ns.append(time.perf_counter_ns() - begin)
+        self.times.yardstick_ns.append(yardstick())
+        return decision
+
+
+class Complaints(logging.Handler):
+    """Counts what is logged, and exceptions by themselves. Answers that are torn on purpose are errors to servers."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.crashes = 0
+        self.seen: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.crashes += record.exc_info is not None
+        self.seen[f"{record.name}: {record.msg}"] += 1
+
+
+def resident_bytes() -> int:
+    """Read the memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+_MALLINFO = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _MALLINFO)
+
+
+def malloc_bytes() -> int:
+    """Ask the C library what it has handed out; only glibc says so."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return 0
+    ask.restype = _Mallinfo
+    found = ask()
+    return int(found.uordblks + found.hblkhd)
+
+
+def report(router: TimedRouter, complaints: Complaints, *, thorough: bool) -> Report:
+    """Say how it goes.
+
+    Args:
+        router: Of whom.
+        complaints: What was logged.
+        thorough: Collect garbage and recount everything first.
+    """
+    if thorough:
+        gc.collect()
+        router.validate()
+    stats = router.stats()
+    decisions = sum(stats.decisions.values())
+    times, router.times = router.times, Times()
+    events: Counter[str] = Counter({"resyncs": stats.kv_resyncs, "gaps": stats.kv_gaps, "restarts": stats.kv_restarts})
+    for worker in stats.workers:
+        if worker.kv_events is not None:
+            events["messages"] += worker.kv_events.messages
+            events["fed"] += worker.kv_events.fed
+            events["found_less"] += worker.kv_events.found_less
+    events.update({f"repair {kind}": count for kind, count in stats.kv_repairs.items()})
+    state = stats.state
+    peers = [(peer.bookings, peer.silent_s, peer.lag_s) for peer in state.peers] if state else []
+    mesh = ("gaps", "snapshots", "strangers", "refused", "dropped", "failures", "stale", "orphans", "blocks")
+    return Report(
+        resident_bytes=resident_bytes(),
+        malloc_bytes=malloc_bytes(),
+        python_blocks=sys.getallocatedblocks(),
+        cpu_s=time.process_time(),
+        bookings=decisions - sum(stats.endings.values()),
+        open_requests=stats.open_requests,
+        load=sum(each.inflight + each.pending_prefill_tokens + each.decode_blocks for each in stats.workers),
+        decisions=decisions,
+        endings=dict(stats.endings),
+        held={each.key: each.index_blocks.get("gpu", 0) for each in stats.workers},
+        memory_bytes=stats.memory_bytes,
+        lag_s=max((each.kv_events.lag_s or 0.0 for each in stats.workers if each.kv_events), default=0.0),
+        events=dict(events),
+        peers=peers,
+        mesh={name: getattr(state, name) for name in mesh} if state else {},
+        crashes=complaints.crashes,
+        complaints=dict(complaints.seen),
+        select_ns=times.select_ns,
+        yardstick_ns=times.yardstick_ns,
+    )
+
+
+def run(connection: Connection, spec: Spec) -> None:
+    """Serve until SIGTERM, or until whoever started it is gone."""
+    complaints = Complaints()
+    logging.getLogger().addHandler(complaints)
+    router = TimedRouter(spec.workers, hash_seed=7)
+    router.times = Times()
+    mesh = ZmqMesh(spec.bind, spec.peers, warm_start_s=spec.warm_start_s)
+    for part in (mesh, ZmqSource(discover=True), MetricsSource(interval_s=1.0)):
+        router.attach(part)
+    listener = socket.create_server(("127.0.0.1", spec.port), backlog=1024)
+
+    def answer() -> None:
+        connection.send(listener.getsockname()[1])
+        try:
+            while True:
+                connection.send(report(router, complaints, thorough=connection.recv()))
+        except (EOFError, OSError):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=answer, name="report", daemon=True).start()
+    if spec.kind == "starlette":
+        app = starlette_gateway.make_app(router)
+        uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_keep_alive=_IDLE_S)).run(sockets=[listener])
+    else:
+        web.run_app(
+            aiohttp_gateway.make_app(router),
+            sock=listener,
+            handler_cancellation=True,
+            keepalive_timeout=_IDLE_S,
+            access_log=None,
+            print=None,
+        )

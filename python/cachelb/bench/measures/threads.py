@@ -1,0 +1,94 @@
+"""Calls per second of several threads of one process on one object.
+
+Threads of an interpreter with a global lock take turns: this shows what turns cost, not more cores. Structures that
+release the lock are asked from Rust in `benches/compare/crates`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from cachelb import Router
+from cachelb.bench.prompts import WORKERS, prompts
+from cachelb.bench.rivals import available
+from cachelb.bench.rows import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from cachelb.bench.prompts import Prompt
+
+THREADS = (1, 2, 4, 8, 16)
+_LENGTH = 2_048
+_PROMPTS = 256
+_ROUNDS = 3
+_CALLS_PER_CALL = 8
+
+
+def measure(calls: int) -> Iterator[Row]:
+    """Let threads match, and select, and divide calls by time.
+
+    Args:
+        calls: An eighth of the calls of each contender, which its threads share.
+
+    Yields:
+        A row per contender and number of threads.
+    """
+    given = prompts(_PROMPTS, _LENGTH, seed=6)
+    for prompt in given:
+        _ = prompt.array, prompt.text
+    contenders: dict[str, Callable[[Prompt], object]] = {}
+    for make in available():
+        index: Any = make()
+        for i, prompt in enumerate(given):
+            index.record(prompt, i % WORKERS)
+        contenders[f"{index.name}: match"] = index.match
+    contenders["cachelb"] = _select()
+    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    note = f"prompts of {_LENGTH:,} tokens; the interpreter {'has' if locked else 'has no'} global lock"
+    for threads in THREADS:
+        for name, rate in _rates(contenders, given, threads, calls * _CALLS_PER_CALL).items():
+            yield Row(f"threads/{threads}", name, rate, None, unit="calls/s", note=note)
+
+
+def _select() -> Callable[[Prompt], object]:
+    router = Router([f"http://w{worker}:8000" for worker in range(WORKERS)], seed=1)
+
+    def select(prompt: Prompt) -> None:
+        with router.select_worker(tokens=prompt.tokens):
+            pass
+
+    return select
+
+
+def _rates(
+    contenders: Mapping[str, Callable[[Prompt], object]], given: list[Prompt], threads: int, calls: int
+) -> dict[str, float]:
+    """Calls per second of the fastest of some rounds, in turns: what else runs only slows."""
+    rates = dict.fromkeys(contenders, 0.0)
+    for _ in range(_ROUNDS):
+        for name, call in contenders.items():
+            rates[name] = max(rates[name], _rate(call, given, threads, calls))
+    return rates
+
+
+def _rate(call: Callable[[Prompt], object], given: list[Prompt], threads: int, calls: int) -> float:
+    each = max(1, calls // threads)
+    ready = threading.Barrier(threads + 1)
+
+    def work(first: int) -> None:
+        ready.wait()
+        for i in range(first, first + each):
+            call(given[i % len(given)])
+
+    workers = [threading.Thread(target=work, args=(number * each,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    begin = time.perf_counter()
+    for worker in workers:
+        worker.join()
+    return each * threads / (time.perf_counter() - begin)

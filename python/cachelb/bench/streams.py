@@ -1,0 +1,189 @@
+"""What a fleet of engines publishes, and the truth about who holds what after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cachelb.bench.prompts import BLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+STEP = 64
+"""Blocks that a message says were stored, and as many that were removed once the worker is full."""
+
+CHAIN = 8 * STEP
+"""Blocks of a prompt."""
+
+WORKERS = 8
+_VOCABULARY = 128_000
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one engine publishes after one step.
+
+    Attributes:
+        worker: Number of the worker.
+        stored: Engine names of the blocks that were stored, which follow each other.
+        parent: Name of the block before them; None if they begin a prompt.
+        tokens: Their tokens.
+        removed: Names of blocks that went, before any was stored.
+    """
+
+    worker: int
+    stored: range
+    parent: int | None
+    tokens: np.ndarray
+    removed: Sequence[int]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks stored and removed."""
+        return len(self.stored) + len(self.removed)
+
+
+class Stream:
+    """Messages of engines that answer long prompts, each of which two engines see, and forget the oldest from its end.
+
+    Args:
+        messages: How many.
+        held: Prompts that an engine has room for.
+        seed: Seed of the tokens.
+
+    Example:
+        >>> stream = Stream(16)
+        >>> [message.worker for message in stream.messages] == [*range(8), *range(8)]
+        True
+    """
+
+    def __init__(self, messages: int, *, held: int = 32, seed: int = 5) -> None:
+        """Draw it."""
+        self._messages = messages
+        self._held = held
+        self._seed = seed
+        self._prompts: dict[int, np.ndarray] = {}
+
+    def prompt(self, chain: int) -> np.ndarray:
+        """Return a prompt.
+
+        Args:
+            chain: Its number.
+
+        Returns:
+            Its tokens.
+        """
+        if chain not in self._prompts:
+            draw = np.random.default_rng((self._seed, chain))
+            self._prompts[chain] = draw.integers(_VOCABULARY, size=CHAIN * BLOCK, dtype=np.uint32)
+        return self._prompts[chain]
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        """All messages, in the order of publication."""
+        return list(self._make())
+
+    @cached_property
+    def last(self) -> dict[int, Message]:
+        """The last message of every worker."""
+        return {message.worker: message for message in self.messages}
+
+    def _make(self) -> Iterator[Message]:
+        steps = CHAIN // STEP
+        for number in range(self._messages):
+            step, worker = divmod(number, WORKERS)
+            turn, part = divmod(step, steps)
+            first = name(chain_of(turn, worker)) + part * STEP
+            tokens = self.prompt(chain_of(turn, worker))[part * STEP * BLOCK :][: STEP * BLOCK]
+            gone: Sequence[int] = ()
+            if turn >= self._held:
+                oldest = name(chain_of(turn - self._held, worker))
+                # The end of a prompt goes first, as engines free it.
+                gone = range(oldest + (steps - part) * STEP - 1, oldest + (steps - part - 1) * STEP - 1, -1)
+            yield Message(worker, range(first, first + STEP), first - 1 if part else None, tokens, gone)
+
+    def chains(self) -> set[int]:
+        """Tell which prompts were published of.
+
+        Returns:
+            Their numbers.
+        """
+        return {(message.stored.start - 1) // CHAIN for message in self.messages}
+
+    def truth(self, messages: int | None = None) -> Held:
+        """Tell who holds what.
+
+        Args:
+            messages: After how many messages; None for all.
+
+        Returns:
+            The truth.
+        """
+        held = Held()
+        for message in self.messages[:messages]:
+            held.apply(message)
+        return held
+
+
+class Held:
+    """The names of all blocks that every worker holds, one by one."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._blocks: set[tuple[int, int]] = set()
+
+    def apply(self, message: Message) -> None:
+        """Do what a message says.
+
+        Args:
+            message: The message.
+        """
+        self._blocks.difference_update((message.worker, block) for block in message.removed)
+        self._blocks.update((message.worker, block) for block in message.stored)
+
+    def overlaps(self, chain: int) -> dict[int, int]:
+        """Count the leading blocks of a prompt, one by one.
+
+        Args:
+            chain: Number of the prompt.
+
+        Returns:
+            Blocks by worker, of those that hold one.
+        """
+        found = {}
+        for worker in range(WORKERS):
+            depth = 0
+            while depth < CHAIN and (worker, name(chain) + depth) in self._blocks:
+                depth += 1
+            if depth:
+                found[worker] = depth
+        return found
+
+
+def chain_of(turn: int, worker: int) -> int:
+    """Tell which prompt a worker answers: a new one, then the one that its neighbour answered before.
+
+    Args:
+        turn: How many it answered before.
+        worker: Its number.
+
+    Returns:
+        Number of the prompt.
+    """
+    return turn // 2 * WORKERS + (worker + turn % 2) % WORKERS
+
+
+def name(chain: int) -> int:
+    """Return the engine's name of the first block of a prompt; the others follow.
+
+    Args:
+        chain: Number of the prompt.
+
+    Returns:
+        The name; no two blocks have the same.
+    """
+    return chain * CHAIN + 1

@@ -1,0 +1,70 @@
+"""What can be attached runs for one router at a time, and anew in the child of a fork."""
+
+from __future__ import annotations
+
+import os
+from typing import Generic, Protocol, TypeVar
+
+
+class Run(Protocol):
+    """One life of something, from start to stop."""
+
+    pid: int
+
+    def stop(self) -> None:
+        """End it, and wait for that."""
+        ...
+
+
+_R = TypeVar("_R", bound=Run)
+
+
+class Runs(Generic[_R]):
+    """The latest life of something, and those that a fork left to the parent.
+
+    Attributes:
+        latest: The life that was begun last, in this process or, right after a fork, in its parent; None once stopped.
+    """
+
+    def __init__(self) -> None:
+        self.latest: _R | None = None
+        self._abandoned: list[_R] = []
+
+    def is_here(self) -> bool:
+        """Tell whether it runs in this process."""
+        return self.latest is not None and self.latest.pid == os.getpid()
+
+    def claim(self, owner: object) -> bool:
+        """Make room for another life.
+
+        Args:
+            owner: What is started.
+
+        Returns:
+            Whether this is the child of a fork, where the one before was the parent's.
+
+        Raises:
+            RuntimeError: It runs already.
+        """
+        if self.is_here():
+            name = type(owner).__name__
+            raise RuntimeError(f"this {name} runs already: make one {name} per router")
+        if self.latest is None:
+            return False
+        # The parent's sockets and files are kept unused, since collecting them would close them.
+        self._abandoned.append(self.latest)
+        self.latest = None
+        return True
+
+    def stop(self) -> _R | None:
+        """End it, if it runs in this process. Idempotent.
+
+        Returns:
+            What was ended.
+        """
+        run, here = self.latest, self.is_here()
+        self.latest = None
+        if run is None or not here:
+            return None
+        run.stop()
+        return run

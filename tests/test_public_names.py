@@ -1,0 +1,76 @@
+"""Every public name says what it is, and shows it with an example; the doctests run the examples."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import cachelb
+
+ROOT = Path(cachelb.__file__).parent
+OF_COMMANDS = {"cachelb.bench"}
+"""What users call as a command only; the reference does not have it."""
+
+
+def modules() -> list[str]:
+    """Name the modules that have an `__all__`, without importing them."""
+    found = ["cachelb"]
+    for info in pkgutil.walk_packages([str(ROOT)], "cachelb."):
+        path = ROOT.parent / info.name.replace(".", "/")
+        source = path / "__init__.py" if info.ispkg else path.with_suffix(".py")
+        if source.exists() and "\n__all__ = " in source.read_text("utf-8"):
+            found.append(info.name)
+    return sorted(found)
+
+
+def stub_docs() -> dict[str, str]:
+    """Return what the stub says of each class and function of the extension, methods included."""
+    tree = ast.parse((ROOT / "_core.pyi").read_text("utf-8"))
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return {
+        each.name: "\n".join(ast.get_docstring(inner) or "" for inner in ast.walk(each) if isinstance(inner, kinds))
+        for each in tree.body
+        if isinstance(each, kinds)
+    }
+
+
+STUB = stub_docs()
+
+
+def docs(value: object) -> str:
+    """Return what is said of a class and its public methods, or of a function."""
+    of_methods = []
+    if inspect.isclass(value):
+        members = [member for name, member in vars(value).items() if not name.startswith("_") or name == "__init__"]
+        of_methods = [inspect.getdoc(member) or "" for member in members]
+    own = value.__doc__ or ""
+    native = STUB.get(getattr(value, "__name__", ""), "") if ">>>" not in own else ""
+    return "\n".join([own, *of_methods, native])
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_public_name_says_what_it_is_and_shows_it(module: str) -> None:
+    public: ModuleType = pytest.importorskip(module)
+    named = {name: getattr(public, name) for name in public.__all__}
+    told = {
+        name: docs(value)
+        for name, value in named.items()
+        if not isinstance(value, ModuleType) and (inspect.isclass(value) or inspect.isroutine(value))
+    }
+    assert [name for name, text in told.items() if not text.strip()] == [], "without a docstring"
+    if module not in OF_COMMANDS:
+        assert [name for name, text in told.items() if ">>>" not in text] == [], "without an example"
+
+
+def test_the_names_checked_are_those_that_users_import() -> None:
+    found = modules()
+    assert {"cachelb", "cachelb.policies", "cachelb.events", "cachelb.state", "cachelb.sim", "cachelb.testing"} < {
+        *found
+    }
+    assert importlib.import_module("cachelb").__all__

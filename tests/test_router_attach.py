@@ -1,0 +1,174 @@
+"""Sources come and go with a router, whatever they raise and whoever closes it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.state.addresses import wait_until
+
+from cachelb import Router
+from cachelb.state import SnapshotFile, ZmqMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("cachelb-s")]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert threads() == []
+
+
+class Source:
+    """Counts what is done to it, and raises if told to."""
+
+    def __init__(self, *, starts: Exception | None = None, stops: Exception | None = None) -> None:
+        self.starts, self.stops = starts, stops
+        self.done: list[str] = []
+
+    def start(self, _router: Router[Any], /) -> None:
+        self.done.append("start")
+        if self.starts is not None:
+            raise self.starts
+
+    def stop(self) -> None:
+        self.done.append("stop")
+        if self.stops is not None:
+            raise self.stops
+
+
+def mesh(**options: Any) -> ZmqMesh:
+    return ZmqMesh("tcp://127.0.0.1:*", [], **options)
+
+
+def test_all_sources_are_stopped_though_one_cannot_be() -> None:
+    first, last = Source(), Source()
+    router = Router(["gpu0"], hash_seed=7)
+    for source in (first, Source(stops=OSError("no")), last):
+        router.attach(source)
+    with pytest.raises(OSError, match="no"):
+        router.close()
+    assert first.done == last.done == ["start", "stop"]
+    router.close()
+    assert first.done == ["start", "stop"]
+
+
+def test_source_that_cannot_start_is_not_attached() -> None:
+    source = Source(starts=OSError("no"))
+    with Router(["gpu0"]) as router, pytest.raises(OSError, match="no"):
+        router.attach(source)
+    assert source.done == ["start"]
+
+
+def test_what_is_no_source_or_not_attached_is_named() -> None:
+    router = Router(["gpu0"])
+    with pytest.raises(TypeError, match=r"a source must have start\(router\) and stop\(\), .* not dict"):
+        router.attach({})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="this Source is not attached to this router"):
+        router.detach(Source())
+
+
+def test_router_that_several_threads_close_is_closed() -> None:
+    failures: list[BaseException] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(500):
+            router, sources = Router(["gpu0"]), [Source() for _ in range(3)]
+            for source in sources:
+                router.attach(source)
+
+            def close(router: Router[str] = router) -> None:
+                try:
+                    router.close()
+                except IndexError as error:
+                    failures.append(error)
+
+            closing = [threading.Thread(target=close) for _ in range(3)]
+            for thread in closing:
+                thread.start()
+            for thread in closing:
+                thread.join()
+            assert all(source.done == ["start", "stop"] for source in sources)
+    finally:
+        sys.setswitchinterval(interval)
+    assert failures == []
+
+
+def test_router_that_is_closed_while_it_waits_for_a_warm_start_shares_nothing() -> None:
+    router, sharing = Router(["gpu0"], hash_seed=7), mesh(warm_start_s=1e300)
+    attaching = threading.Thread(target=router.attach, args=(sharing,))
+    attaching.start()
+    wait_until(lambda: router.stats().state is not None)
+    router.close()
+    attaching.join(60.0)
+    assert not attaching.is_alive()
+    assert router.stats().state is None
+
+
+def test_interrupted_warm_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    router = Router(["gpu0"], hash_seed=7)
+
+    wait = threading.Event.wait
+
+    def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
+        if timeout == 60.0:
+            raise KeyboardInterrupt
+        return wait(event, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        router.attach(mesh(warm_start_s=60.0))
+    assert router.stats().state is None
+    router.attach(mesh())
+    router.close()
+
+
+def test_second_sharing_is_refused_and_the_first_goes_on() -> None:
+    with Router(["gpu0"], hash_seed=7) as router:
+        first = mesh()
+        router.attach(first)
+        with pytest.raises(RuntimeError, match="this router shares its state already"):
+            router.attach(mesh())
+        state = router.stats().state
+        assert state is not None
+        assert state.origin == first.stats().origin
+        router.detach(first)
+        router.attach(mesh())
+        assert router.stats().state is not None
+
+
+@pytest.mark.parametrize("kind", ["mesh", "file"])
+def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = Router(["gpu0"], hash_seed=7)
+    closed: list[str] = []
+    step = "_tell" if kind == "mesh" else "_pieces"
+    original = getattr(router, step)
+
+    def closing() -> Any:
+        if threading.current_thread().name.startswith("cachelb-s") and not closed:
+            closed.append(threading.current_thread().name)
+            router.close()
+        return original()
+
+    monkeypatch.setattr(router, step, closing)
+    router.attach(mesh() if kind == "mesh" else SnapshotFile(tmp_path / "kept", interval_s=0.01))
+    wait_until(lambda: bool(closed) and not threads())
+    assert router.stats().state is None
+
+
+def test_router_that_drew_its_seed_is_told_that_it_shares_load_only(caplog: pytest.LogCaptureFixture) -> None:
+    for seed, warnings in ((7, 0), (None, 1)):
+        with Router(["gpu0"], hash_seed=seed) as router:
+            router.attach(mesh())
+        assert caplog.text.count("so it shares load only") == warnings

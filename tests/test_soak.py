@@ -1,0 +1,95 @@
+"""The soak, for seconds: its code works, its verdict holds, and would not if something were wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benches.soak.page import write_page
+from benches.soak.run import Plan, Result, soak
+from benches.soak.verdict import LONG_S, figures, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return soak(Plan(minutes=0.25, workers=3, every_s=1.5, restart_s=4.0, rate=12.0), lambda _line: None)
+
+
+def broken(result: Result) -> list[str]:
+    return [point.what for point in judge(result) if not point.holds]
+
+
+def at_rest(result: Result, **changes: Any) -> Result:
+    return replace(result, rest={name: replace(each, **changes) for name, each in result.rest.items()})
+
+
+def stretched(result: Result, *, bytes_per_s: float = 0.0, slower: int = 1) -> Result:
+    """Make it a long run, in which memory grows, or the last selections take longer than the first ones."""
+    times = LONG_S / result.looks[-1].at_s
+    life = [look for look in result.looks if look.name == "aiohttp"]
+    looks = []
+    for place, look in enumerate(life):
+        at_s = look.at_s * times
+        late = place > len(life) / 2
+        report = replace(
+            look.report,
+            resident_bytes=int(80e6 + bytes_per_s * at_s),
+            select_ns=[50_000 * (slower if late else 1)] * 100,
+            yardstick_ns=[20_000] * 100,
+        )
+        looks.append(replace(look, at_s=at_s, report=report))
+    return replace(result, looks=looks, seconds=LONG_S)
+
+
+def test_short_soak_holds_and_everything_happened(result: Result) -> None:
+    assert broken(result) == []
+    assert result.outcomes["200"] > 50
+    assert result.faults["restart"] >= 1
+    assert result.faults["gateway"] == 1
+    assert result.before_restart is not None
+    assert {(look.name, look.life) for look in result.looks} == {("starlette", 1), ("starlette", 2), ("aiohttp", 1)}
+    assert all(report.events["messages"] > 0 for report in result.rest.values())
+    assert sum(result.cached.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda result: at_rest(result, bookings=1), "no booking is left over"),
+        (lambda result: at_rest(result, open_requests=1), "no booking is left over"),
+        (lambda result: at_rest(result, load=1), "no booking is left over"),
+        (lambda result: replace(result, before_restart=replace(result.before_restart, bookings=1)), "no booking"),
+        (lambda result: at_rest(result, endings={"abandoned": 1, "expired": 0}), "every decision is ended"),
+        (lambda result: replace(result, outcomes=result.outcomes + Counter({"502": 1})), "clients see no error"),
+        (lambda result: replace(result, outcomes=result.outcomes + Counter(torn=10_000)), "clients see no error"),
+        (lambda result: at_rest(result, crashes=1), "no gateway has an exception"),
+        (lambda result: at_rest(result, peers=[]), "each gateway hears the other"),
+        (lambda result: at_rest(result, held=dict.fromkeys(result.cached, 1 << 20)), "what gateways know of caches"),
+        (lambda result: stretched(result, bytes_per_s=80e6 * 0.02 / 600), "memory of aiohttp"),
+        (lambda result: stretched(result, slower=2), "the p99 of selections"),
+    ],
+    ids=["booking", "open", "load", "before", "abandoned", "502", "torn", "crash", "deaf", "cache", "memory", "slower"],
+)
+def test_verdict_finds_damage(result: Result, damage: Callable[[Result], Result], what: str) -> None:
+    assert [point[: len(what)] for point in broken(damage(result))] == [what]
+
+
+def test_verdict_lets_a_long_steady_run_pass(result: Result) -> None:
+    assert broken(stretched(result, bytes_per_s=80e6 * 0.005 / 600)) == []
+
+
+def test_page_tells_the_verdict_and_what_broke_it(result: Result, tmp_path: Path) -> None:
+    long = stretched(result, bytes_per_s=80e6 * 0.02 / 600)
+    write_page(figures(long, judge(long)), tmp_path / "soak.md")
+    page = (tmp_path / "soak.md").read_text("utf-8")
+    assert [line for line in page.splitlines() if "**does not hold**" in line] == [
+        line for line in page.splitlines() if line.startswith("| memory of aiohttp")
+    ]
+    assert "](images/soak.svg)" in page
+    assert (tmp_path / "images" / "soak.svg").read_text("utf-8").startswith("<?xml")

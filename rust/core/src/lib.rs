@@ -20,6 +20,7 @@ pub mod registry;
 pub mod router;
 pub mod share;
 pub mod sim;
+pub mod sorting;
 pub mod tracker;
 
 pub use error::{Error, Result};

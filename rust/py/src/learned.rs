@@ -1,6 +1,5 @@
 //! `LearnedModel`: a predictor of costs, from columns of numbers and names of devices.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -17,6 +16,7 @@ use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyType};
 
 use crate::args::{ranged, seed, type_name};
 use crate::error::enter;
+use cachelb_core::sorting::sort_rarely;
 
 const SETS: [(&str, FeatureSet); 2] = [
     ("paper", FeatureSet::Paper),
@@ -68,8 +68,9 @@ impl LearnedModel {
             holdout,
         };
         let given = names(gpus)?;
-        let known: BTreeSet<&String> = given.iter().flatten().flatten().collect();
-        let known: Vec<String> = known.into_iter().cloned().collect();
+        let mut known: Vec<String> = given.iter().flatten().flatten().cloned().collect();
+        sort_rarely(&mut known, Ord::cmp);
+        known.dedup();
         let rows = rows(features, fitting.features, given.as_deref(), &known)?;
         let costs = array::<f32>(costs, "costs", "float32")?.0;
         if costs.len() != rows.len() {

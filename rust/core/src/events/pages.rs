@@ -11,6 +11,7 @@ use super::table::Table;
 use crate::error::{Error, Result};
 use crate::hashing::{Hasher, MmObject, Namespace};
 use crate::ids::SequenceHash;
+use crate::sorting::sort_rarely;
 
 const NONE: u32 = u32::MAX;
 
@@ -235,7 +236,7 @@ impl Pages {
             }));
         }
         // An object that reaches over several pages is one object of the block.
-        mm.sort_unstable_by_key(|object| object.hash);
+        sort_rarely(&mut mm, |a, b| a.hash.cmp(&b.hash));
         mm.dedup_by_key(|object| object.hash);
         let mut out = Vec::new();
         self.hasher

@@ -3,6 +3,7 @@
 //! A block that overlaps an object's token range hashes the object's own hash too. Cost: one sweep over blocks and
 //! objects, both in token order.
 
+use crate::sorting::sort_rarely;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// One object of a prompt.
@@ -57,7 +58,9 @@ pub(super) fn windows<'a>(
     mm: &'a [MmObject],
 ) -> impl Iterator<Item = Window<'a>> {
     let mut coming: Vec<&MmObject> = mm.iter().filter(|object| object.len > 0).collect();
-    coming.sort_unstable_by_key(|object| std::cmp::Reverse(object.start));
+    if coming.len() > 1 {
+        sort_rarely(&mut coming, |a, b| b.start.cmp(&a.start));
+    }
     let mut active: Vec<&MmObject> = Vec::new();
     tokens
         .windows(width)

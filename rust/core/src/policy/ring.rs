@@ -4,6 +4,7 @@
 //! when it returns, so readiness never rebuilds the ring: what a walk yields depends on the rows alone.
 //! A key is found in O(log points); a rebuild is O(points * log points) and happens when a name or a weight changes.
 
+use crate::sorting::sort_rarely;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
@@ -125,7 +126,7 @@ impl Ring {
 
     fn rebuild(&mut self) {
         let scale = self.scale();
-        self.members.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        sort_rarely(&mut self.members, |a, b| a.name.cmp(&b.name));
         self.slots.clear();
         self.points.clear();
         let mut text = Vec::new();

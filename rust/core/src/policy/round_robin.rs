@@ -41,9 +41,10 @@ impl RoundRobin {
             } else {
                 rng.below(rows.len())
             };
-            let mut turns: Vec<usize> = (0..rows.len()).collect();
-            turns.sort_unstable_by_key(|&i| rows[i].order);
-            return turns[skip];
+            let mut turns: Vec<u64> = rows.iter().map(|row| row.order).collect();
+            turns.sort_unstable();
+            let first = rows.iter().position(|row| row.order == turns[skip]);
+            return first.unwrap_or(0);
         };
         // How far after the last one, those before it by way of the largest number.
         let turn = |i: &usize| rows[*i].order.wrapping_sub(last).wrapping_sub(1);

@@ -50,9 +50,12 @@ impl<U: Unit> RadixTree<U> {
                 put32(out, worker.capacity);
             }
         }
-        let mut order: Vec<(u32, u32)> = self.nodes.iter().map(|(id, n)| (n.start, id)).collect();
+        let nodes = self.nodes.iter();
+        let mut order: Vec<u64> = nodes
+            .map(|(id, n)| u64::from(n.start) << 32 | u64::from(id))
+            .collect();
         order.sort_unstable();
-        let ids = order.iter().map(|(_, id)| *id);
+        let ids = order.iter().map(|place| *place as u32);
         let number: std::collections::HashMap<u32, u32> = ids.clone().zip(0..).collect();
         put32(out, order.len() as u32);
         for id in ids {

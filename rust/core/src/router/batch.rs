@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use crate::error::{Error, Result};
 use crate::policy::Reason;
+use crate::sorting::sort_rarely;
 
 use super::fleet::Standing;
 use super::ledger::{Ending, Usage};
@@ -120,7 +121,7 @@ fn groups(batch: &[(Offers, Request<'_>)], terms: BatchTerms) -> Vec<Vec<usize>>
         }
         groups[group].push(at);
     }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+    sort_rarely(&mut groups, |a, b| b.len().cmp(&a.len()));
     groups
 }
 

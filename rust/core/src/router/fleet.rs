@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::ids::{Millis, WorkerId};
 use crate::registry::WorkerRegistry;
+use crate::sorting::sort_rarely;
 
 use super::fed::Fed;
 use super::health::Health;
@@ -323,7 +324,7 @@ impl Fleet {
             .filter_map(|(name, id)| Some((self.member(id)?.last_seen, name)))
             .filter(|(seen, _)| *seen < call)
             .collect();
-        absent.sort_unstable();
+        sort_rarely(&mut absent, Ord::cmp);
         absent.truncate(limit);
         absent.into_iter().map(|(_, name)| name).collect()
     }

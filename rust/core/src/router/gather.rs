@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
 use crate::load::{LoadBook, Report};
 use crate::policy::{Candidate, Names, View};
+use crate::sorting::sort_rarely;
 
 use super::fleet::{Profile, Standing};
 use super::offers::{Offer, Offers};
@@ -215,7 +216,9 @@ impl Selector {
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<()> {
-        new.sort_unstable_by(|a, b| offers[*a as usize].name.cmp(&offers[*b as usize].name));
+        sort_rarely(&mut new, |a, b| {
+            offers[*a as usize].name.cmp(&offers[*b as usize].name)
+        });
         if let Some(pair) = new
             .windows(2)
             .find(|p| offers[p[0] as usize].name == offers[p[1] as usize].name)

@@ -8,6 +8,7 @@ use crate::index::IndexStats;
 use crate::learned::LearnedStats;
 use crate::load::LoadBook;
 use crate::policy::Rule;
+use crate::sorting::sort_rarely;
 use crate::tracker::store::Store;
 
 use super::ledger::{Ledger, Lost};
@@ -126,7 +127,7 @@ impl Selector {
     #[must_use]
     pub fn keeps_prompts(&self) -> Vec<&'static str> {
         let mut parts: Vec<_> = self.pools.iter().flat_map(Pool::keeps_prompts).collect();
-        parts.sort_unstable();
+        sort_rarely(&mut parts, Ord::cmp);
         parts.dedup();
         parts
     }

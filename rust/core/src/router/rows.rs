@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
 use crate::load::{Load, LoadBook};
 use crate::policy::{Candidate, Media};
+use crate::sorting::sort_rarely;
 
 use super::fleet::{Fleet, Member, Standing};
 use super::request::{PoolId, Wanted};
@@ -117,7 +118,7 @@ impl Rows {
     pub fn add_unseen(&mut self, rows: impl Iterator<Item = Candidate>) {
         self.basis = None;
         self.list.extend(rows);
-        self.list.sort_unstable_by_key(|row| row.offer);
+        sort_rarely(&mut self.list, |a, b| a.offer.cmp(&b.offer));
     }
 
     /// Keeps the rows, which are all that `basis` has at `now`, for requests of the same basis.

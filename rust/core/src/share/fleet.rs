@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::sorting::sort_rarely;
 
 use super::wire::{Entries, number, text};
 
@@ -316,7 +317,7 @@ impl Register {
             let both = said.standing.iter().chain(&said.ready);
             all.extend(both.map(|(version, word)| (&**name, *version, word)));
         }
-        all.sort_unstable_by_key(|(_, version, _)| *version);
+        sort_rarely(&mut all, |a, b| a.1.cmp(&b.1));
         all.into_iter()
     }
 
@@ -335,12 +336,13 @@ impl Register {
     /// # Errors
     /// [`Error::Invariant`] naming the first disagreement.
     pub fn validate(&self) -> Result<()> {
-        let gone = self.said.iter();
-        let gone: BTreeSet<_> = gone
+        let said = self.said.iter();
+        let gone: Vec<_> = said
             .filter_map(|(name, said)| Some((said.gone()?, Arc::clone(name))))
             .collect();
+        let listed = gone.iter().all(|word| self.gone.contains(word));
         let highest = self.iter().map(|(_, version, _)| version.counter).max();
-        let broken = if gone != self.gone || gone.len() > MOST_GONE {
+        let broken = if !listed || gone.len() != self.gone.len() || gone.len() > MOST_GONE {
             format!(
                 "{} workers are gone, {} are listed",
                 gone.len(),

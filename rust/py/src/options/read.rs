@@ -1,4 +1,6 @@
 //! Reading one option: type, range, choice, each named in its error.
+//!
+//! Nothing here is inlined: options are read once a router, in a hundred places.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -25,6 +27,7 @@ pub struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);
 
 impl<'py> Options<'_, 'py> {
     /// An option that must be there.
+    #[inline(never)]
     pub fn required(&self, name: &str) -> PyResult<Bound<'py, PyAny>> {
         self.0
             .get_item(name)?
@@ -32,21 +35,25 @@ impl<'py> Options<'_, 'py> {
     }
 
     /// An option whose value may be None.
+    #[inline(never)]
     pub fn optional(&self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(Some(self.required(name)?).filter(|value| !value.is_none()))
     }
 
     /// A whole number in a range.
+    #[inline(never)]
     pub fn integer(&self, name: &str, low: u64, high: u64) -> PyResult<u64> {
         whole(name, &self.required(name)?, low, high)
     }
 
     /// A number in a range.
+    #[inline(never)]
     pub fn number(&self, name: &str, range: Range) -> PyResult<f64> {
         number(name, &self.required(name)?, range)
     }
 
     /// True or False, nothing that merely counts as either.
+    #[inline(never)]
     pub fn flag(&self, name: &str) -> PyResult<bool> {
         let value = self.required(name)?;
         let flag = value.cast::<PyBool>().map_err(|_| {
@@ -106,6 +113,7 @@ impl<'py> Options<'_, 'py> {
 }
 
 /// A whole number in a range; bool does not count.
+#[inline(never)]
 pub fn whole(name: &str, value: &Bound<'_, PyAny>, low: u64, high: u64) -> PyResult<u64> {
     if value.is_instance_of::<PyBool>() {
         return Err(PyTypeError::new_err(format!(
@@ -116,6 +124,7 @@ pub fn whole(name: &str, value: &Bound<'_, PyAny>, low: u64, high: u64) -> PyRes
 }
 
 /// A real number in a range; whatever converts to float counts, except bool.
+#[inline(never)]
 pub fn number(name: &str, value: &Bound<'_, PyAny>, (expected, accepts): Range) -> PyResult<f64> {
     let read = value.extract::<f64>();
     let wrong_type = |error: &PyErr| error.is_instance_of::<PyTypeError>(value.py());

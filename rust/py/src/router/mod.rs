@@ -35,6 +35,7 @@ use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis, 
 use crate::policy::callable;
 use crate::prompt::Reader;
 use crate::workers::{key_of, name_of};
+use cachelb_core::sorting::sort_rarely;
 
 pub use self::keep::SnapshotPieces;
 pub use self::roster::Registered;
@@ -308,7 +309,7 @@ impl NativeRouter {
     /// Names of the models that have an index of their own.
     fn _models(&self) -> Vec<String> {
         let mut models: Vec<String> = self.roster.now().models.keys().cloned().collect();
-        models.sort();
+        sort_rarely(&mut models, Ord::cmp);
         models
     }
 

@@ -5,6 +5,7 @@ use super::keys;
 use super::tokens;
 use crate::events::batch::{Attention, Batch, Event, Name, Place, Remove, Span, Store};
 use crate::ids::Medium;
+use crate::sorting::sort_rarely;
 
 /// Types of event that are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -267,7 +268,9 @@ impl<'a> Fields<'a> {
         }
         if let Some(mut cursor) = self.mm_infos {
             keys::mm_infos(&mut cursor, names.len, &mut batch.extras)?;
-            batch.extras[extras..].sort_by_key(|extra| extra.block);
+            let mut ours = batch.extras.split_off(extras);
+            sort_rarely(&mut ours, |a, b| a.block.cmp(&b.block));
+            batch.extras.append(&mut ours);
         }
         let lora = match (self.lora_name, self.lora_id) {
             (Some(name), _) => text(name, batch),

@@ -486,3 +486,22 @@ def test_bad_options_are_named(name: str, options: dict[str, Any], error: type, 
 @pytest.mark.parametrize("name", COST)
 def test_underscored_names_make_the_policy(name: str) -> None:
     assert policies.make(name.replace("-", "_")).name == name
+
+
+def test_prefill_times_batch_keeps_to_busy_holders_where_all_are_busy() -> None:
+    picks = {}
+    for crowding in (0.0, 1.0):
+        policy = PrefillTimesBatch(crowding=crowding, seed=1)
+        hold(policy, "w1")
+        # Each waits with 3,200 tokens, as many as twice a usual request has, and the holder answers four more.
+        waiting = [policy.select_worker([worker], prompt_tokens=3_200) for worker in PAIR]
+        held = decoding(policy, "w1", 4)
+        picks[crowding] = picked(policy)
+        assert len(waiting + held) == 6
+    assert picks == {0.0: ("w2", "spill"), 1.0: ("w1", "prefix")}
+
+
+@pytest.mark.parametrize("crowding", [-1.0, float("nan"), "1", True])
+def test_crowding_is_a_number_that_is_not_negative(crowding: object) -> None:
+    with pytest.raises((TypeError, ValueError), match="crowding"):
+        policies.make("prefill-times-batch", crowding=crowding)

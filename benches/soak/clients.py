@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from benches.soak.processes import Gateway
 
-MOST_OPEN = 200
+MOST_OPEN = 800
 """Requests open at once; who arrives beyond that is not sent, and counted. When something else takes the machine
 for a minute, those who came meanwhile would keep the gateways from ever catching up."""
 OUTPUT_TOKENS = 24
@@ -35,7 +35,7 @@ class Seen:
 
     Attributes:
         outcomes: Requests by how they ended: a status, "torn", "left at once", "left mid-stream", "disconnected".
-        first_s: Seconds to the first byte of each answer, by when its request was sent.
+        first_s: Seconds to the first byte of each answer from when its request was due, by that moment.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class Clients:
             if len(self._tasks) >= MOST_OPEN or not taking:
                 self.seen.outcomes["not sent"] += 1
                 continue
-            task = asyncio.create_task(self._request(self._random.choice(taking)))
+            task = asyncio.create_task(self._request(self._random.choice(taking), next_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -102,7 +102,8 @@ class Clients:
         Args:
             worker: Its address.
         """
-        await self._play(worker, json.dumps({"prompt": self._tokens(_TURN_TOKENS), "max_tokens": 1}).encode(), "")
+        body = json.dumps({"prompt": self._tokens(_TURN_TOKENS), "max_tokens": 1}).encode()
+        await self._play(worker, body, "", time.monotonic())
 
     async def close(self) -> None:
         """Close every connection."""
@@ -110,7 +111,7 @@ class Clients:
             await self._session.close()
             self._session = None
 
-    async def _request(self, gateway: Gateway) -> None:
+    async def _request(self, gateway: Gateway, due_s: float) -> None:
         body = {"prompt": self._prompt(), "max_tokens": OUTPUT_TOKENS, "stream": True}
         leaves: Leaving = ""
         if self._random.random() < self.aborted:
@@ -120,19 +121,18 @@ class Clients:
         body["stream_options"] = {"include_usage": True} if body["stream"] else None
         self.open[gateway.spec.kind] += 1
         try:
-            self.seen.outcomes[await self._play(gateway.url, json.dumps(body).encode(), leaves)] += 1
+            self.seen.outcomes[await self._play(gateway.url, json.dumps(body).encode(), leaves, due_s)] += 1
         finally:
             self.open[gateway.spec.kind] -= 1
 
-    async def _play(self, url: str, body: bytes, leaves: Leaving) -> str:
+    async def _play(self, url: str, body: bytes, leaves: Leaving, due_s: float) -> str:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        begin_s = time.monotonic()
         patience_s = self._random.uniform(0.0, 0.02) if leaves == "at once" else None
         try:
             async with asyncio.timeout(patience_s), self._session.post(f"{url}/v1/completions", data=body) as answer:
                 first = await answer.content.readany()
-                self.seen.first_s.append((begin_s, time.monotonic() - begin_s))
+                self.seen.first_s.append((due_s, time.monotonic() - due_s))
                 if leaves == "mid-stream" and answer.ok:
                     answer.close()
                     return "left mid-stream"

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 class PrefillTimesBatch(BuiltinPolicy):
-    """Prompt tokens to compute times requests in flight, the lowest of all workers; nothing to tune.
+    """Prompt tokens to compute times requests in flight, the lowest of all workers.
 
     The tokens are those queued on the worker and those of this request it does not hold. LMetric's rule: strong below
-    saturation, and for the prefill side of prefill and decode pairs.
+    saturation, and for the prefill side of prefill and decode pairs. Near saturation it leaves holders of a prefix that
+    are busy, and others compute the prefix again, until all are; `crowding=1` minds that.
 
     Example:
         >>> policy = PrefillTimesBatch(seed=1)
@@ -35,6 +36,7 @@ class PrefillTimesBatch(BuiltinPolicy):
     def __new__(
         cls,
         *,
+        crowding: float = 0.0,
         block_size: int = 16,
         max_blocks_per_worker: int = 100_000,
         ttl_s: float | None = None,
@@ -47,6 +49,9 @@ class PrefillTimesBatch(BuiltinPolicy):
         """Build the policy.
 
         Args:
+            crowding: How much those count that a request keeps waiting: what it adds to a worker's tokens counts so many
+                times more for each request that waits per worker, and every batch is larger by so many times the mean
+                one. 0 is the rule as published.
             block_size: Tokens per block, as the engines have it.
             max_blocks_per_worker: Blocks one worker's cache holds; the least recently used leave first.
             ttl_s: Seconds a placement is believed, None until evicted.
@@ -64,6 +69,7 @@ class PrefillTimesBatch(BuiltinPolicy):
             ValueError: An option is outside its range.
         """
         options = {
+            "crowding": crowding,
             "block_size": block_size,
             "max_blocks_per_worker": max_blocks_per_worker,
             "ttl_s": ttl_s,

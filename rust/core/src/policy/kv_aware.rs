@@ -9,7 +9,7 @@
 
 use super::credits::Credits;
 use super::gate::SpillGate;
-use super::prefill_times_batch::product;
+use super::prefill_times_batch::{Common, product};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
@@ -44,7 +44,7 @@ impl KvAware {
     fn cost(&self, view: &View<'_>, row: &Candidate) -> f64 {
         match self.scoring {
             Scoring::Prefix => view.uncached_tokens(row),
-            Scoring::Cost => product(view, row),
+            Scoring::Cost => product(view, row, Common::ALONE),
         }
     }
 

@@ -21,9 +21,9 @@
 //! What was known of the worker that serves a request is kept until the request is answered, and becomes a sample.
 
 mod columns;
-mod crowd;
 mod distinct;
 mod groups;
+mod reach;
 mod scoring;
 mod settings;
 mod work;
@@ -38,11 +38,12 @@ use crate::learned::{
 use crate::load::{BookingId, Known};
 
 use self::columns::{Gpus, narrow, row};
-use self::crowd::{Crowd, is_overloaded, within_reach};
 use self::groups::{Groups, group};
+use self::reach::{is_overloaded, within_reach};
 pub use self::settings::{Learning, Outside, Tie};
 use self::work::Work;
 use super::credits::Credits;
+use super::crowd::Crowd;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::routes::{Claim, Told};

@@ -10,6 +10,7 @@ mod bounded;
 mod cache_aware;
 mod consistent_hash;
 mod credits;
+mod crowd;
 mod custom;
 mod estimate;
 mod estimated_ttft;

@@ -1,24 +1,78 @@
-//! Prefill work times batch size: `LMetric`. Nothing to tune.
+//! Prefill work times batch size: `LMetric`.
 //!
 //! ```text
 //! cost = (pending prefill tokens + uncached tokens) * (requests in flight + 1) / weight;  argmin, ties to fewer requests
 //! ```
 //!
 //! A zero on either side would erase the other: hence the 1, and at least one uncached token, the last.
+//!
+//! Near saturation holders of a prefix are busy, so the product leaves them, and workers that hold nothing of it compute
+//! all of it again: more work, which makes more of them busy. `crowding` counts what a request adds once more for each
+//! request that waits per worker, and puts the mean batch into every batch, so that differences between them weigh less.
+//!
+//! ```text
+//! cost = (pending + uncached * (1 + crowding * L)) * (requests + 1 + crowding * mean requests) / weight
+//! ```
 
+use crate::load::BookingId;
+
+use super::crowd::Crowd;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
 
-/// The rule; it has no settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PrefillTimesBatch;
+/// The rule.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PrefillTimesBatch {
+    crowding: f64,
+    crowd: Crowd,
+}
+
+/// What all rows of a view have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Common {
+    /// Times that a token of the request counts.
+    times: f64,
+    /// Requests that everybody has beside their own and this one.
+    batch: f64,
+}
+
+impl Common {
+    /// As published: nothing but what concerns the worker itself.
+    pub(super) const ALONE: Self = Self {
+        times: 1.0,
+        batch: 0.0,
+    };
+}
 
 /// The cost of a row.
-pub(super) fn product(view: &View<'_>, row: &Candidate) -> f64 {
-    let tokens = row.pending_prefill_tokens as f64 + view.uncached_tokens(row).max(1.0);
-    tokens * (f64::from(row.inflight) + 1.0) / row.weight
+pub(super) fn product(view: &View<'_>, row: &Candidate, common: Common) -> f64 {
+    let own = view.uncached_tokens(row).max(1.0) * common.times;
+    let tokens = row.pending_prefill_tokens as f64 + own;
+    tokens * (f64::from(row.inflight) + 1.0 + common.batch) / row.weight
+}
+
+impl PrefillTimesBatch {
+    /// The rule; `crowding` of 0 is it as published.
+    #[must_use]
+    pub fn new(crowding: f64) -> Self {
+        Self {
+            crowding,
+            crowd: Crowd::default(),
+        }
+    }
+
+    fn common(&self, view: &View<'_>) -> Common {
+        if self.crowding <= 0.0 {
+            return Common::ALONE;
+        }
+        let requests: f64 = view.rows.iter().map(|row| f64::from(row.inflight)).sum();
+        Common {
+            times: 1.0 + self.crowding * self.crowd.waiting(view),
+            batch: self.crowding * requests / view.rows.len().max(1) as f64,
+        }
+    }
 }
 
 impl Rule for PrefillTimesBatch {
@@ -26,13 +80,20 @@ impl Rule for PrefillTimesBatch {
         if view.blocks.is_none() && view.prompt_tokens == 0 {
             return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
         }
-        let cost = |row: &Candidate| (product(view, row), row.load());
+        let common = self.common(view);
+        let cost = |row: &Candidate| (product(view, row, common), row.load());
         let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
         Choice::by_cost(view, row)
     }
 
+    fn settle(&mut self, view: &View<'_>, choice: Choice, _booking: BookingId) {
+        if self.crowding > 0.0 {
+            self.crowd.add(view, &view.rows[choice.row]);
+        }
+    }
+
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        Some(product(view, &view.rows[row]))
+        Some(product(view, &view.rows[row], self.common(view)))
     }
 
     fn records_placement(&self) -> bool {
@@ -40,7 +101,7 @@ impl Rule for PrefillTimesBatch {
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
+        Box::new(Self::new(self.crowding))
     }
 }
 
@@ -74,10 +135,14 @@ mod tests {
         ];
         for (rows, picked) in cases {
             let scene = scene(rows);
-            assert_eq!(scene.choose(&PrefillTimesBatch, 1).0, picked, "{rows:?}");
+            assert_eq!(
+                scene.choose(&PrefillTimesBatch::default(), 1).0,
+                picked,
+                "{rows:?}"
+            );
         }
         let view = scene(&[(1_000, 500, 3), (3_000, 0, 0)]);
-        let score = |row| PrefillTimesBatch.score(&view.view(), row);
+        let score = |row| PrefillTimesBatch::default().score(&view.view(), row);
         assert_eq!((score(0), score(1)), (Some(6_000.0), Some(3_000.0)));
     }
 
@@ -85,28 +150,37 @@ mod tests {
     fn an_idle_and_cold_fleet_is_drawn_from() {
         let scene = Scene::new(&[(0, 0); 4]).blocks(Some(10));
         for picked in 0..4 {
-            let share = scene.share(&PrefillTimesBatch, picked);
+            let share = scene.share(&PrefillTimesBatch::default(), picked);
             assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
         }
-        assert_eq!(scene.choose(&PrefillTimesBatch, 1).1, Reason::Cold);
+        assert_eq!(
+            scene.choose(&PrefillTimesBatch::default(), 1).1,
+            Reason::Cold
+        );
     }
 
     #[test]
     fn a_weight_divides_the_cost() {
         let mut view = scene(&[(1_500, 0, 0), (1_000, 0, 0)]);
         view.rows[0].weight = 2.0;
-        assert_eq!(view.choose(&PrefillTimesBatch, 1).0, 0);
+        assert_eq!(view.choose(&PrefillTimesBatch::default(), 1).0, 0);
     }
 
     #[test]
     fn the_reason_tells_whether_a_holder_was_passed_over() {
         let holder = Scene::new(&[(9, 0), (0, 0)]).blocks(Some(10));
-        assert_eq!(holder.choose(&PrefillTimesBatch, 1), (0, Reason::Prefix));
+        assert_eq!(
+            holder.choose(&PrefillTimesBatch::default(), 1),
+            (0, Reason::Prefix)
+        );
         let busy = Scene::new(&[(9, 50), (0, 0)]).blocks(Some(10));
-        assert_eq!(busy.choose(&PrefillTimesBatch, 1), (1, Reason::Spill));
+        assert_eq!(
+            busy.choose(&PrefillTimesBatch::default(), 1),
+            (1, Reason::Spill)
+        );
         let short = Scene::new(&[(0, 5), (0, 0)]).blocks(Some(0)).tokens(10);
         assert_eq!(
-            short.choose(&PrefillTimesBatch, 1),
+            short.choose(&PrefillTimesBatch::default(), 1),
             (1, Reason::ShortPrompt)
         );
     }
@@ -115,6 +189,34 @@ mod tests {
     fn without_tokens_only_requests_count() {
         let mut scene = Scene::new(&[(0, 1), (0, 2)]);
         scene.rows[0].pending_prefill_tokens = 100_000;
-        assert_eq!(scene.choose(&PrefillTimesBatch, 1), (0, Reason::NoKey));
+        assert_eq!(
+            scene.choose(&PrefillTimesBatch::default(), 1),
+            (0, Reason::NoKey)
+        );
+    }
+
+    #[test]
+    fn crowding_keeps_to_holders_while_others_wait() {
+        // A holder with work for 4,000 tokens beside a worker that holds nothing and has nothing to do.
+        let rows: &[Row] = &[(100, 4_000, 3), (2_000, 0, 2)];
+        let mut rule = PrefillTimesBatch::new(1.0);
+        assert_eq!(scene(rows).choose(&PrefillTimesBatch::default(), 1).0, 1);
+        let seen = scene(&[(500, 0, 0)]);
+        rule.settle(
+            &seen.view(),
+            seen.pick(&rule, 1),
+            BookingId {
+                entry: 0,
+                generation: 0,
+            },
+        );
+        // 2,000 tokens wait per worker, four times the usual 500; 2.5 requests run on each.
+        let view = scene(rows);
+        let score = |row| rule.score(&view.view(), row);
+        let expected = [(4_000.0 + 500.0) * 6.5, 2_000.0 * 5.0 * 5.5];
+        assert_eq!((score(0), score(1)), (Some(expected[0]), Some(expected[1])));
+        assert_eq!(view.choose(&rule, 1).0, 0);
+        let idle = scene(&[(100, 0, 0), (2_000, 0, 0)]);
+        assert_eq!(rule.score(&idle.view(), 0), Some(100.0), "nothing waits");
     }
 }

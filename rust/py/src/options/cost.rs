@@ -28,7 +28,10 @@ pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Op
         }
         "prefix-cache-and-load" => Ruled::new(prefix_cache_and_load(given)?, Need::BLOCKS),
         "overlap-cost" => Ruled::new(overlap_cost(given)?, Need::BLOCKS),
-        "prefill-times-batch" => Ruled::new(PrefillTimesBatch, Need::BLOCKS),
+        "prefill-times-batch" => {
+            let crowding = given.number("crowding", NOT_NEGATIVE)?;
+            Ruled::new(PrefillTimesBatch::new(crowding), Need::BLOCKS)
+        }
         "sticky-until-saturated" => Ruled::new(sticky_until_saturated(given)?, Need::BLOCKS),
         "least-expected-wait" => Ruled::new(least_expected_wait(given)?, Need::BLOCKS),
         "queue-over-throughput" => Ruled::new(queue_over_throughput(given)?, Need::LENGTH),

@@ -4,8 +4,8 @@ use crate::ids::{Millis, SequenceHash};
 use crate::learned::{Model, Row, Scratch};
 
 use super::super::view::View;
-use super::crowd::at_rest;
 use super::distinct::Distinct;
+use super::reach::at_rest;
 
 /// Tells one request from the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

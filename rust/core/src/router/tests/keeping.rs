@@ -42,7 +42,7 @@ fn limited(bytes: Option<usize>) -> Selector {
         max_memory_bytes: bytes,
         ..Settings::default()
     };
-    let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch);
+    let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch::default());
     let mut selector = Selector::new(settings, PoolSettings::new(rule, 16, Placements::default()));
     for name in WORKERS {
         selector.add_worker(name, crate::router::Profile::default(), Millis(0));

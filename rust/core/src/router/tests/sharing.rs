@@ -25,7 +25,7 @@ const WORKERS: [&str; 4] = ["a", "b", "c", "d"];
 const TTL_MS: u64 = 1_000_000;
 
 fn router(origin: u64, capacity: u32) -> Selector {
-    let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch);
+    let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch::default());
     let placements = Placements {
         max_blocks_per_worker: capacity,
         ..Placements::default()

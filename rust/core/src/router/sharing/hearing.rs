@@ -92,6 +92,15 @@ impl Selector {
             }
             applied += 1;
         }
+        // The next message is expected behind as many as this one says it has.
+        let left = u64::from(message.count).saturating_sub(skip);
+        if message.kind == Kind::Delta && u64::from(applied) != left {
+            self.drop_peer(message.origin, now);
+            return Err(Error::BadMessage(format!(
+                "it says that it has {} entries, {applied} follow the {skip} known ones",
+                message.count
+            )));
+        }
         self.sharing_mut().told.applied += u64::from(applied);
         Ok(match message.kind {
             Kind::Snapshot => Heard::Snapshot,

@@ -49,9 +49,9 @@ class PrefillTimesBatch(BuiltinPolicy):
         """Build the policy.
 
         Args:
-            crowding: How much those count that a request keeps waiting: what it adds to a worker's tokens counts so many
-                times more for each request that waits per worker, and every batch is larger by so many times the mean
-                one. 0 is the rule as published.
+            crowding: How much those count that a request keeps waiting: what it adds to a worker's tokens counts so
+                many times more for each request that waits per worker, and every batch is larger by so many times the
+                mean one. 0 is the rule as published.
             block_size: Tokens per block, as the engines have it.
             max_blocks_per_worker: Blocks one worker's cache holds; the least recently used leave first.
             ttl_s: Seconds a placement is believed, None until evicted.

@@ -114,6 +114,19 @@ def test_router_that_is_closed_while_it_waits_for_a_warm_start_shares_nothing() 
     assert router.stats().state is None
 
 
+def test_router_that_is_closed_as_its_sharing_begins_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    router = Router(["gpu0"], hash_seed=7)
+    share = router._share
+
+    def closing(*args: Any, **options: Any) -> None:
+        router.close()
+        share(*args, **options)
+
+    monkeypatch.setattr(router, "_share", closing)
+    router.attach(mesh())
+    assert router.stats().state is None
+
+
 def test_interrupted_warm_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     router = Router(["gpu0"], hash_seed=7)
 

@@ -23,7 +23,13 @@ from cachelb.sim.workloads.traces import read_mooncake
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "bench-results" / "compare-replays.json"
 LOADS = (1.0, 2.0, 4.0)
-POLICIES = ("round-robin", "overlap-cost+events", "cache-aware+events", "prefill-times-batch+events")
+POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "round-robin": ("round-robin", {}),
+    "overlap-cost+events": ("overlap-cost+events", {}),
+    "cache-aware+events": ("cache-aware+events", {}),
+    "prefill-times-batch+events": ("prefill-times-batch+events", {}),
+    "the same, crowding=1": ("prefill-times-batch+events", {"crowding": 1.0}),
+}
 _KEPT = ("ttft_mean", "ttft_p99", "tpot", "reuse")
 
 
@@ -39,9 +45,10 @@ def main() -> None:
         for mode in ("round_robin", "kv_router"):
             theirs = reference[load, mode]
             rows.append({"load": load, "simulator": "Dynamo", "policy": mode, **{key: theirs[key] for key in _KEPT}})
-        for policy in POLICIES:
+        for policy, (name, options) in POLICIES.items():
             print(f"x{load:.0f} {policy}", file=sys.stderr)
-            run = simulate(conversation.speed_up(load), dynosim.FLEET, policy, seed=1, signals=dynosim.AT_ONCE)
+            requests = conversation.speed_up(load)
+            run = simulate(requests, dynosim.FLEET, name, seed=1, signals=dynosim.AT_ONCE, **options)
             ours = dynosim.columns(run)
             rows.append({"load": load, "simulator": "cachelb", "policy": policy, **{key: ours[key] for key in _KEPT}})
     RUN.parent.mkdir(exist_ok=True)

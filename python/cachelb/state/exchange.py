@@ -146,6 +146,9 @@ class Exchange:
             why = f", {self._failing}" if self._failing else ""
             self._start = f"cold: nobody told anything within {wait_s:g} s{why}"
             _log.warning("this router starts cold: no other told what it knows within %g s%s", wait_s, why)
+        if self._stopping.is_set():
+            # Stopped meanwhile, maybe before there was anything to end.
+            self.stop()
 
     def stop(self) -> None:
         """End, and wait for the thread, unless this is it: a finalizer runs anywhere. The router goes on alone."""

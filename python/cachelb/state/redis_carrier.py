@@ -191,6 +191,8 @@ class RedisCarrier:
     def _append(self, body: bytes, news: bytes | None = None, *, is_repeated: bool = False) -> None:
         """Add to the stream, and now and then see to its length."""
         frame = self._seal.wrap(_NEWS, body)
+        # What this router writes counts before it is read back: in between it may write as much again.
+        self._tail.saw(len(frame) + _ENTRY_BYTES)
         self._untrimmed += 1
         words: tuple[Word, ...] = ("XADD", self._news, "*", _FIELD, frame)
         if self._untrimmed >= _TRIM_EVERY or len(frame) > _TRIM_BYTES:
@@ -290,16 +292,17 @@ class RedisCarrier:
             for number, fields in streams.get(key, ()):
                 self._positions[key] = number
                 frame = fields[1]
-                if key == self._news:
-                    self._tail.saw(len(frame) + _ENTRY_BYTES)
                 try:
                     life, body = self._seal.unwrap(channel, frame)
                 except BadFrameError as error:
+                    life, body = b"", b""
                     found.append(Refused(str(error), self._stream))
-                    continue
                 if life == self._seal.life:
                     self._unheard_s.pop(channel, None)
-                else:
+                    continue
+                if key == self._news:
+                    self._tail.saw(len(frame) + _ENTRY_BYTES)
+                if life:
                     self._hear(life, body, now, found)
         if inbox in streams:
             self._command("XDEL", inbox, *(number for number, _ in streams[inbox]))

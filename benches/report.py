@@ -58,6 +58,8 @@ TARGETS: tuple[tuple[str, float], ...] = (
     (r"python/record_request/32768/list/known", 65.0),
     (r"python/select_worker/512/", 5.0),
     (r"python/select_worker/131072/known", 50.0),
+    (r"python/router/steady/16/learned/", 25.0),
+    (r"python/router/steady/256/learned/", 400.0),
     (r"python/router/steady/", 6.0),
     (r"python/router/1024/", 20.0),
     (r"python/router/learned/16/", 25.0),

@@ -3,22 +3,24 @@
 python -m benches.sharing_cost [SECONDS]
 
 Two routers with 64 workers each; every prompt has 512 tokens, half of them new. Over the mesh, and over a Redis server
-that this starts, if there is one on PATH. Prints JSON lines for `report.py`.
+that this starts, if there is one on PATH or `make redis` fetched one. Prints JSON lines for `report.py`.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import shutil
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+from tests.state.redis_server import RedisServer
 
 from cachelb import Router
 from cachelb.state import RedisState, ZmqMesh
@@ -93,29 +95,18 @@ def selections(transport: str, states: list[ZmqMesh] | list[RedisState], seconds
 @contextmanager
 def server() -> Iterator[tuple[str, redis.Redis] | None]:
     """Start a Redis server, if there is one."""
-    program = shutil.which("redis-server") or shutil.which("valkey-server")
-    if program is None:
-        print("no redis-server on PATH: its rows are left out", file=sys.stderr)
-        yield None
-        return
-    import redis
-
-    at = str(port())
     with tempfile.TemporaryDirectory() as folder:
-        command = [program, "--bind", "127.0.0.1", "--port", at, "--dir", folder, "--save", "", "--loglevel", "warning"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-            try:
-                with redis.Redis(port=int(at), protocol=2) as client:
-                    while True:
-                        try:
-                            client.ping()
-                        except redis.ConnectionError:
-                            time.sleep(0.02)
-                        else:
-                            break
-                    yield f"redis://127.0.0.1:{at}", client
-            finally:
-                process.terminate()
+        try:
+            found = RedisServer(Path(folder))
+        except pytest.skip.Exception as error:
+            print(f"{error}; its rows are left out", file=sys.stderr)
+            yield None
+            return
+        try:
+            with found.client() as client:
+                yield found.url, client
+        finally:
+            found.kill()
 
 
 def traffic(client: redis.Redis) -> tuple[int, int]:

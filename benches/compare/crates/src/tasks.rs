@@ -248,28 +248,31 @@ pub fn threads(calls: usize) -> Vec<Row> {
                 let Some(make) = contender.reader() else {
                     continue;
                 };
-                let each = calls * 16 / threads;
-                let barrier = Barrier::new(threads + 1);
+                let each = calls * 128 / threads;
+                let barrier = Barrier::new(threads);
                 let rate = std::thread::scope(|scope| {
                     let handles: Vec<_> = (0..threads)
                         .map(|number| {
                             let (mut read, barrier, asked) = (make(), &barrier, asked.len());
                             scope.spawn(move || {
                                 barrier.wait();
-                                (0..each)
+                                let begin = Instant::now();
+                                let seen = (0..each)
                                     .map(|call| read((number * 37 + call) % asked))
-                                    .sum::<usize>()
+                                    .sum::<usize>();
+                                black_box(seen);
+                                (begin, Instant::now())
                             })
                         })
                         .collect();
-                    barrier.wait();
-                    let begin = Instant::now();
-                    let seen: usize = handles
+                    // By the threads' own clocks: with fewer cores, some are done before this one is woken.
+                    let times = handles
                         .into_iter()
-                        .map(|handle| handle.join().expect("readers do not panic"))
-                        .sum();
-                    black_box(seen);
-                    (each * threads) as f64 / begin.elapsed().as_secs_f64()
+                        .map(|handle| handle.join().expect("readers do not panic"));
+                    let (begin, end) = times
+                        .reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))
+                        .expect("there is a thread");
+                    (each * threads) as f64 / (end - begin).as_secs_f64()
                 });
                 *best = best.max(rate);
             }

@@ -23,7 +23,7 @@ _HEAD = """# Real engines
 through `examples/starlette_gateway.py` under each policy in turn, and writes this page. The time to the first token
 (TTFT) is taken at the client, over HTTP; cached tokens are the engine's own count (`usage.prompt_tokens_details`).
 
-The machine is small and was shared with other work (*others*, below), so seconds are worth little and ratios more:
+The machine is small, virtual and not equally fast all the time, so seconds are worth little and ratios more:
 policies took turns within each round, with the same chats, and every figure is the median over the rounds, with the
 least and the most of a round in brackets. Times of a round count if what others took of the machine differed by no more
 than ten points between its episodes; cached tokens always do.

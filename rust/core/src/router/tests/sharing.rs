@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+#[path = "sharing_faults.rs"]
+mod faults;
 #[path = "sharing_fleet.rs"]
 mod fleet;
 #[path = "sharing_routes.rs"]
@@ -18,7 +20,6 @@ use crate::policy::{PrefillTimesBatch, Rule};
 use crate::router::PoolId;
 use crate::router::ledger::{Ending, Usage};
 use crate::router::{Offer, Offers, Placements, PoolSettings, Request, Selector, Settings};
-use crate::share::Message;
 use crate::tracker::Origin;
 use crate::tracker::store::Store;
 
@@ -369,63 +370,6 @@ fn parts_of_a_snapshot_from_before_a_loss_are_stale_after_it() {
         b.hear(&message, Millis(12)).unwrap();
     }
     assert_eq!(held(&b, &name).len(), 5);
-}
-
-#[test]
-fn numbers_beyond_all_bounds_are_a_gap() {
-    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
-    ask(&mut a, &prompt(1, 4, 1, 9), 5);
-    let message = |kind, first, count| {
-        crate::share::Message {
-            kind,
-            origin: 9,
-            first,
-            count,
-            entries: &[],
-        }
-        .encode()
-    };
-    b.hear(
-        &message(crate::share::Kind::Snapshot, u64::MAX, 0),
-        Millis(6),
-    )
-    .unwrap();
-    b.hear(
-        &message(crate::share::Kind::Heartbeat, u64::MAX, 7),
-        Millis(6),
-    )
-    .unwrap();
-    assert_eq!(
-        b.hear(&message(crate::share::Kind::Heartbeat, 5, 7), Millis(6)),
-        Ok(Heard::Applied(0))
-    );
-    for message in tell(&mut a) {
-        assert!(matches!(
-            b.hear(&message, Millis(7)),
-            Ok(Heard::Applied(1..))
-        ));
-    }
-}
-
-#[test]
-fn a_message_with_other_entries_than_it_says_starts_its_sender_over() {
-    for more in [-1, 1] {
-        let (mut from, mut to) = (router(1, 100), router(2, 100));
-        for message in snapshot(&mut from, Millis(0)) {
-            to.hear(&message, Millis(0)).unwrap();
-        }
-        ask(&mut from, &prompt(1, 2, 3, 4), 1);
-        let bytes = tell(&mut from).remove(0);
-        let message = Message::decode(&bytes).unwrap();
-        let count = message.count.wrapping_add_signed(more);
-        let error = to
-            .hear(&Message { count, ..message }.encode(), Millis(1))
-            .unwrap_err();
-        assert!(error.to_string().contains("says that it has"), "{error}");
-        assert!(to.origins().is_empty(), "it is heard anew");
-        assert_eq!(loads(&to)["a"].0 + loads(&to)["b"].0, 0);
-        to.validate().unwrap();
-    }
 }
 
 #[test]

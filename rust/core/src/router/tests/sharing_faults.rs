@@ -1,0 +1,55 @@
+//! Messages that are not what they say.
+
+use super::*;
+use crate::share::{Kind, Message};
+
+#[test]
+fn numbers_beyond_all_bounds_are_a_gap() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let message = |kind, first, count| {
+        Message {
+            kind,
+            origin: 9,
+            first,
+            count,
+            entries: &[],
+        }
+        .encode()
+    };
+    b.hear(&message(Kind::Snapshot, u64::MAX, 0), Millis(6))
+        .unwrap();
+    b.hear(&message(Kind::Heartbeat, u64::MAX, 7), Millis(6))
+        .unwrap();
+    assert_eq!(
+        b.hear(&message(Kind::Heartbeat, 5, 7), Millis(6)),
+        Ok(Heard::Applied(0))
+    );
+    for message in tell(&mut a) {
+        assert!(matches!(
+            b.hear(&message, Millis(7)),
+            Ok(Heard::Applied(1..))
+        ));
+    }
+}
+
+#[test]
+fn a_message_with_other_entries_than_it_says_starts_its_sender_over() {
+    for more in [-1, 1] {
+        let (mut from, mut to) = (router(1, 100), router(2, 100));
+        for message in snapshot(&mut from, Millis(0)) {
+            to.hear(&message, Millis(0)).unwrap();
+        }
+        ask(&mut from, &prompt(1, 2, 3, 4), 1);
+        let bytes = tell(&mut from).remove(0);
+        let message = Message::decode(&bytes).unwrap();
+        let count = message.count.wrapping_add_signed(more);
+        let error = to
+            .hear(&Message { count, ..message }.encode(), Millis(1))
+            .unwrap_err();
+        assert!(error.to_string().contains("says that it has"), "{error}");
+        assert!(to.origins().is_empty(), "it is heard anew");
+        assert_eq!(loads(&to)["a"].0 + loads(&to)["b"].0, 0);
+        to.validate().unwrap();
+    }
+}

@@ -48,7 +48,8 @@ pub struct Walk {
     stretches: Vec<Stretch>,
     /// By age of what is told next.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Blocks that are told at most, so that a walk ends though others use what it told already.
+    /// Blocks that are told in short steps; what is left then is told in one, so that a walk ends though others use, and
+    /// so move to its end, what it told already.
     left: usize,
 }
 
@@ -92,10 +93,14 @@ impl Selector {
     pub fn snapshot_next(&mut self, walk: &mut Walk) -> Option<Vec<Vec<u8>>> {
         let sharing = self.sharing.as_ref()?;
         let (origin, first) = (sharing.origin, sharing.journal.next());
-        let enough = walk.left.min(PART / HASH);
-        if enough == 0 || walk.queue.is_empty() {
+        if walk.queue.is_empty() {
             return None;
         }
+        let enough = if walk.left == 0 {
+            usize::MAX
+        } else {
+            walk.left.min(PART / HASH)
+        };
         let mut messages = Vec::new();
         let (mut entries, mut count) = (Vec::with_capacity(PART + PART / 2), 0);
         let mut flush = |entries: &mut Vec<u8>, count: &mut u32| {

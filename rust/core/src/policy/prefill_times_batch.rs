@@ -14,7 +14,7 @@
 //! cost = (pending + uncached * (1 + crowding * L)) * (requests + 1 + crowding * mean requests) / weight
 //! ```
 
-use crate::load::BookingId;
+use crate::load::{BookingId, Known};
 
 use super::crowd::Crowd;
 use super::reason::Reason;
@@ -94,6 +94,12 @@ impl Rule for PrefillTimesBatch {
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(product(view, &view.rows[row], self.common(view)))
+    }
+
+    fn scores(&self, view: &View<'_>) -> Vec<Known> {
+        let common = self.common(view);
+        let score = |row| Some(product(view, row, common)).into();
+        view.rows.iter().map(score).collect()
     }
 
     fn records_placement(&self) -> bool {
@@ -215,6 +221,8 @@ mod tests {
         let score = |row| rule.score(&view.view(), row);
         let expected = [(4_000.0 + 500.0) * 6.5, 2_000.0 * 5.0 * 5.5];
         assert_eq!((score(0), score(1)), (Some(expected[0]), Some(expected[1])));
+        let scores: Vec<_> = rule.scores(&view.view()).iter().map(|s| s.get()).collect();
+        assert_eq!(scores, [score(0), score(1)]);
         assert_eq!(view.choose(&rule, 1).0, 0);
         let idle = scene(&[(100, 0, 0), (2_000, 0, 0)]);
         assert_eq!(rule.score(&idle.view(), 0), Some(100.0), "nothing waits");

@@ -5,8 +5,11 @@
 
 use std::cmp::Ordering;
 
-/// Sorts `items` by `compare`, stably; one allocation and a call for every comparison.
+/// Sorts `items` by `compare`, stably; two allocations if there is anything to sort, and a call for every comparison.
 pub fn sort_rarely<T>(items: &mut Vec<T>, mut compare: impl FnMut(&T, &T) -> Ordering) {
+    if items.len() < 2 {
+        return;
+    }
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     sort_places(&mut order, &mut |a, b| {
         compare(&items[a as usize], &items[b as usize])

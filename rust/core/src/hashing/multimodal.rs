@@ -3,8 +3,9 @@
 //! A block that overlaps an object's token range hashes the object's own hash too. Cost: one sweep over blocks and
 //! objects, both in token order.
 
-use crate::sorting::sort_rarely;
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::sorting::sort_rarely;
 
 /// One object of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,9 +59,7 @@ pub(super) fn windows<'a>(
     mm: &'a [MmObject],
 ) -> impl Iterator<Item = Window<'a>> {
     let mut coming: Vec<&MmObject> = mm.iter().filter(|object| object.len > 0).collect();
-    if coming.len() > 1 {
-        sort_rarely(&mut coming, |a, b| b.start.cmp(&a.start));
-    }
+    sort_rarely(&mut coming, |a, b| b.start.cmp(&a.start));
     let mut active: Vec<&MmObject> = Vec::new();
     tokens
         .windows(width)

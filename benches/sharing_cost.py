@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import random
-import socket
 import statistics
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.state.addresses import free_addresses
 from tests.state.redis_server import RedisServer
 
 from cachelb import Router
@@ -34,19 +34,6 @@ WORKERS = [f"gpu{at}" for at in range(64)]
 BATCH = 200
 RATES = (200, 1000)
 IDLE = 4
-
-
-def port() -> int:
-    """Find a port that is free, as the one above it."""
-    while True:
-        with socket.socket() as probe, socket.socket() as above:
-            probe.bind(("127.0.0.1", 0))
-            found = int(probe.getsockname()[1])
-            try:
-                above.bind(("127.0.0.1", found + 1))
-            except (OSError, OverflowError):
-                continue
-            return found
 
 
 def prompt(dice: random.Random) -> list[int]:
@@ -164,7 +151,7 @@ def idle(transport: str, client: redis.Redis, states: list[RedisState], seconds:
 
 def main(seconds: float) -> None:
     """Measure."""
-    first, second = (f"tcp://127.0.0.1:{port()}" for _ in range(2))
+    first, second = free_addresses(2)
     selections("mesh", [ZmqMesh(first, [second]), ZmqMesh(second, [first])], seconds / 3)
     with server() as found:
         if found is None:

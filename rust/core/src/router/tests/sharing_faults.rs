@@ -1,4 +1,4 @@
-//! Messages that are not what they say.
+//! Messages that are not what they say, and requests that come while everything is told.
 
 use super::*;
 use crate::share::{Kind, Message};
@@ -52,4 +52,37 @@ fn a_message_with_other_entries_than_it_says_starts_its_sender_over() {
         assert_eq!(loads(&to)["a"].0 + loads(&to)["b"].0, 0);
         to.validate().unwrap();
     }
+}
+
+#[test]
+fn what_is_used_all_the_time_is_in_a_snapshot() {
+    let (mut from, mut to) = (router(1, 100_000), router(2, 100_000));
+    let others: Vec<_> = (0..3000).map(|own| prompt(1, 0, own, 2)).collect();
+    let lasting = prompt(40, 0, 7, 20);
+    let mut now = 0;
+    let mut serve = |from: &mut Selector, path: &[SequenceHash]| {
+        now += 1;
+        let booking = ask(from, path, now);
+        from.close(booking, Ending::Completed, Usage::default(), Millis(now));
+    };
+    for path in others.iter().chain([&lasting]) {
+        serve(&mut from, path);
+    }
+    let (head, mut walk) = from.snapshot_begin().unwrap();
+    let mut messages = vec![head];
+    while let Some(parts) = from.snapshot_next(&mut walk) {
+        messages.extend(parts);
+        // More than one step tells, and behind it what lasts.
+        for path in others.iter().chain([&lasting]) {
+            serve(&mut from, path);
+        }
+    }
+    messages.extend(from.snapshot_end());
+    for message in &messages {
+        to.hear(message, Millis(9)).unwrap();
+    }
+    let all: BTreeSet<u64> = lasting.iter().map(|hash| hash.0).collect();
+    let known = WORKERS.map(|name| all.is_subset(&held(&to, name)));
+    assert_eq!(known, WORKERS.map(|name| all.is_subset(&held(&from, name))));
+    assert!(known.contains(&true));
 }

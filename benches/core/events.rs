@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use cachelb_core::events::{Batch, Holdings, Ingest, IngestSettings, decode};
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Scheme};
-use cachelb_core::ids::{Medium, Millis, SequenceHash};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
-use indexed::{Indexed, WORKER};
+use indexed::Indexed;
 use messages::Writer;
 use random::Random;
 use rows::{Row, wanted};
@@ -28,6 +28,10 @@ const CHAINS: usize = 512;
 /// Blocks an engine stores per step.
 const STEP: usize = 64;
 const ROUNDS: usize = 5;
+const WORKER: WorkerId = WorkerId {
+    slot: 0,
+    generation: 0,
+};
 
 fn main() -> Result<()> {
     for blocks in [64, 1] {
@@ -158,8 +162,9 @@ fn apply_alone(stream: &[Vec<u8>]) -> Duration {
 }
 
 fn drain(stream: &[Vec<u8>]) -> Duration {
-    let mut to = Indexed(BlockIndex::new(Matcher::Kary));
-    to.0.add_worker(WORKER, u32::MAX);
+    let mut index = BlockIndex::new(Matcher::Kary);
+    index.add_worker(WORKER, u32::MAX);
+    let mut to = Indexed(&mut index, WORKER);
     let (mut ingest, mut batch) = (ingest(), Batch::default());
     let start = Instant::now();
     for payload in stream {

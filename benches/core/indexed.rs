@@ -6,17 +6,11 @@ use cachelb_core::index::BlockIndex;
 
 /// One worker of a block index.
 #[derive(Debug)]
-pub struct Indexed(pub BlockIndex);
-
-/// The worker.
-pub const WORKER: WorkerId = WorkerId {
-    slot: 0,
-    generation: 0,
-};
+pub struct Indexed<'a>(pub &'a mut BlockIndex, pub WorkerId);
 
 const REGISTERED: &str = "the worker is registered";
 
-impl Holdings for Indexed {
+impl Holdings for Indexed<'_> {
     fn store(
         &mut self,
         parent: Option<SequenceHash>,
@@ -24,26 +18,26 @@ impl Holdings for Indexed {
         medium: Medium,
     ) -> u32 {
         self.0
-            .announce(WORKER, parent, hashes, medium)
+            .announce(self.1, parent, hashes, medium)
             .expect(REGISTERED)
     }
 
     fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.0.spread(WORKER, hash, medium).expect(REGISTERED)
+        self.0.spread(self.1, hash, medium).expect(REGISTERED)
     }
 
     fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
         self.0
-            .remove(WORKER, hashes, Some(medium))
+            .remove(self.1, hashes, Some(medium))
             .expect(REGISTERED)
     }
 
     fn clear(&mut self) -> u64 {
-        self.0.clear(WORKER).expect(REGISTERED)
+        self.0.clear(self.1).expect(REGISTERED)
     }
 
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.0.holds(WORKER, hash, medium)
+        self.0.holds(self.1, hash, medium)
     }
 
     fn prefetch(&self, blocks: &[SequenceHash]) {

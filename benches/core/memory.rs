@@ -109,7 +109,8 @@ fn measure_events(wide: bool) -> Result<()> {
     let mut random = Random(10);
     let mut batch = Batch::default();
     let empty = live_bytes();
-    let mut to = Indexed(fleet(u32::MAX));
+    let mut index = fleet(u32::MAX);
+    let mut to = Indexed(&mut index, worker(0));
     let mut ingest = Ingest::new(IngestSettings::new(hasher));
     let mut parent = None;
     for store in 0..BLOCKS / STORE {

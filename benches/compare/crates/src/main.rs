@@ -6,6 +6,8 @@ mod cases;
 mod contenders;
 #[path = "../../../core/counting.rs"]
 mod counting;
+#[path = "../../../core/indexed.rs"]
+mod indexed;
 #[path = "../../../core/random.rs"]
 mod random;
 mod rows;

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cachelb import Router
 from cachelb.bench.prompts import BLOCK
+from cachelb.bench.rivals.selection_service import connected
 from cachelb.bench.streams import WORKERS
 from cachelb.testing.events import encode_batch, removed, stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from cachelb.bench.streams import Message
 
@@ -228,25 +228,10 @@ class ServiceOverZmq:
 
     def __init__(self) -> None:
         """Subscribe."""
-        from dynamo._core import SelectionService  # pyright: ignore[reportMissingImports]
-
         self._loop = asyncio.new_event_loop()
         self._sockets = _Sockets()
-        self._service = SelectionService(indexer_threads=1)
-        self._loop.run_until_complete(self._connect(self._sockets.addresses))
+        self._service = self._loop.run_until_complete(connected(self._sockets.addresses))
         self._sockets.wait_for_subscribers(self.name)
-
-    async def _connect(self, addresses: Sequence[str]) -> None:
-        for worker, address in enumerate(addresses):
-            await self._service.upsert_worker(
-                {
-                    "worker_id": worker,
-                    "model_name": "m",
-                    "block_size": BLOCK,
-                    "endpoint": f"http://w{worker}:8000",
-                    "kv_events_endpoints": {0: address},
-                }
-            )
 
     @staticmethod
     def encode(_number: int, message: Message) -> bytes:

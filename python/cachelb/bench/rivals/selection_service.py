@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 _FEED_S = 1.0
 
 
+async def connected(addresses: Sequence[str]) -> Any:  # noqa: ANN401 - not installed where types are checked
+    """Make a service that subscribes to the events of one worker at each address."""
+    from dynamo._core import SelectionService  # pyright: ignore[reportMissingImports]
+
+    service = SelectionService(indexer_threads=1)
+    for worker, address in enumerate(addresses):
+        await service.upsert_worker(
+            {
+                "worker_id": worker,
+                "model_name": "m",
+                "block_size": BLOCK,
+                "endpoint": f"http://w{worker}:8000",
+                "kv_events_endpoints": {0: address},
+            }
+        )
+    return service
+
+
 class Service:
     """Reserves and frees, in an event loop of its own.
 
@@ -31,29 +49,15 @@ class Service:
         """Connect the workers and publish what they hold."""
         self._loop = asyncio.new_event_loop()
         self._stack = contextlib.ExitStack()
-        from dynamo._core import SelectionService  # pyright: ignore[reportMissingImports]
-
-        self._service = SelectionService(indexer_threads=1)
         publishers = [self._stack.enter_context(EventPublisher()) for _ in range(workers)]
-        self._loop.run_until_complete(self._connect(publishers))
+        addresses = [publisher.endpoint.address for publisher in publishers]
+        self._service = self._loop.run_until_complete(connected(addresses))
         # Subscriptions take a moment to reach the publishers, and events to be applied.
         time.sleep(_FEED_S)
         for i, prompt in enumerate(held):
             names = [(i << 32) + at + 1 for at in range(len(prompt.tokens) // BLOCK)]
             publishers[i % workers].publish(stored(names, prompt.tokens[: len(names) * BLOCK]))
         time.sleep(_FEED_S)
-
-    async def _connect(self, publishers: Sequence[EventPublisher]) -> None:
-        for worker, publisher in enumerate(publishers):
-            await self._service.upsert_worker(
-                {
-                    "worker_id": worker,
-                    "model_name": "m",
-                    "block_size": BLOCK,
-                    "endpoint": f"http://w{worker}:8000",
-                    "kv_events_endpoints": {0: publisher.endpoint.address},
-                }
-            )
 
     def select(self, prompt: Prompt) -> None:
         """Select, book and free."""

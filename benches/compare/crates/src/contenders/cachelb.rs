@@ -2,16 +2,14 @@
 
 use std::sync::{Arc, RwLock};
 
-use cachelb_core::events::{
-    Batch, Event, Holdings, Ingest, IngestSettings, Name, Remove, Span, Store,
-};
+use cachelb_core::events::{Batch, Event, Ingest, IngestSettings, Name, Remove, Span, Store};
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
-use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher, Overlaps};
 
 use super::{BLOCK, Contender, Reader};
+use crate::indexed::Indexed;
 
-const HERE: &str = "the worker is registered";
 const SOUND: &str = "nobody panics under the lock";
 
 pub struct Cachelb {
@@ -46,7 +44,7 @@ impl Cachelb {
 
     fn apply(&mut self, slot: u32) {
         let mut index = self.index.write().expect(SOUND);
-        let mut held = Held(&mut index, worker(slot));
+        let mut held = Indexed(&mut index, worker(slot));
         self.ingests[slot as usize].apply(&self.batch, Millis(0), &mut held);
     }
 }
@@ -133,39 +131,5 @@ impl Contender for Cachelb {
                 answer.iter().count()
             })
         }))
-    }
-}
-
-/// One worker of the index, as its ingest sees it.
-struct Held<'a>(&'a mut BlockIndex, WorkerId);
-
-impl Holdings for Held<'_> {
-    fn store(
-        &mut self,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-    ) -> u32 {
-        self.0.announce(self.1, parent, hashes, medium).expect(HERE)
-    }
-
-    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.0.spread(self.1, hash, medium).expect(HERE)
-    }
-
-    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
-        self.0.remove(self.1, hashes, Some(medium)).expect(HERE)
-    }
-
-    fn clear(&mut self) -> u64 {
-        self.0.clear(self.1).expect(HERE)
-    }
-
-    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.0.holds(self.1, hash, medium)
-    }
-
-    fn prefetch(&self, blocks: &[SequenceHash]) {
-        self.0.prefetch(blocks);
     }
 }

@@ -13,7 +13,6 @@ from cachelb.bench.streams import WORKERS
 from cachelb.testing.events import encode_batch, removed, stored
 
 if TYPE_CHECKING:
-
     from cachelb.bench.streams import Message
 
 

@@ -27,6 +27,7 @@ use super::orphans::Orphans;
 use super::pages::Change;
 use super::space::Space;
 use super::stats::{DropReason, EventStats};
+use super::table::MOST;
 use crate::hashing::{Hasher, MmObject, Scheme};
 use crate::ids::{Medium, Millis, SequenceHash};
 
@@ -48,7 +49,7 @@ pub struct IngestSettings {
     /// Whether a store from the root that repeats held blocks adds copies. For engines that are never asked for a full
     /// report of their cache.
     pub exact_copies: bool,
-    /// Most blocks remembered, the engine's or own ones, whichever are more.
+    /// Most blocks remembered, the engine's or own ones, whichever are more; at most 16,777,216.
     pub max_blocks: u64,
 }
 
@@ -155,7 +156,8 @@ struct Scratch {
 impl Ingest {
     /// An ingester that knows of no block.
     #[must_use]
-    pub fn new(settings: IngestSettings) -> Self {
+    pub fn new(mut settings: IngestSettings) -> Self {
+        settings.max_blocks = settings.max_blocks.min(MOST);
         let scheme = settings.hasher.scheme();
         Self {
             settings,

@@ -22,6 +22,8 @@ const CHUNK: usize = 256;
 const MIN_BUCKETS: usize = 2;
 /// Keys mixed ahead of the one at work when buckets are made anew.
 const AHEAD: usize = 32;
+/// Keys that a map has room for.
+pub(super) const MOST: u64 = 1 << buckets::PLACE_BITS;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
@@ -210,13 +212,22 @@ impl<K: Key, V: Value> Table<K, V> {
     #[inline]
     pub(super) fn reserve(&mut self, more: usize) {
         if self.len + more > self.room {
-            let needed = Buckets::needed(self.len + more);
-            self.rebuild(needed.max(2 * self.buckets.len()).max(MIN_BUCKETS));
+            self.grow(more);
         }
     }
 
+    #[cold]
+    fn grow(&mut self, more: usize) {
+        let needed = Buckets::needed(self.len + more);
+        self.rebuild(needed.max(2 * self.buckets.len()).max(MIN_BUCKETS));
+    }
+
     /// Puts an entry into a free place.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a call costs as much as what it does where names are new"
+    )]
+    #[inline(always)]
     fn put_in(&mut self, entry: Entry<K, V>) -> u32 {
         self.len += 1;
         if self.free != NONE {
@@ -228,15 +239,20 @@ impl<K: Key, V: Value> Table<K, V> {
         }
         let place = self.used;
         if place == self.chunks.len() * CHUNK {
-            let vacant = Entry {
-                key: K::default(),
-                value: V::VACANT,
-            };
-            self.chunks.push(vec![vacant; CHUNK].into_boxed_slice());
+            self.add_chunk();
         }
         self.used += 1;
         *self.entry_mut(place as u32) = entry;
         place as u32
+    }
+
+    #[cold]
+    fn add_chunk(&mut self) {
+        let vacant = Entry {
+            key: K::default(),
+            value: V::VACANT,
+        };
+        self.chunks.push(vec![vacant; CHUNK].into_boxed_slice());
     }
 
     /// Frees an entry whose value is vacant already.

@@ -1,4 +1,5 @@
-//! Where the entries of a map are: buckets of one cache line, each a tag and a place per entry.
+//! Where the entries of a map are: buckets of one cache line, each two tags and a place per entry. The first tag is
+//! looked for in all entries at once; the second spares most looks at entries that share it by chance, 3 of 100 else.
 //!
 //! An entry lies in the home of its key or, where that is full, behind it. A bucket counts who passed it, so that a search
 //! ends at the first bucket that nobody passed, and what is taken out leaves nothing behind.
@@ -11,99 +12,80 @@ use crate::index::hints::{huge_pages, prefetch};
 
 /// Entries of a bucket.
 const WIDTH: usize = 12;
-const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = 0x8080_8080_8080_8080;
+/// Bits of a place.
+pub(super) const PLACE_BITS: u32 = 24;
+/// Bits of the tags in a bucket's word.
+const TAGS: u32 = 8 * WIDTH as u32;
+const ONES: u128 = (u128::MAX / 0xff) & ((1 << TAGS) - 1);
+const HIGHS: u128 = ONES << 7;
+/// In a bucket's word, one entry that passed.
+const PASSED: u128 = 1 << TAGS;
 
 /// One cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Bucket {
-    /// Tags of the first eight entries, a byte each; 0 where there is none.
-    tags: u64,
-    /// Tags of the others.
-    more: u32,
-    /// Entries whose home is here or before, and that lie behind.
-    passed: u32,
+    /// The tag of each entry, a byte each, 0 where there is none; above them, how many entries lie behind whose home is
+    /// here or before.
+    word: u128,
+    /// The place of each entry, its second tag in the top byte.
     places: [u32; WIDTH],
 }
 
 impl Bucket {
     const EMPTY: Self = Self {
-        tags: 0,
-        more: 0,
-        passed: 0,
+        word: 0,
         places: [0; WIDTH],
     };
 
     /// Bit 8i + 7 set: entry i may have this tag. The lowest of them certainly has.
     #[inline]
-    fn with(&self, tag: u8) -> (u64, u64) {
-        let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
-        let wanted = u64::from(tag) * ONES;
-        let more = u64::from(self.more) | 0xffff_ffff << 32;
-        (
-            zeros(self.tags ^ wanted),
-            zeros(more ^ wanted) & 0xffff_ffff,
-        )
+    fn with(&self, tag: u8) -> u128 {
+        let eight = u128::from(u64::from_ne_bytes([tag; 8]));
+        let other = self.word ^ (eight | eight << 64);
+        other.wrapping_sub(ONES) & !other & HIGHS
     }
 
     /// The entries with this tag.
     #[inline]
     fn tagged(&self, tag: u8) -> impl Iterator<Item = usize> + '_ {
-        let (mut low, mut high) = self.with(tag);
+        let mut found = self.with(tag);
         let next = move || {
-            if low | high == 0 {
-                return None;
-            }
-            if low == 0 {
-                let at = 8 + high.trailing_zeros() as usize / 8;
-                high &= high - 1;
-                return Some(at);
-            }
-            let at = low.trailing_zeros() as usize / 8;
-            low &= low - 1;
-            Some(at)
+            let at = found.trailing_zeros() as usize / 8;
+            (found != 0).then(|| {
+                found &= found - 1;
+                at
+            })
         };
         std::iter::from_fn(next).filter(move |at| self.tag(*at) == tag)
     }
 
     #[inline]
     fn tag(&self, at: usize) -> u8 {
-        let word = if at < 8 {
-            self.tags
-        } else {
-            u64::from(self.more)
-        };
-        (word >> (at % 8 * 8)) as u8
+        (self.word >> (8 * at)) as u8
     }
 
     /// The first entry that is none; [`WIDTH`] if there is none such.
     #[inline]
     fn vacant(&self) -> usize {
-        let (low, high) = self.with(0);
-        if low != 0 {
-            return low.trailing_zeros() as usize / 8;
-        }
-        (8 + high.trailing_zeros() as usize / 8).min(WIDTH)
+        ((self.with(0) | PASSED).trailing_zeros() / 8) as usize
     }
 
     #[inline]
     fn put(&mut self, at: usize, tag: u8, place: u32) {
-        if at < 8 {
-            self.tags |= u64::from(tag) << (at * 8);
-        } else {
-            self.more |= u32::from(tag) << ((at - 8) * 8);
-        }
+        self.word |= u128::from(tag) << (8 * at);
         self.places[at] = place;
     }
 
     #[inline]
     fn take(&mut self, at: usize) {
-        if at < 8 {
-            self.tags &= !(0xff << (at * 8));
-        } else {
-            self.more &= !(0xff << ((at - 8) * 8));
-        }
+        self.word &= !(0xff << (8 * at));
+    }
+
+    /// Entries whose home is here or before, and that lie behind.
+    #[inline]
+    fn passed(&self) -> u32 {
+        (self.word >> TAGS) as u32
     }
 }
 
@@ -111,6 +93,12 @@ impl Bucket {
 #[inline]
 fn tag_of(mix: u64) -> u8 {
     (mix as u8).max(1)
+}
+
+/// The place of an entry with its second tag, or without if it has it.
+#[inline]
+fn marked(mix: u64, place: u32) -> u32 {
+    place ^ (mix as u32) >> 8 << PLACE_BITS
 }
 
 /// The buckets. Keys come as their mixes: evenly spread 64-bit numbers.
@@ -162,16 +150,21 @@ impl Buckets {
     }
 
     /// The place of the entry with this mix that is `wanted`.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a call costs as much as what it does, since the bucket was fetched"
+    )]
+    #[inline(always)]
     pub(super) fn find(&self, mix: u64, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         let mut at = self.home(mix);
         for _ in 0..self.0.len() {
             let bucket = &self.0[at];
-            let mut places = bucket.tagged(tag_of(mix)).map(|entry| bucket.places[entry]);
-            if let Some(place) = places.find(|place| wanted(*place)) {
+            let tagged = bucket.tagged(tag_of(mix));
+            let mut places = tagged.map(|entry| marked(mix, bucket.places[entry]));
+            if let Some(place) = places.find(|place| place >> PLACE_BITS == 0 && wanted(*place)) {
                 return Some(place);
             }
-            if bucket.passed == 0 {
+            if bucket.passed() == 0 {
                 break;
             }
             at = self.after(at);
@@ -187,10 +180,10 @@ impl Buckets {
             let bucket = &mut self.0[at];
             let vacant = bucket.vacant();
             if vacant < WIDTH {
-                bucket.put(vacant, tag_of(mix), place);
+                bucket.put(vacant, tag_of(mix), marked(mix, place));
                 return;
             }
-            bucket.passed += 1;
+            bucket.word += PASSED;
             at = self.after(at);
         }
     }
@@ -202,13 +195,13 @@ impl Buckets {
         for _ in 0..self.0.len() {
             let bucket = &mut self.0[at];
             let mut entries = bucket.tagged(tag_of(mix));
-            let found = entries.find(|entry| bucket.places[*entry] == place);
+            let found = entries.find(|entry| bucket.places[*entry] == marked(mix, place));
             drop(entries);
             if let Some(entry) = found {
                 bucket.take(entry);
                 return;
             }
-            bucket.passed -= 1;
+            bucket.word -= PASSED;
             at = self.after(at);
         }
     }
@@ -216,7 +209,7 @@ impl Buckets {
     /// How many entries there are, and how many have passed a bucket, each as often as it has.
     pub(super) fn count(&self) -> (usize, u64) {
         let entries = |bucket: &Bucket| (0..WIDTH).filter(|at| bucket.tag(*at) > 0).count();
-        let passed = self.0.iter().map(|bucket| u64::from(bucket.passed));
+        let passed = self.0.iter().map(|bucket| u64::from(bucket.passed()));
         (self.0.iter().map(entries).sum(), passed.sum())
     }
 
@@ -225,12 +218,13 @@ impl Buckets {
         let mut at = self.home(mix);
         for passed in 0..self.0.len() as u64 {
             let bucket = &self.0[at];
-            let here =
-                |entry: &usize| bucket.tag(*entry) == tag_of(mix) && bucket.places[*entry] == place;
+            let here = |entry: &usize| {
+                bucket.tag(*entry) == tag_of(mix) && bucket.places[*entry] == marked(mix, place)
+            };
             if bucket.tagged(tag_of(mix)).any(|entry| here(&entry)) {
                 return Some(passed);
             }
-            if bucket.passed == 0 {
+            if bucket.passed() == 0 {
                 return None;
             }
             at = self.after(at);

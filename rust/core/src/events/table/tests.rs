@@ -48,6 +48,22 @@ fn equals_the_standard_map() {
 }
 
 #[test]
+fn the_last_place_is_found_and_taken_out() {
+    let mut buckets = Buckets::new(2);
+    let places = [0, 1, MOST as u32 - 1];
+    let mixes = [3, 0xff03, u64::from(u32::MAX)];
+    for (mix, place) in mixes.into_iter().zip(places) {
+        buckets.insert(mix, place);
+    }
+    for (mix, place) in mixes.into_iter().zip(places) {
+        assert_eq!(buckets.find(mix, |_| true), Some(place));
+        buckets.remove(mix, place);
+        assert_eq!(buckets.find(mix, |_| true), None);
+    }
+    assert_eq!(buckets.count(), (0, 0));
+}
+
+#[test]
 fn memory_follows_the_number_of_keys_both_ways() {
     let mut table = Table::<u64, u32>::default();
     for key in 0..100_000 {

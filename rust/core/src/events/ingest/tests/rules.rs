@@ -506,6 +506,8 @@ fn blocks_beyond_the_bound_are_dropped_or_replace_those_of_a_sender_that_never_r
     assert_eq!((b.held(), b.dropped(DropReason::Full)), (1, 1));
     b.hear(Says::default().stored(None, &[5, 6], &blocks(&[5, 6])));
     assert_eq!(b.held(), 3);
+    let b = Bench::with(4, |settings| settings.max_blocks = u64::MAX);
+    assert_eq!(b.ingest.settings.max_blocks, 16_777_216);
 }
 
 #[test]

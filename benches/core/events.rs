@@ -27,7 +27,7 @@ const CHAIN: usize = 512;
 const CHAINS: usize = 512;
 /// Blocks an engine stores per step.
 const STEP: usize = 64;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 21;
 const WORKER: WorkerId = WorkerId {
     slot: 0,
     generation: 0,

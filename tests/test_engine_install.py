@@ -72,9 +72,3 @@ def test_missing_environment_names_the_command_that_makes_it(tmp_path: Path, mon
     monkeypatch.setenv("CACHELB_ENGINE_VENV", str(tmp_path))
     with pytest.raises(engine.EngineError, match="run `make test-engine`"):
         engine.environment_python()
-
-
-def test_free_ports_differ_and_can_be_bound() -> None:
-    ports = engine.free_ports(20)
-    assert len(set(ports)) == 20
-    assert set(ports) <= set(engine.PORTS)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.http_client import send
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,8 +30,6 @@ STOP_DEADLINE_S = 30.0
 KILL_DEADLINE_S = 60.0
 REQUEST_DEADLINE_S = 120.0
 LOG_TAIL_LINES = 60
-# Below the range the system hands out by itself: a port stays ours while its engine is down between kill and restart.
-PORTS = range(20_000, 32_000)
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -65,23 +62,6 @@ def write_model(folder: Path, *, size: str = "tiny", adapters: Iterable[str] = (
         command += ["--adapter", name]
     subprocess.run(command, check=True)
     return folder
-
-
-def free_ports(count: int) -> list[int]:
-    """Return loopback ports on which nobody listens, all different."""
-    ports: list[int] = []
-    with contextlib.ExitStack() as held:
-        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-            listener = held.enter_context(socket.socket())
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            ports.append(port)
-            if len(ports) == count:
-                return ports
-    message = f"fewer than {count} ports are free between {PORTS.start} and {PORTS.stop}"
-    raise EngineError(message)
 
 
 @dataclass(frozen=True, slots=True)

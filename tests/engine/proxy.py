@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Self
 
-from tests.engine.engine import free_ports
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import TYPE_CHECKING
+
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,16 +20,4 @@ def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:
 
 def free_addresses(count: int) -> list[str]:
     """Addresses whose port and the one above it are free now."""
-    found: list[str] = []
-    while len(found) < count:
-        with socket.socket() as probe, socket.socket() as above:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            try:
-                above.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-        address = f"tcp://127.0.0.1:{port}"
-        if address not in found:
-            found.append(address)
-    return found
+    return [f"tcp://127.0.0.1:{port}" for port in free_ports(count, together=2)]

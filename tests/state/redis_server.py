@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 import redis
+from tests.ports import free_ports
 
 FETCHED = Path(__file__).resolve().parents[2] / "target" / "redis"
 """Where `make redis` puts one."""
@@ -33,19 +33,13 @@ def program() -> tuple[str, dict[str, str]]:
     pytest.skip(missing)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class RedisServer:
     """A server of its own on a free port of the loopback, without persistence unless the options say so."""
 
     def __init__(self, folder: Path, *options: str, password: str | None = None) -> None:
         self.folder = folder
         self.password = password
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         self.options = options
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

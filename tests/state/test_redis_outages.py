@@ -6,8 +6,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.ports import free_ports
 from tests.state.addresses import wait_until
-from tests.state.redis_server import RedisServer, free_port
+from tests.state.redis_server import RedisServer
 from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
 
 from cachelb.state import RedisState
@@ -96,7 +97,7 @@ def test_server_without_memory(server: RedisServer) -> None:
 
 def test_server_that_is_read_only(server: RedisServer) -> None:
     with working_before_and_after(server) as found, server.client() as client:
-        client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+        client.execute_command("REPLICAOF", "127.0.0.1", str(free_ports(1)[0]))
         wait_until(lambda: all_fail(found, "read only"))
         missed_placements(found)
         client.execute_command("REPLICAOF", "NO", "ONE")

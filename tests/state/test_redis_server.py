@@ -14,8 +14,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.ports import free_ports
 from tests.state.addresses import wait_until
-from tests.state.redis_server import RedisServer, free_port
+from tests.state.redis_server import RedisServer
 from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
 
 from cachelb.state import RedisState
@@ -176,7 +177,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 def test_server_behind_tls(tmp_path: Path) -> None:
     shown, hidden = certificate(tmp_path)
-    port = free_port()
+    (port,) = free_ports(1)
     tls = ("--tls-port", str(port), "--tls-cert-file", str(shown), "--tls-key-file", str(hidden))
     server = RedisServer(tmp_path, *tls, "--tls-ca-cert-file", str(shown), "--tls-auth-clients", "no")
     try:

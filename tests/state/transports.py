@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from tests.cutting_proxy import CuttingProxy
+from tests.ports import free_ports
 from tests.state.addresses import free_addresses, wait_until
 
 from cachelb import Router
@@ -72,7 +73,7 @@ class RedisFleet:
         return RedisState(self.server.url, **{"stream": self.stream, **options})
 
     def cut_off(self, **options: Any) -> tuple[RedisState, CuttingProxy]:
-        port = int(free_addresses(1)[0].rpartition(":")[2])
+        port = free_ports(1)[0]
         state = RedisState(f"redis://127.0.0.1:{port}", stream=self.stream, **options)
         return state, CuttingProxy(port, self.server.port)
 

@@ -6,8 +6,8 @@ import contextlib
 import random
 import socket
 
-# Below what systems give to outgoing connections: a port stays free until somebody listens there, and between the end of
-# a server and its restart.
+# Below what systems give to outgoing connections: a port stays free until somebody listens there, and while a killed
+# server is restarted.
 PORTS = range(20_000, 32_000)
 
 

@@ -40,11 +40,13 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
     Not a `FIFOMixin`: that hands a replica to the first request in the queue instead of the one it was chosen for.
 
     Example:
-        >>> from ray.serve.config import RequestRouterConfig  # doctest: +SKIP
-        >>> RequestRouterConfig(  # doctest: +SKIP
+        >>> from ray.serve.config import RequestRouterConfig
+        >>> config = RequestRouterConfig(
         ...     request_router_class="cachelb.integrations.ray_serve.CachelbRequestRouter",
         ...     request_router_kwargs={"policy": "cache-aware", "block_size": 16},
         ... )
+        >>> config.get_request_router_class().__name__
+        'CachelbRequestRouter'
     """
 
     def initialize_state(self, **kwargs: Any) -> None:  # noqa: ANN401 - whatever the configuration says

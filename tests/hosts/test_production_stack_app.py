@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.gateways import wait_until
 from tests.http_client import DEADLINE_S, complete
+from tests.ports import free_ports
 from tests.production_stack_cases import PROMPT, Cases
 
 from cachelb.integrations.production_stack import CachelbRouter, install
@@ -64,9 +65,8 @@ class TestApp(Cases):
 
 def test_example_runs_from_the_command_line() -> None:
     example = Path(__file__).parents[2] / "examples" / "production_stack.py"
-    with FakeFleet(2, models=["m"]) as fleet, socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-        probe.close()
+    (port,) = free_ports(1)
+    with FakeFleet(2, models=["m"]) as fleet:
         command = [sys.executable, "-u", str(example), "--service-discovery", "static", "--routing-logic", "roundrobin"]
         command += ["--static-backends", ",".join(fleet.urls), "--static-models", "m,m", "--port", str(port)]
         with subprocess.Popen([*command, "--host", "127.0.0.1"]) as process:

@@ -156,7 +156,7 @@ impl Selector {
     }
 
     /// Asks the index how much of the prompt every worker holds.
-    fn look_up(&mut self, request: &Request<'_>) {
+    pub(super) fn look_up(&mut self, request: &Request<'_>) {
         let pool = &mut self.pools[request.pool.0 as usize];
         self.indexed = match (&pool.index, request.blocks) {
             (Some(index), Some((hashes, origin))) if !hashes.is_empty() => {

@@ -183,6 +183,7 @@ impl Selector {
         self.book.memory_bytes()
             + self.fleet.memory_bytes()
             + self.rows.memory_bytes()
+            + self.rows_aside.memory_bytes()
             + self.open.capacity() * size_of::<Open>()
             + self.trail.memory_bytes()
             + self.ledger.memory_bytes()

@@ -49,21 +49,30 @@ impl Selector {
                 pinned: request.pinned_prefill,
                 ..*request
             };
+            self.swap_rows();
             // The second draw follows the first.
             self.rng = decoder.rng.clone();
             let decided = self.decide(offers, &prefill, dry_run);
             self.rng = rng;
-            match decided {
-                Ok(decided) if decided.pick.offer == decoder.pick.offer => {}
-                Ok(decided) if dry_run => prefiller = Some(decided.pick),
+            let outcome = match decided {
+                Ok(decided) if decided.pick.offer == decoder.pick.offer => Ok(()),
+                Ok(decided) if dry_run => {
+                    prefiller = Some(decided.pick);
+                    Ok(())
+                }
                 Ok(decided) => {
                     let computed = self.uncached(request, &decided.pick);
-                    prefiller = Some(self.commit(offers, &decided, &prefill, computed)?);
-                    decoder.rng = decided.rng;
+                    let committed = self.commit(offers, &decided, &prefill, computed);
+                    committed.map(|pick| {
+                        prefiller = Some(pick);
+                        decoder.rng = decided.rng;
+                    })
                 }
-                Err(Error::NoCandidate) if terms.fallback => {}
-                Err(error) => return Err(error),
-            }
+                Err(Error::NoCandidate) if terms.fallback => Ok(()),
+                Err(error) => Err(error),
+            };
+            self.swap_rows();
+            outcome?;
             offers.restore(&decoding);
         }
         if prefiller.is_none() {
@@ -73,13 +82,109 @@ impl Selector {
             return Ok((prefiller, decoder.pick));
         }
         let prefill_tokens = if prefiller.is_none() { uncached } else { 0 };
-        // The rule is told of the rows it saw: the same workers in the same order.
-        let committed = self
-            .gather(offers, &decode, false)
-            .and_then(|()| self.commit(offers, &decoder, &decode, prefill_tokens));
+        // The rule is told of the rows it saw; what the index holds is another matter since the prefill worker was booked.
+        self.look_up(&decode);
+        let committed = self.commit(offers, &decoder, &decode, prefill_tokens);
         if let (Err(_), Some(booking)) = (&committed, prefiller.and_then(|pick| pick.booking)) {
             self.close(booking, Ending::Cancelled, Usage::default(), request.now);
         }
         Ok((prefiller, committed?))
+    }
+
+    /// Puts the rows aside, to decide with others, and back. Neither are kept for a later request: what the others were
+    /// told of changes, these were not.
+    fn swap_rows(&mut self) {
+        self.rows.let_go();
+        std::mem::swap(&mut self.rows, &mut self.rows_aside);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Millis;
+    use crate::policy::{LeastLoaded, RoundRobin};
+    use crate::router::{
+        Breaker, Offer, Placements, PoolSettings, Profile, Role, Settings, Standing,
+    };
+
+    /// The prefill worker is on trial: booked, it is passed over, and the rows of the decode worker are those before.
+    #[test]
+    fn the_decode_rule_is_told_of_the_rows_it_saw() {
+        let breaker = Breaker {
+            failures: 1,
+            cooldown_ms: 10,
+            backpressure_ms: 5,
+        };
+        let settings = Settings {
+            breaker: Some(breaker),
+            registered: true,
+            records: 4,
+            ..Settings::default()
+        };
+        let mut pool =
+            PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default());
+        pool.decode = Some(Box::new(RoundRobin::default()));
+        let mut s = Selector::new(settings, pool);
+        let names = ["a", "b", "c"];
+        for (name, role) in names
+            .into_iter()
+            .zip([Role::Both, Role::Decode, Role::Decode])
+        {
+            let profile = Profile {
+                role,
+                ..Profile::default()
+            };
+            s.add_worker(name, profile, Millis(0));
+        }
+        let mut offers = Offers::versioned(names.map(Offer::new).to_vec(), 1);
+        let at = |now| Request {
+            prompt_tokens: 20,
+            now: Millis(now),
+            ..Request::default()
+        };
+        let mut decoded = Vec::new();
+        let mut failed = s.select(&mut offers, &at(0), false).unwrap();
+        while failed.offer != 0 {
+            failed = s.select(&mut offers, &at(0), false).unwrap();
+        }
+        s.close(
+            failed.booking.unwrap(),
+            Ending::Failed,
+            Usage::default(),
+            Millis(0),
+        );
+        for turn in 0..6 {
+            offers.reset();
+            let request = Request {
+                number: 2 * turn + 1,
+                ..at(20 + 20 * turn)
+            };
+            let terms = PairTerms::default();
+            let picks = s.select_pair(&mut offers, &request, 2 * turn + 2, terms, false);
+            let (prefill, decode) = picks.unwrap();
+            decoded.push(decode.offer);
+            s.validate().unwrap();
+            let seen = s.seen_by(request.number).unwrap();
+            let standings: Vec<_> = seen.iter().map(|seen| seen.standing).collect();
+            assert_eq!(standings, [Standing::Candidate; 3], "turn {turn}");
+            if let Some(prefill) = prefill {
+                assert_eq!(prefill.offer, 0);
+                s.close(
+                    prefill.booking.unwrap(),
+                    Ending::Failed,
+                    Usage::default(),
+                    request.now,
+                );
+            }
+            s.close(
+                decode.booking.unwrap(),
+                Ending::Completed,
+                Usage::default(),
+                request.now,
+            );
+        }
+        decoded.sort_unstable();
+        assert_eq!(decoded, [0, 0, 1, 1, 2, 2], "each has its turn");
     }
 }

@@ -87,6 +87,11 @@ impl Rows {
         self.basis = None;
     }
 
+    /// The rows stay, for this request alone.
+    pub fn let_go(&mut self) {
+        self.basis = None;
+    }
+
     /// Adds the row of a known worker, which holds `overlap` blocks that are worth `matched_tokens`.
     pub fn add(
         &mut self,

@@ -54,6 +54,8 @@ pub struct Selector {
     pub(super) pools: Vec<Pool>,
     pub(super) budget: Budget,
     pub(super) rows: Rows,
+    /// Those of one half of a pair while the other half is decided.
+    pub(super) rows_aside: Rows,
     /// No worker is passed over for its failures from then on.
     pub(super) out_until: Millis,
     /// Whether the index was asked for the rows.
@@ -82,6 +84,7 @@ impl Selector {
             budget: Budget::new(settings.max_memory_bytes, &pools),
             pools,
             rows: Rows::default(),
+            rows_aside: Rows::default(),
             out_until: Millis(0),
             indexed: false,
             call: 0,

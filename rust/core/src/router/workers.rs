@@ -243,6 +243,7 @@ impl Selector {
             fleet: Fleet::default(),
             book: LoadBook::default(),
             rows: Rows::default(),
+            rows_aside: Rows::default(),
             out_until: Millis(0),
             indexed: false,
             call: 0,

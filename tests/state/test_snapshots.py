@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cachelb import BlockTracker, CachelbError, Router, SnapshotError
@@ -222,6 +222,7 @@ def test_every_cut_and_flipped_byte_is_refused_and_changes_nothing() -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@example(at=2, noise=b"\x01", cut=False)
 @given(at=st.integers(0, 3000), noise=st.binary(min_size=1, max_size=16), cut=st.booleans())
 def test_damage_under_a_right_checksum_is_refused_too(at: int, noise: bytes, cut: bool) -> None:
     data = sample_data()

@@ -192,7 +192,9 @@ impl Keeping {
         let mut keeping = Self::begin(message.first, seed, &mut Vec::new());
         keeping.seal.update(entries);
         let same = keeping.seal.digest() == u64::from_le_bytes(*seal);
-        (same && message.kind == Kind::Kept).then_some(entries)
+        // The seal covers a head that says nothing there.
+        let blank = message.origin == 0 && message.count == 0;
+        (same && blank && message.kind == Kind::Kept).then_some(entries)
     }
 }
 
@@ -243,6 +245,10 @@ mod tests {
         assert_eq!(Keeping::open(&message, 4), None);
         let first = 78;
         assert_eq!(Keeping::open(&Message { first, ..message }, 3), None);
+        let origin = 1;
+        assert_eq!(Keeping::open(&Message { origin, ..message }, 3), None);
+        let count = 1;
+        assert_eq!(Keeping::open(&Message { count, ..message }, 3), None);
         let entries = &message.entries[1..];
         assert_eq!(Keeping::open(&Message { entries, ..message }, 3), None);
         let entries = &[];

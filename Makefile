@@ -15,8 +15,9 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Ca
 WHEELS := target/wheels
 ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
+ROUNDS ?= 1
 
-.PHONY: help build demo test test-engine test-hosts test-envoy redis check bench bench-engine docs site format wheel wheels licences clean
+.PHONY: help build demo test test-random test-engine test-hosts test-envoy redis check bench bench-engine docs site format wheel wheels licences clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -29,6 +30,14 @@ demo: $(VENV)/.built ## Run every policy over a generated workload, no GPU and n
 test: $(VENV)/.built $(VENV)/.group-test ## Run the Rust and Python tests
 	cargo test --workspace --locked
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-random: $(VENV)/.built $(VENV)/.group-test ## Run the random tests with other cases than `make test` does, ROUNDS times; the seeds are printed
+	for round in $$(seq $(ROUNDS)); do \
+		seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); \
+		echo "round $$round of $(ROUNDS): PROPTEST_RNG_SEED=$$seed, --hypothesis-seed=$$seed"; \
+		PROPTEST_RNG_SEED=$$seed cargo test --workspace --locked --quiet; \
+		$(BIN)/python -m pytest --quiet -m hypothesis --hypothesis-profile=random --hypothesis-seed=$$seed $(PYTEST_ARGS); \
+	done
 
 test-engine: $(VENV)/.built $(VENV)/.group-test $(ENGINE_VENV)/.installed ## Run the tests against two real vLLM on CPU; the first time downloads 3 GB
 	CACHELB_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest tests/engine $(PYTEST_ARGS)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# One fixed seed and no deadline: a run must not depend on luck or on the machine's load.
+# One fixed seed and no deadline: no run depends on luck or on the machine's load. `make test-random` takes other seeds.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, print_blob=True)
+settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
 settings.load_profile("fixed")
 
 # LiteLLM fetches prices when it is imported, unless it is told to use its own.

@@ -326,7 +326,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(steps=STEPS, name=st.sampled_from(sorted(policies.POLICIES)))
 def test_any_interleaving_keeps_loads_exact_and_ends_at_zero(  # noqa: C901, PLR0912 - one branch per action
     steps: list[tuple[str, int, int]], name: str

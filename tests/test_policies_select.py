@@ -407,7 +407,7 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     name=st.sampled_from(ALL),
     workers=JUNK | st.just(WORKERS),

@@ -27,7 +27,7 @@ operations = st.one_of(
 )
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=150)
 @given(st.one_of(st.none(), st.integers(1, 60)), st.lists(operations, max_size=40))
 def test_the_tree_equals_the_model(max_units: int | None, history: list[tuple[object, ...]]) -> None:
     tree = RadixTree(max_units=max_units)

@@ -7,6 +7,7 @@ import gc
 import random
 from array import array
 from dataclasses import dataclass
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,6 +84,33 @@ def test_the_callers_own_object_is_handed_back(name: str, workers: list[Any], ke
     assert any(decision.worker is worker for worker in workers)
     assert decision.key == workers[["a", "b"].index(decision.key)] or decision.key in {"a", "b"}
     assert policy.loads() == {"a": int(decision.key == "a"), "b": int(decision.key == "b")}
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(ALL),
+    steps=st.lists(
+        st.tuples(st.lists(st.sampled_from("abcd"), min_size=1, unique=True), st.integers(0, 3), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+)
+def test_lists_of_the_same_text_are_routed_alike_whoever_made_them(
+    name: str, steps: list[tuple[list[str], int, bool]]
+) -> None:
+    """One policy sees the same strings again and again, the other new ones, which it hands back."""
+    known, fresh = (policies.make(name, seed=1, clock=lambda: 0.0) for _ in range(2))
+    for letters, prompt, ends in steps:
+        names = [f"gpu-{letter}" for letter in letters]
+        request: dict[str, Any] = {"tokens": range(prompt, 99), "session": str(prompt)}
+        again = known.select_worker([intern(each) for each in names], **request)
+        new = fresh.select_worker(names, **request)
+        assert (again.worker, again.reason, again.matched_tokens) == (new.worker, new.reason, new.matched_tokens)
+        assert any(new.worker is each for each in names)
+        assert known.loads() == fresh.loads()
+        if ends:
+            again.on_complete()
+            new.on_complete()
 
 
 def test_iterators_are_read_once_and_can_still_be_retried() -> None:

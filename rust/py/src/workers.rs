@@ -2,10 +2,12 @@
 //!
 //! A gateway passes the same list on every request. The roster keeps the last list's objects, so an item that is the
 //! same object as last time costs one pointer comparison, and a fresh `str` with the same text one string comparison.
-//! Only the objects' key and health are read; they are handed back untouched.
+//! Only the objects' key and health are read; they are handed back untouched. A list of the same keys as last time keeps
+//! its version, so that the selector keeps its rows.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cachelb_core::router::{Offer, Offers, Standing};
 use pyo3::exceptions::PyTypeError;
@@ -34,6 +36,9 @@ struct Seat {
     health: Health,
 }
 
+/// Versions of lists, of which no two policies have one in common.
+static VERSIONS: AtomicU64 = AtomicU64::new(0);
+
 /// The last list of workers.
 #[derive(Debug, Default)]
 pub struct Roster {
@@ -50,24 +55,26 @@ impl Roster {
         key: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let py = workers.py();
-        let count = if let Ok(list) = workers.cast_exact::<PyList>() {
-            let mut count = 0;
-            // The length is read again each time: a key function may change the list.
-            while count < list.len() {
-                self.seat(count, &list.get_item(count)?, key)?;
-                count += 1;
-            }
-            count
-        } else {
-            let items = workers.cast::<PyTuple>()?;
-            for (i, item) in items.iter_borrowed().enumerate() {
-                self.seat(i, &item, key)?;
-            }
-            items.len()
+        self.offers.reset();
+        // A key function may change the list: it is read as it is now.
+        let items = match workers.cast_exact::<PyList>() {
+            Ok(list) => list.to_tuple(),
+            Err(_) => workers.cast::<PyTuple>()?.clone(),
         };
-        self.seats.truncate(count);
-        self.offers.truncate(count);
-        for (i, seat) in self.seats.iter().enumerate() {
+        for (i, item) in items.iter_borrowed().enumerate() {
+            self.seat(i, &item, key)?;
+        }
+        let count = items.len();
+        if count < self.seats.len() {
+            self.seats.truncate(count);
+            self.offers.truncate(count);
+        }
+        if self.offers.version().is_none() {
+            let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
+            self.offers.set_version(version);
+        }
+        let seats = self.seats.iter().enumerate();
+        for (i, seat) in seats.filter(|(_, seat)| seat.health != Health::Silent) {
             self.offers.set_standing(i, seat.standing(py)?);
         }
         Ok(())
@@ -84,6 +91,9 @@ impl Roster {
             .get(i)
             .is_some_and(|seat| seat.object.as_ptr() == item.as_ptr())
         {
+            return Ok(());
+        }
+        if key.is_none() && self.has_text(i, item)? {
             return Ok(());
         }
         let (name, health) = match (item.cast::<PyString>(), key) {
@@ -108,9 +118,24 @@ impl Roster {
         Ok(())
     }
 
-    /// The caller's object at `offer`.
-    pub fn worker(&self, py: Python<'_>, offer: usize) -> Py<PyAny> {
-        self.seats[offer].object.clone_ref(py)
+    /// Whether `item` is a plain `str` of the same text as that in seat `i`, which then stays: nothing but the caller's
+    /// own list need keep the new one.
+    fn has_text(&self, i: usize, item: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (Some(seat), Ok(text)) = (self.seats.get(i), item.cast_exact::<PyString>()) else {
+            return Ok(false);
+        };
+        Ok(seat.health == Health::Silent && *self.offers[i].name == *text.to_str()?)
+    }
+
+    /// The object at `offer` of the list that was read.
+    pub fn worker(&self, workers: &Bound<'_, PyAny>, offer: usize) -> PyResult<Py<PyAny>> {
+        if self.seats[offer].health == Health::Silent
+            && let Ok(item) = workers.get_item(offer)
+            && self.has_text(offer, &item)?
+        {
+            return Ok(item.unbind());
+        }
+        Ok(self.seats[offer].object.clone_ref(workers.py()))
     }
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

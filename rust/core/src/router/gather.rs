@@ -11,7 +11,7 @@ use super::offers::{Offer, Offers};
 use super::pool::Pool;
 use super::request::Request;
 use super::rows::{Basis, Rows};
-use super::selector::Selector;
+use super::selector::{Selector, forgets};
 use super::settings::Settings;
 
 #[derive(Debug)]
@@ -109,10 +109,10 @@ impl Selector {
         let basis = self.basis(offers, request);
         if !basis.is_some_and(|basis| self.renew(basis, offers, request)) {
             let new = self.survey(offers, request)?;
-            if let Some(basis) = basis {
-                self.rows.keep(basis, request.now, offers.ruled_out());
-            } else if !new.is_empty() {
+            if !new.is_empty() {
                 self.introduce(offers, new, request, dry_run)?;
+            } else if let Some(basis) = basis {
+                self.rows.keep(basis, request.now, offers.ruled_out());
             }
         }
         let elsewhere = self.refine(request);
@@ -124,9 +124,11 @@ impl Selector {
     }
 
     /// What the rows of a request may be kept under, if they may be: nothing about them is its own but what they hold.
+    /// In a fleet that is not registered beforehand, a call before which workers are forgotten looks at each one offered.
     fn basis(&self, offers: &Offers, request: &Request<'_>) -> Option<Basis> {
-        let all = self.settings.registered && offers.all_stand();
-        let version = offers.version().filter(|_| all)?;
+        let sweeps = !self.settings.registered && forgets(self.call + 1);
+        let may = offers.all_stand() && !sweeps;
+        let version = offers.version().filter(|_| may)?;
         Some(Basis {
             offers: version,
             fleet: self.fleet.version(),
@@ -142,6 +144,7 @@ impl Selector {
         if !self.rows.renew(basis, fleet, book, now, max_age) {
             return false;
         }
+        self.call += u64::from(!self.settings.registered);
         let pool = &self.pools[request.pool.0 as usize];
         if let Some(index) = pool.index.as_ref().filter(|_| self.indexed) {
             let usable = Usable::new(request.prompt_tokens, pool.block_size);

@@ -87,6 +87,11 @@ impl Offers {
         self.version
     }
 
+    /// Says that a list which lost its version is offered time and again from now on; see [`Offers::versioned`].
+    pub fn set_version(&mut self, version: u64) {
+        self.version = Some(version);
+    }
+
     /// Whether all are candidates for sure.
     pub(super) fn all_stand(&self) -> bool {
         self.out.is_empty()

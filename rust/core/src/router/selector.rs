@@ -23,8 +23,14 @@ use super::trail::Trail;
 
 /// Calls between two sweeps for workers that are no longer offered.
 const FORGET_EVERY: u64 = 64;
-/// Calls a worker must have been absent from. Two lists routed by one policy in turn never forget each other.
+/// Calls a worker must have been absent from, give or take those between two sweeps. Two lists routed by one policy in
+/// turn never forget each other.
 const FORGET_AFTER: u64 = 1024;
+
+/// Whether a call sweeps for workers that are no longer offered.
+pub(super) fn forgets(call: u64) -> bool {
+    call.is_multiple_of(FORGET_EVERY)
+}
 
 /// What a booking needs to be closed with, by entry of the load book.
 #[derive(Debug, Default)]
@@ -367,7 +373,7 @@ impl Selector {
         }
         let kept = 2 * offered + 64;
         if !self.settings.registered
-            && self.call.is_multiple_of(FORGET_EVERY)
+            && forgets(self.call)
             && self.call > FORGET_AFTER
             && self.fleet.len() > kept
         {

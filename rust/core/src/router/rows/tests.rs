@@ -64,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
     let add = (worker(), role, 0_u64..60, prop::option::of(0_u32..2));
     prop_oneof![
         12 => select,
-        1 => (0_u64..4).prop_map(|prompt| Step::Pair { prompt }),
+        4 => (0_u64..4).prop_map(|prompt| Step::Pair { prompt }),
         3 => (0_u64..40).prop_map(|ms| Step::Pass { ms }),
         1 => Just(Step::Rewind),
         2 => (0_usize..64).prop_map(Step::FirstToken),
@@ -97,7 +97,7 @@ fn cache_aware() -> Box<dyn Rule> {
     })
 }
 
-fn selector(veto: Option<f64>) -> Selector {
+fn selector(veto: Option<f64>, registered: bool) -> Selector {
     let placements = Placements {
         max_blocks_per_worker: 12,
         ttl_ms: Some(70),
@@ -108,7 +108,7 @@ fn selector(veto: Option<f64>) -> Selector {
         booking_ttl_ms: 200,
         max_report_age_ms: 20,
         reconcile_grace_ms: Some(5),
-        registered: true,
+        registered,
         veto: Veto {
             kv_usage: None,
             waiting: veto,
@@ -253,9 +253,10 @@ proptest! {
     fn kept_rows_are_those_made_anew(
         steps in prop::collection::vec(step(), 1..120),
         veto in prop::option::of(Just(6.0)),
+        registered in any::<bool>(),
     ) {
         let side = || Side {
-            selector: selector(veto),
+            selector: selector(veto, registered),
             offers: Offers::default(),
             bookings: Vec::new(),
         };
@@ -285,7 +286,7 @@ proptest! {
 
 #[test]
 fn rows_of_a_list_that_comes_again_are_kept() {
-    let mut selector = selector(None);
+    let mut selector = selector(None, true);
     let list = NAMES.map(Offer::new).to_vec();
     let mut offers = Offers::versioned(list, 1);
     let request = Request::default();
@@ -304,7 +305,7 @@ fn rows_of_a_list_that_comes_again_are_kept() {
 
 #[test]
 fn a_clock_that_goes_back_goes_back_in_a_slow_start() {
-    let mut selector = selector(None);
+    let mut selector = selector(None, true);
     let profile = Profile {
         slow_start_ms: 100,
         ..Profile::default()
@@ -324,4 +325,47 @@ fn a_clock_that_goes_back_goes_back_in_a_slow_start() {
         weights.map(|weight| weight.to_string()),
         ["1000", "1000", "625"]
     );
+}
+
+#[test]
+fn workers_whose_rows_are_kept_stay_and_those_no_longer_offered_go() {
+    let mut selector = selector(None, false);
+    let offer = |names: &[String], version| {
+        let list = names.iter().map(|name| Offer::new(name.as_str())).collect();
+        let mut offers = Offers::versioned(list, version);
+        let mut calls = 0;
+        move |selector: &mut Selector| {
+            offers.reset();
+            let request = Request {
+                now: Millis(calls * 300),
+                ..Request::default()
+            };
+            let pick = selector.select(&mut offers, &request, false).unwrap();
+            selector.close(
+                pick.booking.unwrap(),
+                Ending::Completed,
+                Usage::default(),
+                request.now,
+            );
+            calls += 1;
+        }
+    };
+    let gone: Vec<String> = (0..200).map(|n| format!("gone{n}")).collect();
+    offer(&gone, 1)(&mut selector);
+    assert_eq!(selector.workers().len(), 200 + NAMES.len());
+    let here: Vec<String> = (0..3).map(|n| format!("here{n}")).collect();
+    let mut select = offer(&here, 2);
+    let mut until = 0;
+    while selector.workers().len() > 100 {
+        select(&mut selector);
+        until += 1;
+    }
+    assert!((960..=1_152).contains(&until), "after {until} calls");
+    for _ in 0..2_000 {
+        select(&mut selector);
+    }
+    let known = selector.workers();
+    let known = |name: &String| known.iter().any(|(known, _)| **known == **name);
+    assert!(here.iter().all(known), "offered in every call");
+    selector.validate().unwrap();
 }

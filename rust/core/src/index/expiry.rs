@@ -4,12 +4,21 @@
 use std::collections::BTreeSet;
 
 use super::BlockIndex;
-use super::recency::{NEVER, Records};
-use crate::ids::Millis;
+use super::lanes::medium_of;
+use super::recency::{NEVER, Record, Records};
+use crate::ids::{Medium, Millis};
+
+/// Deadline, whether it is of another lane than the worker's first, and record: at one time the first lanes end first,
+/// so that what is left of the others does not hang on which record is older.
+type Due = (u64, bool, u32);
+
+fn due(armed: u64, record: u32, r: &Record) -> Due {
+    (armed, medium_of(r.lane) != Medium::Gpu as usize, record)
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Expiry {
-    queue: BTreeSet<(u64, u32)>,
+    queue: BTreeSet<Due>,
     /// Whether a finite time to live was ever given since the index was empty.
     used: bool,
 }
@@ -20,7 +29,7 @@ impl Expiry {
     }
 
     pub(crate) fn next(&self) -> Option<u64> {
-        self.queue.first().map(|(deadline, _)| *deadline)
+        self.queue.first().map(|(deadline, ..)| *deadline)
     }
 
     /// Queues a leaf with a finite time to live.
@@ -28,21 +37,22 @@ impl Expiry {
         let r = &mut records[record];
         if r.kids == 0 && r.expires != 0 && r.expires != NEVER && r.armed == 0 {
             r.armed = r.expires;
-            self.queue.insert((r.armed, record));
+            self.queue.insert(due(r.armed, record, r));
         }
     }
 
     /// Takes a record that is about to go out of the queue.
     pub(crate) fn disarm(&mut self, records: &mut Records, record: u32) {
-        let armed = std::mem::take(&mut records[record].armed);
+        let r = &mut records[record];
+        let armed = std::mem::take(&mut r.armed);
         if armed != 0 {
-            self.queue.remove(&(armed, record));
+            self.queue.remove(&due(armed, record, r));
         }
     }
 
     /// Takes out a record that is due at `now`.
     pub(crate) fn pop(&mut self, now: u64) -> Option<u32> {
-        let &(deadline, record) = self.queue.first()?;
+        let &(deadline, _, record) = self.queue.first()?;
         if deadline > now {
             return None;
         }
@@ -66,7 +76,7 @@ impl Expiry {
     /// Bytes that `more` deadlines add.
     pub(crate) fn growth(more: usize) -> usize {
         // B-tree nodes are two thirds full on average.
-        more * size_of::<(u64, u32)>() * 3 / 2
+        more * size_of::<Due>() * 3 / 2
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -121,6 +121,28 @@ fn deadlines_end_the_newer_part_of_a_path_first() {
 }
 
 #[test]
+fn of_two_deadlines_at_one_time_that_of_this_process_comes_first() {
+    for (ours, left) in [(2, 1), (3, 0)] {
+        let mut tree = text(1);
+        let mut tell = |key: &str, trust, end: Option<u64>| {
+            let how = Use {
+                trust,
+                expires: end.map(Millis),
+                time: None,
+            };
+            tree.insert(worker(0), key, how).unwrap();
+        };
+        tell("ab", Trust::Remote, Some(2));
+        tell("a", Trust::Remote, None);
+        tell("a", Trust::Local, Some(ours));
+        tree.expire(Millis(3));
+        // What others said ends early where this process knows better, and it did until 2.
+        assert_eq!(tree.count(worker(0)), Ok(left), "until {ours}");
+        tree.validate().unwrap();
+    }
+}
+
+#[test]
 fn what_others_said_goes_first_and_is_not_kept_twice() {
     let mut tree = text(1);
     let remote = Use {

@@ -203,12 +203,17 @@ impl Tree {
         before - self.count(slot)
     }
 
+    /// One deadline after another, since what goes early decides what is redundant later.
     pub fn expire(&mut self, now: u64) {
         for worker in self.workers.values_mut() {
-            for lane in &mut worker.lanes {
-                lane.held.retain(|_, (_, expires)| *expires > now);
+            let held = worker.lanes.iter().flat_map(|lane| lane.held.values());
+            let due = held.map(|(_, expires)| *expires).filter(|end| *end <= now);
+            for end in due.collect::<BTreeSet<u64>>() {
+                for lane in &mut worker.lanes {
+                    lane.held.retain(|_, (_, expires)| *expires > end);
+                }
+                worker.prune();
             }
-            worker.prune();
         }
     }
 

@@ -11,7 +11,7 @@ use super::offers::{Offer, Offers};
 use super::pool::Pool;
 use super::request::Request;
 use super::rows::{Basis, Rows};
-use super::selector::{Selector, forgets};
+use super::selector::Selector;
 use super::settings::Settings;
 
 #[derive(Debug)]
@@ -124,10 +124,9 @@ impl Selector {
     }
 
     /// What the rows of a request may be kept under, if they may be: nothing about them is its own but what they hold.
-    /// In a fleet that is not registered beforehand, a call before which workers are forgotten looks at each one offered.
+    /// A call that sweeps for workers that are no longer offered looks at each one that is.
     fn basis(&self, offers: &Offers, request: &Request<'_>) -> Option<Basis> {
-        let sweeps = !self.settings.registered && forgets(self.call + 1);
-        let may = offers.all_stand() && !sweeps;
+        let may = offers.all_stand() && !self.forgets(self.call + 1);
         let version = offers.version().filter(|_| may)?;
         Some(Basis {
             offers: version,

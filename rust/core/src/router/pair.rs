@@ -1,12 +1,12 @@
 //! A prefill and a decode worker for one request, both or neither.
 
 use crate::error::{Error, Result};
-use crate::policy::Reason;
+use crate::policy::{Reason, Rng};
 
 use super::ledger::{Ending, Usage};
 use super::offers::Offers;
 use super::request::{Pick, Request, Wanted};
-use super::selector::Selector;
+use super::selector::{Decided, Selector};
 
 /// When a pair is worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,7 +32,6 @@ impl Selector {
         dry_run: bool,
     ) -> Result<(Option<Pick>, Pick)> {
         let ruled_out = offers.ruled_out();
-        let rng = self.rng.clone();
         let decode = Request {
             wanted: Wanted::Decode,
             ..*request
@@ -50,29 +49,12 @@ impl Selector {
                 ..*request
             };
             self.swap_rows();
-            // The second draw follows the first.
-            self.rng = decoder.rng.clone();
-            let decided = self.decide(offers, &prefill, dry_run);
-            self.rng = rng;
-            let outcome = match decided {
-                Ok(decided) if decided.pick.offer == decoder.pick.offer => Ok(()),
-                Ok(decided) if dry_run => {
-                    prefiller = Some(decided.pick);
-                    Ok(())
-                }
-                Ok(decided) => {
-                    let computed = self.uncached(request, &decided.pick);
-                    let committed = self.commit(offers, &decided, &prefill, computed);
-                    committed.map(|pick| {
-                        prefiller = Some(pick);
-                        decoder.rng = decided.rng;
-                    })
-                }
-                Err(Error::NoCandidate) if terms.fallback => Ok(()),
-                Err(error) => Err(error),
-            };
+            let half = self.select_prefill(offers, &prefill, &decoder, terms, dry_run);
             self.swap_rows();
-            outcome?;
+            if let Some((pick, rng)) = half? {
+                prefiller = Some(pick);
+                decoder.rng = rng;
+            }
             offers.restore(&decoding);
         }
         if prefiller.is_none() {
@@ -82,13 +64,44 @@ impl Selector {
             return Ok((prefiller, decoder.pick));
         }
         let prefill_tokens = if prefiller.is_none() { uncached } else { 0 };
-        // The rule is told of the rows it saw; what the index holds is another matter since the prefill worker was booked.
-        self.look_up(&decode);
+        if prefiller.is_some() {
+            // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
+            self.look_up(&decode);
+        }
         let committed = self.commit(offers, &decoder, &decode, prefill_tokens);
         if let (Err(_), Some(booking)) = (&committed, prefiller.and_then(|pick| pick.booking)) {
             self.close(booking, Ending::Cancelled, Usage::default(), request.now);
         }
         Ok((prefiller, committed?))
+    }
+
+    /// The prefill half, and the generator after it; `None` if the decode worker is to do it itself.
+    fn select_prefill(
+        &mut self,
+        offers: &mut Offers,
+        request: &Request<'_>,
+        decoder: &Decided,
+        terms: PairTerms,
+        dry_run: bool,
+    ) -> Result<Option<(Pick, Rng)>> {
+        // The second draw follows the first.
+        let rng = std::mem::replace(&mut self.rng, decoder.rng.clone());
+        let decided = self.decide(offers, request, dry_run);
+        self.rng = rng;
+        let decided = match decided {
+            Err(Error::NoCandidate) if terms.fallback => return Ok(None),
+            decided => decided?,
+        };
+        if decided.pick.offer == decoder.pick.offer {
+            return Ok(None);
+        }
+        let pick = if dry_run {
+            decided.pick
+        } else {
+            let computed = self.uncached(request, &decided.pick);
+            self.commit(offers, &decided, request, computed)?
+        };
+        Ok(Some((pick, decided.rng)))
     }
 
     /// Puts the rows aside, to decide with others, and back. Neither are kept for a later request: what the others were

@@ -27,11 +27,6 @@ const FORGET_EVERY: u64 = 64;
 /// turn never forget each other.
 const FORGET_AFTER: u64 = 1024;
 
-/// Whether a call sweeps for workers that are no longer offered.
-pub(super) fn forgets(call: u64) -> bool {
-    call.is_multiple_of(FORGET_EVERY)
-}
-
 /// What a booking needs to be closed with, by entry of the load book.
 #[derive(Debug, Default)]
 pub(super) struct Open {
@@ -364,6 +359,11 @@ impl Selector {
         self.add_worker(name, Profile::default(), now)
     }
 
+    /// Whether a call sweeps for workers that are no longer offered.
+    pub(super) fn forgets(&self, call: u64) -> bool {
+        !self.settings.registered && call.is_multiple_of(FORGET_EVERY)
+    }
+
     /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.
     fn housekeep(&mut self, offered: usize, now: Millis) {
         if let Some(oldest) = now.0.checked_sub(self.settings.booking_ttl_ms) {
@@ -372,11 +372,7 @@ impl Selector {
             }
         }
         let kept = 2 * offered + 64;
-        if !self.settings.registered
-            && forgets(self.call)
-            && self.call > FORGET_AFTER
-            && self.fleet.len() > kept
-        {
+        if self.forgets(self.call) && self.call > FORGET_AFTER && self.fleet.len() > kept {
             for name in self
                 .fleet
                 .absent_since(self.call - FORGET_AFTER, self.fleet.len() - kept)

@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 
 use super::BlockIndex;
-use super::lanes::medium_of;
+use super::lanes::is_device;
 use super::recency::{NEVER, Record, Records};
-use crate::ids::{Medium, Millis};
+use crate::ids::Millis;
 
 /// Deadline, whether it is of another lane than the worker's first, and record: at one time the first lanes end first,
 /// so that what is left of the others does not hang on which record is older.
 type Due = (u64, bool, u32);
 
 fn due(armed: u64, record: u32, r: &Record) -> Due {
-    (armed, medium_of(r.lane) != Medium::Gpu as usize, record)
+    (armed, !is_device(r.lane), record)
 }
 
 #[derive(Debug, Default)]

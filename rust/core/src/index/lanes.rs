@@ -27,6 +27,12 @@ pub(crate) fn medium_of(lane: u32) -> usize {
     lane as usize % MEDIA
 }
 
+/// Whether a lane is the first of its worker, of device memory.
+#[inline]
+pub(crate) fn is_device(lane: u32) -> bool {
+    medium_of(lane) == Medium::Gpu as usize
+}
+
 /// Per (worker, medium).
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {

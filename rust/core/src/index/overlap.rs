@@ -5,11 +5,11 @@
 //! coverage breaks, which is exact with holes too. The same holds for a worker, which covers of a run what the longest of its
 //! lanes does.
 
-use super::lanes::{medium_of, slot_of};
+use super::lanes::{is_device, slot_of};
 use super::leading::Leading;
 use super::runs::Run;
 use super::{BlockIndex, NONE};
-use crate::ids::{Medium, SequenceHash};
+use crate::ids::SequenceHash;
 
 /// Answer buffer of [`BlockIndex::overlaps`], reused between calls so that a lookup allocates nothing.
 #[derive(Debug, Default, Clone)]
@@ -187,7 +187,7 @@ impl BlockIndex {
         for entry in run.partials() {
             let slot = slot_of(entry.lane);
             let depth = end.min(run.start + entry.count);
-            if medium_of(entry.lane) == Medium::Gpu as usize {
+            if is_device(entry.lane) {
                 out.confirmed.set(slot, depth);
             }
             if slot == longest {

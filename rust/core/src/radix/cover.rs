@@ -2,9 +2,8 @@
 
 use super::unit::Unit;
 use super::{RadixTree, Trust};
-use crate::ids::Medium;
 use crate::index::NONE;
-use crate::index::lanes::{medium_of, slot_of};
+use crate::index::lanes::{is_device, slot_of};
 use crate::index::runs::{Entry, Holders};
 
 impl<U: Unit> RadixTree<U> {
@@ -22,7 +21,7 @@ impl<U: Unit> RadixTree<U> {
         if !self.sets.several_media() {
             return None;
         }
-        let trust = if medium_of(lane) == Medium::Gpu as usize {
+        let trust = if is_device(lane) {
             Trust::Remote
         } else {
             Trust::Local
@@ -177,7 +176,7 @@ impl<U: Unit> RadixTree<U> {
     pub(super) fn is_redundant(&self, record: u32) -> bool {
         let r = &self.records[record];
         r.kids == 0
-            && medium_of(r.lane) != Medium::Gpu as usize
+            && !is_device(r.lane)
             && self.covered(r.run, r.lane) <= self.covered_otherwise(r.run, r.lane)
     }
 }

@@ -124,9 +124,10 @@ def test_paired_snippet_gives_the_roles_policies_ports_and_topic_filter_it_names
     assert loaded.options == {"block_size": 16}
     assert loaded.kv_events == config.KvEventsConfig(topic_filter="", default_port=5557)
     assert loaded.model_path == "meta-llama/Llama-3.1-8B-Instruct"
-    pair = loaded.build().select_pair(tokens=range(100))
-    assert pair.prefill is not None
-    assert (pair.prefill.worker, pair.decode.reason) == ("http://prefill1:8081", "cold")
+    with loaded.build() as router:
+        pair = router.select_pair(tokens=range(100))
+        assert pair.prefill is not None
+        assert (pair.prefill.worker, pair.decode.reason) == ("http://prefill1:8081", "cold")
 
 
 def test_own_layout_gives_everything_it_says(tmp_path: Path) -> None:
@@ -348,7 +349,8 @@ def test_every_policy_takes_its_own_defaults_and_aliases_from_a_configuration(na
     rows = [row for row in config.show(load({"policy": name})) if row.path.startswith("policy.")]
     options = {row.path.removeprefix("policy."): row.value for row in rows if row.value is not None}
     loaded = load({"policy": {"type": name.replace("-", "_"), **options}})
-    assert loaded.build().policy == loaded.policy.name == name
+    with loaded.build() as router:
+        assert router.policy == loaded.policy.name == name
     assert {row.path: row.value for row in rows} == {
         path: shown(loaded)[path][0] for path in (row.path for row in rows)
     }

@@ -1,4 +1,4 @@
-"""Fail when tests that must run did not: too few of them, or one skipped or ignored."""
+"""Fail when tests that must run did not: too few, one skipped or ignored, none of tests/hostile, or these too long."""
 
 from __future__ import annotations
 
@@ -28,26 +28,36 @@ def python_counts(report: Path) -> tuple[int, int, int]:
     return passed, failed, skipped
 
 
+def hostile_problems(report: Path, most_s: float) -> list[str]:
+    """Check that the tests of `tests/hostile` ran, and how long."""
+    cases = [case for case in ET.parse(report).iter("testcase") if "tests.hostile." in case.get("classname", "")]  # noqa: S314
+    took_s = sum(float(case.get("time", "0")) for case in cases)
+    if not cases:
+        return ["no test of tests/hostile ran"]
+    return [f"tests/hostile took {took_s:.0f} s, at most {most_s:.0f} are allowed"] if took_s > most_s else []
+
+
 def main() -> int:
     """Compare the counts with the floors and print the one line that sums them up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("reports", type=Path)
-    parser.add_argument("--rust", type=int, required=True)
-    parser.add_argument("--python", type=int, required=True)
+    parser.add_argument("--hostile", type=float, required=True, help="seconds that tests/hostile may take")
+    parser.add_argument("floors", nargs="+", metavar="RUN=RUST,PYTHON", help="how many tests of a run must pass")
     options = parser.parse_args()
-    rust = rust_counts((options.reports / "test.log").read_text("utf-8"))
-    python = python_counts(options.reports / "pytest.xml")
-    problems = [
-        f"{name}: {counts[0]} tests passed, at least {floor} must"
-        for name, counts, floor in (("Rust", rust, options.rust), ("Python", python, options.python))
-        if counts[0] < floor
-    ]
-    if rust[2] or python[2]:
-        problems.append(f"{rust[2]} Rust tests ignored and {python[2]} Python tests skipped, none may be")
-    for problem in problems:
-        print(problem)
-    print(f"{rust[0] + python[0]} passed, {rust[1] + python[1] + len(problems)} failed")
-    return 1 if problems or rust[1] or python[1] else 0
+    problems, passed, failed = [], 0, 0
+    for floor in options.floors:
+        run, _, least = floor.partition("=")
+        rust = rust_counts((options.reports / f"{run}.log").read_text("utf-8"))
+        python = python_counts(options.reports / f"{run}.xml")
+        for name, counts, low in zip(("Rust", "Python"), (rust, python), map(int, least.split(",")), strict=True):
+            passed, failed = passed + counts[0], failed + counts[1]
+            if counts[0] < low:
+                problems.append(f"make {run}: {counts[0]} {name} tests passed, at least {low} must")
+            if counts[2]:
+                problems.append(f"make {run}: {counts[2]} {name} tests skipped or ignored, none may be")
+    problems += hostile_problems(options.reports / "test.xml", options.hostile)
+    print("\n".join([*problems, f"{passed} passed, {failed + len(problems)} failed"]))
+    return 1 if problems or failed else 0
 
 
 if __name__ == "__main__":

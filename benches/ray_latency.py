@@ -34,7 +34,7 @@ ROUTERS = {
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "cachelb-shared": {"shared": True},
-    "cachelb-share-load": {"share_load": True, "hash_seed": 7},
+    "cachelb-share-load": {"share_load": True, "secret": "known to all gateways"},
 }
 
 

@@ -20,6 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
+PYTHON = ".venv/bin/python"
+"""Of a checkout that `make build` and `make bench` prepared."""
 CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "learned", "memory", "radix")
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
@@ -109,28 +111,26 @@ class Row:
         return "met" if self.p50 <= self.target else f"missed, {self.p50 / self.target:.2f}x"
 
 
-def core_rows() -> list[Row]:
-    """Run the Rust benches."""
-    rows = []
-    for bench in CORE_BENCHES:
-        command = ["cargo", "bench", "--quiet", "--locked", "--package", "cachelb-core", "--bench", bench]
-        run = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        rows += [Row(**json.loads(line)) for line in run.stdout.splitlines() if line.startswith("{")]
-    return rows
+def core_rows(bench: str, root: Path = ROOT) -> list[Row]:
+    """Run a Rust bench of the checkout `root`."""
+    command = ["cargo", "bench", "--quiet", "--locked", "--package", "cachelb-core", "--bench", bench]
+    run = subprocess.run(command, check=True, cwd=root, stdout=subprocess.PIPE, text=True)
+    return [Row(**json.loads(line)) for line in run.stdout.splitlines() if line.startswith("{")]
 
 
-def script_rows(name: str) -> list[Row]:
-    """Run a measurement that is a script of its own."""
-    command = [sys.executable, "-m", f"benches.{name}"]
-    run = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def script_rows(name: str, root: Path = ROOT) -> list[Row]:
+    """Run a measurement of the checkout `root` that is a script of its own."""
+    command = [f"{root}/{PYTHON}", "-m", f"benches.{name}"]
+    run = subprocess.run(command, check=True, cwd=root, stdout=subprocess.PIPE, text=True)
     return [Row(**json.loads(line)) for line in run.stdout.splitlines()]
 
 
-def boundary_rows() -> list[Row]:
-    """Run the pytest-benchmark suite of the Python boundary."""
-    data_file = RESULTS / "boundary.json"
+def boundary_rows(root: Path = ROOT) -> list[Row]:
+    """Run the pytest-benchmark suite of the Python boundary of the checkout `root`."""
+    data_file = root / "bench-results" / "boundary.json"
+    data_file.parent.mkdir(exist_ok=True)
     command = [
-        sys.executable,
+        f"{root}/{PYTHON}",
         "-m",
         "pytest",
         "benches",
@@ -138,7 +138,7 @@ def boundary_rows() -> list[Row]:
         "--benchmark-only",
         f"--benchmark-json={data_file}",
     ]
-    subprocess.run([*command, "--benchmark-columns=median"], check=True, cwd=ROOT, stdout=sys.stderr)
+    subprocess.run([*command, "--benchmark-columns=median"], check=True, cwd=root, stdout=sys.stderr)
     rows = []
     for bench in json.loads(data_file.read_text("utf-8"))["benchmarks"]:
         times = sorted(bench["stats"]["data"])
@@ -156,10 +156,11 @@ def boundary_rows() -> list[Row]:
     return rows
 
 
-def import_row() -> Row:
-    """Time `import cachelb` in new interpreters."""
+def import_row(root: Path = ROOT) -> Row:
+    """Time `import cachelb` in new interpreters of the checkout `root`."""
+    command = [f"{root}/{PYTHON}", "-c", IMPORT_TIMER]
     times = sorted(
-        float(subprocess.run([sys.executable, "-c", IMPORT_TIMER], check=True, capture_output=True, text=True).stdout)
+        float(subprocess.run(command, check=True, cwd=root, capture_output=True, text=True).stdout)
         for _ in range(IMPORTS)
     )
     return Row(
@@ -223,7 +224,8 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     where = machine()
     scripts = [row for name in SCRIPTS for row in script_rows(name)]
-    rows = [*core_rows(), *boundary_rows(), *scripts, import_row(), wheel_row()]
+    core = [row for bench in CORE_BENCHES for row in core_rows(bench)]
+    rows = [*core, *boundary_rows(), *scripts, import_row(), wheel_row()]
     print("{cpu}, {cores} cores, load {load} at the start; Python {python}, {rustc}; commit {commit}".format(**where))
     print(table(rows))
     path = RESULTS / f"{where['date']}-{where['commit']}.json"

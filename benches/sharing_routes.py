@@ -20,7 +20,12 @@ ENDS = list(range(64, 704, 64))
 def router(origin: int, routes: int) -> Router[str]:
     """Make a router that keeps no index of blocks, so that routes are all there is."""
     made = Router(
-        WORKERS, policy="boundary-learning", prefill_policy="least-loaded", hash_seed=7, seed=1, max_routes=routes
+        WORKERS,
+        policy="boundary-learning",
+        prefill_policy="least-loaded",
+        secret="known to all gateways",  # noqa: S106 - of this bench
+        seed=1,
+        max_routes=routes,
     )
     made._share(origin, 3600.0, 1 << 30)
     return made

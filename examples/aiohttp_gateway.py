@@ -6,9 +6,8 @@ Run `python aiohttp_gateway.py http://gpu0:8000 http://gpu1:8000 unix:///run/vll
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import aiohttp
@@ -16,20 +15,24 @@ import prometheus_client
 from aiohttp import web
 
 import cachelb
-from cachelb.metrics import PrometheusCollector
-from cachelb.openai import read_usage, routing_arguments
+from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
+from cachelb.openai import RequestError, header_filter, read_request, read_usage, retry_after
+from cachelb.state import SnapshotFile
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
-DROPPED |= {"content-length", "content-encoding", "transfer-encoding"}
+DROPPED |= {"content-length", "content-encoding", "transfer-encoding", "x-data-parallel-rank"}  # the router's choice
 ROUTER = web.AppKey("router", cachelb.Router)
 
 
 class Gateway:
     """Forwards each request to the worker that the router picks, and the answer as it comes."""
 
-    def __init__(self, router: cachelb.Router[str], *, attempts: int = 3, wait_s: float = 5.0) -> None:
+    def __init__(
+        self, router: cachelb.Router[str], *, attempts: int = 3, wait_s: float = 5.0, expose_headers: Iterable[str] = ()
+    ) -> None:
         self.router, self.attempts, self.wait_s = router, attempts, wait_s
+        self.exposed = header_filter(expose_headers)
         self.clients: dict[str | None, aiohttp.ClientSession] = {}
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
@@ -38,27 +41,22 @@ class Gateway:
         A client that leaves cancels this handler (`handler_cancellation` in `main`), which closes the connection to
         the worker, and so stops its engine.
         """
-        body = await request.read()
         try:
-            decision = await self.select(request, body)
+            body, wanted = await read_request(request.content.iter_any(), request.headers)
+            decision = await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
             for last in [False] * (self.attempts - 1) + [True]:
                 with decision:  # however this ends, the booked load is given back
                     response = await self.forward(decision, request, body, last=last)
                     if response is not None:
                         return response
                 decision = decision.retry()
+        except RequestError as error:
+            return web.Response(status=error.status, text=str(error))
         except cachelb.NoWorkerAvailable as error:
             headers = {"retry-after": str(math.ceil(error.retry_after_s))}
-            raise web.HTTPServiceUnavailable(text=str(error), headers=headers) from None
+            # The error itself names workers.
+            raise web.HTTPServiceUnavailable(text="no worker is available", headers=headers) from None
         raise AssertionError("the last attempt returns or raises")
-
-    async def select(self, request: web.Request, body: bytes) -> cachelb.Decision[str]:
-        """Book a worker for the request; nothing is tokenised here."""
-        try:
-            wanted = routing_arguments(json.loads(body), request.headers)
-            return await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
-        except (TypeError, ValueError) as error:
-            raise web.HTTPBadRequest(text=f"this is no request for a completion: {error}") from None
 
     async def forward(
         self, decision: cachelb.Decision[str], request: web.Request, body: bytes, *, last: bool
@@ -71,14 +69,14 @@ class Gateway:
         try:
             async with client.post(base + request.path, data=body, headers=headers) as answer:
                 if not answer.ok:
-                    decision.on_error(answer.status)
+                    decision.on_error(answer.status, retry_after_s=retry_after(answer.headers))
                     if answer.status in RETRIED and not last:
                         return None
                 chunks = decision.track(answer.content.iter_any(), usage_of=lambda tail: read_usage(b"".join(tail)))
                 chunk = await anext(chunks, b"")  # with nothing sent yet, another worker can still be tried
                 response.set_status(answer.status)
                 response.headers.update({k: v for k, v in answer.headers.items() if k.lower() not in DROPPED})
-                response.headers.update(decision.headers)
+                response.headers.update(self.exposed(decision.headers))
                 await response.prepare(request)
                 while chunk:
                     await response.write(chunk)
@@ -91,7 +89,8 @@ class Gateway:
                 return response
             decision.on_error(error)
             if last:
-                raise web.HTTPBadGateway(text="the worker did not answer", headers=decision.headers) from None
+                exposed = self.exposed(decision.headers)
+                raise web.HTTPBadGateway(text="the worker did not answer", headers=exposed) from None
             return None
         await response.write_eof()
         return response
@@ -118,9 +117,9 @@ def make_app(router: cachelb.Router[str], **options: Any) -> web.Application:
             await client.close()
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=prometheus_client.generate_latest(registry))
+        return web.Response(body=prometheus_client.generate_latest(registry), headers={"content-type": CONTENT_TYPE})
 
-    app = web.Application(client_max_size=1 << 28)
+    app = web.Application()
     app.add_routes(web.post(path, gateway.serve) for path in ("/v1/completions", "/v1/chat/completions"))
     app.add_routes([web.get("/metrics", metrics)])
     app.cleanup_ctx.append(lifespan)
@@ -133,11 +132,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Route requests to OpenAI-compatible engines.")
     parser.add_argument("workers", nargs="*", help="http://host:port or unix:///path.sock")
     parser.add_argument("--config", help="TOML, YAML or JSON file, in place of workers")
+    parser.add_argument("--snapshot", metavar="FILE", help="for a warm start; needs a secret in the configuration")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
+    parser.add_argument("--grace-s", type=int, default=20, help="for open requests at the end")
     options = parser.parse_args()
     router = cachelb.Router.from_config(options.config or {"workers": options.workers, "load": {}})
-    web.run_app(make_app(router), host=options.host, port=options.port, handler_cancellation=True)
+    if options.snapshot:
+        router.attach(SnapshotFile(options.snapshot))  # written now and then, and at the end
+    app, grace = make_app(router, expose_headers=options.expose_headers), options.grace_s
+    web.run_app(app, host=options.host, port=options.port, handler_cancellation=True, shutdown_timeout=grace)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A gateway for disaggregated prefill: vLLM workers with the NixlConnector, in two roles.
 
 A prefill worker computes the prompt, a decode worker fetches its KV cache and generates. The prompt's token ids travel
-along, so that nobody tokenises it twice. Run `python pd_gateway.py --prefill http://gpu0:8000 --decode http://gpu1:8000`.
+along, so that it is tokenised once. Run `python pd_gateway.py --prefill http://gpu0:8000 --decode http://gpu1:8000`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import httpx
@@ -22,7 +23,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import cachelb
-from cachelb.openai import read_usage, routing_arguments
+from cachelb.openai import RequestError, header_filter, read_request, read_usage, retry_after
+from cachelb.state import SnapshotFile
+from cachelb.types import RequestArguments
 
 RETRIED = {429, 500, 502, 503, 504}
 FORWARDED = ("authorization", "content-type", "x-request-id")
@@ -33,47 +36,50 @@ HAND_OVER |= {"do_remote_decode": True, "do_remote_prefill": False}
 class Gateway:
     """Has each prompt computed by one worker and continued by another."""
 
-    def __init__(self, router: cachelb.Router[str], *, attempts: int = 3) -> None:
-        for worker in router.workers():
-            if worker.startswith("unix:"):
-                raise ValueError(f"worker {worker!r} is a Unix socket, but KV cache travels over the network")
-        self.router, self.attempts = router, attempts
+    def __init__(self, router: cachelb.Router[str], *, attempts: int = 3, expose_headers: Iterable[str] = ()) -> None:
+        if local := [worker for worker in router.workers() if worker.startswith("unix:")]:
+            raise ValueError(f"worker {local[0]!r} is a Unix socket, but KV cache travels over the network")
+        self.router, self.attempts, self.exposed = router, attempts, header_filter(expose_headers)
         self.client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=5), limits=httpx.Limits())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve until the answer is complete, or until the client is gone: then the workers must stop at once."""
         request = Request(scope, receive)
         with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
-            await request.body()
-            serving = asyncio.create_task(self.serve(request, send))
+            try:
+                body, wanted = await read_request(request.stream(), request.headers)
+            except RequestError as error:
+                raise HTTPException(error.status, str(error)) from None
+            serving = asyncio.create_task(self.serve(request, body, wanted, send))
             leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
             leaving.add_done_callback(lambda _: serving.cancel())
             serving.add_done_callback(lambda _: leaving.cancel())
             await serving
 
-    async def serve(self, request: Request, send: Send) -> None:
+    async def serve(self, request: Request, body: bytes, wanted: RequestArguments, send: Send) -> None:
         """Try pairs of workers until a decode worker begins to answer."""
         try:
-            pair = self.router.select_pair(**routing_arguments(await request.json(), request.headers))
+            pair = self.router.select_pair(**wanted)
             for last in [False] * (self.attempts - 1) + [True]:
                 with pair:  # however this ends, both loads are given back
-                    if await self.forward(pair, request, send, last=last):
+                    if await self.forward(pair, request, json.loads(body), send, last=last):
                         return
                 pair = pair.retry()
-        except cachelb.NoWorkerAvailable as error:
-            raise HTTPException(503, str(error), {"retry-after": str(math.ceil(error.retry_after_s))}) from None
-        except (TypeError, ValueError) as error:
-            raise HTTPException(400, f"this is no request for a completion: {error}") from None
+        except cachelb.NoWorkerAvailable as error:  # its text names workers: not for clients
+            later = {"retry-after": str(math.ceil(error.retry_after_s))}
+            raise HTTPException(503, "no worker is available", later) from None
 
-    async def forward(self, pair: cachelb.PairDecision[str], request: Request, send: Send, *, last: bool) -> bool:
+    async def forward(
+        self, pair: cachelb.PairDecision[str], request: Request, asked: dict[str, Any], send: Send, *, last: bool
+    ) -> bool:
         """Forward to one pair; return False if another one should be tried."""
-        asked, path, started = await request.json(), request.url.path, False
+        path, started = request.url.path, False
         headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
         try:
             if pair.prefill is not None:
                 answer = await self.client.post(pair.prefill.key + path, json=prefill_body(asked), headers=headers)
                 if answer.is_error:
-                    pair.on_error(answer.status_code)
+                    pair.on_error(answer.status_code, retry_after_s=retry_after(answer.headers))
                     if answer.status_code in RETRIED and not last:
                         return False
                     raise HTTPException(answer.status_code, answer.text)
@@ -81,14 +87,14 @@ class Gateway:
                 asked = decode_body(asked, answer.json())
             async with self.client.stream("POST", pair.decode.key + path, json=asked, headers=headers) as answer:
                 if answer.is_error:
-                    pair.on_error(answer.status_code)
+                    pair.on_error(answer.status_code, retry_after_s=retry_after(answer.headers))
                     if answer.status_code in RETRIED and not last:
                         return False
                 chunks = pair.track(answer.aiter_raw(), usage_of=lambda tail: read_usage(b"".join(tail)))
                 chunk = await anext(chunks, b"")  # with nothing sent yet, another pair can still be tried
                 started = True
                 kept = [(k, v) for k, v in answer.headers.raw if k.lower() == b"content-type"]
-                kept += [(k.encode(), v.encode()) for k, v in pair.headers.items()]
+                kept += [(k.encode(), v.encode()) for k, v in self.exposed(pair.headers).items()]
                 await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
                 while chunk:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -96,7 +102,7 @@ class Gateway:
         except httpx.TransportError as error:
             pair.on_error(error)
             if last and not started:
-                raise HTTPException(502, "the workers did not answer", dict(pair.headers)) from None
+                raise HTTPException(502, "the workers did not answer", self.exposed(pair.headers)) from None
             return started  # a torn answer stays torn: the server closes the connection
         await send({"type": "http.response.body"})
         return True
@@ -111,9 +117,9 @@ def prefill_body(asked: dict[str, Any]) -> dict[str, Any]:
 def decode_body(asked: dict[str, Any], prefilled: dict[str, Any]) -> dict[str, Any]:
     """Ask for the answer to a prompt whose KV cache and token ids are there."""
     chat = "messages" in asked
-    token_ids = (prefilled if chat else prefilled["choices"][0])["prompt_token_ids"]
-    body = asked | {"kv_transfer_params": prefilled.get("kv_transfer_params")}
-    return body | {"prompt_token_ids" if chat else "prompt": token_ids}
+    ids = (prefilled if chat else prefilled["choices"][0])["prompt_token_ids"]
+    transfer = prefilled.get("kv_transfer_params")
+    return asked | {"prompt_token_ids" if chat else "prompt": ids, "kv_transfer_params": transfer}
 
 
 def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
@@ -136,11 +142,17 @@ def main() -> None:
     parser.add_argument("--prefill", nargs="+", default=[], help="http://host:port of prefill workers")
     parser.add_argument("--decode", nargs="+", default=[], help="the same of decode workers")
     parser.add_argument("--config", help="TOML, YAML or JSON file, in place of workers")
+    parser.add_argument("--snapshot", metavar="FILE", help="for a warm start; needs a secret in the configuration")
     parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
+    parser.add_argument("--grace-s", type=int, default=20, help="for open requests at the end")
     options = parser.parse_args()
     workers = [{"url": url, "role": role} for role in ("prefill", "decode") for url in vars(options)[role]]
     router = cachelb.Router.from_config(options.config or {"workers": workers, "load": {}})
-    uvicorn.run(make_app(router), port=options.port)
+    if options.snapshot:
+        router.attach(SnapshotFile(options.snapshot))  # written now and then, and at the end
+    app = make_app(router, expose_headers=options.expose_headers)
+    uvicorn.run(app, port=options.port, timeout_graceful_shutdown=options.grace_s)
 
 
 if __name__ == "__main__":

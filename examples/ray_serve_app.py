@@ -1,7 +1,7 @@
 """An LLM application on Ray Serve whose requests go where their prompt is cached.
 
-    pip install 'cachelb[ray]'
-    python ray_serve_app.py --replicas 3
+    pip install '.[ray]'        # in a checkout of cachelb
+    python examples/ray_serve_app.py --replicas 3
 
 The deployment stands in for `ray.serve.llm`'s, so that it runs without a GPU: it "caches" the prompts it saw. With a
 real one, the same `request_router_config` goes into `LLMConfig(deployment_config=...)`.

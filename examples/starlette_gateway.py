@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import httpx
@@ -24,70 +24,74 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import cachelb
-from cachelb.metrics import PrometheusCollector
-from cachelb.openai import read_usage, routing_arguments
+from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
+from cachelb.openai import RequestError, header_filter, read_request, read_usage, retry_after
+from cachelb.state import SnapshotFile
+from cachelb.types import RequestArguments
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
-DROPPED |= {"content-length", "content-encoding", "transfer-encoding"}
+DROPPED |= {"content-length", "content-encoding", "transfer-encoding", "x-data-parallel-rank"}  # the router's choice
+PAGE = {"content-type": CONTENT_TYPE}
 TLS = ssl.create_default_context()
 
 
 class Gateway:
     """Forwards each request to the worker that the router picks, and the answer as it comes."""
 
-    def __init__(self, router: cachelb.Router[str], *, attempts: int = 3, wait_s: float = 5.0) -> None:
+    def __init__(
+        self, router: cachelb.Router[str], *, attempts: int = 3, wait_s: float = 5.0, expose_headers: Iterable[str] = ()
+    ) -> None:
         self.router, self.attempts, self.wait_s = router, attempts, wait_s
+        self.exposed = header_filter(expose_headers)
         self.clients: dict[str, httpx.AsyncClient] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve until the answer is complete, or until the client is gone: then the worker must stop at once."""
         with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
             request = Request(scope, receive)
-            await request.body()
-            serving = asyncio.create_task(self.serve(request, send))
+            try:
+                body, wanted = await read_request(request.stream(), request.headers)
+            except RequestError as error:
+                raise HTTPException(error.status, str(error)) from None
+            serving = asyncio.create_task(self.serve(request, body, wanted, send))
             leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
             leaving.add_done_callback(lambda _: serving.cancel())  # which closes the connection to the worker
             serving.add_done_callback(lambda _: leaving.cancel())
             await serving
 
-    async def serve(self, request: Request, send: Send) -> None:
+    async def serve(self, request: Request, body: bytes, wanted: RequestArguments, send: Send) -> None:
         """Try workers until one of them begins to answer."""
         try:
-            decision = await self.select(request)
+            decision = await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
             for last in [False] * (self.attempts - 1) + [True]:
                 with decision:  # however this ends, the booked load is given back
-                    if await self.forward(decision, request, send, last=last):
+                    if await self.forward(decision, request, body, send, last=last):
                         return
                 decision = decision.retry()
         except cachelb.NoWorkerAvailable as error:
-            raise HTTPException(503, str(error), {"retry-after": str(math.ceil(error.retry_after_s))}) from None
+            headers = {"retry-after": str(math.ceil(error.retry_after_s))}
+            raise HTTPException(503, "no worker is available", headers) from None  # the error itself names workers
 
-    async def select(self, request: Request) -> cachelb.Decision[str]:
-        """Book a worker for the request; nothing is tokenised here."""
-        try:
-            wanted = routing_arguments(await request.json(), request.headers)
-            return await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
-        except (TypeError, ValueError) as error:
-            raise HTTPException(400, f"this is no request for a completion: {error}") from None
-
-    async def forward(self, decision: cachelb.Decision[str], request: Request, send: Send, *, last: bool) -> bool:
+    async def forward(
+        self, decision: cachelb.Decision[str], request: Request, body: bytes, send: Send, *, last: bool
+    ) -> bool:
         """Forward to one worker; return False if another one should be tried."""
-        client, body = self.client(decision.key), await request.body()
+        client = self.client(decision.key)
         headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
         headers |= {"accept-encoding": "identity", **decision.headers}
         started = False
         try:
             async with client.stream("POST", request.url.path, content=body, headers=headers) as answer:
                 if answer.is_error:
-                    decision.on_error(answer.status_code)
+                    decision.on_error(answer.status_code, retry_after_s=retry_after(answer.headers))
                     if answer.status_code in RETRIED and not last:
                         return False
                 chunks = decision.track(answer.aiter_raw(), usage_of=lambda tail: read_usage(b"".join(tail)))
                 chunk = await anext(chunks, b"")  # with nothing sent yet, another worker can still be tried
                 started = True
                 kept = [(k, v) for k, v in answer.headers.raw if k.decode().lower() not in DROPPED]
-                kept += [(k.encode(), v.encode()) for k, v in decision.headers.items()]
+                kept += [(k.encode(), v.encode()) for k, v in self.exposed(decision.headers).items()]
                 await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
                 while chunk:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -95,7 +99,7 @@ class Gateway:
         except httpx.TransportError as error:
             decision.on_error(error)
             if last and not started:
-                raise HTTPException(502, "the worker did not answer", dict(decision.headers)) from None
+                raise HTTPException(502, "the worker did not answer", self.exposed(decision.headers)) from None
             return started  # a torn answer stays torn: the server closes the connection
         await send({"type": "http.response.body"})
         return True
@@ -125,7 +129,7 @@ def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
             await client.aclose()
 
     routes = [Route(path, gateway, methods=["POST"]) for path in ("/v1/completions", "/v1/chat/completions")]
-    routes.append(Route("/metrics", lambda _: Response(prometheus_client.generate_latest(registry))))
+    routes.append(Route("/metrics", lambda _: Response(prometheus_client.generate_latest(registry), 200, PAGE)))
     app = Starlette(routes=routes, lifespan=lifespan)
     app.state.router = router
     return app
@@ -136,11 +140,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Route requests to OpenAI-compatible engines.")
     parser.add_argument("workers", nargs="*", help="http://host:port or unix:///path.sock")
     parser.add_argument("--config", help="TOML, YAML or JSON file, in place of workers")
+    parser.add_argument("--snapshot", metavar="FILE", help="for a warm start; needs a secret in the configuration")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
+    parser.add_argument("--grace-s", type=int, default=20, help="for open requests at the end")
     options = parser.parse_args()
     router = cachelb.Router.from_config(options.config or {"workers": options.workers, "load": {}})
-    uvicorn.run(make_app(router), host=options.host, port=options.port)
+    if options.snapshot:
+        router.attach(SnapshotFile(options.snapshot))  # written now and then, and at the end
+    app = make_app(router, expose_headers=options.expose_headers)
+    uvicorn.run(app, host=options.host, port=options.port, timeout_graceful_shutdown=options.grace_s)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# One fixed seed and no deadline: no run depends on luck or on the machine's load. `make test-random` takes other seeds.
-settings.register_profile("fixed", derandomize=True, deadline=None, database=None, print_blob=True)
-settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
+# One fixed seed and no deadline: no run depends on luck or on the machine's load. `make test-long` runs more cases, and
+# `make test-random` others.
+settings.register_profile("fixed", derandomize=True, deadline=None, database=None, print_blob=True, max_examples=20)
+settings.register_profile("long", settings.get_profile("fixed"), max_examples=100)
+settings.register_profile("random", settings.get_profile("long"), derandomize=False)
 settings.load_profile("fixed")
 
 # LiteLLM fetches prices when it is imported, unless it is told to use its own.
@@ -19,6 +21,11 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 HERE = Path(__file__).parent
 ASKED_FOR = {HERE / name: f"make test-{name}" for name in ("engine", "envoy", "hosts")}
 """Tests that need a program of others, by the command that runs them."""
+
+DATA = Path(os.environ.get("CACHELB_DATA", HERE.parents[1] / "shared"))
+"""Data that is not part of the repository."""
+FROM_DATA = frozenset({"captures", "conversation_trace", "traces"})
+"""The fixtures below."""
 
 
 def _is_named(folder: Path, config: pytest.Config) -> bool:
@@ -36,33 +43,33 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [
         f"tests/{folder.name}: " + ("collected" if _is_named(folder, config) else f"left out, `{command}` runs it")
         for folder, command in ASKED_FOR.items()
-    ]
+    ] + ([] if DATA.exists() else [f"no data of others in {DATA}: `make test-long` leaves out what needs them"])
 
 
-def shared_data(*parts: str) -> Path:
-    """Where data lies that is not part of the repository; a test that needs it is skipped without it, CI fails."""
-    path = Path(os.environ.get("CACHELB_DATA", Path(__file__).parents[1] / ".." / "shared")).joinpath(*parts)
-    if path.exists():
-        return path
-    missing = f"no {path}: set CACHELB_DATA to the folder that holds {parts[0]}/"
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    pytest.skip(missing)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave tests that need data of others to `make test-long`, and out where there is none."""
+    outside = [item for item in items if not FROM_DATA.isdisjoint(getattr(item, "fixturenames", ()))]
+    for item in outside:
+        item.add_marker("long")
+    if not DATA.exists():
+        config.hook.pytest_deselected(items=outside)
+        items[:] = [item for item in items if item not in outside]
 
 
 @pytest.fixture(scope="session")
 def conversation_trace() -> Path:
     """The hour of real chat traffic that the known figures belong to."""
-    return shared_data("traces", "mooncake", "conversation_trace.jsonl.xz")
+    return DATA / "traces" / "mooncake" / "conversation_trace.jsonl.xz"
 
 
 @pytest.fixture(scope="session")
 def traces() -> Path:
     """Traces, logs and figures of others that the simulator is held to."""
-    return shared_data("traces")
+    return DATA / "traces"
 
 
 @pytest.fixture(scope="session")
 def captures() -> Path:
     """Messages about KV caches that real engines sent."""
-    return shared_data("captures")
+    return DATA / "captures"

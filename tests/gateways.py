@@ -76,7 +76,7 @@ GATEWAYS: dict[str, Callable[..., contextlib.AbstractContextManager[str]]] = {
 }
 
 
-def wait_until(condition: Callable[[], object], *, timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], *, timeout_s: float = 120.0) -> None:
     """Wait for something that announces itself to nobody."""
     end = time.monotonic() + timeout_s
     tick = threading.Event()

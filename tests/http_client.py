@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from email.message import Message
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
+JSON = {"Content-Type": "application/json"}
+"""Engines refuse bodies that are not declared as such."""
 
 
 class Answer(NamedTuple):
@@ -71,7 +73,8 @@ def send(
     connection = connect(url, deadline_s)
     try:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection.request("GET" if data is None else "POST", path, data, dict(headers or {}))
+        declared = {} if data is None else JSON
+        connection.request("GET" if data is None else "POST", path, data, {**declared, **(headers or {})})
         response = connection.getresponse()
         return Answer(response.status, response.headers, response.read())
     finally:

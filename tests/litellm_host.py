@@ -58,7 +58,7 @@ async def hosted(
         gc.collect()  # while the warnings of what LiteLLM leaves unclosed are those of this test
 
 
-async def settled(condition: Callable[[], object], *, timeout_s: float = 20.0) -> None:
+async def settled(condition: Callable[[], object], *, timeout_s: float = 120.0) -> None:
     """Wait for what LiteLLM tells its callbacks, which it does in the background."""
     end = time.monotonic() + timeout_s
     while not condition():

@@ -135,7 +135,7 @@ def test_the_command_prints_tables_and_json() -> None:
 def test_bad_arguments_name_what_is_right() -> None:
     with pytest.raises(ValueError, match="there is no task 'speed'; choose of hashing, matching, selecting"):
         compare(["speed"])
-    with pytest.raises(ValueError, match="calls must be 8 or more, got 7"):
+    with pytest.raises(ValueError, match="calls must be at least 8, got 7"):
         compare(["hashing"], calls=7)
     assert TASKS == ("hashing", "matching", "selecting", "events", "threads", "memory", "answers")
 

@@ -242,7 +242,7 @@ def test_passwords_in_urls_are_not_shown() -> None:
     loaded = load({"workers": [key]})
     assert loaded.workers[0].key == key
     assert "hunter2" not in repr(loaded.workers) + repr(config.show(loaded))
-    with pytest.raises(ConfigError, match=r"http://\*\*\*@gpu0:8000' is there already"):
+    with pytest.raises(ConfigError, match="'http://gpu0:8000' is there already"):
         load({"workers": [key, key]})
 
 

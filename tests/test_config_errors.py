@@ -51,7 +51,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "policy.block_size: policy 'random' has no such option ('block_size' belongs in [router])",
     ),
     ({"policy": {"cache_threshold": 2}}, "policy.cache_threshold: cache_threshold must be between 0 and 1, got 2"),
-    ({"policy": {"load_factor": "x"}}, "policy.load_factor: load_factor must be a number, not str"),
+    ({"policy": {"load_factor": "x"}}, "policy.load_factor: load_factor must be a number, got str"),
     (
         {"policy": {"max_blocks_per_worker": 5, "max_blocks_per_backend": 6}},
         "policy.max_blocks_per_backend: contradicts policy.max_blocks_per_worker (mapping); keep one of them",
@@ -120,7 +120,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "kv_events.replay_port: topic_filter and replay_port are of no use beside relay",
     ),
     ({"load": {"headers": "x"}}, "load.headers: headers must be a mapping of names to values"),
-    ({"load": {"interval_s": "fast"}}, "load.interval_s: interval_s must be a number of seconds, got str"),
+    ({"load": {"interval_s": "fast"}}, "load.interval_s: interval_s must be a number, got str"),
     ({"load": {"intervall": 1}}, "load.intervall: unknown key; did you mean 'interval_s'?"),
     ({"model_path": 3}, "model_path: must be text, not a number"),
 ]

@@ -14,13 +14,13 @@ import aiohttp
 import pytest
 from examples import pd_gateway
 from tests.gateways import serve_asgi, wait_until
-from tests.http_client import chat, complete, connect
+from tests.http_client import JSON, chat, complete, connect
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cachelb.testing import FakeWorker
 
@@ -51,14 +51,14 @@ class Setup(NamedTuple):
 
 
 @contextmanager
-def setup(**options: Any) -> Iterator[Setup]:
+def setup(*, exposed: Sequence[str] = (), **options: Any) -> Iterator[Setup]:
     with FakeFleet(4) as fleet:
         router: Router[str] = Router(seed=1, **options)
         for worker in fleet.workers[:2]:
             router.add_worker(worker.url, role="prefill")
         for worker in fleet.workers[2:]:
             router.add_worker(worker.url, role="decode")
-        with serve_asgi(pd_gateway.make_app(router)) as url:
+        with serve_asgi(pd_gateway.make_app(router, expose_headers=exposed)) as url:
             yield Setup(fleet, router, url)
 
 
@@ -70,7 +70,7 @@ def total(workers: list[FakeWorker], count: str) -> int:
 @pytest.mark.parametrize("kind", ["completion", "chat"])
 def test_decode_worker_never_tokenises_and_answers_as_one_worker_would(kind: str, stream: bool) -> None:
     fields: dict[str, Any] = {"stream": stream, "max_tokens": 5}
-    with setup() as pd:
+    with setup(exposed=["x-cachelb-worker", "x-cachelb-prefill-worker"]) as pd:
 
         def ask(url: str) -> Any:
             answer = complete(url, PROMPT, **fields) if kind == "completion" else chat(url, PROMPT, **fields)
@@ -115,7 +115,7 @@ def test_cached_tokens_are_those_of_the_prefill_worker() -> None:
 
 
 def test_decode_worker_alone_serves_what_is_not_worth_a_transfer() -> None:
-    with setup(pd_uncached_token_threshold=100_000) as pd:
+    with setup(pd_uncached_token_threshold=100_000, exposed=["x-cachelb-prefill-worker"]) as pd:
         answer = complete(pd.url, PROMPT, max_tokens=2)
         assert answer.status == 200
         assert "x-cachelb-prefill-worker" not in answer.headers
@@ -155,6 +155,17 @@ def test_failure_in_either_half_is_retried_without_the_worker_that_failed(half: 
 
 
 @pytest.mark.parametrize("half", ["prefill", "decode"])
+def test_worker_that_asks_for_a_pause_gets_it_in_either_half(half: str) -> None:
+    with setup() as pd:
+        asked: FakeWorker = getattr(pd, half)[0]
+        asked.fail("status", status=503, retry_after_s=60, times=1)
+        pd.router.set_ready(getattr(pd, half)[1].url, False)
+        assert complete(pd.url, PROMPT, max_tokens=2).status == 503
+        states = {row.key: row.state for row in pd.router.stats().workers}
+        assert states[asked.url] == "pushing back"
+
+
+@pytest.mark.parametrize("half", ["prefill", "decode"])
 def test_error_of_the_client_is_final_in_either_half(half: str) -> None:
     with setup() as pd:
         for worker in getattr(pd, half):
@@ -172,7 +183,7 @@ def test_stream_that_dies_is_torn_and_releases_both_halves() -> None:
         for worker in pd.decode:
             worker.fail("die", after_chunks=2)
         with closing(connect(pd.url)) as connection:
-            connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}))
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}), JSON)
             with pytest.raises(IncompleteRead):
                 connection.getresponse().read()
         wait_until(lambda: pd.router.stats().open_requests == 0)
@@ -187,7 +198,7 @@ def test_client_that_leaves_stops_the_half_at_work(half: str) -> None:
         for worker in workers:
             worker.fail("stall")
         with closing(connect(pd.url)) as connection:
-            connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}))
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}), JSON)
             pd.fleet.wait_for(lambda: sum(worker._replica.counts.faults["stall"] for worker in workers) == 1)
         pd.fleet.wait_for(lambda: sum(worker._replica.counts.aborted for worker in workers) == 1)
         wait_until(lambda: pd.router.stats().open_requests == 0)

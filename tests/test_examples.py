@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from click.testing import CliRunner
+from examples import aiohttp_gateway, pd_gateway, starlette_gateway
 from tests.gateways import GATEWAYS, serve_asgi, wait_until
-from tests.http_client import DEADLINE_S, chat, complete, connect, send
+from tests.http_client import DEADLINE_S, JSON, chat, complete, connect, send
 
 import cachelb
 from cachelb import Router
 from cachelb.cli.app import app
+from cachelb.metrics import CONTENT_TYPE
 from cachelb.testing import FakeFleet
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def begin_stream(url: str, **fields: object) -> HTTPConnection:
     """Send a request for a stream, and read nothing yet."""
     connection = connect(url)
     body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 8, **fields})
-    connection.request("POST", "/v1/completions", body)
+    connection.request("POST", "/v1/completions", body, JSON)
     return connection
 
 
@@ -119,12 +121,41 @@ def test_unix_sockets_are_workers_too(serve: Serve) -> None:
 # --- what the router gets, and what it says ---
 
 
-def test_answer_names_the_decision(serve: Serve) -> None:
-    with FakeFleet(3) as fleet, serve(Router(fleet.urls)) as gateway:
+@pytest.mark.parametrize("trouble", ["none", "no worker", "no answer"])
+def test_clients_see_nothing_of_the_decision_unless_told_to(serve: Serve, trouble: str) -> None:
+    with FakeFleet(2) as fleet, serve(router := Router(fleet.urls), wait_s=0, attempts=1) as gateway:
+        if trouble == "no worker":
+            for url in fleet.urls:
+                router.set_ready(url, False)
+        if trouble == "no answer":
+            fleet.fail("reset")
+        answer = complete(gateway, PROMPT, max_tokens=1)
+        shown = str(answer.headers) + answer.body.decode()
+        for secret in ("x-cachelb", "x-data-parallel", *fleet.urls, "not ready"):
+            assert secret not in shown
+    assert answer.status == {"none": 200, "no worker": 503, "no answer": 502}[trouble]
+
+
+def test_header_that_no_decision_has_is_named() -> None:
+    for make_app in (starlette_gateway.make_app, aiohttp_gateway.make_app, pd_gateway.make_app):
+        with Router[str](["http://gpu0"]) as router, pytest.raises(ValueError, match="called 'x-cachelb-wroker'"):
+            make_app(router, expose_headers=["x-cachelb-wroker"])
+
+
+def test_clients_do_not_choose_the_rank(serve: Serve) -> None:
+    with FakeFleet(1) as fleet, serve(Router(fleet.urls)) as gateway:
+        complete(gateway, PROMPT, {"X-Data-Parallel-Rank": "3"}, max_tokens=1)
+        assert "x-data-parallel-rank" not in fleet.workers[0].requests[-1].headers
+
+
+def test_exposed_headers_name_the_decision(serve: Serve) -> None:
+    exposed = [f"x-cachelb-{name}" for name in ("worker", "Reason", "matched-tokens")]
+    with FakeFleet(3) as fleet, serve(Router(fleet.urls), expose_headers=exposed) as gateway:
         first = complete(gateway, PROMPT, max_tokens=1)
         again = complete(gateway, PROMPT, max_tokens=1)
         streamed = complete(gateway, PROMPT, max_tokens=1, stream=True)
         assert first.headers["x-cachelb-worker"] in fleet.urls
+        assert "x-cachelb-decision" not in first.headers
     assert first.headers["x-cachelb-reason"] == "cold"
     for answer in (again, streamed):
         assert answer.headers["x-cachelb-reason"] == "prefix"
@@ -149,16 +180,20 @@ def test_metrics_page_shows_the_router(serve: Serve) -> None:
     with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
         complete(gateway, PROMPT, max_tokens=1)
         gone = fleet.urls[0]
-        both = send(gateway, "/metrics").body.decode()
+        page = send(gateway, "/metrics")
+        both = page.body.decode()
         router.remove_worker(gone)
         left = send(gateway, "/metrics").body.decode()
+    assert page.headers["Content-Type"] == CONTENT_TYPE == "text/plain; version=0.0.4; charset=utf-8"
     assert 'reason="cold"' in both
     assert f'worker="{gone}"' in both
     assert f'worker="{gone}"' not in left
 
 
 def test_session_stays_on_its_worker(serve: Serve) -> None:
-    with FakeFleet(4) as fleet, serve(Router(fleet.urls, policy="rendezvous", hash_seed=1)) as gateway:
+    router = Router[str](policy="rendezvous", hash_seed=1)
+    with FakeFleet(4) as fleet, serve(router, expose_headers=["x-cachelb-worker"]) as gateway:
+        router.sync_workers(fleet.urls)
         by_header = {
             name: {
                 complete(gateway, f"{turn}", {"x-session-id": name}, max_tokens=1).headers["x-cachelb-worker"]
@@ -189,6 +224,14 @@ def test_failure_before_the_first_byte_is_retried_elsewhere(serve: Serve, fault:
         assert [worker.counts.started for worker in fleet.workers] == [1, 1]
         endings = {name: count for name, count in router.stats().endings.items() if count}
     assert endings == {"backpressure" if fault.get("status") in {429, 503} else "failed": 1, "completed": 1}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_worker_that_asks_for_a_pause_gets_it(serve: Serve, status: int) -> None:
+    with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
+        fleet.fail("status", status=status, retry_after_s=60, times=1)
+        assert complete(gateway, PROMPT, max_tokens=1).status == 200
+        assert sorted(row.state for row in router.stats().workers) == ["pushing back", "ready"]
 
 
 def test_stream_that_dies_before_its_first_event_is_retried(serve: Serve) -> None:
@@ -278,8 +321,19 @@ def test_request_waits_for_a_worker_that_comes_back(serve: Serve) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"{", b"[]", b"null", b'{"prompt": 7}', b'{"prompt": [-1]}', b'{"messages": [{"content": "x"}]}'],
-    ids=bytes.decode,
+    [
+        b"{",
+        b"",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"[" * 70_000,
+        b'{"prompt": 7}',
+        b'{"prompt": [-1]}',
+        b'{"prompt": [1, "2"]}',
+        b'{"messages": [{"content": "x"}]}',
+    ],
+    ids=lambda body: repr(body[:20]),
 )
 def test_malformed_body_is_refused_without_asking_a_worker(serve: Serve, body: bytes) -> None:
     with FakeFleet(1) as fleet, serve(router := Router(fleet.urls)) as gateway:
@@ -374,19 +428,47 @@ def test_tutorials_proxy_routes_streams_and_reports(tutorials_proxy: tuple[FakeF
     again = complete(gateway, PROMPT, max_tokens=2, stream=True, stream_options={"include_usage": True})
     talk = chat(gateway, "Hello", max_tokens=1)
     assert first.status == talk.status == 200
-    assert again.headers["x-cachelb-worker"] == first.headers["x-cachelb-worker"]
+    assert "x-cachelb" not in str(first.headers) + str(again.headers)
     assert again.events[-1] == "[DONE]"
     wait_until(lambda: router.stats().open_requests == 0)
     assert sorted(record.cached_tokens or 0 for record in router.recent(3)) == [0, 0, 272]
+    assert send(gateway, "/metrics").headers["Content-Type"] == CONTENT_TYPE
 
 
-def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(
-    tutorials_proxy: tuple[FakeFleet, Router[str], str],
+def test_tutorials_proxy_forwards_what_an_engine_asks_for(tutorials_proxy: tuple[FakeFleet, Router[str], str]) -> None:
+    fleet, _, gateway = tutorials_proxy
+    complete(gateway, PROMPT, {"Authorization": "Bearer secret"}, max_tokens=1)
+    [seen] = [request for worker in fleet.workers for request in worker.requests]
+    assert (seen.headers["Content-Type"], seen.headers["Authorization"]) == ("application/json", "Bearer secret")
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 70_000, b'{"prompt": [-1]}'], ids=lambda b: repr(b[:20]))
+def test_tutorials_proxy_answers_bad_json_with_400(
+    tutorials_proxy: tuple[FakeFleet, Router[str], str], body: bytes
 ) -> None:
     fleet, router, gateway = tutorials_proxy
-    fleet.fail("stall", after_chunks=2)
+    assert send(gateway, "/v1/chat/completions", body).status == 400
+    assert (started(fleet), router.stats().open_requests) == (0, 0)
+
+
+def test_tutorials_proxy_names_no_worker_to_clients(tutorials_proxy: tuple[FakeFleet, Router[str], str]) -> None:
+    fleet, router, gateway = tutorials_proxy
+    for url in fleet.urls:
+        router.set_ready(url, False)
+    answer = complete(gateway, PROMPT)
+    assert (answer.status, answer.body, answer.headers["retry-after"]) == (503, b"no worker is available", "1")
+
+
+@pytest.mark.parametrize("after_chunks", [0, 2], ids=["before-the-first-byte", "mid-stream"])
+def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(
+    tutorials_proxy: tuple[FakeFleet, Router[str], str], after_chunks: int
+) -> None:
+    fleet, router, gateway = tutorials_proxy
+    fleet.fail("stall", after_chunks=after_chunks)
     with closing(begin_stream(gateway)) as connection:
-        connection.getresponse().readline()
+        if after_chunks:
+            connection.getresponse().readline()
+        fleet.wait_for(lambda: sum(worker._replica.counts.faults["stall"] for worker in fleet.workers) == 1)
     fleet.wait_for(lambda: sum(worker._replica.counts.aborted for worker in fleet.workers) == 1)
     wait_until(lambda: router.stats().open_requests == 0)
     assert router.stats().endings["cancelled"] == 1
@@ -407,7 +489,7 @@ def test_tutorials_proxy_keeps_nothing_booked_when_the_worker_is_down(
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_example_is_short_enough_to_copy(path: Path) -> None:
-    assert len(path.read_text("utf-8").splitlines()) < 150
+    assert len(path.read_text("utf-8").splitlines()) < 160
 
 
 @pytest.mark.parametrize("name", ["starlette_gateway", "aiohttp_gateway"])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BLOCK = 16
 # 64 tokens, four blocks; the last token of a prompt is never taken from the cache, so three of them can be.
+MESSAGES = [{"role": "user", "content": "a"}]
 PROMPT = "word" * 64
 
 
@@ -124,6 +125,39 @@ def test_token_ids_come_where_vllm_has_them(worker: FakeWorker, stream: bool) ->
 def test_every_form_of_a_prompt_is_the_same_prompt(worker: FakeWorker, prompt: object) -> None:
     complete(worker.url, PROMPT)
     assert complete(worker.url, prompt).cached_tokens == 48
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("declared", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonl"])
+def test_body_that_is_not_declared_as_json_is_refused_as_by_vllm(worker: FakeWorker, path: str, declared: str) -> None:
+    answer = send(worker.url, path, {"prompt": "a", "messages": MESSAGES}, {"Content-Type": declared})
+    assert answer.status == 400
+    assert answer.json["error"] == {
+        "message": "Unsupported Media Type: Only 'application/json' is allowed",
+        "type": "Bad Request",
+        "param": None,
+        "code": 400,
+    }
+    allowed = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert send(worker.url, path, {"prompt": "a", "messages": MESSAGES}, allowed).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        ("/v1/completions", b"{", 400, "Bad Request"),
+        ("/v1/completions", {"prompt": "a", "model": 1}, 400, "Bad Request"),
+        ("/v1/chat/completions", {}, 400, "Bad Request"),
+        ("/v1/completions", {"prompt": ""}, 400, "BadRequestError"),
+        ("/v1/completions", {"prompt": "a", "model": "other"}, 404, "NotFoundError"),
+        ("/v1/completions", None, 405, "Method Not Allowed"),
+        ("/v1/nothing", {}, 404, "Not Found"),
+    ],
+)
+def test_errors_have_the_types_of_vllm(path: str, body: object, status: int, kind: str) -> None:
+    with FakeFleet(1, models=("m",)) as fleet:
+        answer = send(fleet.urls[0], path, body)
+    assert (answer.status, answer.json["error"]["type"], answer.json["error"]["code"]) == (status, kind, status)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from tests.http_client import complete, connect, metrics, send
+from tests.http_client import JSON, complete, connect, metrics, send
 
 from cachelb.testing import FakeFleet, FakeWorker
 from cachelb.testing.fleet.sockets import Listener, TcpAddress
@@ -59,6 +59,7 @@ def begin(worker: FakeWorker, body: bytes) -> http.client.HTTPConnection:
     connection = connect(worker.url)
     connection.putrequest("POST", "/v1/completions")
     connection.putheader("Content-Length", str(len(body)))
+    connection.putheader("Content-Type", "application/json")
     connection.endheaders()
     return connection
 
@@ -146,7 +147,7 @@ def test_stalled_request_is_answered_when_released(worker: FakeWorker, fleet: Fa
 def test_client_that_gives_up_is_counted_and_its_slot_freed(worker: FakeWorker, fleet: FakeFleet) -> None:
     worker.fail("stall", times=1, after_chunks=2)
     connection = connect(worker.url)
-    connection.request("POST", "/v1/completions", f'{{"prompt": "{PROMPT}", "stream": true}}')
+    connection.request("POST", "/v1/completions", f'{{"prompt": "{PROMPT}", "stream": true}}', JSON)
     response = connection.getresponse()
     assert response.readline().startswith(b"data: ")
     assert worker.counts.running == 1
@@ -399,13 +400,13 @@ def test_last_requests_are_remembered_without_showing_them() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"workers": -1}, "workers is -1"),
+        ({"workers": -1}, "workers must be at least 0, got -1"),
         ({"engine": "tgi"}, "engine is 'tgi', it must be 'vllm' or 'sglang'"),
         ({"models": []}, "models is empty"),
-        ({"stream_interval": 0}, "stream_interval is 0, it must be at least 1"),
-        ({"kv_blocks": 0}, "kv_blocks is 0, it must be at least 1"),
-        ({"decode_tps": 0}, "decode_tps is 0, it must be above 0"),
-        ({"time_scale": -1}, "time_scale is -1, it must be at least 0"),
+        ({"stream_interval": 0}, "stream_interval must be at least 1, got 0"),
+        ({"kv_blocks": 0}, "kv_blocks must be at least 1, got 0"),
+        ({"decode_tps": 0}, "decode_tps must be above 0, got 0"),
+        ({"time_scale": -1}, "time_scale must be 0 or more, got -1"),
     ],
 )
 def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
@@ -414,7 +415,7 @@ def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -
 
 
 def test_one_string_is_no_list_of_models() -> None:
-    with pytest.raises(TypeError, match="models is the string 'base', it must be a list"):
+    with pytest.raises(TypeError, match="models must be a list of names, got the str 'base'"):
         FakeFleet(models="base")
 
 

@@ -146,7 +146,7 @@ BAD = np.full((10, 9), np.nan)
         (wrong(features={"running": [1.0]}), ValueError, "lacks 'kv_hit_ratio'"),
         (wrong(kind="forest"), ValueError, "kind must be one of mlp, linear, trees, got 'forest'"),
         (wrong(feature_set="all"), ValueError, "feature_set must be one of paper, extended"),
-        (wrong(epochs=0), ValueError, "epochs must be at least 1, got 0"),
+        (wrong(epochs=0), ValueError, "epochs must be from 1 to 4294967295, got 0"),
         (wrong(dropout=1.0), ValueError, "dropout must be at least 0 and below 1, got 1"),
         (wrong(rate=float("nan")), ValueError, "rate must be above 0 and finite, got NaN"),
     ],

@@ -131,7 +131,7 @@ def test_bad_options_are_refused(options: dict[str, object], message: str) -> No
 
 
 def test_negative_capacity_is_refused() -> None:
-    with pytest.raises(ValueError, match="must not be negative, got -1"):
+    with pytest.raises(ValueError, match="capacity must be at least 0, got -1"):
         ReuseProfile([], id_tokens=4, block_size=4).hits(-1)
 
 
@@ -196,7 +196,7 @@ def test_infinite_pool_hits_what_an_infinite_cache_does(name: str) -> None:
 
 
 def test_pool_of_negative_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="capacity must not be negative, got -1"):
+    with pytest.raises(ValueError, match="capacity must be at least 0, got -1"):
         PoolProfile(build("chat", count=10)).hits(-1)
 
 

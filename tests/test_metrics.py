@@ -237,5 +237,5 @@ def test_a_missing_extra_is_named(blocked: str, code: str, extra: str) -> None:
         "router = cachelb.Router(['a'])\n"
         f"try:\n    {code}\nexcept ModuleNotFoundError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert f"pip install 'cachelb[{extra}]'" in done.stdout

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+import threading
+from array import array
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cachelb import Router
-from cachelb.openai import read_usage, routing_arguments
+from cachelb.openai import RequestError, header_filter, read_request, read_usage, routing_arguments
 from cachelb.text import render_messages
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -19,9 +26,12 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
     [
         ({}, {}),
         ({"prompt": "abc"}, {"text": "abc"}),
-        ({"prompt": ["abc", "def"]}, {"text": "abc"}),
+        ({"prompt": ["abc"]}, {"text": "abc"}),
+        ({"prompt": ["abc", "déf" * 8]}, {"text": "abc", "prompt_tokens": 9}),
         ({"prompt": [5, 6]}, {"tokens": [5, 6]}),
-        ({"prompt": [[5, 6], [7]]}, {"tokens": [5, 6]}),
+        ({"prompt": [[5, 6]]}, {"tokens": [5, 6]}),
+        ({"prompt": [[5, 6], [7], "eight", None, 9]}, {"tokens": [5, 6], "prompt_tokens": 5}),
+        ({"prompt": [[], [7]]}, {"tokens": [], "prompt_tokens": 1}),
         ({"prompt": []}, {"tokens": []}),
         ({"prompt": "half \ud800"}, {"text": "half ?"}),
         ({"messages": MESSAGES}, {"text": render_messages(MESSAGES)}),
@@ -39,6 +49,28 @@ def test_request_becomes_what_the_router_takes(body: dict[str, Any], expected: d
     found = routing_arguments(body)
     assert found == expected
     assert Router(["a"]).select_worker(**found).worker == "a"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens"),
+    [([list(range(64)), list(range(100, 400))], 364), (["a" * 256, "b" * 1200], 364)],
+    ids=["tokens", "text"],
+)
+def test_of_several_prompts_all_are_booked_and_the_first_is_remembered(prompts: list[Any], tokens: int) -> None:
+    router = Router(["a"])
+    decision = router.select_worker(**routing_arguments({"prompt": prompts}))
+    assert decision.prompt_tokens == router.stats().workers[0].pending_prefill_tokens == tokens
+    decision.on_complete()
+    again = router.select_worker(**routing_arguments({"prompt": prompts}))
+    assert (again.matched_tokens, router.stats().workers[0].pending_prefill_tokens) == (64, tokens - 64)
+    assert router.select_worker(**routing_arguments({"prompt": prompts[1]})).matched_tokens == 0
+
+
+def test_tokens_may_be_the_head_of_a_longer_prompt() -> None:
+    router = Router(["a"])
+    assert router.select_worker(tokens=range(64), prompt_tokens=100).prompt_tokens == 100
+    with pytest.raises(ValueError, match="prompt_tokens is 63 but tokens holds 64"):
+        router.select_worker(tokens=range(64), prompt_tokens=63)
 
 
 def test_session_comes_from_headers_first() -> None:
@@ -76,3 +108,65 @@ def test_malformed_body_is_refused_without_showing_it(body: object, message: str
 )
 def test_usage_is_found_where_it_is_and_only_there(tail: bytes, expected: dict[str, int]) -> None:
     assert read_usage(tail) == expected
+
+
+async def come(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+def test_request_is_read_within_bounds() -> None:
+    body = json.dumps({"prompt": [1, 2, 3], "user": "ann"}).encode()
+    data, found = asyncio.run(read_request(come(body[:9], body[9:]), {"x-session-id": "s1"}, max_bytes=len(body)))
+    assert data == body
+    assert (found["tokens"], found["session"]) == (array("I", [1, 2, 3]), "s1")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "status", "message"),
+    [
+        ([b"x" * 60, b"x" * 41], 413, "longer than 100 bytes"),
+        ([b"{"], 400, "no request for a completion"),
+        ([b"\xff"], 400, "no request for a completion"),
+        ([b"[" * 100], 400, "no request for a completion"),
+        ([b'{"prompt": [1, 4294967296]}'], 400, "no integer from 0 to 4294967295"),
+        ([b'{"prompt": [1, 1.5]}'], 400, "no integer from 0 to 4294967295"),
+    ],
+)
+def test_request_that_cannot_be_read_has_a_status(chunks: list[bytes], status: int, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        asyncio.run(read_request(come(*chunks), max_bytes=100))
+    assert caught.value.status == status
+
+
+def test_slow_request_is_given_up() -> None:
+    async def stall() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    with pytest.raises(RequestError, match="longer than 0") as caught:
+        asyncio.run(read_request(stall(), timeout_s=0))
+    assert caught.value.status == 408
+
+
+def test_large_request_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    real = json.loads
+
+    def loads(data: bytes) -> Any:
+        threads.append(threading.current_thread())
+        return real(data)
+
+    monkeypatch.setattr("cachelb.openai.json.loads", loads)
+    for size in (100, 100_000):
+        asyncio.run(read_request(come(json.dumps({"prompt": "a" * size}).encode())))
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
+
+
+def test_headers_leave_only_by_name() -> None:
+    headers = Router(["http://gpu0:8000"]).select_worker().headers
+    assert header_filter()(headers) == {}
+    assert header_filter(["X-Cachelb-Reason"])(headers) == {"x-cachelb-reason": "only-one"}
+    assert header_filter("x-cachelb-worker")(headers) == {"x-cachelb-worker": "http://gpu0:8000"}
+    with pytest.raises(ValueError, match="'x-data-parallel-rank'; there are x-cachelb-decision, "):
+        header_filter(["x-data-parallel-rank"])

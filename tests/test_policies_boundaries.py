@@ -37,7 +37,7 @@ def branch(shared: int, length: int = 500) -> array[int]:
         ({"load_imbalance_factor": -1}, ValueError, "load_imbalance_factor must be a finite number, 0 or more"),
         ({"load_imbalance_floor": None}, TypeError, "load_imbalance_floor must be a number"),
         ({"epsilon": -0.1}, ValueError, "epsilon must be a finite number, 0 or more"),
-        ({"multi_depth": 1}, TypeError, "multi_depth must be bool, not int"),
+        ({"multi_depth": 1}, TypeError, "multi_depth must be bool, got int"),
         ({"learn": "both"}, ValueError, 'learn must be one of "served", "original", got "both"'),
     ],
 )

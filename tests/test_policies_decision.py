@@ -9,7 +9,7 @@ import threading
 import weakref
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cachelb
@@ -84,7 +84,7 @@ def test_retry_books_another_worker_and_excludes_all_tried() -> None:
     assert {decision.key for decision in decisions} == set(WORKERS)
     with pytest.raises(cachelb.NoWorkerAvailable) as info:
         decisions[-1].retry()
-    assert info.value.reasons == dict.fromkeys(WORKERS, "excluded")
+    assert info.value.reasons == dict.fromkeys(WORKERS, "already tried: failed")
     assert total(policy) == 0
 
 
@@ -106,7 +106,7 @@ def test_retry_moves_the_prompt_to_the_next_worker() -> None:
         (500, "failed"),
         (599, "failed"),
         (ConnectionError(), "failed"),
-        (KeyboardInterrupt(), "failed"),
+        (KeyboardInterrupt(), "cancelled"),
         (type("Refused", (Exception,), {"status_code": 429})(), "backpressure"),
         (type("Bad", (Exception,), {"status": 422})(), "client"),
     ],
@@ -122,7 +122,7 @@ def test_errors_are_told_apart_and_release(error: BaseException | int, outcome: 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(200, ValueError), (399, ValueError), (600, ValueError), (-1, ValueError), (True, TypeError), ("500", TypeError)],
+    [(200, ValueError), (399, ValueError), (1000, ValueError), (-1, ValueError), (True, TypeError), ("500", TypeError)],
 )
 def test_what_is_no_error_is_refused_and_keeps_the_booking(error: object, kind: type) -> None:
     policy = LeastLoaded(seed=1)
@@ -132,14 +132,21 @@ def test_what_is_no_error_is_refused_and_keeps_the_booking(error: object, kind: 
     assert total(policy) == 1
 
 
-@pytest.mark.parametrize("call", ["on_tokens", "on_complete"])
 @pytest.mark.parametrize(("value", "kind"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError)])
-def test_counts_are_checked_before_anything_changes(call: str, value: object, kind: type) -> None:
+def test_tokens_are_checked_before_anything_changes(value: object, kind: type) -> None:
     policy = LeastLoaded(seed=1)
     decision = policy.select_worker(WORKERS)
     with pytest.raises(kind):
-        decision.on_tokens(value) if call == "on_tokens" else decision.on_complete(cached_tokens=value)  # type: ignore[arg-type]
+        decision.on_tokens(value)  # type: ignore[arg-type]
     assert total(policy) == 1
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "1", True, 2**63])
+def test_a_count_of_an_engine_that_is_none_is_left_out(value: object) -> None:
+    policy = LeastLoaded(seed=1)
+    decision = policy.select_worker(WORKERS)
+    decision.on_complete(cached_tokens=value)  # type: ignore[arg-type]
+    assert (total(policy), decision.cached_tokens) == (0, None)
 
 
 def test_leaving_the_with_block_ends_the_booking_by_its_outcome() -> None:
@@ -326,7 +333,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(steps=STEPS, name=st.sampled_from(sorted(policies.POLICIES)))
 def test_any_interleaving_keeps_loads_exact_and_ends_at_zero(  # noqa: C901, PLR0912 - one branch per action
     steps: list[tuple[str, int, int]], name: str
@@ -356,8 +362,8 @@ def test_any_interleaving_keeps_loads_exact_and_ends_at_zero(  # noqa: C901, PLR
                 try:
                     held.append(held[at].retry())
                     booked.append(True)
-                except cachelb.NoWorkerAvailable:
-                    pass
+                except (cachelb.NoWorkerAvailable, ValueError):
+                    pass  # a request that was completed, cancelled or retried is not tried again
             elif action == "error":
                 held[at].on_error(400 + n)
             elif action == "cancel":

@@ -29,7 +29,7 @@ def keys(policy: policies.BuiltinPolicy, workers: list[str], count: int = 300) -
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
-        ("rendezvous", {"bounded": 1}, TypeError, "bounded must be bool, not int"),
+        ("rendezvous", {"bounded": 1}, TypeError, "bounded must be bool, got int"),
         ("rendezvous", {"epsilon": -0.1}, ValueError, "epsilon must be a finite number, 0 or more, got -0.1"),
         ("rendezvous", {"epsilon": None}, TypeError, "epsilon must be a number"),
         ("rendezvous", {"prefix_token_count": 0}, ValueError, "prefix_token_count must be from 1"),
@@ -41,7 +41,7 @@ def keys(policy: policies.BuiltinPolicy, workers: list[str], count: int = 300) -
         ("prefix-hash", {"load_factor": 0.9}, ValueError, "load_factor must be a finite number, 1 or more, got 0.9"),
         ("prefix-hash", {"balance_abs_threshold": -1}, ValueError, "balance_abs_threshold must be a finite number"),
         ("prefix-hash", {"balance_abs_threshold": "auto"}, TypeError, "balance_abs_threshold must be a number"),
-        ("prefix-hash", {"cache_boundaries": 512}, TypeError, "cache_boundaries must be a sequence of int, not int"),
+        ("prefix-hash", {"cache_boundaries": 512}, TypeError, "cache_boundaries must be a sequence of int, got int"),
         ("prefix-hash", {"cache_boundaries": [512, 15]}, ValueError, r"cache_boundaries\[1\] must be from 16"),
         ("prefix-hash", {"cache_boundaries": [512.0]}, TypeError, r"cache_boundaries\[0\] must be int, got float"),
         ("prefix-hash", {"cache_boundaries": "512"}, TypeError, r"cache_boundaries\[0\] must be int, got str"),

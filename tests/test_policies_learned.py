@@ -90,7 +90,7 @@ def share(decisions: list[Decision[str]], reasons: set[str]) -> float:
         ({"replay": "some"}, ValueError, "replay must be one of"),
         ({"training": "later"}, ValueError, "training must be one of"),
         ({"model_kind": "rnn"}, ValueError, "model_kind must be one of"),
-        ({"guards": 1}, TypeError, "guards must be bool, not int"),
+        ({"guards": 1}, TypeError, "guards must be bool, got int"),
         ({"clip_ttft_s": 0}, ValueError, "clip_ttft_s must be a finite number above 0"),
         ({"timeout_ms": 0}, ValueError, "timeout_ms must be a finite number above 0"),
         ({"max_scored": 1}, ValueError, "max_scored must be from 2"),
@@ -292,7 +292,7 @@ def drive(router: Router[str], begin: int, requests: int) -> None:
 
 
 def until(router: Router[str], check: Callable[[LearnedStats], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     i = 0
     while not check(router.learned_stats()[0]):
         assert time.monotonic() < deadline

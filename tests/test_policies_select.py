@@ -11,7 +11,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cachelb
@@ -86,7 +86,6 @@ def test_the_callers_own_object_is_handed_back(name: str, workers: list[Any], ke
     assert policy.loads() == {"a": int(decision.key == "a"), "b": int(decision.key == "b")}
 
 
-@settings(max_examples=60)
 @given(
     name=st.sampled_from(ALL),
     steps=st.lists(
@@ -126,7 +125,7 @@ def test_iterators_are_read_once_and_can_still_be_retried() -> None:
         (["a", 7], TypeError, r"workers\[1\] is a int without a url or id.*pass key="),
         ("gpu0", TypeError, "not a single str"),
         ({"gpu0": 1}, TypeError, "not a single dict"),
-        (7, TypeError, "not int"),
+        (7, TypeError, "got int"),
         ([Numbered(7)], TypeError, r"id of workers\[0\] must be a str, not int"),  # type: ignore[arg-type]
         (["a", "b", "a"], ValueError, "'a' occurs twice|\"a\" occurs twice"),
         ([Replica("x"), Replica("x")], ValueError, "occurs twice"),
@@ -343,7 +342,7 @@ def test_a_workers_code_may_call_back_into_the_policy() -> None:
         ({"tokens": [1, -1]}, ValueError, r"tokens\[1\]"),
         ({"tokens": "text"}, TypeError, "tokens"),
         ({"tokens": array("d", [1.0])}, TypeError, "tokens"),
-        ({"tokens": range(3), "prompt_tokens": 4}, ValueError, "prompt_tokens is 4 but tokens holds 3"),
+        ({"tokens": range(3), "prompt_tokens": 2}, ValueError, "prompt_tokens is 2 but tokens holds 3"),
         ({"blocks": [1, 2], "prompt_tokens": 31}, ValueError, "prompt_tokens is 31"),
         ({"blocks": [-1]}, ValueError, r"blocks\[0\]"),
         ({"prompt_tokens": -1}, ValueError, "prompt_tokens"),
@@ -435,7 +434,6 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=150)
 @given(
     name=st.sampled_from(ALL),
     workers=JUNK | st.just(WORKERS),

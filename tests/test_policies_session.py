@@ -33,7 +33,7 @@ def without(worker: str) -> list[str]:
         ({"mode": "soft"}, ValueError, 'mode must be one of "hash", "sticky", "manual", got "soft"'),
         ({"mode": None}, TypeError, "mode must be one of"),
         ({"assignment": "min-load"}, ValueError, 'assignment must be one of "random", "min_load", "min_group"'),
-        ({"hard": 1}, TypeError, "hard must be bool, not int"),
+        ({"hard": 1}, TypeError, "hard must be bool, got int"),
         ({"ttl_s": 0}, ValueError, "ttl_s must be a finite number above 0, got 0"),
         ({"max_idle_secs": "60"}, TypeError, "max_idle_secs must be a number"),
         ({"max_sessions": 0}, ValueError, "max_sessions must be from 1 to 10000000, got 0"),

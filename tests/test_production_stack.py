@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tests.gateways import serve_asgi
+from tests.http_client import JSON
 from tests.production_stack_cases import PROMPT, Cases
 
 from cachelb import NoWorkerAvailable
@@ -93,7 +94,7 @@ async def route_general_request(request: Request) -> Response:
 
 async def forward(client: aiohttp.ClientSession, url: str, body: bytes) -> AsyncIterator[Any]:
     """Yield the status, then the parts of the answer."""
-    async with client.post(url, data=body) as answer:
+    async with client.post(url, data=body, headers=JSON) as answer:
         yield answer.status
         async for chunk in answer.content.iter_any():
             yield chunk

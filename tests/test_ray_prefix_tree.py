@@ -321,7 +321,7 @@ CALLS = st.one_of(
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(calls=st.lists(CALLS, max_size=40))
 def test_answers_are_those_of_rays_own_tree(kind: str, calls: list[tuple[str, tuple[Any, ...]]]) -> None:
     ours, rays, now = KINDS[kind](), RaysTree(), 1.0

@@ -185,7 +185,7 @@ def test_state_is_told_again_after_the_actor_started_anew() -> None:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - what is waited for sets no event
             await asyncio.sleep(0.001)
 

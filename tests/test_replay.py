@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.conftest import shared_data
 
 from cachelb.cli.app import app
 from cachelb.policies import POLICIES
@@ -88,8 +87,8 @@ def test_sessions_are_replayed_turn_after_turn(tmp_path: Path) -> None:
     assert (document["workload"]["requests"], document["workload"]["follow_up_requests"]) == (4, 3)
 
 
-def test_published_agents_are_recognised() -> None:
-    file = shared_data("traces", "agents", "taubench_sessions_block16.jsonl.xz")
+def test_published_agents_are_recognised(traces: Path) -> None:
+    file = traces / "agents" / "taubench_sessions_block16.jsonl.xz"
     document = document_of(file, "--policy", "cache-aware", "--fleet", "2xa30")
     assert document["workload"]["follow_up_requests"] == 471 - 24
 
@@ -280,6 +279,12 @@ def test_bad_row_is_named_by_its_line(tmp_path: Path) -> None:
         (("--fleet", "8xb999"), "no GPU 'b999'; use one of a30"),
         (("--model", "llama-9"), "no model 'llama-9'"),
         (("--speed", 0), "0.0 is not in the range"),
+        (("--speed", "nan"), "factor must be a finite number, got nan"),
+        (("--speed", "1e30"), "factor must be from 1e-09 to 1e+09, got 1e+30"),
+        (("--jitter", "nan"), "seconds must be a finite number, got nan"),
+        (("--event-lag", "inf"), "event_lag_s must be a finite number, got inf"),
+        (("--scrape-interval", "1e-9"), "scrape_interval_s must be 0.0001 or more, got 1e-09"),
+        (("--fleet", "99999999xh100"), "65536 workers at most"),
         (("--limit", 0), "0 is not in the range"),
         (("--rate", 4), "--rate is for generators; a file takes --speed and --limit"),
         (("--count", 4), "--count is for generators; a file takes --speed and --limit"),

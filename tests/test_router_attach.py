@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.state.addresses import wait_until
+from tests.state.transports import SECRET
 
 from cachelb import Router
 from cachelb.state import SnapshotFile, ZmqMesh
@@ -51,7 +52,7 @@ def mesh(**options: Any) -> ZmqMesh:
 
 def test_all_sources_are_stopped_though_one_cannot_be() -> None:
     first, last = Source(), Source()
-    router = Router(["gpu0"], hash_seed=7)
+    router = Router(["gpu0"], secret=SECRET)
     for source in (first, Source(stops=OSError("no")), last):
         router.attach(source)
     with pytest.raises(OSError, match="no"):
@@ -104,7 +105,7 @@ def test_router_that_several_threads_close_is_closed() -> None:
 
 
 def test_router_that_is_closed_while_it_waits_for_a_warm_start_shares_nothing() -> None:
-    router, sharing = Router(["gpu0"], hash_seed=7), mesh(warm_start_s=1e300)
+    router, sharing = Router(["gpu0"], secret=SECRET), mesh(warm_start_s=1e300)
     attaching = threading.Thread(target=router.attach, args=(sharing,))
     attaching.start()
     wait_until(lambda: router.stats().state is not None)
@@ -115,7 +116,7 @@ def test_router_that_is_closed_while_it_waits_for_a_warm_start_shares_nothing() 
 
 
 def test_router_that_is_closed_as_its_sharing_begins_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    router = Router(["gpu0"], hash_seed=7)
+    router = Router(["gpu0"], secret=SECRET)
     share = router._share
 
     def closing(*args: Any, **options: Any) -> None:
@@ -128,7 +129,7 @@ def test_router_that_is_closed_as_its_sharing_begins_shares_nothing(monkeypatch:
 
 
 def test_interrupted_warm_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    router = Router(["gpu0"], hash_seed=7)
+    router = Router(["gpu0"], secret=SECRET)
 
     wait = threading.Event.wait
 
@@ -146,7 +147,7 @@ def test_interrupted_warm_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_second_sharing_is_refused_and_the_first_goes_on() -> None:
-    with Router(["gpu0"], hash_seed=7) as router:
+    with Router(["gpu0"], secret=SECRET) as router:
         first = mesh()
         router.attach(first)
         with pytest.raises(RuntimeError, match="this router shares its state already"):
@@ -163,7 +164,7 @@ def test_second_sharing_is_refused_and_the_first_goes_on() -> None:
 def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    router = Router(["gpu0"], hash_seed=7)
+    router = Router(["gpu0"], secret=SECRET)
     closed: list[str] = []
     step = "_tell" if kind == "mesh" else "_pieces"
     original = getattr(router, step)
@@ -180,8 +181,9 @@ def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
     assert router.stats().state is None
 
 
-def test_router_that_drew_its_seed_is_told_that_it_shares_load_only(caplog: pytest.LogCaptureFixture) -> None:
-    for seed, warnings in ((7, 0), (None, 1)):
-        with Router(["gpu0"], hash_seed=seed) as router:
+@pytest.mark.parametrize("options", [{}, {"seed": 7}, {"hash_seed": 7}], ids=str)
+def test_router_without_a_secret_shares_nothing(options: dict[str, Any]) -> None:
+    with Router(["gpu0"], **options) as router:
+        with pytest.raises(ValueError, match=r"needs a secret .*secret=.*CACHELB_SECRET"):
             router.attach(mesh())
-        assert caplog.text.count("so it shares load only") == warnings
+        assert router.stats().state is None

@@ -91,6 +91,7 @@ def test_models_never_share_prefixes() -> None:
     for name in names:
         decision = router.select_worker(tokens=range(320), model=name)
         assert decision.best_matched_tokens == 0, name
+        decision.on_complete()
     for name in names:
         assert router.select_worker(tokens=range(320), model=name).best_matched_tokens == 304, name
 

@@ -175,6 +175,33 @@ def test_a_draining_worker_can_be_removed_at_once() -> None:
     router.validate()
 
 
+def test_a_draining_rank_keeps_its_name_in_stats_and_records() -> None:
+    router, _ = make("b", "a#x", policy="least-loaded", shadow=["random"])
+    router.add_worker("a", dp_size=2)
+    decisions = [on(router, key) for key in ("a", "a", "a#x", "b")]
+    named = {(row.key, row.dp_rank, row.inflight) for row in router.stats().workers}
+    assert named == {("a", 0, 1), ("a", 1, 1), ("a#x", None, 1), ("b", None, 1)}
+    for key in ("a", "a#x"):
+        router.remove_worker(key, drain=True)
+    assert {(row.key, row.dp_rank, row.inflight) for row in router.stats().workers} == named
+    for decision in decisions:
+        decision.on_complete()
+    assert {(row.key, row.dp_rank) for row in router.stats().workers} == {("b", None)}
+    recent = router.recent()
+    assert {(record.key, record.dp_rank) for record in recent} == {(key, rank) for key, rank, _ in named}
+    assert {shadow.key for record in recent for shadow in record.shadows} <= {"a", "a#x", "b"}
+
+
+def test_only_the_ranks_of_a_draining_worker_are_removed_with_it() -> None:
+    router, _ = make("b", "a#x")
+    router.add_worker("a", dp_size=2)
+    decisions = [on(router, key) for key in ("a", "a#x")]
+    for decision in decisions:
+        router.remove_worker(decision.worker, drain=True)
+    assert router.remove_worker("a")
+    assert [row.key for row in router.stats().workers] == ["b", "a#x"]
+
+
 def test_nobody_ready_names_every_worker_and_why() -> None:
     router, _ = make("off", "tried")
     router.add_worker("half", role="prefill")

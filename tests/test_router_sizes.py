@@ -57,7 +57,7 @@ def events_of(router: Router[str], worker: int = 0) -> KvEventStats:
 def test_what_each_engine_of_a_mixed_fleet_can_use_again_is_credited(own_size: int, known_by: str, policy: str) -> None:
     engines = {f"gpu{size}": EngineBlocks(size) for size in SIZES[own_size]}
     publishers = {key: Publisher(engine) for key, engine in engines.items()}
-    router = Router(engines, policy=policy, block_size=own_size, seed=3, clock=lambda: 1.0)
+    router = Router(list(engines), policy=policy, block_size=own_size, seed=3, clock=lambda: 1.0)
     if known_by != "events":
         for key, engine in engines.items():
             router.learn_worker(key, block_size=engine.block_size)

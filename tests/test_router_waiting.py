@@ -62,7 +62,7 @@ def test_a_wait_that_ends_without_a_worker_tells_why(timeout_s: float) -> None:
 
 @pytest.mark.parametrize("timeout_s", [-1, float("nan")])
 def test_a_timeout_that_is_none_is_refused(timeout_s: float) -> None:
-    with pytest.raises(ValueError, match="timeout_s must be 0 or more"):
+    with pytest.raises(ValueError, match="timeout_s must be"):
         asyncio.run(make("a").select_worker_when_ready(timeout_s=timeout_s))
 
 

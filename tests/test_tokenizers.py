@@ -9,7 +9,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -109,7 +109,6 @@ def turns(*contents: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=100, deadline=None)
 @given(several=st.lists(texts, min_size=1, max_size=4))
 def test_ids_are_those_of_the_whole_text_whatever_the_cache_holds(name: str, several: list[str]) -> None:
     plain = TOKENIZERS[name]

@@ -262,18 +262,18 @@ def test_what_is_iterated_over_and_its_iterator_are_each_closed_once() -> None:
     assert (ended(router), closed) == ({"cancelled": 1}, ["iterator", "response"])
 
 
-def test_a_faulty_callable_is_not_held_against_the_worker() -> None:
+def test_a_faulty_callable_is_counted_and_ends_no_answer() -> None:
     router, decision = routed()
     upstream = Upstream([1, 2])
-    with pytest.raises(TypeError):
-        list(decision.track_sync(upstream, tokens_of=len))
-    assert (ended(router), upstream.closed) == ({"cancelled": 1}, 1)
+    assert list(decision.track_sync(upstream, tokens_of=len)) == [1, 2]
+    assert (ended(router), upstream.closed) == ({"completed": 1}, 1)
+    assert router.stats().unread_usage == 2
 
     router, decision = routed()
     upstream = Upstream([1, 2])
-    with pytest.raises(ZeroDivisionError):
-        list(decision.track_sync(upstream, usage_of=lambda items: {"output_tokens": len(items) // 0}))
+    list(decision.track_sync(upstream, usage_of=lambda items: {"output_tokens": len(items) // 0}))
     assert (ended(router), upstream.closed) == ({"completed": 1}, 1)
+    assert router.stats().unread_usage == 1
 
 
 def test_what_cannot_be_iterated_is_refused_and_leaves_the_decision_alone() -> None:

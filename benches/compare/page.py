@@ -79,8 +79,8 @@ _REPLAY = """## A trace through both simulators
 
 `python -m benches.compare.replays --traces DIR`: the conversation trace of Mooncake on 8 workers of 6,400 blocks of 64
 tokens with Dynamo's default timing, arrivals divided by 1, 2 and 4. `kv_router` is Dynamo's own router in Dynamo's
-simulator, `overlap-cost+events` is cachelb's policy of the same formula; [the simulator](simulator.md#what-fits) says
-how far both simulators agree, and why these two part at x4.
+simulator, the mean of four runs, since it draws equal costs without a seed; `overlap-cost+events` is cachelb's policy
+of the same formula; [the simulator](simulator.md#what-fits) says how far both simulators agree.
 
 """
 

@@ -25,6 +25,7 @@ _VOCABULARY = 128_000
 _TEMPLATES, _TEMPLATE_TOKENS = 20, 512
 _CONVERSATIONS, _TURNS, _TURN_TOKENS = 300, 8, 64
 _GRACE_S = 120.0
+_JSON = {"Content-Type": "application/json"}
 
 Leaving = Literal["", "at once", "mid-stream"]
 
@@ -130,7 +131,8 @@ class Clients:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         patience_s = self._random.uniform(0.0, 0.02) if leaves == "at once" else None
         try:
-            async with asyncio.timeout(patience_s), self._session.post(f"{url}/v1/completions", data=body) as answer:
+            asked = self._session.post(f"{url}/v1/completions", data=body, headers=_JSON)
+            async with asyncio.timeout(patience_s), asked as answer:
                 first = await answer.content.readany()
                 self.seen.first_s.append((due_s, time.monotonic() - due_s))
                 if leaves == "mid-stream" and answer.ok:

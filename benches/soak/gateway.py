@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["starlette", "aiohttp"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+EXPOSED = ["x-cachelb-worker"]
+"""By which a client knows a whole answer."""
+
 _IDLE_S = 600
 """Until an idle connection is closed; a client that writes at that very moment would see an error."""
 
@@ -214,7 +217,7 @@ def run(connection: Connection, spec: Spec) -> None:
     """Serve until SIGTERM, or until whoever started it is gone."""
     complaints = Complaints()
     logging.getLogger().addHandler(complaints)
-    router = TimedRouter(spec.workers, hash_seed=7)
+    router = TimedRouter(spec.workers, secret="known to all gateways")  # noqa: S106 - of this bench
     router.times = Times()
     mesh = ZmqMesh(spec.bind, spec.peers, warm_start_s=spec.warm_start_s)
     for part in (mesh, ZmqSource(discover=True), MetricsSource(interval_s=1.0)):
@@ -231,11 +234,11 @@ def run(connection: Connection, spec: Spec) -> None:
 
     threading.Thread(target=answer, name="report", daemon=True).start()
     if spec.kind == "starlette":
-        app = starlette_gateway.make_app(router)
+        app = starlette_gateway.make_app(router, expose_headers=EXPOSED)
         uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_keep_alive=_IDLE_S)).run(sockets=[listener])
     else:
         web.run_app(
-            aiohttp_gateway.make_app(router),
+            aiohttp_gateway.make_app(router, expose_headers=EXPOSED),
             sock=listener,
             handler_cancellation=True,
             keepalive_timeout=_IDLE_S,

@@ -15,7 +15,6 @@ from cachelb._core import (
     hash_text,
 )
 from cachelb.errors import CachelbError, ConfigError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
-from cachelb.session import session_key
 
 __all__ = [
     "BlockTracker",
@@ -41,11 +40,16 @@ __all__ = [
 if TYPE_CHECKING:
     from cachelb.decision import PairDecision
     from cachelb.router import Router
+    from cachelb.session import session_key
 
     __version__: str
 else:
     # Read only when somebody asks: they would triple the import time.
-    _LAZY = {"PairDecision": "cachelb.decision", "Router": "cachelb.router"}
+    _LAZY = {
+        "PairDecision": "cachelb.decision",
+        "Router": "cachelb.router",
+        "session_key": "cachelb.session",
+    }
 
     def __getattr__(name: str) -> object:
         """Import the router, and look the version up, when they are used for the first time."""

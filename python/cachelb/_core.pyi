@@ -21,11 +21,11 @@ __all__ = [
     "LearnedModel",
     "Match",
     "Namespace",
-    "NativePolicy",
-    "NativeRouter",
+    "Policy",
     "PrefixMatch",
     "RadixTree",
     "RequestView",
+    "Router",
     "SimWorkload",
     "SnapshotPieces",
     "decode_kv_events",
@@ -33,6 +33,7 @@ __all__ = [
     "hash_text",
     "message_origin",
     "simulate",
+    "worker_name",
 ]
 
 _T = TypeVar("_T")
@@ -108,32 +109,41 @@ class Decision(Generic[_W]):
             prompt_tokens: Prompt tokens the engine counted.
             output_tokens: Output tokens the engine counted.
 
-        Raises:
-            TypeError: A count is not an int.
-            ValueError: A count is negative.
+        The counts are an engine's: one that is no whole number from 0 to 2^40 is left out and counted
+        (`RouterStats.unread_usage`).
         """
-    def on_error(self, error_or_status: BaseException | int) -> Outcome:
+    def on_error(self, error_or_status: BaseException | int, *, retry_after_s: float | None = None) -> Outcome:
         """Tell that the request failed, which releases its load.
+
+        An exception counts by its status, or that of its `response`, if it has one. Without, it is a failure of the
+        worker if a transport raised it: an `OSError`, which timeouts are, and what HTTP clients and gRPC raise, or an
+        exception raised `from` one. Every other one is an error of your own code, and cancels the request.
 
         Args:
             error_or_status: The exception, or the HTTP status.
+            retry_after_s: How long a worker that answered 429 or 503 asked to be left alone, at most a minute; see
+                `cachelb.openai.retry_after`. None reads it from the exception's `response`, else it is half a second.
 
         Returns:
-            "client" for 4xx, "backpressure" for 429 and 503, "failed" for 5xx and exceptions without a status.
+            "client" for 4xx, "backpressure" for 429 and 503, "failed" for 5xx and transports, else "cancelled".
 
         Raises:
-            TypeError: Neither an exception nor an int.
-            ValueError: A status below 400 or above 599.
+            TypeError: Neither an exception nor an int, or `retry_after_s` is no number.
+            ValueError: A status below 400 or above 999, or `retry_after_s` is negative.
         """
+    def _unread(self) -> None: ...
     def cancel(self) -> None:
         """Tell that the request was given up, which releases its load."""
     def retry(self) -> Decision[_W]:
         """Book another worker, none of those tried so far, and release this one.
 
-        The workers and tokens given to `select_worker` are read again.
+        The workers and tokens given to `select_worker` are read again. It may follow `on_error`; without, the request
+        counts as failed.
 
         Raises:
-            NoWorkerAvailable: Every worker was tried or is not ready; this decision is released all the same.
+            NoWorkerAvailable: Every worker was tried or is not ready, and the reasons name what came of each; this
+                decision is released all the same.
+            ValueError: The request was completed, cancelled or retried before. Nothing is booked.
         """
     def track(
         self,
@@ -309,11 +319,11 @@ class FleetView:
         """Keys of the workers; one with several ranks occurs once per rank."""
     @property
     def gpu(self) -> tuple[str | None, ...]:
-        """Names of the workers' GPU models, None where nobody named one."""
+        """Names of the workers' GPU models, None where none was named."""
     def __len__(self) -> int: ...
 
 @disjoint_base
-class NativePolicy:
+class Policy:
     """Native half of a policy: workers, loads, block index and rule."""
 
     def __new__(
@@ -358,7 +368,7 @@ class NativePolicy:
             The decision, which owns the booked load.
 
         Raises:
-            NoWorkerAvailable: The list is empty or nobody in it may be picked.
+            NoWorkerAvailable: The list is empty or no worker in it may be picked.
             TypeError: An argument or a worker has the wrong type, or both tokens and blocks are given.
             ValueError: An argument is out of range, or two workers have the same key.
         """
@@ -425,7 +435,7 @@ class NativePolicy:
         """
 
 @disjoint_base
-class NativeRouter(Generic[_W]):
+class Router(Generic[_W]):
     """Native half of the router: fleet, loads, block indexes and rules."""
 
     @property
@@ -492,14 +502,16 @@ class NativeRouter(Generic[_W]):
             The decision, which owns the booked load.
 
         Raises:
-            NoWorkerAvailable: Nobody may be picked; the error has the reason per worker.
+            NoWorkerAvailable: No worker may be picked; the error has the reason per worker.
             TypeError: An argument has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range.
         """
     def _select_pair(
         self, *, dry_run: bool = False, **arguments: object
     ) -> tuple[Decision[_W] | None, Decision[_W]]: ...
-    def _retry_pair(self, failed: Decision[_W]) -> tuple[Decision[_W] | None, Decision[_W]]: ...
+    def _retry_pair(
+        self, failed: Decision[_W], other: Decision[_W] | None
+    ) -> tuple[Decision[_W] | None, Decision[_W]]: ...
     def _select_batch(
         self,
         requests: list[dict[str, object]],
@@ -607,6 +619,7 @@ class NativeRouter(Generic[_W]):
         self,
         worker: _W,
         *,
+        name: str | None = None,
         weight: float | None = None,
         role: str = "both",
         dp_size: int | None = None,
@@ -615,7 +628,7 @@ class NativeRouter(Generic[_W]):
         kv_blocks: int | None = None,
         slow_start_s: float | None = None,
     ) -> bool: ...
-    def _add_pool(self, spec: dict[str, Any], hash_seed: int) -> None: ...
+    def _add_pool(self, spec: dict[str, Any]) -> None: ...
     def _models(self) -> list[str]: ...
     def _set_ready(self, worker: _W | str, ready: bool) -> None: ...
     def _replace_object(self, key: str, worker: _W) -> None: ...
@@ -623,7 +636,8 @@ class NativeRouter(Generic[_W]):
         self, worker: _W | str, *, kv_blocks: int | None = None, block_size: int | None = None
     ) -> None: ...
     def _gpus(self) -> dict[str, str]: ...
-    def _own_key(self, worker: _W) -> str: ...
+    def _named(self, workers: Iterable[_W]) -> tuple[list[_W], list[str]]: ...
+    def _address_of(self, name: str) -> str: ...
     def _add_waiters(self, change: int) -> None: ...
     def _use(self) -> None: ...
     def _after_fork(self, *, anew: bool = False) -> int | None: ...
@@ -654,6 +668,9 @@ class SnapshotPieces:
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> bytes: ...
+
+def worker_name(text: str) -> str:
+    """Name of a worker with key `text`: without credentials, and without the slash at the end of a URL."""
 
 def message_origin(message: bytes) -> tuple[int, int | None]:
     """Tell which router wrote a message of shared state, and of a heartbeat when, in microseconds of its own clock."""
@@ -728,8 +745,9 @@ def hash_blocks(
     *,
     namespace: str | Namespace | None = None,
     scheme: str = "chained",
-    seed: int = 1337,
+    seed: int | None = None,
     mm: Iterable[tuple[int, int, int]] | None = None,
+    secret: str | Sequence[str] | None = None,
 ) -> NDArray[np.uint64]:
     """Hash the full blocks of a prompt.
 
@@ -743,8 +761,10 @@ def hash_blocks(
         namespace: Adapter and salt; a `str` is a salt.
         scheme: "chained"; "eagle" for the draft model's windows of one token more; "positional" for the inexact hashes
             that are kept for study.
-        seed: Seed of all hashes; instances that share hashes must share it.
+        seed: Seed of all hashes; instances that share hashes must share it. None is made from `secret`, or 1337.
         mm: Multimodal objects as (hash, first token, number of tokens); blocks that overlap one hash it too.
+        secret: That of a router whose `blocks=` these are to be. Without one, namespaces are made by Dynamo's published
+            rule: the same everywhere, and easily forged. They tell adapters apart, and no tenants.
 
     Returns:
         One hash per full block.
@@ -761,7 +781,12 @@ def hash_blocks(
     """
 
 def hash_text(
-    text: str, chunk_bytes: int = 64, *, namespace: str | Namespace | None = None, seed: int = 1337
+    text: str,
+    chunk_bytes: int = 64,
+    *,
+    namespace: str | Namespace | None = None,
+    seed: int | None = None,
+    secret: str | Sequence[str] | None = None,
 ) -> NDArray[np.uint64]:
     """Hash the full chunks of a prompt that comes without tokens.
 
@@ -772,7 +797,8 @@ def hash_text(
         text: The prompt; `cachelb.text.render_messages` makes one of chat messages.
         chunk_bytes: Bytes per chunk, 1 to 4096. A chunk may end inside a character.
         namespace: A `Namespace`, a str for a cache salt, or None.
-        seed: Seed of the hashes; whoever shares hashes shares the seed.
+        seed: Seed of the hashes; instances that share hashes must share it. None is made from `secret`, or 1337.
+        secret: As for `hash_blocks`.
 
     Returns:
         A new array of one hash per full chunk.
@@ -1016,7 +1042,8 @@ class BlockTracker:
         max_blocks_per_worker: int = 100_000,
         hashing: str = "chained",
         matcher: str = "kary",
-        seed: int = 1337,
+        seed: int | None = None,
+        secret: str | Sequence[str] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> Self:
         """Make an empty tracker.
@@ -1028,7 +1055,8 @@ class BlockTracker:
             hashing: "chained"; "eagle" for a draft model's windows; "positional" is inexact and kept for study: the
                 prompts ABBB and ZCCD credit ACCD with 4 blocks where 1 is true. It warns.
             matcher: "kary", "binary" or "linear": how the longest known prefix is searched. The answers are the same.
-            seed: Seed of the hashes and of ties.
+            seed: Seed of the hashes and of ties. None is made from `secret`, or 1337.
+            secret: Keeps namespaces apart that clients choose; without one they are easily forged (`hash_blocks`).
             clock: Monotonic seconds; called only when something has a time to live. The process's own clock if None.
 
         Raises:
@@ -1104,7 +1132,7 @@ class BlockTracker:
             namespace: Adapter and salt; a `str` is a salt.
 
         Returns:
-            The match, or None if nobody holds the first block.
+            The match, or None if no worker holds the first block.
 
         Raises:
             TypeError: An argument has the wrong type.
@@ -1338,11 +1366,18 @@ class BlockTracker:
             {'gpu0': 2}
         """
     @classmethod
-    def restore(cls, data: Buffer, *, clock: Callable[[], float] | None = None) -> Self:
+    def restore(
+        cls,
+        data: Buffer,
+        *,
+        secret: str | Sequence[str] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> Self:
         """Make the tracker that `snapshot` wrote down.
 
         Args:
             data: The bytes.
+            secret: As for the constructor. What was stored in namespaces under another one is not found.
             clock: As for the constructor; times to live go on from its time.
 
         Returns:
@@ -1464,7 +1499,7 @@ class RadixTree:
         Args:
             key: Text, or token ids as for `hash_blocks`.
             worker: Name of the worker, registered if new.
-            remote: Whether somebody else said so. What is known only from others goes first when room is needed, and
+            remote: Whether another router said so. What is known only from others goes first when room is needed, and
                 becomes as good as any when it is inserted without this; the other way round changes nothing.
             ttl_s: Seconds until the entry ends; that of the tree if None.
             at: When it was used, in seconds of the caller's choice, for `evict_oldest`; a time before one that the

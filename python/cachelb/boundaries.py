@@ -20,14 +20,16 @@ Example:
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from cachelb.arguments import MOST_TOKENS, listed, whole
 from cachelb.text import render_with_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
@@ -80,6 +82,9 @@ def message_boundaries(
         >>> message_boundaries(range(250))
         [128]
     """
+    if not isinstance(messages, (int, Sequence, type(None))):
+        raise TypeError(f"messages must be a list of mappings or how many there are, got {type(messages).__name__}")
+    whole("prefix_token_length", prefix_token_length, 0)
     count = messages if isinstance(messages, int) or messages is None else len(messages)
     if count is None and char_ends is not None:
         count = len(char_ends)
@@ -133,9 +138,12 @@ def estimate(char_ends: Sequence[int], n_tokens: int, n_chars: int | None = None
         >>> estimate([400, 1_000], 250).tolist()
         [100, 250]
     """
-    ends = np.asarray(char_ends, dtype=np.int64)
+    ends = _positions("char_ends", char_ends)
     if not len(ends):
         return ends
+    whole("n_tokens", n_tokens, 0)
+    if n_chars is not None:
+        whole("n_chars", n_chars, 0)
     total = int(ends[-1]) if n_chars is None else n_chars
     if ends[0] < 0:
         raise ValueError(f"char_ends[0] is {ends[0]}: they must rise from 0 or more")
@@ -165,12 +173,27 @@ def align(ends: npt.ArrayLike, block_alignment: int = 16, min_prefix_boundary_to
         >>> align([256, 306, 406, 446]), align([256, 260, 262])
         ([256, 304, 400, 432], [256])
     """
-    if block_alignment < 1:
-        raise ValueError(f"block_alignment must be at least 1, got {block_alignment}")
-    positions = np.asarray(ends, dtype=np.int64)
-    positions = positions[positions >= min_prefix_boundary_tokens]
+    whole("block_alignment", block_alignment, 1)
+    least = whole("min_prefix_boundary_tokens", min_prefix_boundary_tokens, 0)
+    positions = _positions("ends", ends)
+    positions = positions[positions >= least]
     aligned = (positions - positions % block_alignment).tolist()
     return [end for end in dict.fromkeys(aligned) if end]
+
+
+def _positions(name: str, ends: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return positions as a column."""
+    try:
+        found = np.asarray(ends if isinstance(ends, np.ndarray) else listed(name, cast("Any", ends)), dtype=np.int64)
+    except OverflowError:
+        raise ValueError(f"{name} must be positions, got a huge number") from None
+    except (TypeError, ValueError) as error:
+        if str(error).startswith(name):
+            raise
+        raise type(error)(f"{name} must be whole numbers, got something else in it") from None
+    if found.ndim != 1:
+        raise ValueError(f"{name} must be one column of positions, got {found.ndim} dimensions")
+    return found
 
 
 def _column(tokens: Tokens) -> npt.NDArray[Any]:
@@ -180,9 +203,17 @@ def _column(tokens: Tokens) -> npt.NDArray[Any]:
     if isinstance(tokens, (list, tuple)):
         # A third of the time that numpy takes.
         try:
-            return np.frombuffer(array("q", tokens), dtype=np.int64)
-        except TypeError as error:
-            raise TypeError(f"tokens must be a buffer or a sequence of int: {error}") from None
+            column = np.frombuffer(array("q", tokens), dtype=np.int64)
+        except TypeError:
+            raise TypeError("tokens must be a buffer or a sequence of int, got one of another type in it") from None
+        except OverflowError:
+            raise ValueError("tokens must be from 0 to 4294967295, got a huge number") from None
+        if bool in set(map(type, tokens)):
+            raise TypeError("tokens must be a buffer or a sequence of int, got a bool in it")
+        return column
+    given: object = tokens
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        tokens = listed("tokens", given, MOST_TOKENS)
     column = np.asarray(tokens)
     if column.ndim != 1 or (len(column) and column.dtype.kind not in "iu"):
         raise TypeError(f"tokens must be a buffer or a sequence of int, got {type(tokens).__name__}")
@@ -192,7 +223,7 @@ def _column(tokens: Tokens) -> npt.NDArray[Any]:
 def _ids(markers: Sequence[str | int] | str | int) -> list[int]:
     """Return the ids of markers by name or id."""
     ids = []
-    for marker in [markers] if isinstance(markers, (str, int)) else markers:
+    for marker in [markers] if isinstance(markers, (str, int)) else listed("markers", markers):
         if isinstance(marker, str) and marker not in MARKERS:
             raise ValueError(f"there is no marker {marker!r}; there are {', '.join(MARKERS)}, or give its token id")
         ids.append(MARKERS[marker] if isinstance(marker, str) else marker)

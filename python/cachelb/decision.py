@@ -50,14 +50,14 @@ class PairDecision(Generic[W]):
         self,
         prefill: Decision[W] | None,
         decode: Decision[W],
-        again: Callable[[Decision[W]], tuple[Decision[W] | None, Decision[W]]],
+        again: Callable[[Decision[W], Decision[W] | None], tuple[Decision[W] | None, Decision[W]]],
     ) -> None:
         """Keep both.
 
         Args:
             prefill: Decision for the prefill half.
             decode: Decision for the decode half.
-            again: Picks another pair without the worker of a decision.
+            again: Releases both, and picks another pair without the worker of the first.
         """
         self.prefill = prefill
         self.decode = decode
@@ -106,23 +106,20 @@ class PairDecision(Generic[W]):
         self.prefill.on_complete(cached_tokens=cached_tokens, prompt_tokens=prompt_tokens)
         self.decode.on_complete(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
-    def on_error(self, error_or_status: BaseException | int) -> Outcome:
+    def on_error(self, error_or_status: BaseException | int, *, retry_after_s: float | None = None) -> Outcome:
         """Tell that the request failed, which releases both loads. The worker still at work is the one that failed.
 
         Args:
             error_or_status: The exception, or the HTTP status.
+            retry_after_s: As for `Decision.on_error`.
 
         Returns:
             What kind of failure it was.
         """
-        other: Decision[W] | None
-        if self.prefill is not None and self.prefill.is_open:
-            failed, other = self.prefill, self.decode
-        else:
-            failed, other = self.decode, self.prefill
+        failed, other = self._at_work()
         if self._failed is None and failed.is_open:
             self._failed = failed
-        outcome = failed.on_error(error_or_status)
+        outcome = failed.on_error(error_or_status, retry_after_s=retry_after_s)
         if other is not None:
             other.cancel()
         return outcome
@@ -141,10 +138,12 @@ class PairDecision(Generic[W]):
 
         Raises:
             NoWorkerAvailable: There is no other; this pair is released all the same.
+            ValueError: The request was completed, cancelled or retried before. Nothing is booked.
         """
-        # As `Decision.retry` does, and as if it were never reached.
-        self.on_error(502)
-        return PairDecision(*self._again(self._failed or self.decode), self._again)
+        failed, other = self._at_work()
+        if self._failed is None and failed.is_open:
+            self._failed = failed
+        return PairDecision(*self._again(self._failed or failed, other), self._again)
 
     def track(
         self,
@@ -189,10 +188,20 @@ class PairDecision(Generic[W]):
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        if self.prefill is not None:
-            self.prefill.__exit__(kind, error, traceback)
-        return self.decode.__exit__(kind, error, traceback)
+    ) -> None:
+        if error is None:
+            self.on_complete()
+        else:
+            self.on_error(error)
+
+    def _at_work(self) -> tuple[Decision[W], Decision[W] | None]:
+        """Tell the half that is still at work from the other one."""
+        if self.prefill is not None and self.prefill.is_open:
+            return self.prefill, self.decode
+        return self.decode, self.prefill
+
+    def _unread(self) -> None:
+        self.decode._unread()  # noqa: SLF001 - a decision of this package
 
     def __repr__(self) -> str:
         return f"PairDecision(prefill={self.prefill!r}, decode={self.decode!r})"

@@ -67,7 +67,7 @@ class ConfigError(CachelbError, ValueError):
 
 
 class NoWorkerAvailable(CachelbError):  # noqa: N818 - the name of the public contract
-    """No worker may be picked: the list is empty, or nobody in it is ready.
+    """No worker may be picked: the list is empty, or no worker in it is ready.
 
     Attributes:
         reasons: Why each worker was left out, by key; empty for an empty list.

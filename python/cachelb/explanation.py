@@ -33,7 +33,7 @@ class CandidateView:
         score: What the policy ranked it by, in the policy's own unit; None if it has no number for it.
         picked: Whether it was picked.
         confirmed_blocks: Leading blocks by medium that events of its engine confirmed; empty without an event stream.
-        speculative_blocks: Leading blocks by medium that it was sent and nobody confirmed.
+        speculative_blocks: Leading blocks by medium that it was sent and no event confirmed.
         events: How far the events of its engine could be believed, as `KvEventStats.state` has it; None without.
 
     Example:
@@ -58,7 +58,7 @@ class CandidateView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a decision picked its worker. It costs nothing until somebody asks for it.
+    """Why a decision picked its worker. It costs nothing until it is read.
 
     Attributes:
         key: Key of the picked worker.

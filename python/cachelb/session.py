@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from cachelb.arguments import listed
+
 Headers: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
 """Headers as frameworks hand them over."""
 
@@ -58,9 +60,11 @@ def _from_headers(headers: object, extra_headers: Iterable[str]) -> str | None:
     if extra_headers:
         if isinstance(extra_headers, str):
             raise TypeError("extra_headers must be several names, got one str; put it in a tuple")
-        wanted += tuple(name.lower() for name in extra_headers)
+        wanted += tuple(
+            _text(name, "a name of extra_headers").lower() for name in listed("extra_headers", extra_headers)
+        )
     found: dict[str, str] = {}
-    for pair in _pairs(headers):
+    for pair in listed("headers", _pairs(headers)):
         if not isinstance(pair, _PAIR) or len(pair) != 2:  # noqa: PLR2004 - a pair
             raise TypeError(f"headers must be pairs of name and value, got an item of type {type(pair).__name__}")
         name = _text(pair[0], "a header's name").lower()

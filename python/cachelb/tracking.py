@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from contextlib import AsyncExitStack, ExitStack
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,8 +24,13 @@ __all__ = ["TrackedIterator", "TrackedStream"]
 
 _T = TypeVar("_T")
 
+_COUNTS = ("cached_tokens", "prompt_tokens", "output_tokens")
+
 _KEPT = 8
 """Items shown to `usage_of`. Engines send the usage last, or before a closing mark; a proxy may cut that in pieces."""
+
+_KEPT_LENGTH = 1 << 16
+"""Bytes of each of them, from its end: an upstream decides how large an item is."""
 
 _log = logging.getLogger("cachelb.tracking")
 
@@ -40,6 +45,7 @@ class Tracker(Protocol):
     ) -> None: ...
     def on_error(self, error_or_status: BaseException | int) -> Outcome: ...
     def cancel(self) -> None: ...
+    def _unread(self) -> None: ...
 
 
 class _Report(Generic[_T]):
@@ -56,40 +62,57 @@ class _Report(Generic[_T]):
         self._usage_of = usage_of
         self._last: deque[_T] = deque(maxlen=_KEPT)
         self._started = False
+        self._is_unread = False
 
     def item(self, item: _T) -> None:
         if not self._started:
             self._started = True
             self.decision.on_first_token()
             if self._tokens_of is not None:
-                self.decision.on_tokens(self._tokens_of(item))
+                self._count(item, self._tokens_of)
+        elif self._tokens_of is None:
+            self.decision.on_tokens(1)
         else:
-            self.decision.on_tokens(1 if self._tokens_of is None else self._tokens_of(item))
+            self._count(item, self._tokens_of)
         if self._usage_of is not None:
-            self._last.append(item)
+            kept = item
+            if isinstance(item, (bytes, str)):
+                kept = cast("_T", item[-_KEPT_LENGTH:])
+            self._last.append(kept)
 
     def end(self) -> None:
-        usage: Usage | None = None
+        usage: dict[str, Any] = {}
         try:
             if self._usage_of is not None:
-                usage = self._usage_of(tuple(self._last))
+                found: Any = self._usage_of(tuple(self._last)) or {}
+                usage = {name: found[name] for name in _COUNTS if name in found}
+        except Exception as error:  # noqa: BLE001 - the client has its answer by now, whatever the engine counted
+            self._unread(error)
         finally:
-            self.decision.on_complete(**(usage or {}))
+            self.decision.on_complete(**usage)
 
-    def failed(self, error: BaseException) -> None:
-        if isinstance(error, Exception):
-            self.decision.on_error(error)
-        else:
-            # Cancelled tasks and interrupts: the worker did nothing wrong.
-            self.decision.cancel()
+    def _count(self, item: _T, tokens_of: Callable[[_T], int]) -> None:
+        """Count the tokens of an item; one of which they cannot be counted is one."""
+        try:
+            self.decision.on_tokens(tokens_of(item))
+        except Exception as error:  # noqa: BLE001 - what an engine sends must not end its answer
+            self._unread(error)
+            self.decision.on_tokens(1)
+
+    def _unread(self, error: Exception) -> None:
+        self.decision._unread()  # noqa: SLF001 - a decision of this package
+        if not self._is_unread:
+            _log.warning("the counts in an answer could not be read: %s; said once", type(error).__name__)
+        self._is_unread = True
 
 
 class TrackedStream(Generic[_T]):
     """An asynchronous iterator over the parts of an answer that keeps the decision informed.
 
     The first item is the first token, every further one so many more; the end completes the request, an exception of
-    the upstream fails it, and whatever else ends the iteration cancels it: `aclose()`, a cancelled task, or dropping
-    this object, started or not. The upstream is closed once in every case.
+    the upstream goes to `on_error`, and whatever else ends the iteration cancels it: `aclose()`, a cancelled task, or
+    dropping this object, started or not. The upstream is closed once in every case. Counts that cannot be read, because
+    `tokens_of` or `usage_of` raises or returns none, are left out and counted (`RouterStats.unread_usage`).
 
     Example:
         >>> import asyncio
@@ -147,7 +170,7 @@ class TrackedStream(Generic[_T]):
             await self._finish(self._report.end)
             raise
         except BaseException as error:
-            await self._finish(self._report.failed, error)
+            await self._finish(self._report.decision.on_error, error)
             raise
         try:
             self._report.item(item)
@@ -161,7 +184,7 @@ class TrackedStream(Generic[_T]):
         if self._open:
             await self._finish(self._report.decision.cancel)
 
-    async def _finish(self, tell: Callable[..., None], *arguments: BaseException) -> None:
+    async def _finish(self, tell: Callable[..., object], *arguments: BaseException) -> None:
         """Release the load first, which nothing can interrupt, then close."""
         self._open = False
         try:
@@ -237,7 +260,7 @@ class TrackedIterator(Generic[_T]):
             self._finish(self._report.end)
             raise
         except BaseException as error:
-            self._finish(self._report.failed, error)
+            self._finish(self._report.decision.on_error, error)
             raise
         try:
             self._report.item(item)
@@ -251,7 +274,7 @@ class TrackedIterator(Generic[_T]):
         if self._open:
             self._finish(self._report.decision.cancel)
 
-    def _finish(self, tell: Callable[..., None], *arguments: BaseException) -> None:
+    def _finish(self, tell: Callable[..., object], *arguments: BaseException) -> None:
         self._open = False
         try:
             tell(*arguments)

@@ -58,8 +58,8 @@ Reason: TypeAlias = Literal[
 ]
 """Why a worker was picked; a closed set, every fallback has its own name."""
 
-Outcome: TypeAlias = Literal["client", "backpressure", "failed"]
-"""What kind of failure ended a request."""
+Outcome: TypeAlias = Literal["client", "backpressure", "failed", "cancelled"]
+"""What kind of failure ended a request; "cancelled" is one that shows nothing of the worker."""
 
 
 class RequestArguments(TypedDict, total=False):
@@ -154,8 +154,9 @@ class WorkerStats:
         key: Key of the worker.
         dp_rank: Data-parallel rank, None if it has one.
         role: "both", "prefill" or "decode".
-        state: "ready", "not ready", "draining", "failing" while failures or backpressure keep it out, or "overloaded"
-            by a veto on its report. The last two are passed over only while others are not.
+        state: "ready", "not ready", "draining", "failing" while failures keep it out, "pushing back" while it rests
+            after a 429 or 503, or "overloaded" by a veto on its report. The last three are passed over only while
+            others are not.
         inflight: Requests booked and not finished.
         pending_prefill_tokens: Uncached prompt tokens of those without a first token.
         decode_blocks: Blocks of those past their first token.
@@ -320,7 +321,7 @@ class PeerStats:
     Example:
         >>> from cachelb import Router
         >>> from cachelb.state import ZmqMesh
-        >>> with Router(["gpu0"], hash_seed=7) as router:
+        >>> with Router(["gpu0"], secret="known to all gateways") as router:
         ...     router.attach(ZmqMesh("tcp://127.0.0.1:*", peers=[]))
         ...     {peer.address: peer.bookings for peer in router.stats().state.peers}
         {}
@@ -357,13 +358,15 @@ class StateStats:
         dropped: Own entries dropped because nobody took them.
         routes: Routes that others learned, taken in.
         changes: Changes of the fleet by others that were the last word.
+        conflicts: Placements refused whole, as a block of theirs is known behind another one.
+        crowded: Entries refused, as their router had too many here already; see `max_mb`.
         failures: Errors of the transport, each logged once in a row.
         failing: Why nothing is shared at the moment; empty when it works.
 
     Example:
         >>> from cachelb import Router
         >>> from cachelb.state import ZmqMesh
-        >>> with Router(["gpu0"], hash_seed=7) as router:
+        >>> with Router(["gpu0"], secret="known to all gateways") as router:
         ...     router.attach(ZmqMesh("tcp://127.0.0.1:*", peers=[]))
         ...     router.stats().state.failures
         0
@@ -386,6 +389,8 @@ class StateStats:
     dropped: int
     routes: int
     changes: int
+    conflicts: int
+    crowded: int
     failures: int
     failing: str = ""
 
@@ -415,6 +420,7 @@ class RouterStats:
         index_bytes: Bytes of the block indexes.
         memory_bytes: Bytes of native memory.
         no_worker: Selections that found nobody.
+        unread_usage: Counts of engines that could not be read or believed, and were left out.
         policy: Name of the policy.
         models: Models with an index of their own.
         kv_gaps: Gaps in the numbers of KV event messages.
@@ -443,6 +449,7 @@ class RouterStats:
     no_worker: int
     policy: str
     models: list[str]
+    unread_usage: int = 0
     kv_gaps: int = 0
     kv_replays: dict[str, int] = field(default_factory=dict)
     kv_resyncs: int = 0

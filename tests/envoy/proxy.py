@@ -82,6 +82,7 @@ def run_gateway(
 ) -> Iterator[Gateway]:
     """Run router, picker and Envoy in front of workers."""
     router = Router(urls, seed=1)
+    options = {"expose_headers": ["x-cachelb-worker", "x-cachelb-reason"], **options}
     with run_picker(router, **options) as (picker, port):
         addresses = [url.removeprefix("http://") for url in urls]
         with run_envoy(folder, configuration(addresses, port, **(modes or {}))) as url:

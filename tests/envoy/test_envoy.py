@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.envoy.proxy import Gateway, configuration, filter_of, route_of, run_envoy, run_gateway, run_picker
 from tests.gateways import wait_until
-from tests.http_client import complete, connect, send
+from tests.http_client import JSON, complete, connect, send
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
@@ -133,7 +133,7 @@ def test_clients_that_leave_free_their_worker(name: str, tmp_path: Path) -> None
         def leave(number: int) -> None:
             connection = connect(gateway.url)
             body = json.dumps({"prompt": f"{number} {PROMPT}", "stream": True, "max_tokens": 8})
-            connection.request("POST", "/v1/completions", body)
+            connection.request("POST", "/v1/completions", body, JSON)
             if number % 2:
                 connection.getresponse().read(20)
             connection.close()
@@ -153,7 +153,7 @@ def test_stream_that_is_open_stays_booked_until_it_ends(tmp_path: Path) -> None:
                 fleet.workers[0].fail("stall", times=1, after_chunks=2)
                 connection = connect(gateway.url)
                 body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 8})
-                connection.request("POST", "/v1/completions", body)
+                connection.request("POST", "/v1/completions", body, JSON)
                 response = connection.getresponse()
                 response.read(20)
                 assert gateway.router.stats().open_requests == 1

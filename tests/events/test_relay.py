@@ -14,7 +14,7 @@ from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, nothing_left, publish, receiving, threads, translated_ranks
 from tests.models.metrics_server import eventually
 
-from cachelb.events import Relay, ZmqSource
+from cachelb.events import Relay, ZmqSource, sockets
 from cachelb.testing import EventPublisher
 from cachelb.testing.events import stored
 
@@ -69,6 +69,7 @@ def test_a_late_gateway_gets_the_history_and_then_what_is_new(*, replay_topic: b
 
 def test_a_gap_is_filled_in_order_while_later_messages_come() -> None:
     with EventPublisher() as publisher, relayed(publisher) as (relay, sink, source):
+        before = source.stats().streams[W, None].last_error  # the relay may have been asked before it was connected
         publish(publisher, 0, 1)
         sink.wait_applied([0, 1], W)
         publisher.hold_replay()
@@ -81,7 +82,7 @@ def test_a_gap_is_filled_in_order_while_later_messages_come() -> None:
         publisher.release_replay()
         sink.wait_applied([0, 1, 2, 3, 4, 5, 6], W)
         stats = source.stats().streams[W, None]
-        assert (stats.replays, stats.replays_failed, stats.malformed, stats.last_error) == (2, 0, 0, None)
+        assert (stats.replays, stats.replays_failed, stats.malformed, stats.last_error) == (2, 0, 0, before)
         assert relay.stats().replays == 2
 
 
@@ -267,35 +268,92 @@ def test_gateways_that_leave_are_not_counted() -> None:
         eventually(lambda: relay.stats().subscribers == 1)
 
 
-def test_a_gateway_that_does_not_read_loses_messages_that_others_get_and_asks_for_them() -> None:
-    busy, go_on = threading.Event(), threading.Event()
+class Busy(RecordingSink):
+    """Takes nothing from the batch with number 0 on, until it may."""
 
-    class Busy(RecordingSink):
-        def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
-            if seq == 0:
-                busy.set()
-                assert go_on.wait(600)
-            return super()._kv_live(key, dp_rank, seq, payload)
+    def __init__(self) -> None:
+        super().__init__({W: 1})
+        self.begun, self.go_on = threading.Event(), threading.Event()
 
-    with EventPublisher() as publisher:
-        options: dict[str, Any] = {"workers": [W], "endpoints": {W: publisher.endpoint}, "hwm": 5}
-        with Relay("tcp://127.0.0.1:*", **options) as relay:
-            slow, other = Busy({W: 1}), RecordingSink({W: 1})
-            with behind(relay, slow, rcvhwm=5), behind(relay, other):
-                for sink in (slow, other):
-                    sink.wait_for(lambda sink=sink: "ended True" in sink.of(W).told)  # type: ignore[misc]
-                try:
-                    for name in range(300):
-                        publisher.publish(stored([name], range(16), lora_name="x" * 100_000))
-                        if name == 0:
-                            assert busy.wait(30)
-                        other.wait_applied(list(range(name + 1)), W)
-                finally:
-                    go_on.set()
-                publisher.publish(stored([300], range(16)))
-                slow.wait_applied(list(range(301)), W)
-                assert len(slow.of(W).asked) > 1, "it missed some"
-                assert other.of(W).asked == [0], "the other one did not"
+    def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+        self._wait(seq)
+        return super()._kv_live(key, dp_rank, seq, payload)
+
+    def _kv_replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+        self._wait(seq)
+        return super()._kv_replayed(key, dp_rank, seq, payload)
+
+    def _wait(self, seq: int | None) -> None:
+        if seq == 0:
+            self.begun.set()
+            assert self.go_on.wait(600)
+
+
+def large(name: int) -> dict[str, Any]:
+    return stored([name], range(16), lora_name="x" * 20_000)
+
+
+@pytest.fixture
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let connections hold some kilobytes, not megabytes."""
+    options = {**sockets._OPTIONS, zmq.SNDBUF: 4096, zmq.RCVBUF: 4096}
+    monkeypatch.setattr(sockets, "_OPTIONS", options)
+
+
+@pytest.mark.usefixtures("small_buffers")
+@pytest.mark.parametrize("then", ["one more", "silence"])
+def test_a_gateway_that_does_not_read_loses_messages_that_others_get_and_asks_for_them(then: str) -> None:
+    # So much is kept that the other gateway, which reads, never loses any.
+    options: dict[str, Any] = {"workers": [W], "hwm": 50}
+    with (
+        EventPublisher() as publisher,
+        Relay("tcp://127.0.0.1:*", endpoints={W: publisher.endpoint}, **options) as relay,
+    ):
+        slow, other = Busy(), RecordingSink({W: 1})
+        with behind(relay, slow, rcvhwm=5), behind(relay, other):
+            for sink in (slow, other):
+                sink.wait_for(lambda sink=sink: "ended True" in sink.of(W).told)  # type: ignore[misc]
+            names = 0
+            try:
+                while relay.stats().dropped < 3:
+                    publisher.publish(large(names))
+                    names += 1
+                    other.wait_applied(list(range(names)), W)
+                    assert slow.begun.wait(30)
+            finally:
+                slow.go_on.set()
+            if then == "one more":
+                slow.wait_for(lambda: slow.of(W).last > 0)
+                publisher.publish(stored([names], range(16)))
+                names += 1
+            slow.wait_applied(list(range(names)), W)
+            assert len(slow.of(W).asked) > 1, "it missed some"
+            assert "disconnected" not in slow.of(W).told
+            other.wait_applied(list(range(names)), W)
+            assert other.of(W).asked == [0], "the other one did not"
+
+
+@pytest.mark.usefixtures("small_buffers")
+def test_an_answer_waits_at_the_engine_while_the_gateway_does_not_read() -> None:
+    with (
+        EventPublisher() as publisher,
+        Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}) as relay,
+    ):
+        for name in range(300):
+            publisher.publish(large(name))
+        slow = Busy()
+        with behind(relay, slow, replay_timeout_s=600.0):
+            assert slow.begun.wait(30)
+            assert relay._desk is not None
+            passages = relay._desk._passages
+            try:
+                eventually(lambda: any(passage.kept is not None for passage in list(passages._open.values())))
+            finally:
+                slow.go_on.set()
+            slow.wait_applied(list(range(300)), W)
+            slow.wait_for(lambda: slow.of(W).told == ["connected True", "ended True"])
+            assert publisher.replay_requests == [0], "nothing was lost on the way"
+            eventually(lambda: not passages._open)
 
 
 def test_requests_of_strangers_are_counted_and_do_no_harm() -> None:
@@ -349,8 +407,8 @@ def test_wrong_arguments_are_named() -> None:
         ({"bind": "tcp://127.0.0.1:65535"}, "bind must be an address like"),
         ({"workers": W}, "workers must be a sequence of keys or a mapping"),
         ({"workers": [7]}, "a worker must be a key, got int"),
-        ({"workers": {W: 0}}, "must be 1 or more, got 0"),
-        ({"hwm": 0}, "hwm must be from 1"),
+        ({"workers": {W: 0}}, "must be at least 1, got 0"),
+        ({"hwm": 0}, "hwm must be at least 1, got 0"),
         ({"endpoints": {W: "x"}}, "must be an Endpoint, got str"),
     ]
     for options, message in wrong:

@@ -182,7 +182,7 @@ def test_chunks_of_a_store_beside_the_engine_are_many_blocks_each() -> None:
 def test_confirmed_and_expected_blocks_are_told_apart() -> None:
     routed = router("a")
     routed.apply_kv_events("a", batch(blocks(2)), seq=0)
-    routed.select_worker(tokens=PROMPT)
+    under_way = routed.select_worker(tokens=PROMPT)
     (seen,) = routed.explain(tokens=PROMPT).candidates
     assert (seen.confirmed_blocks, seen.speculative_blocks) == ({"gpu": 2}, {"gpu": 4})
     series = {family.name: family.rows for family in families(routed.stats())}
@@ -193,6 +193,7 @@ def test_confirmed_and_expected_blocks_are_told_apart() -> None:
     routed.apply_kv_events("a", batch(blocks(6), ts=2.0), seq=1)
     (seen,) = routed.explain(tokens=PROMPT).candidates
     assert (seen.confirmed_blocks, seen.speculative_blocks) == ({"gpu": 6}, {})
+    under_way.on_complete()
 
 
 def test_bad_arguments_are_named() -> None:
@@ -302,6 +303,27 @@ def test_undeclared_models_of_engines_with_events() -> None:
     assert matched(routed, model="theirs") == {"a": 48}
     assert matched(routed, model="other") == {"a": 0}
     assert matched(routed) == {"a": 48}
+
+
+def test_client_that_names_another_model_first_takes_no_credit_from_others() -> None:
+    routed = router("a")
+    routed.apply_kv_events("a", batch(blocks(3)), seq=0)
+    routed.select_worker(tokens=[], model="a mistake").cancel()
+    for _ in range(2):
+        routed.select_worker(tokens=[], model="theirs").cancel()
+    assert matched(routed, model="theirs") == {"a": 48}
+    assert matched(routed, model="a mistake") == {"a": 0}
+
+
+def test_adapter_that_was_asked_for_before_its_first_event_makes_room_for_the_model() -> None:
+    routed = router("a")
+    routed.apply_kv_events("a", batch(blocks(3)), seq=0)
+    for _ in range(9):
+        routed.select_worker(tokens=[], model="la").cancel()
+    adapted = stored([21], PROMPT[:16], lora_name="la", extra_keys=[["la"]])
+    routed.apply_kv_events("a", batch(adapted), seq=1)
+    routed.select_worker(tokens=[], model="theirs").cancel()
+    assert (matched(routed, model="theirs"), matched(routed, model="la")) == ({"a": 48}, {"a": 16})
 
 
 def test_undeclared_models_without_events_are_kept_apart() -> None:

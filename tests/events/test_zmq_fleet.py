@@ -243,7 +243,7 @@ class Sink:
 source = ZmqSource()
 source.start(Sink())
 """
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=120)
 
 
 def test_without_pyzmq_the_error_names_the_extra() -> None:

@@ -28,7 +28,7 @@ def behind_proxies(workers: Sequence[str]) -> Iterator[tuple[list[RouterProcess]
             stack.callback(proxy.close)
         routers = []
         for at in range(2):
-            spec = Spec(tuple(workers), {"hash_seed": 7, "seed": at}, own[at], (own[3 - at],))
+            spec = Spec(tuple(workers), {"secret": "known to all gateways", "seed": at}, own[at], (own[3 - at],))
             routers.append(stack.enter_context(RouterProcess(spec)))
         for router in routers:
             router.answer()

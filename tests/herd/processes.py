@@ -110,7 +110,7 @@ def herd(
         for at, address in enumerate(addresses):
             spec: dict[str, Any] = {
                 "workers": tuple(workers),
-                "options": {"hash_seed": 7, "policy": "cache-aware", "seed": at, **options},
+                "options": {"secret": "known to all gateways", "policy": "cache-aware", "seed": at, **options},
                 "bind": address if shared else None,
                 "peers": tuple(addresses),
                 "mesh": dict(mesh or {}),

@@ -73,7 +73,7 @@ def main() -> None:
             return JSONResponse(report(router, crashes))
         return JSONResponse(getattr(router, asked["call"])(*asked["arguments"], **asked["options"]))
 
-    app = make_app(router, wait_s=10.0)
+    app = make_app(router, wait_s=10.0, expose_headers=["x-cachelb-worker"])
     app.routes.append(Route("/admin", admin, methods=["POST"]))
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)  # noqa: T201 - the test reads it

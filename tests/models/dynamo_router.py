@@ -53,12 +53,23 @@ class DynamoRouter(QuietGateway):
         self._open[ticket] = worker, blocks, 0
 
     def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
-        worker, blocks, _ = self._open.pop(ticket)
+        worker, blocks, uncached = self._open.pop(ticket)
+        self._prefill[worker] -= uncached
         active = self._active[worker]
         active.subtract(blocks)
         for block in blocks:
             if not active[block]:
                 del active[block]
+
+    def failed(self, ticket: int, now: float) -> None:
+        self.finished(ticket, None, now)
+
+    def cancelled(self, ticket: int, now: float) -> None:
+        self.finished(ticket, None, now)
+
+    def is_busy(self) -> bool:
+        """Whether anything is booked."""
+        return any(self._active) or any(self._prefill) or bool(self._open)
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
         follow(self._cached[worker], changes)

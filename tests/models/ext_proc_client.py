@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cachelb import Router
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 DUPLEX = {"request": 4, "answer": 4}
 BUFFERED = {"request": 2, "answer": 1}
 DESTINATION = "x-gateway-destination-endpoint"

@@ -13,7 +13,7 @@ import cachelb
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 @dataclass

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -59,7 +59,7 @@ def play(history: Sequence[Step], prompts: Sequence[list[int]], *, block_size: i
     assert tracker.snapshot() == before, "a question changed the tracker"
 
 
-@settings(max_examples=600)
+@settings(max_examples=6 * settings().max_examples)
 @given(
     st.lists(STEPS, min_size=10, max_size=40),
     st.lists(PROMPTS, min_size=1, max_size=4),
@@ -73,7 +73,6 @@ def test_tracker_equals_the_oracle_after_every_operation(
     play(history, prompts, block_size=block_size, cap=cap, matcher=matcher)
 
 
-@settings(max_examples=40)
 @given(
     st.lists(operations(tokens=PROMPTS, workers=worker_names(count=80)), min_size=80, max_size=120),
     st.lists(PROMPTS, min_size=1, max_size=2),
@@ -85,7 +84,6 @@ def test_tracker_equals_the_oracle_with_more_workers_than_bits_in_a_word(
     play(history, prompts, block_size=1, cap=30, matcher=matcher)
 
 
-@settings(max_examples=150)
 @given(
     st.lists(st.tuples(token_sequences(alphabet=3), worker_names()), max_size=20),
     token_sequences(alphabet=3),
@@ -106,7 +104,6 @@ def test_overlap_is_the_longest_common_block_prefix(
     assert tracker.overlaps(prompt) == {worker: blocks for worker, blocks in expected.items() if blocks}
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(token_sequences(), worker_names()), max_size=30), st.integers(1, 30))
 def test_recording_alone_leaves_no_gap_and_no_excess(recorded: list[tuple[list[int], str]], cap: int) -> None:
     tracker = BlockTracker(block_size=1, max_blocks_per_worker=cap)

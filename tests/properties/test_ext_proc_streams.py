@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -58,7 +59,7 @@ def messages(draw: st.DrawFn) -> Any:
     return message
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     st.lists(messages(), max_size=8),
     st.sampled_from(["none", "streamed", "buffered", "duplex"]),
@@ -73,7 +74,8 @@ def test_any_sequence_of_messages_leaves_nothing_booked(sequence: list[Any], mod
     )
     exchange = Exchange(Picker(router, Addresses(router, None), options))
     for message in sequence:
-        for reply in exchange.receive(ProcessingRequest.FromString(message.SerializeToString())):
+        received = ProcessingRequest.FromString(message.SerializeToString())
+        for reply in asyncio.run(exchange.receive(received)):
             assert reply.WhichOneof("response")
             assert reply.SerializeToString()
         assert router.stats().open_requests <= 1

@@ -6,7 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cachelb import policies
@@ -24,7 +24,6 @@ def owners(policy: policies.BuiltinPolicy, workers: list[str]) -> dict[str, str]
 
 
 @pytest.mark.parametrize("name", HASHING)
-@settings(max_examples=60)
 @given(workers=names, data=st.data(), seed=st.integers(0, 2**64 - 1))
 def test_a_worker_that_leaves_or_joins_moves_only_its_own_keys(
     name: str, workers: list[str], data: st.DataObject, seed: int
@@ -42,7 +41,6 @@ def test_a_worker_that_leaves_or_joins_moves_only_its_own_keys(
 
 
 @pytest.mark.parametrize("name", HASHING)
-@settings(max_examples=40)
 @given(workers=names, data=st.data(), seed=st.integers(0, 2**64 - 1))
 def test_routers_with_equal_seeds_agree_whatever_they_have_seen(
     name: str, workers: list[str], data: st.DataObject, seed: int
@@ -54,7 +52,6 @@ def test_routers_with_equal_seeds_agree_whatever_they_have_seen(
 
 
 @pytest.mark.parametrize("name", ["rendezvous", "consistent-hash"])
-@settings(max_examples=60)
 @given(
     workers=names,
     epsilon=st.floats(0, 2),

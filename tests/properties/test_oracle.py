@@ -57,7 +57,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=600)
+@settings(max_examples=6 * settings().max_examples)
 @given(
     st.lists(STEPS, min_size=10, max_size=40),
     st.lists(token_sequences(max_tokens=12), min_size=1, max_size=4),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.naive_prefixes import NaivePrefixes
 
@@ -27,7 +27,6 @@ operations = st.one_of(
 )
 
 
-@settings(max_examples=150)
 @given(st.one_of(st.none(), st.integers(1, 60)), st.lists(operations, max_size=40))
 def test_the_tree_equals_the_model(max_units: int | None, history: list[tuple[object, ...]]) -> None:
     tree = RadixTree(max_units=max_units)

@@ -31,6 +31,8 @@ class Request:
     booking: Booking
     among: list[str] | None
     tried: set[str] = field(default_factory=set)
+    told: str | None = None
+    """The first end it was told of, or that another decision took over."""
 
 
 @dataclass(eq=False)
@@ -126,15 +128,22 @@ class RouterBook(RuleBasedStateMachine):
             else:
                 decision.cancel()
             self.model.close(booking)
+            request.told = request.told or how
 
     def retry(self, request: Request) -> None:
+        if request.told not in {None, "error"}:
+            with pytest.raises(ValueError, match=r"retry\(\) of a request that was"):
+                request.decision.retry()
+            return
         self.model.close(request.booking)
         tried = request.tried | {request.decision.key}
         try:
             decision = request.decision.retry()
         except cachelb.NoWorkerAvailable:
             assert not self.model.candidates(request.among, tried)
+            request.told = "error"
             return
+        request.told = "retried"
         self.selected(decision, request.among, tried)
 
     @precondition(lambda self: self.requests)
@@ -254,9 +263,10 @@ class RouterBook(RuleBasedStateMachine):
         assert sum(self.router.stats().endings.values()) == self.booked
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("policy", ["cache-aware", "round-robin", "estimated-ttft"])
 def test_loads_agree_with_the_model_whatever_happens(policy: str) -> None:
     machine: Any = type("RouterBookOf", (RouterBook,), {"policy": policy})
     case = machine.TestCase
-    case.settings = settings(max_examples=40, stateful_step_count=40)
+    case.settings = settings(stateful_step_count=40)
     case("runTest").runTest()

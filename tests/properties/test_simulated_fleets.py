@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.quiet_gateway import QuietGateway
 
@@ -173,7 +173,6 @@ def check(result: SimResult) -> None:
         }
     ),
 )
-@settings(max_examples=80)
 def test_every_request_ends_exactly_once(
     workload: Workload, fleet: FleetSpec, broken: tuple[Incident, ...], drawn: dict[str, Any]
 ) -> None:
@@ -262,7 +261,6 @@ class Anywhere(QuietGateway):
 
 
 @given(workload=workloads(), fleet=fleets(), signals=SIGNALS, broken=incidents())
-@settings(max_examples=60)
 def test_a_gateway_hears_of_every_token_once(
     workload: Workload, fleet: FleetSpec, signals: Signals, broken: tuple[Incident, ...]
 ) -> None:

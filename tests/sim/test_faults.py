@@ -86,7 +86,7 @@ def test_patience_is_kept_in_a_file(tmp_path: Path, chats: Workload) -> None:
 def test_patience_without_sense_is_named(value: float, chats: Workload) -> None:
     with pytest.raises(ValueError, match=r"row 0: abort_s must be 0 or more, or NaN"):
         replace(chats, abort_s=np.full(len(chats), value)).validate()
-    with pytest.raises(ValueError, match="share must be from 0 to 1"):
+    with pytest.raises(ValueError, match=r"share must be (0 or more|a finite number), got (-1|inf)"):
         chats.impatient(value, 1.0)
 
 
@@ -160,11 +160,11 @@ def test_an_oracle_loses_nothing(chats: Workload) -> None:
 
 @pytest.mark.parametrize(
     ("signals", "message"),
-    [(Signals(event_loss=1.5), "event_loss"), (Signals(replay_delay_s=-1.0), "replay_delay")],
+    [({"event_loss": 1.5}, "event_loss must be 1 at most"), ({"replay_delay_s": -1.0}, "replay_delay_s must be 0 or")],
 )
-def test_signals_without_sense_are_named(signals: Signals, message: str, chats: Workload) -> None:
+def test_signals_without_sense_are_named(signals: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        simulate(chats, FLEET, signals=signals)
+        Signals(**signals)
 
 
 def test_a_slowdown_holds_from_its_second_until_the_next() -> None:

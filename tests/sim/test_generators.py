@@ -211,7 +211,7 @@ def test_arrivals_of_no_sense_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("process", [lambda: Constant(0), lambda: Gamma(1, float("nan")), lambda: Ramp(1, -1)])
 def test_rates_must_be_positive(process: Any) -> None:
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match=r"must be (above 0|a finite number), got (0|nan|-1)"):
         process()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -174,6 +175,19 @@ def test_latencies_are_those_of_requests_served_whole(
     assert found.itl_s == Quantiles(0.1, 0.2, 0.3, 0.4)
 
 
+@given(st.lists(st.tuples(rows(), st.sampled_from("abc")), max_size=12))
+def test_a_session_takes_from_its_first_arrival_to_its_last_end(
+    made: list[tuple[tuple[Status, float, float, float, int, int, int, int, int], str]],
+) -> None:
+    result = result_of([row for row, _ in made])
+    assert not len(result.session_s), "nothing is known of sessions"
+    workload = replace(result.workload, session=[name for _, name in made])
+    found = measure(replace(result, workload=workload), bound=BOUND, infinite=INFINITE)
+    sessions = [[row for row, name in made if name == each] for each in sorted({name for _, name in made})]
+    whole = [rows for rows in sessions if all(row[0] is Status.FINISHED for row in rows)]
+    check_quantiles(found.session_s, [max(row[3] for row in rows) - min(row[1] for row in rows) for rows in whole])
+
+
 @given(st.lists(rows(), max_size=12))
 def test_hits_and_predictions_count_requests_with_a_first_token(
     made: list[tuple[Status, float, float, float, int, int, int, int, int]],
@@ -311,9 +325,9 @@ def test_limits_are_read(text: str, expected: Slo) -> None:
         ("ttft=1,ttft=2", "cannot read 'ttft=2'"),
         ("ttft=soon", "ttft must be a time such as 0.5, 0.5s or 500ms, got 'soon'"),
         ("tpot=", "tpot must be a time"),
-        ("tpot=0", "tpot must be a positive time, got 0.0"),
-        ("ttft=-1ms", "ttft must be a positive time, got -0.001"),
-        ("ttft=nan", "ttft must be a positive time, got nan"),
+        ("tpot=0", "tpot_s must be above 0, got 0.0"),
+        ("ttft=-1ms", "ttft_s must be above 0, got -0.001"),
+        ("ttft=nan", "ttft_s must be a finite number, got nan"),
     ],
 )
 def test_limits_of_no_sense_are_refused(text: str, message: str) -> None:

@@ -169,7 +169,7 @@ def test_roles_are_read_and_described() -> None:
     [
         ({"role": "fast"}, "role must be one of both, prefill, decode, got 'fast'"),
         ({"link_bytes_per_s": 0.0}, "bytes per second above 0"),
-        ({"link_latency_s": -1.0}, "a latency of 0 or more"),
+        ({"link_latency_s": -1.0}, "link_latency_s must be 0 or more"),
     ],
 )
 def test_settings_without_sense_are_named(settings: dict[str, Any], message: str) -> None:

@@ -84,14 +84,24 @@ def test_overloaded_round_robin_is_within_one_percent(conversation: Workload, re
 
 
 @pytest.mark.parametrize("speed_up", [1.0, 2.0])
-def test_dynamos_cost_is_within_ten_percent_of_its_router(
+def test_dynamos_cost_is_within_five_percent_of_its_router(
     speed_up: float, conversation: Workload, reference: Rows
 ) -> None:
     ours = columns(simulate(conversation.speed_up(speed_up), FLEET, "overlap-cost+events", seed=1, signals=AT_ONCE))
     theirs = reference[speed_up, "kv_router"]
-    assert {key: ours[key] for key in LATENCIES} == pytest.approx({key: theirs[key] for key in LATENCIES}, rel=0.1)
+    assert {key: ours[key] for key in LATENCIES} == pytest.approx({key: theirs[key] for key in LATENCIES}, rel=0.05)
     assert ours["reuse"] == pytest.approx(theirs["reuse"], abs=0.02)
     assert ours["ttft_mean"] < reference[speed_up, "round_robin"]["ttft_mean"]
+
+
+def test_dynamos_cost_stays_near_its_router_at_saturation(conversation: Workload, reference: Rows) -> None:
+    """Turns of one session wait side by side.
+
+    To count their blocks for each of them made it 1.8 times as slow; to credit them before their events, 1.2 times.
+    """
+    ours = columns(simulate(conversation.speed_up(4.0), FLEET, "overlap-cost+events", seed=1, signals=AT_ONCE))
+    theirs = reference[4.0, "kv_router"]
+    assert {key: ours[key] for key in LATENCIES} == pytest.approx({key: theirs[key] for key in LATENCIES}, rel=0.05)
 
 
 def test_an_engine_on_its_own_caches_like_one_lru_pool(conversation_trace: Path) -> None:

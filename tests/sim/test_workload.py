@@ -113,7 +113,7 @@ def test_speed_up_divides_arrivals_and_leaves_pauses() -> None:
     roots = CHATS.parent < 0
     assert np.array_equal(fast.arrival_s[roots], CHATS.arrival_s[roots] / 4)
     assert np.array_equal(fast.think_s, CHATS.think_s)
-    with pytest.raises(ValueError, match="factor must be positive, got 0"):
+    with pytest.raises(ValueError, match="factor must be above 0, got 0"):
         CHATS.speed_up(0)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.state.addresses import free_addresses, wait_until
-from tests.state.transports import STORY, WORKERS, MeshFleet, make_router, matched, routers, same_loads
+from tests.state.transports import SECRET, STORY, WORKERS, MeshFleet, make_router, matched, routers, same_loads
 
 from cachelb import NoWorkerAvailable, Router
 from cachelb.policies import POLICIES
@@ -54,7 +54,7 @@ def test_workers_come_and_go_everywhere() -> None:
         third.remove_worker("gpu0", drain=True)
         wait_until(lambda: same_keys(found, {"gpu1", "gpu2", "gpu3"}))
         wait_until(lambda: same_loads(found))
-        assert other_mesh.stats().changes == 3
+        wait_until(lambda: other_mesh.stats().changes == 3)
 
 
 def test_readiness_and_weight_follow_and_nothing_else_is_touched() -> None:
@@ -84,7 +84,7 @@ def test_synchronised_lists_are_told_once() -> None:
         other.sync_workers(listed)
         other.set_ready("gpu0", ready=False)
         wait_until(lambda: not ready(router, "gpu0"))
-        assert (mesh.stats().changes, other_mesh.stats().changes) == (1, 4)
+        wait_until(lambda: (mesh.stats().changes, other_mesh.stats().changes) == (1, 4))
 
 
 def test_drained_worker_finishes_what_every_router_sent_there() -> None:
@@ -127,7 +127,7 @@ class Engine:
 
 def test_router_of_other_objects_follows_what_it_knows_and_counts_the_rest() -> None:
     first, second = free_addresses(2)
-    with make_router() as router, Router([Engine(url) for url in WORKERS], hash_seed=7) as other:
+    with make_router() as router, Router([Engine(url) for url in WORKERS], secret=SECRET) as other:
         router.attach(ZmqMesh(first, [second], share_fleet=True))
         mesh = ZmqMesh(second, [first], share_fleet=True)
         other.attach(mesh)

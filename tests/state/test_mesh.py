@@ -119,7 +119,6 @@ def test_wrong_arguments_are_named() -> None:
         with pytest.raises((TypeError, ValueError), match=message):
             ZmqMesh(*arguments)  # type: ignore[arg-type]
     options: list[tuple[dict[str, Any], str]] = [
-        ({"secret": ""}, "secret must not be empty"),
         ({"interval_s": 0}, "interval_s must be 0.001 or more, got 0"),
         ({"interval_s": 1.0}, "interval_s must be 0.5 at most, a third of peer_timeout_s, .* got 1.0"),
         ({"max_mb": 1e300}, r"max_mb must be .* at most, got 1e\+300"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachelb.secret import Secret
 from cachelb.state.redis_answers import NONCE_BYTES, Answers, Questions
-from cachelb.state.seal import seal
+from cachelb.state.seal import Seal
 
-ASKED = seal(None, "cachelb")
+ASKED = Seal([Secret("known to all gateways")], "cachelb")
 INBOX = b"cachelb:to:12"
 
 

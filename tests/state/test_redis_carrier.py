@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.state.addresses import wait_until
-from tests.state.transports import STORY, make_router
+from tests.state.transports import SECRET, STORY, make_router
 
+from cachelb.secret import Secret
 from cachelb.state.carrier import Asked, Heard, Refused
 from cachelb.state.kinds import is_heartbeat
 from cachelb.state.options import exchange_settings
 from cachelb.state.redis_carrier import RedisCarrier
 from cachelb.state.redis_link import RedisLink
-from cachelb.state.seal import Seal, seal
+from cachelb.state.seal import Seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,17 @@ def messages() -> tuple[bytes, bytes]:
 
 
 NEWS, BEAT = messages()
+KEYS = Secret(SECRET)
+
+
+def fresh(count: int) -> list[Seal]:
+    """So many that believe each other."""
+    found = [Seal([KEYS], "") for _ in range(count)]
+    for reader in found:
+        for writer in found:
+            reader.unwrap(b"", writer.wrap(b"", b""))
+            reader.answered(writer.life)
+    return found
 
 
 @contextmanager
@@ -82,7 +94,7 @@ def test_everybody_reads_what_the_others_wrote_in_its_order(
 ) -> None:
     """The model is a list."""
     redis_fleet.stream = f"carriers-{os.urandom(4).hex()}"
-    with carriers(redis_fleet, *(seal(None, "") for _ in range(3))) as found:
+    with carriers(redis_fleet, *fresh(3)) as found:
         log: list[tuple[int, bytes]] = []
         for number, (author, size) in enumerate(writes):
             message = number.to_bytes(4, "big") + bytes(size - 4)
@@ -106,8 +118,8 @@ def test_everybody_reads_what_the_others_wrote_in_its_order(
 
 
 def test_heartbeat_comes_after_all_news_before_it(redis_fleet: RedisFleet) -> None:
-    writer = seal(None, "")
-    with carriers(redis_fleet, seal(None, "")) as (reader,), redis_fleet.server.client() as client:
+    writer, own = fresh(2)
+    with carriers(redis_fleet, own) as (reader,), redis_fleet.server.client() as client:
         for number in range(3):
             for _ in range(50):
                 client.xadd(redis_fleet.stream, {"f": writer.wrap(b"n", b"n" + NEWS)})
@@ -118,7 +130,7 @@ def test_heartbeat_comes_after_all_news_before_it(redis_fleet: RedisFleet) -> No
 
 
 def test_who_is_asked_is_told_and_nobody_else(redis_fleet: RedisFleet) -> None:
-    seals = [seal("of the fleet", redis_fleet.stream) for _ in range(3)]
+    seals = [Seal([KEYS], redis_fleet.stream) for _ in range(3)]
     with carriers(redis_fleet, *seals) as (asking, asked, third):
         asked.publish(NEWS)
         asked.receive(0.005)
@@ -150,7 +162,7 @@ def test_who_is_asked_is_told_and_nobody_else(redis_fleet: RedisFleet) -> None:
 
 
 def test_heartbeats_do_not_pile_up(redis_fleet: RedisFleet) -> None:
-    with carriers(redis_fleet, seal(None, "")) as (carrier,), redis_fleet.server.client() as client:
+    with carriers(redis_fleet, *fresh(1)) as (carrier,), redis_fleet.server.client() as client:
         for _ in range(500):
             carrier.publish(BEAT)
         carrier.receive(0.005)
@@ -160,7 +172,7 @@ def test_heartbeats_do_not_pile_up(redis_fleet: RedisFleet) -> None:
 
 
 def test_stream_outlives_a_fleet_by_an_hour_and_not_a_busy_one(redis_fleet: RedisFleet) -> None:
-    with carriers(redis_fleet, seal(None, "")) as (carrier,), redis_fleet.server.client() as client:
+    with carriers(redis_fleet, *fresh(1)) as (carrier,), redis_fleet.server.client() as client:
         carrier.publish(NEWS)
         carrier.publish(BEAT)  # left out, for news say as much
         carrier.receive(0.005)

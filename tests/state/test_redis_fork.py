@@ -20,9 +20,8 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("secret", [None, "of the fleet"], ids=["without a secret", "with a secret"])
-def test_children_of_a_fork_are_routers_of_their_own(redis_fleet: RedisFleet, secret: str | None) -> None:
-    with routers(redis_fleet, 2, secret=secret, peer_timeout_s=60.0) as found:
+def test_children_of_a_fork_are_routers_of_their_own(redis_fleet: RedisFleet) -> None:
+    with routers(redis_fleet, 2, peer_timeout_s=60.0) as found:
         (router, state), (other, _) = found
         with router.select_worker(tokens=STORY):
             wait_until(lambda: load(other) == 1)

@@ -32,8 +32,8 @@ def working_before_and_after(server: RedisServer) -> Iterator[list[tuple[Router[
         wait_until(lambda: not any(state.stats().failing for _, state in found))
         before.on_complete()
         after = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found)]
-        wait_until(lambda: load(router) == load(other) == 2)
-        assert router.loads() == other.loads()
+        # Two in all may be the one that has ended and one of the new ones, for as long as messages are under way.
+        wait_until(lambda: load(router) == load(other) == 2 and router.loads() == other.loads())
         wait_until(lambda: all(matched(each, [at, *STORY]) == 992 for each, _ in found for at in range(2)))
         for decision in after:
             decision.on_complete()
@@ -138,7 +138,7 @@ def test_what_was_under_way_is_sent_again_and_nobody_asks(tmp_path: Path) -> Non
     try:
         with routers(RedisFleet(server), 2, peer_timeout_s=60.0) as found:
             (router, state), (other, heard) = found
-            wait_until(lambda: heard.stats().gaps == heard.stats().snapshots)
+            wait_until(lambda: heard.stats().snapshots > 0)
             gaps = heard.stats().gaps
             server.freeze()
             decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(10)]

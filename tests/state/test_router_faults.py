@@ -14,12 +14,19 @@ from tests.herd.traffic import Traffic
 from tests.state.addresses import free_addresses, wait_until
 
 from cachelb import Router
+from cachelb.events.sockets import Listeners, curve_keys, make_server, make_socket, received
+from cachelb.secret import Secret
 from cachelb.state import ZmqMesh
 
 if TYPE_CHECKING:
     from cachelb.state import StateStats
 
 WORKERS = [f"gpu{at}" for at in range(4)]
+SECRET = "known to all gateways"  # noqa: S105 - of these tests
+
+
+def _keys() -> tuple[bytes, bytes]:
+    return curve_keys(Secret(SECRET).key("mesh"))
 
 
 def wait_until_gone(router: RouterProcess, peers: int) -> None:
@@ -98,12 +105,12 @@ def test_who_does_not_read_costs_a_bounded_amount_of_memory() -> None:
             router.ask("flood", 3000, 64, seed)
         before = router.ask("memory_mib")
         address = router.spec.bind or ""
-        with context.socket(zmq.SUB) as listener, context.socket(zmq.DEALER) as asking:
-            for socket in (listener, asking):
-                socket.set(zmq.RCVHWM, 1)
-                socket.linger = 0
-            listener.subscribe(b"")
+        peers = [
+            make_socket(context, zmq.DEALER, receives=1, sends=300, most_bytes=1 << 24, keys=_keys()) for _ in range(2)
+        ]
+        with peers[0] as listener, peers[1] as asking:
             listener.connect(address)
+            listener.send(b"")
             assert listener.poll(60_000), "it hears the router"
             told: StateStats = router.ask("stats")
             router.ask("flood", 12_000, 128, 3)
@@ -124,17 +131,19 @@ class HandDriven:
 
     def __init__(self, address: str, stack: ExitStack) -> None:
         context = stack.enter_context(zmq.Context())
-        self.router = stack.enter_context(Router(WORKERS, hash_seed=7))
-        self._news = stack.enter_context(context.socket(zmq.PUB))
-        self._asked = stack.enter_context(context.socket(zmq.ROUTER))
-        self._news.linger = self._asked.linger = 0
+        self.router = stack.enter_context(Router(WORKERS, secret=SECRET))
+        self._news = stack.enter_context(make_server(context, 1000, _keys()))
+        self._listeners = Listeners(self._news, 10)
+        self._asked = stack.enter_context(make_server(context, 1000, _keys()))
         self._news.bind(address)
         self._asked.bind(f"tcp://127.0.0.1:{port_of(address) + 1}")
         self.router._share(99, 3600.0, 1 << 20)
 
     def publish(self, messages: list[bytes]) -> None:
+        for listener, _ in received(self._news, 100):
+            self._listeners.add(b"", listener)
         for message in messages:
-            self._news.send(message)
+            self._listeners.send(b"", [message])
 
     def wait_until_asked(self) -> bytes:
         """Beat until somebody asks. Returns who."""
@@ -153,7 +162,7 @@ class HandDriven:
 
 def test_peer_that_repeats_an_old_snapshot_changes_nothing() -> None:
     address, own = free_addresses(2)
-    with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
+    with ExitStack() as stack, Router(WORKERS, secret=SECRET) as router:
         peer = HandDriven(address, stack)
         source = peer.router
         with source.select_worker(tokens=range(100)):
@@ -177,7 +186,7 @@ def test_answer_that_stands_still_is_asked_for_anew(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("cachelb.state.exchange._STANDS_STILL_S", 0.2)
     address, own = free_addresses(2)
     tokens = range(3000)
-    with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
+    with ExitStack() as stack, Router(WORKERS, secret=SECRET) as router:
         peer = HandDriven(address, stack)
         source = peer.router
         source.select_worker(tokens=tokens).on_complete()
@@ -200,7 +209,7 @@ def test_answer_that_stands_still_is_asked_for_anew(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_kept_until_a_peer_answers_is_bounded_and_nothing_is_missed_in_the_end() -> None:
     address, own = free_addresses(2)
-    with ExitStack() as stack, Router(WORKERS, hash_seed=7) as router:
+    with ExitStack() as stack, Router(WORKERS, secret=SECRET) as router:
         peer = HandDriven(address, stack)
         source = peer.router
         source._tell()  # Nobody hears it.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.state.addresses import free_addresses, wait_until
-from tests.state.transports import MeshFleet, routers
+from tests.state.transports import SECRET, MeshFleet, routers
 
 from cachelb import Router
 from cachelb.metrics import PrometheusCollector
@@ -98,7 +98,7 @@ def test_late_joiner_is_told_all_routes_and_their_age() -> None:
             ask(router if at % 2 else other, [at, *STORY]).on_complete()
         wait_until(lambda: all(sum(trusted(router)) == 2100 for router, _ in found))
         (own,) = free_addresses(1)
-        with Router([f"gpu{at}" for at in range(4)], hash_seed=7, **LEARNING) as late:
+        with Router([f"gpu{at}" for at in range(4)], secret=SECRET, **LEARNING) as late:
             mesh = ZmqMesh(own, [mesh.address for _, mesh in found], warm_start_s=30.0)
             late.attach(mesh)
             assert mesh.stats().start.startswith("warm")
@@ -112,9 +112,9 @@ def test_other_policy_or_seed_hears_no_routes() -> None:
     first, second, third = free_addresses(3)
     workers = ["gpu0", "gpu1"]
     with (
-        Router(workers, hash_seed=7, **LEARNING) as router,
-        Router(workers, hash_seed=7) as other,
-        Router(workers, hash_seed=8, **LEARNING) as stranger,
+        Router(workers, secret=SECRET, **LEARNING) as router,
+        Router(workers, secret=SECRET) as other,
+        Router(workers, secret=SECRET, hash_seed=8, **LEARNING) as stranger,
     ):
         meshes = []
         for each, own in [(router, first), (other, second), (stranger, third)]:
@@ -129,7 +129,7 @@ def test_other_policy_or_seed_hears_no_routes() -> None:
 
 def test_routes_are_told_as_hashes_that_only_the_fleet_can_compute() -> None:
     """Hashes that the caller gave may have a seed that everybody knows."""
-    options: dict[str, Any] = {**LEARNING, "prefill_policy": "least-loaded", "hash_seed": 7}
+    options: dict[str, Any] = {**LEARNING, "prefill_policy": "least-loaded", "secret": SECRET}
     with Router(["gpu0"], **options) as router, Router(["gpu0"], **options) as other:
         router._share(1, 3600.0, 1 << 20)
         other._share(2, 3600.0, 1 << 20)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb.state.seal import BadFrameError, seal
+from cachelb.secret import Secret
+from cachelb.state.seal import BadFrameError, Seal
 
-SECRET = "of the fleet"  # noqa: S105 - of these tests
-READER = seal(SECRET, "cachelb")
-WRITERS = [seal(SECRET, "cachelb") for _ in range(3)]
+OLD, NEW = Secret("known to all gateways"), Secret("known to them since today")
+READER = Seal([OLD], "cachelb")
+WRITERS = [Seal([OLD], "cachelb") for _ in range(3)]
 CHANNELS = [b"n", b"b", b"cachelb:to:12"]
 
 
-@given(body=st.binary(max_size=200), secret=st.sampled_from([None, SECRET]))
-def test_frame_comes_back(body: bytes, secret: str | None) -> None:
-    # Deriving keys takes long, so there is one reader; lives are new each time.
-    ours = WRITERS[0] if secret else seal(None, "cachelb")
-    theirs = WRITERS[1] if secret else seal(None, "cachelb")
+@given(body=st.binary(max_size=200))
+def test_frame_comes_back(body: bytes) -> None:
+    ours, theirs = WRITERS[:2]
     frame = ours.wrap(b"n", body)
     assert theirs.unwrap(b"n", frame) == (ours.life, body)
     assert ours.unwrap(b"n", frame) == (ours.life, body), "a router reads its own too"
-    assert len(frame) - len(body) == (33 if secret else 9)
+    assert len(frame) - len(body) == 33
 
 
 @given(data=st.data())
@@ -58,14 +59,25 @@ def test_every_frame_is_taken_once_in_order_and_on_its_channel(steps: list[tuple
 
 
 def test_other_secrets_and_streams_are_refused() -> None:
-    for other in (seal("another", "cachelb"), seal(SECRET, "another"), seal(None, "cachelb")):
+    for other in (Seal([NEW], "cachelb"), Seal([OLD], "another")):
         for reader, writer in ((READER, other), (other, READER)):
             with pytest.raises(BadFrameError, match="secret"):
                 reader.unwrap(b"n", writer.wrap(b"n", b"hello"))
 
 
+def test_frames_of_every_listed_secret_are_opened_and_own_ones_are_of_the_first() -> None:
+    """A fleet changes its secret one router after the other, and none of them is deaf meanwhile."""
+    steps = [Seal(secrets, "cachelb") for secrets in ([OLD], [OLD, NEW], [NEW, OLD], [NEW])]
+    for at, (before, after) in enumerate(pairwise(steps)):
+        for number, (writer, reader) in enumerate([(before, after), (after, before)] * 2):
+            frame = writer.wrap(b"n", bytes([at, number]))
+            assert reader.unwrap(b"n", frame) == (writer.life, bytes([at, number]))
+    with pytest.raises(BadFrameError, match="another secret"):
+        steps[0].unwrap(b"n", steps[2].wrap(b"n", b""))
+
+
 def test_life_is_fresh_once_it_answered() -> None:
-    reader, (writer, *_) = seal(SECRET, "cachelb"), WRITERS
+    reader, (writer, *_) = Seal([OLD], "cachelb"), WRITERS
     assert not reader.is_fresh(writer.life)
     reader.answered(writer.life)
     assert not reader.is_fresh(writer.life), "nothing of it was read"

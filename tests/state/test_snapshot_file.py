@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORKERS = ["gpu0", "gpu1"]
+SECRET, OTHER = "known to all gateways", "known to others only"
 STORY = list(range(1000))
 
 
@@ -33,7 +34,7 @@ def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def make_router(**options: Any) -> Router[str]:
-    return Router(WORKERS, **{"hash_seed": 7, "seed": 1, **options})
+    return Router(WORKERS, **{"secret": SECRET, "seed": 1, **options})
 
 
 def matched(router: Router[str]) -> float:
@@ -49,10 +50,10 @@ def live(path: Path, tokens: list[int] = STORY, **options: Any) -> SnapshotFile:
     return file
 
 
-def start(path: Path, hash_seed: int = 7, block_size: int = 16, **options: Any) -> str:
+def start(path: Path, secret: str = SECRET, block_size: int = 16, **options: Any) -> str:
     """How a router starts with the file, which is left as it is."""
     file = SnapshotFile(path, **options)
-    with make_router(hash_seed=hash_seed, block_size=block_size) as router:
+    with make_router(secret=secret, block_size=block_size) as router:
         before = path.read_bytes() if path.is_file() else None
         router.attach(file)
         found = file.stats().start
@@ -143,7 +144,7 @@ def test_what_is_no_file_is_left_alone(path: Path, become: Callable[[Path], None
     live(path)
     become(path)
     before = path.lstat().st_ino
-    with Router(WORKERS, hash_seed=7) as router:
+    with Router(WORKERS, secret=SECRET) as router:
         file = SnapshotFile(path)
         router.attach(file)
     assert file.stats().error == f"{path} is no regular file"
@@ -164,7 +165,7 @@ def test_link_is_replaced_by_the_file(path: Path) -> None:
 
 def test_file_of_another_router_starts_cold(path: Path) -> None:
     live(path)
-    assert "another hash_seed" in start(path, hash_seed=8)
+    assert "hash_seed" in start(path, secret=OTHER)
     assert "another block_size" in start(path, block_size=32)
     assert start(path).startswith("warm")
 
@@ -176,9 +177,13 @@ def test_old_file_starts_cold(path: Path) -> None:
     assert start(path).startswith("warm")
 
 
-def test_router_with_a_seed_of_its_own_is_refused_at_once(path: Path) -> None:
-    with Router(WORKERS) as router, pytest.raises(SnapshotError, match="build it with hash_seed="):
-        router.attach(SnapshotFile(path))
+def test_router_without_a_secret_is_refused_at_once(path: Path) -> None:
+    for seed, hash_seed in ((None, None), (None, 7), (7, None)):
+        with (
+            Router(WORKERS, seed=seed, hash_seed=hash_seed) as router,
+            pytest.raises(SnapshotError, match="build it with secret="),
+        ):
+            router.attach(SnapshotFile(path))
     assert not path.exists()
 
 

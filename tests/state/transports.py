@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 STORY = list(range(1000))
-SECRET = "of the fleet"  # noqa: S105 - of these tests
+SECRET, OTHER = "known to all gateways", "known to others only"
 
 
 State: TypeAlias = ZmqMesh | RedisState
@@ -79,7 +79,7 @@ class RedisFleet:
 
 
 def make_router(**options: Any) -> Router[str]:
-    return Router(WORKERS, **{"hash_seed": 7, "policy": "cache-aware", "seed": 1, **options})
+    return Router(WORKERS, **{"secret": SECRET, "policy": "cache-aware", "seed": 1, **options})
 
 
 @contextmanager

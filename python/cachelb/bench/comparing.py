@@ -9,6 +9,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cachelb.arguments import whole
 from cachelb.bench.rivals import missing
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from cachelb.bench.rows import Row
 
 TASKS: Final = ("hashing", "matching", "selecting", "events", "threads", "memory", "answers")
+LEAST_CALLS: Final = 8
+MOST_CALLS: Final = 1_000_000
+
 _PACKAGES: Final = ("cachelb", "ai-dynamo-runtime", "ray", "litellm", "numpy")
 
 
@@ -68,9 +72,7 @@ def compare(tasks: Sequence[str] = TASKS, *, calls: int = 400, progress: Callabl
     for task in tasks:
         if task not in TASKS:
             raise ValueError(f"there is no task {task!r}; choose of {', '.join(TASKS)}")
-    least = 8
-    if calls < least:
-        raise ValueError(f"calls must be {least} or more, got {calls}")
+    whole("calls", calls, LEAST_CALLS, MOST_CALLS)
     rows: list[Row] = []
     for task in tasks:
         if progress is not None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cachelb.bench import compare
-from cachelb.bench.comparing import TASKS
+from cachelb.bench.comparing import LEAST_CALLS, MOST_CALLS, TASKS
 from cachelb.bench.rows import times
 
 if TYPE_CHECKING:
@@ -31,7 +31,11 @@ _OWN = "cachelb"
     "--task", "tasks", type=click.Choice(TASKS), multiple=True, help="Which tasks; may be repeated. All by default."
 )
 @click.option(
-    "--calls", type=click.IntRange(min=8), default=400, show_default=True, help="Calls per contender and size."
+    "--calls",
+    type=click.IntRange(LEAST_CALLS, MOST_CALLS),
+    default=400,
+    show_default=True,
+    help="Calls per contender and size.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the tables.")
 def bench(*, tasks: tuple[str, ...], calls: int, as_json: bool) -> None:

@@ -48,7 +48,10 @@ def demo(*, requests: int, fleet: str, speed: float, seed: int, as_json: bool) -
         workers = FleetSpec.parse(fleet)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--fleet") from error
-    workload = _mixed(requests, seed).speed_up(speed)
+    try:
+        workload = _mixed(requests, seed).speed_up(speed)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     comparison = run(workload, workers, list(POLICIES), as_json=as_json, seeds=(seed,), threads=THREADS)
     if as_json:
         click.echo(comparison.to_json())
@@ -72,7 +75,8 @@ def _verdict(comparison: Comparison) -> str:
     return (
         f"{_POLICY} finds {ours.hit_rate:.0%} of the prompt tokens cached ({_YARDSTICK}: {usual.hit_rate:.0%}): "
         f"the first token comes after {seconds(ours.ttft_s.mean)} in the mean instead of {seconds(usual.ttft_s.mean)}, "
-        f"after {seconds(ours.ttft_s.p99)} instead of {seconds(usual.ttft_s.p99)} at the 99th percentile."
+        f"after {seconds(ours.ttft_s.p99)} instead of {seconds(usual.ttft_s.p99)} at the 99th percentile. "
+        "The order of the others changes with traffic and load: replay yours."
     )
 
 

@@ -214,7 +214,7 @@ def replay(
         seeds=range(seed, seed + seeds),
         sweep=sweep,
         slo=slo,
-        signals=Signals(event_lag_s=event_lag, scrape_interval_s=scrape_interval),
+        signals=_signals(event_lag, scrape_interval),
         gateways=gateways,
         threads=threads,
     )
@@ -250,6 +250,13 @@ def _fleet(groups: str, **settings: Any) -> FleetSpec:  # noqa: ANN401 - those o
     """Read the fleet."""
     try:
         return FleetSpec.parse(groups, **settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _signals(event_lag_s: float, scrape_interval_s: float) -> Signals:
+    try:
+        return Signals(event_lag_s=event_lag_s, scrape_interval_s=scrape_interval_s)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

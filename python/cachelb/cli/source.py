@@ -70,8 +70,14 @@ class Source:
             The workload.
 
         Raises:
-            ValueError: A file has no rate.
+            click.UsageError: A file has no rate, or a number is out of range.
         """
+        try:
+            return self._requests(seed, rate)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    def _requests(self, seed: int, rate: float | None) -> Workload:
         if self._file is None:
             rate = self._rate if rate is None else rate
             workload = build(self._name, seed=seed, rate=rate, count=self._count, block_size=self.block_size)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cachelb.config import schema
 from cachelb.config.document import Document, Keys
 from cachelb.errors import ConfigError, did_you_mean
+from cachelb.secret import from_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +78,8 @@ def _value(text: str, option: schema.Option | None) -> object:
     """Read a value; a variable holds nothing but text, so numbers and their like are recognised."""
     if option is not None and option.is_text:
         return text
+    if option is not None and option.is_texts:
+        return from_text(text)
     if option is not None and isinstance(option.default, tuple) and not text.lstrip().startswith("["):
         return [item.strip() for item in text.split(",") if item.strip()]
     try:

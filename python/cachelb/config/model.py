@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from cachelb.config.document import masked
+from cachelb._core import worker_name
 from cachelb.events.relayed import relay_endpoint
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class WorkerConfig:
             _check_port("bootstrap_port", self.bootstrap_port)
 
     def __repr__(self) -> str:
-        """Name the worker without the password of its url."""
-        return f"WorkerConfig({masked(self.key)!r}, {self.role!r})"
+        """Name the worker without the credentials in its url."""
+        return f"WorkerConfig({worker_name(self.key)!r}, {self.role!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

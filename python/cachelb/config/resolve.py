@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb import policies
+from cachelb._core import worker_name
 from cachelb.config import schema
 from cachelb.config.build import router_arguments
 from cachelb.config.document import Document, Keys, Setting, dotted
@@ -187,19 +188,19 @@ class _Resolver:
         file, environment = (layer.workers for layer in self._layers)
         drafts = list(file or ())
         if environment is not None:
-            known = {draft.key.value: draft for draft in drafts}
+            known = {_bare(draft): draft for draft in drafts}
             drafts = [
-                WorkerDraft(draft.key, known[draft.key.value].options, known[draft.key.value].bootstrap_port)
-                if draft.key.value in known
+                WorkerDraft(draft.key, known[_bare(draft)].options, known[_bare(draft)].bootstrap_port)
+                if _bare(draft) in known
                 else draft
                 for draft in environment
             ]
         seen: dict[str, Setting] = {}
         for draft in drafts:
-            other = seen.setdefault(draft.key.value, draft.key)
+            other = seen.setdefault(_bare(draft), draft.key)
             if other is not draft.key:
                 raise draft.key.error(
-                    f"worker {draft.key.value!r} is there already ({other.path}); "
+                    f"worker {worker_name(draft.key.value)!r} is there already ({other.path}); "
                     "a worker that prefills and decodes is listed once, with role 'both'"
                 )
         return drafts
@@ -228,6 +229,12 @@ class _Resolver:
                 raise setting.error("cannot be written in a configuration; give it to the object in code")
         self._values((name,), merged)
         return merged
+
+
+def _bare(draft: WorkerDraft) -> str:
+    """Return the key of a worker without the slash at the end, which makes no other worker."""
+    key: str = draft.key.value
+    return key.rstrip("/") if "://" in key else key
 
 
 def _check_sections(draft: PolicyDraft, default: str | None) -> None:
@@ -261,8 +268,8 @@ def _check_transfer(workers: Sequence[WorkerConfig], drafts: Sequence[WorkerDraf
     for worker, draft in zip(workers, drafts, strict=True):
         if worker.key.startswith("unix:"):
             raise draft.key.error(
-                f"worker {worker.key!r} is a Unix socket, but prefill and decode workers transfer KV cache over the "
-                "network: give it a host and a port"
+                f"worker {worker_name(worker.key)!r} is a Unix socket, but prefill and decode workers transfer KV "
+                "cache over the network: give it a host and a port"
             )
 
 

@@ -25,11 +25,12 @@ SLOTS = ("policy", "prefill_policy", "decode_policy")
 SECTIONS = (*SLOTS, "kv_events", "load")
 """Tables of options beside the router's own."""
 
-SECRETS = frozenset({"hash_seed", "headers"})
+SECRETS = frozenset({"hash_seed", "headers", "secret"})
 """Options whose values are not shown."""
 
 _CODE = re.compile(r"Callable|\bKey\b|\bClock\b|SSLContext")
 _TEXT = re.compile(r"str( \| None)?")
+_TEXTS = re.compile(r"str \| Sequence\[str\] \| None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,13 @@ class Option:
     Attributes:
         default: What it is if nobody sets it.
         is_text: It takes nothing but text.
+        is_texts: It takes a text, or several.
         is_code: It takes a function or another object that no file can hold.
     """
 
     default: Any
     is_text: bool
+    is_texts: bool
     is_code: bool
 
 
@@ -185,6 +188,7 @@ def _keywords(function: Callable[..., Any]) -> Mapping[str, Option]:
         name: Option(
             parameter.default,
             is_text=bool(_TEXT.fullmatch(str(parameter.annotation))),
+            is_texts=bool(_TEXTS.fullmatch(str(parameter.annotation))),
             is_code=bool(_CODE.search(str(parameter.annotation))),
         )
         for name, parameter in found.items()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cachelb._core import worker_name
 from cachelb.config import schema
-from cachelb.config.document import Keys, dotted, masked
+from cachelb.config.document import Keys, dotted
 from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _rows(config: RouterConfig) -> Iterator[Shown]:
     for n, policy in enumerate(config.shadow):
         yield from _policy_rows(config, ("shadow", n), policy)
     for n, worker in enumerate(config.workers):
-        yield _row(config, ("workers", n, "url"), masked(worker.key))
+        yield _row(config, ("workers", n, "url"), worker_name(worker.key))
         values = {**worker.options, "role": worker.role}
         yield from _table_rows(config, ("workers", n), schema.worker_options(), values)
         yield _row(config, ("workers", n, "bootstrap_port"), worker.bootstrap_port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from cachelb._core import worker_name
 from cachelb.doctor.client import WorkerClient
 from cachelb.doctor.fleet import check_fleet
 from cachelb.doctor.pages import Facts, check_cache, check_events, check_model, check_reachable
@@ -13,7 +14,6 @@ from cachelb.doctor.probe import Prober
 from cachelb.doctor.settings import Settings
 from cachelb.doctor.stream import Stream, not_checked
 from cachelb.doctor.verdicts import Check, Diagnosis, WorkerReport, of_ranks
-from cachelb.sources.http import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,18 +46,19 @@ async def examine(urls: Sequence[str], settings: Settings | None = None) -> Diag
         (False, 'start the engine, or correct the URL')
     """
     settings = settings or Settings()
-    if twice := [url for url in urls if urls.count(url) > 1]:
-        raise ValueError(f"{shown_key(twice[0])} is named twice; name each engine once")
+    names = [worker_name(url) for url in urls]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{twice[0]} is named twice; name each engine once")
     clients = [WorkerClient(url, api_key=settings.api_key, timeout_s=settings.timeout_s) for url in urls]
     slots = asyncio.Semaphore(_AT_ONCE)
     fleet = {url: Facts() for url in urls}
 
     async def examined(url: str, client: WorkerClient) -> WorkerReport:
         async with slots:
-            return WorkerReport(shown_key(url), await _examine_one(url, client, fleet[url], settings))
+            return WorkerReport(worker_name(url), await _examine_one(url, client, fleet[url], settings))
 
     reports = await asyncio.gather(*(examined(url, client) for url, client in zip(urls, clients, strict=True)))
-    return Diagnosis(reports, check_fleet({shown_key(url): facts for url, facts in fleet.items() if facts.models}))
+    return Diagnosis(reports, check_fleet({worker_name(url): facts for url, facts in fleet.items() if facts.models}))
 
 
 async def _examine_one(url: str, client: WorkerClient, facts: Facts, settings: Settings) -> list[Check]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cachelb import _core
+from cachelb.sources.http import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,6 +156,9 @@ class Tap:
 
     def _kv_workers(self) -> list[tuple[str, int]]:
         return self._router._kv_workers()
+
+    def _address_of(self, name: str) -> str:
+        return address_of(self._router, name)
 
     def _kv_connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
         start = self._router._kv_connected(key, dp_rank, replayable)

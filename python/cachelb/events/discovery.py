@@ -34,11 +34,12 @@ class Discovery:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def ask(self, key: str) -> None:
+    def ask(self, key: str, address: str) -> None:
         """Ask a worker; `answers` has what it says some time later.
 
         Args:
             key: Its key.
+            address: The same with its credentials.
         """
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
@@ -46,7 +47,7 @@ class Discovery:
                 target=_run, args=(self._loop,), name="cachelb-kv-event-sources", daemon=True
             )
             self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._fetch(key), self._loop)
+        asyncio.run_coroutine_threadsafe(self._fetch(key, address), self._loop)
 
     def answers(self) -> list[tuple[str, Found]]:
         """Return the answers that came: endpoints by rank, or why there are none."""
@@ -63,11 +64,11 @@ class Discovery:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join(_JOIN_S)
 
-    async def _fetch(self, key: str) -> None:
+    async def _fetch(self, key: str, address: str) -> None:
         found: Found
         client: PageClient | None = None
         try:
-            client = PageClient(metrics_address(page_url(key), {"Accept": "application/json"}), None)
+            client = PageClient(metrics_address(page_url(address), {"Accept": "application/json"}), None)
             async with asyncio.timeout(_TIMEOUT_S):
                 found = parse_page(await client.get(), key)
         except (PageError, OSError, ValueError, TypeError) as error:  # TimeoutError is an OSError

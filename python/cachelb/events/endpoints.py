@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+from cachelb.arguments import whole
+
 DEFAULT_PORT = 5557
 _PORTS = range(1, 65_536)
 _TCP = re.compile(r"tcp://(?P<host>\[[^\[\]/]+\]|[^:/\[\]]+):(?P<port>\d{1,5})")
@@ -57,7 +59,7 @@ class Endpoint:
         Raises:
             ValueError: The addresses have no ports to count up.
         """
-        if rank == 0:
+        if whole("rank", rank, 0, len(_PORTS)) == 0:
             return self
         return replace(self, address=_of_rank(self.address, rank), replay=self.replay and _of_rank(self.replay, rank))
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from cachelb._core import worker_name
 from cachelb.events.discovery import Discovery
 from cachelb.events.endpoints import Endpoint, default_endpoint
 from cachelb.events.relayed import RelayEndpoint
 from cachelb.events.relayed_stream import RelayedStream
 from cachelb.events.stats import StreamStats, ZmqSourceStats
 from cachelb.events.stream import Stream, StreamSettings
-from cachelb.sources.http import PageError, shown_key
+from cachelb.sources.http import PageError, address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cachelb.events")
 
 _RETRY_S: Final = 1.0
-"""Until a stream that could not be opened is tried again: somebody else has the address, perhaps not for long."""
+"""Until a stream that could not be opened is tried again: another process has the address, perhaps not for long."""
 
 _ASK_AGAIN_S: Final = 2.0
 """Until a worker that is not connected is asked again where it publishes: it may have come back elsewhere."""
@@ -68,7 +70,7 @@ class FleetSettings:
         return self.discover and not callable(self.endpoints) and key not in self.endpoints
 
     def endpoint(self, key: str) -> Endpoint | RelayEndpoint | None:
-        """Return where a worker publishes if nobody asks it.
+        """Return where a worker publishes unless it is asked.
 
         Args:
             key: Its key.
@@ -139,7 +141,8 @@ class Fleet:
         for key, due_s in self._ask_s.items():
             if due_s <= now_s and not self._is_connected(key):
                 self._ask_s[key] = now_s + _ASK_AGAIN_S
-                self._discovery.ask(key)
+                with contextlib.suppress(KeyError):  # removed a moment ago
+                    self._discovery.ask(key, address_of(self._sink, key))
 
     def settle(self, now_s: float) -> float | None:
         """Give up what waits for too long.
@@ -151,9 +154,11 @@ class Fleet:
             When there is more to do, None for never.
         """
         next_s: float | None = None
-        for stream in self._streams.values():
+        for where, stream in self._streams.items():
             if stream.deadline_s is not None and stream.deadline_s <= now_s:
                 stream.on_time()
+            if stream.is_given_up and where not in self._unopened:
+                self._put_off(where, now_s, stream.last_error or "", "closed for now")
             if stream.deadline_s is not None and (next_s is None or stream.deadline_s < next_s):
                 next_s = stream.deadline_s
         return next_s
@@ -315,4 +320,5 @@ class Fleet:
 
 def _shown(where: Where) -> str:
     key, rank = where
-    return shown_key(key) if rank is None else f"{shown_key(key)} rank {rank}"
+    shown = worker_name(key)
+    return shown if rank is None else f"{shown} rank {rank}"

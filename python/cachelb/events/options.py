@@ -6,12 +6,16 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cachelb._core import worker_name
+from cachelb.arguments import seconds, whole
 from cachelb.events.endpoints import Endpoint, check_port
+from cachelb.secret import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cachelb.events.fleet import FleetSettings
+    from cachelb.events.sockets import Keys
 
 _PORTS = 65_535  # the port above it is used too
 
@@ -65,6 +69,7 @@ def fleet_settings(
     topic_filter: str,
     rcvhwm: int,
     replay_timeout_s: float,
+    secret: str | Sequence[str] | None = None,
 ) -> FleetSettings:
     """Check what to subscribe to; the arguments are those of `ZmqSource`.
 
@@ -88,9 +93,6 @@ def fleet_settings(
         raise ValueError("discover is of no use beside a function that knows every endpoint; give one of them")
     require("topic_filter", topic_filter, str, "text")
     high_water_mark("rcvhwm", rcvhwm)
-    require("replay_timeout_s", replay_timeout_s, (int, float), "a number of seconds")
-    if not 0.0 < replay_timeout_s < float("inf"):
-        raise ValueError(f"replay_timeout_s must be a number above 0, got {replay_timeout_s}")
     if relay is not None:
         require("relay", relay, str, "an address like tcp://10.0.0.2:7800")
         for name, value in (("discover", discover), ("replay_port", replay_port), ("topic_filter", topic_filter)):
@@ -98,14 +100,36 @@ def fleet_settings(
                 raise ValueError(f"{name} is of no use beside relay: give it to the relay")
         if callable(endpoints):
             raise ValueError("relay is of no use beside a function that knows every endpoint; give one of them")
+    elif secret is not None:
+        raise ValueError("secret is of no use without relay: engines have none")
+    keys = None if relay is None else relay_keys(secret)
     return FleetSettings(
-        stream=StreamSettings(topic_filter.encode(), rcvhwm, replay_timeout_s),
+        stream=StreamSettings(topic_filter.encode(), rcvhwm, seconds("replay_timeout_s", replay_timeout_s), keys),
         port=default_port,
         replay_port=replay_port,
         endpoints=_checked(endpoints),
         discover=discover,
         relay=None if relay is None else relay_endpoint(relay),
     )
+
+
+def relay_keys(secret: str | Sequence[str] | None) -> Keys | None:
+    """Make the keys that a relay and the gateways behind it share.
+
+    Args:
+        secret: What they share, of several the first; None for that of the environment, if it has one.
+
+    Returns:
+        The keys, None for a relay that everybody who reaches it may use.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It is too short.
+    """
+    from cachelb.events.sockets import curve_keys
+
+    secrets = read(secret)
+    return curve_keys(secrets[0].key("relay")) if secrets else None
 
 
 def high_water_mark(name: str, value: int) -> None:
@@ -119,9 +143,7 @@ def high_water_mark(name: str, value: int) -> None:
         TypeError: It is no whole number.
         ValueError: It is out of range.
     """
-    require(name, value, int, "a whole number")
-    if not 1 <= value < 1 << 31:
-        raise ValueError(f"{name} must be from 1 to 2147483647, got {value}")
+    whole(name, value, 1)
 
 
 def _checked(
@@ -135,8 +157,8 @@ def _checked(
     require("endpoints", endpoints, Mapping, "a mapping or a function")
     for key, endpoint in endpoints.items():
         require("a key of endpoints", key, str, "a worker's key")
-        require(f"the endpoint of {key!r}", endpoint, Endpoint, "an Endpoint")
-    return dict(endpoints)
+        require(f"the endpoint of {worker_name(key)!r}", endpoint, Endpoint, "an Endpoint")
+    return {worker_name(key): endpoint for key, endpoint in endpoints.items()}
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:

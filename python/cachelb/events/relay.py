@@ -6,19 +6,23 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cachelb.arguments import listed, whole
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import bind_address, fleet_settings, high_water_mark, require, require_zmq
+from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys, require, require_zmq
 from cachelb.events.stats import RelayStats
 from cachelb.runs import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
     from cachelb.events.desk import Desk
     from cachelb.events.sink import KvSink
     from cachelb.events.subscriber import Subscriber
+
+_MOST_RANKS = 4096
+"""Of a worker; a router allows as many."""
 
 
 class Relay:
@@ -30,11 +34,14 @@ class Relay:
 
     It follows the workers of the router that it is attached to, or those given, as a context manager. One thread does
     it all. Memory is bounded: what a gateway does not read is dropped for it beyond `hwm`, and asked for again by it.
+    With a secret, only gateways that have it too can connect; engines have none, so keep them where only the relay is.
 
     Args:
         bind: Where to publish: `tcp://host:port`; the port above passes replays on.
         workers: Keys of the workers, or a mapping from keys to numbers of data-parallel ranks. Not for one that is
             attached to a router.
+        secret: Shared with the gateways, 16 characters or more; by default that of `CACHELB_SECRET` in the
+            environment. Without one, everybody who reaches the ports can read what engines publish.
         hwm: Messages kept for one stream of one gateway that does not read.
         default_port: As for `ZmqSource`.
         replay_port: Likewise.
@@ -61,6 +68,7 @@ class Relay:
         bind: str,
         *,
         workers: Iterable[str] | Mapping[str, int] = (),
+        secret: str | Sequence[str] | None = None,
         hwm: int = 10_000,
         default_port: int = DEFAULT_PORT,
         replay_port: int | None = None,
@@ -72,7 +80,7 @@ class Relay:
         require_zmq("Relay")
         high_water_mark("hwm", hwm)
         self._bind, self._hwm = bind_address(bind, like="tcp://0.0.0.0:7800"), hwm
-        self._workers = _ranks(workers)
+        self._workers, self._keys = _ranks(workers), relay_keys(secret)
         self._settings = fleet_settings(
             default_port=default_port,
             replay_port=replay_port,
@@ -108,7 +116,7 @@ class Relay:
         if self._runs.claim(self):
             self._desk = None
             return
-        desk = Desk(self._bind, self._hwm, self._given if router is None else router._kv_workers)
+        desk = Desk(self._bind, self._hwm, self._given if router is None else router._kv_workers, self._keys)
         self._runs.latest = Subscriber(self._settings, desk, desk=desk, name="cachelb-kv-relay")
         self._desk = desk
         self._runs.latest.start()
@@ -190,10 +198,8 @@ def _ranks(workers: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     """Check workers, and give each its number of ranks."""
     if isinstance(workers, str):
         raise TypeError(f"workers must be a sequence of keys or a mapping, got the text {workers!r}")
-    found = dict(workers) if isinstance(workers, Mapping) else dict.fromkeys(workers, 1)
+    found = dict(workers) if isinstance(workers, Mapping) else dict.fromkeys(listed("workers", workers), 1)
     for key, ranks in found.items():
         require("a worker", key, str, "a key")
-        require(f"the ranks of {key!r}", ranks, int, "a whole number")
-        if ranks < 1:
-            raise ValueError(f"the ranks of {key!r} must be 1 or more, got {ranks}")
+        whole(f"the ranks of {key!r}", ranks, 1, _MOST_RANKS)
     return found

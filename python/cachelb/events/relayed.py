@@ -2,14 +2,15 @@
 
 The relay publishes the streams of all workers at one address; what a message begins with names the stream, and is what
 subscribers ask for. Every message says how the stream is: whether the relay is connected to the engine, and a number
-that changes with every connection. Whoever hears of another one knows that something may have been missed meanwhile.
+that changes with every connection. A client that hears of another one may have missed something meanwhile.
+The same is sent every two seconds, with the number of the last live message, which may have been dropped.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from cachelb.events.frames import split_live
@@ -25,7 +26,7 @@ _RANK: Final = struct.Struct(">i")
 _SIGN: Final = struct.Struct(">8sQ???")
 _PORTS: Final = range(1, 65_535)
 _NO_RANK: Final = -1
-_STATE_FRAMES: Final = 2
+_STATE_FRAMES: Final = 3
 _LIVE_FRAMES: Final = 4
 
 
@@ -77,6 +78,20 @@ class StreamSign:
     def packed(self) -> bytes:
         """Write it as a frame."""
         return _SIGN.pack(self.life, self.connection, self.known, self.connected, self.replayable)
+
+
+class Relayed(NamedTuple):
+    """A message of a relay.
+
+    Attributes:
+        sign: How the stream is.
+        last: Number of the last live message on this connection, this one included; None if there is none.
+        live: Number and payload, None for a message that only says how the stream is.
+    """
+
+    sign: StreamSign
+    last: int | None
+    live: tuple[int | None, bytes] | None = None
 
 
 def relay_endpoint(address: str) -> RelayEndpoint:
@@ -144,17 +159,18 @@ def named_stream(name: bytes) -> Where | None:
     return key, None if rank == _NO_RANK else rank
 
 
-def state_frames(name: bytes, sign: StreamSign) -> list[bytes]:
+def state_frames(name: bytes, sign: StreamSign, last: int | None) -> list[bytes]:
     """Write how a stream is.
 
     Args:
         name: Which.
         sign: How it is.
+        last: Number of the last live message, None if there is none.
 
     Returns:
         The frames.
     """
-    return [name, sign.packed()]
+    return [name, sign.packed(), _numbered(last)]
 
 
 def live_frames(name: bytes, sign: StreamSign, seq: int | None, payload: bytes) -> list[bytes]:
@@ -169,22 +185,27 @@ def live_frames(name: bytes, sign: StreamSign, seq: int | None, payload: bytes) 
     Returns:
         The frames.
     """
-    return [name, sign.packed(), b"" if seq is None else seq.to_bytes(8, "big"), payload]
+    return [name, sign.packed(), _numbered(seq), payload]
 
 
-def split_relayed(frames: Sequence[bytes]) -> tuple[StreamSign, tuple[int | None, bytes] | None] | None:
+def split_relayed(frames: Sequence[bytes]) -> Relayed | None:
     """Take a message of a relay apart.
 
     Args:
         frames: The frames as received.
 
     Returns:
-        How the stream is, and the live message if there is one; None if this is no message of a relay.
+        What it says, None if this is no message of a relay.
     """
     if len(frames) not in (_STATE_FRAMES, _LIVE_FRAMES) or len(frames[1]) != _SIGN.size:
         return None
     sign = StreamSign(*_SIGN.unpack(frames[1]))
-    if len(frames) == _STATE_FRAMES:
-        return sign, None
-    live = split_live(frames[1:] if frames[2] else frames[2:])
-    return None if live is None else (sign, live)
+    numbered = split_live([*frames[1:3], b""] if frames[2] else [b"", b""])
+    if numbered is None:
+        return None
+    last, _ = numbered
+    return Relayed(sign, last, None if len(frames) == _STATE_FRAMES else (last, frames[3]))
+
+
+def _numbered(seq: int | None) -> bytes:
+    return b"" if seq is None else seq.to_bytes(8, "big")

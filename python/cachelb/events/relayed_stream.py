@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import zmq
 
 from cachelb.events.relayed import split_relayed, stream_name
 from cachelb.events.stream import Stream
@@ -10,8 +15,13 @@ from cachelb.events.stream import Stream
 if TYPE_CHECKING:
     from cachelb.events.relayed import RelayEndpoint, StreamSign, Where
     from cachelb.events.sink import KvSink
-    from cachelb.events.sockets import Hub
+    from cachelb.events.sockets import Hub, Keys
     from cachelb.events.stream import StreamSettings
+
+_log = logging.getLogger("cachelb.events")
+
+_ASK_AGAIN_S: Final = (0.5, 2.0)
+"""Between two requests for a stream: while it is not connected, and then."""
 
 
 class RelayedStream(Stream):
@@ -30,14 +40,37 @@ class RelayedStream(Stream):
         super().__init__(where, endpoint, settings, hub=hub, sink=sink, shown=shown)
         self._name = stream_name(where)
         self._sign: StreamSign | None = None
+        self._last: int | None = None
+        self._ask_s = 0.0
 
     @property
     def place(self) -> object:
         """What no two streams may share: all workers are at one address."""
         return self.endpoint.address, self._name
 
-    def _wanted(self) -> bytes:
-        return self._name
+    @property
+    def deadline_s(self) -> float | None:
+        """When `on_time` has something to do."""
+        found = super().deadline_s
+        return self._ask_s if found is None else min(found, self._ask_s)
+
+    def on_time(self) -> None:
+        """Ask for the stream again, too: the relay may not have had it, or not have heard."""
+        super().on_time()
+        if time.monotonic() >= self._ask_s:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._ask_s = time.monotonic() + _ASK_AGAIN_S[self._connected]
+        if self._socket is not None:
+            with suppress(zmq.Again):  # there is no connection yet
+                self._socket.send(self._name, zmq.NOBLOCK)
+
+    def _wanted(self) -> None:
+        return None
+
+    def _keys(self) -> Keys | None:
+        return self._settings.relay_keys
 
     def _replayable(self) -> bool:
         return self._sign is not None and self._sign.replayable
@@ -46,8 +79,9 @@ class RelayedStream(Stream):
         return (self._name,)
 
     def _on_reached(self) -> None:
-        """The relay says how the stream is as soon as it knows that somebody listens."""
+        """The relay says how the stream is as soon as it is asked for it."""
         self._unreachable = False
+        self._ask()
 
     def _on_disconnected(self) -> None:
         self._sign = None
@@ -59,15 +93,19 @@ class RelayedStream(Stream):
             self._messages += 1
             self._fail_frames()
             return
-        sign, live = message
-        self._on_sign(sign)
-        if live is not None and self._connected:
+        if message.sign != self._sign:
+            self._on_sign(message.sign)
+        elif message.live is None and message.last != self._last and self._replayable():
+            if self._replay is not None:
+                return  # may bring it; if not, this is said again
+            _log.debug("the relay dropped the last messages of %s for this subscriber", self._shown)
+            self._catch_up()
+        self._last = message.last
+        if message.live is not None and self._connected:
             self._messages += 1
-            self._on_live(*live)
+            self._on_live(*message.live)
 
     def _on_sign(self, sign: StreamSign) -> None:
-        if sign == self._sign:
-            return
         if self._connected:
             self._on_disconnected()
         if sign.connected:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     import zmq
 
+MOST_REPLAYED_BYTES: Final = 1 << 30
+"""Of one catch-up; the buffer of an engine has ten thousand batches of some kilobytes."""
+
 _LARGE_ANSWER: Final = 500
 _MESSAGES_PER_TURN: Final = 256
 
@@ -23,6 +26,7 @@ class Progress(Enum):
     RUNNING = auto()
     COMPLETE = auto()
     FAILED = auto()
+    FLOODED = auto()
 
 
 class Replay:
@@ -67,6 +71,7 @@ class Replay:
         self._socket: zmq.Socket[bytes] | None = None
         self._asked = 0
         self._answered = 0
+        self._bytes = 0
         self.deadline_s = now_s
         self._ask(now_s)
 
@@ -83,6 +88,9 @@ class Replay:
         if self._socket is None:
             return Progress.FAILED
         for frames in received(self._socket, _MESSAGES_PER_TURN):
+            self._bytes += sum(map(len, frames))
+            if self._bytes > MOST_REPLAYED_BYTES:
+                return Progress.FLOODED
             answer = split_replay(frames)
             if answer is None:
                 self.malformed += 1

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets as the subscriber needs them, and the one poller over all of them."""
+"""ZeroMQ sockets, made in one place with limits for every one, and the poller over those of a subscriber."""
 
 from __future__ import annotations
 
@@ -6,22 +6,41 @@ import math
 from typing import TYPE_CHECKING, Final, Protocol
 
 import zmq
+from zmq.utils import z85
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import TypeAlias
+
+    Keys: TypeAlias = tuple[bytes, bytes]
 
 _MAX_SOCKETS: Final = 32_768
 """Of one context. ZeroMQ's own limit of 1023 is reached with some 300 streams, as each has a monitor of two sockets."""
 
-_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-"""A peer that sends more is cut off; a batch of a million tokens has 5 MB."""
+EVENT_BYTES: Final = 8 << 20
+"""Of one message of an engine, which is cut off if it sends a longer one. A batch of a million tokens has 7 MB."""
 
+REQUEST_BYTES: Final = 16 << 10
+"""Of one message to a socket that only reads requests. They hold no more than a worker's key."""
+
+REPLAY_MESSAGES: Final = 16
+"""Kept of a replay while the thread is busy; the others wait at the engine, and what that drops is asked for again."""
+
+_ANSWERS: Final = 64
+"""Kept of a replay for a gateway that does not read; the others wait."""
+
+_REQUESTS: Final = 64
 _ATTEMPTS: Final = 20
-_RECONNECT_MS: Final = (100, 2000)
-_CONNECT_TIMEOUT_MS: Final = 5000
 
-# A host that vanished sends no end of connection. Heartbeats of ZeroMQ would need peers that answer them.
-_KEEPALIVE: Final = {
+# Of all sockets. A host that vanished sends no end of connection; ZeroMQ's heartbeats need peers that answer them.
+_OPTIONS: Final[Mapping[int, int]] = {
+    zmq.LINGER: 0,
+    zmq.IPV6: 1,  # takes IPv4 as well
+    zmq.BACKLOG: 128,
+    zmq.HANDSHAKE_IVL: 2000,
+    zmq.CONNECT_TIMEOUT: 5000,
+    zmq.RECONNECT_IVL: 100,
+    zmq.RECONNECT_IVL_MAX: 2000,
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 10,
     zmq.TCP_KEEPALIVE_INTVL: 5,
@@ -36,6 +55,150 @@ _WATCHED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+
+
+def make_socket(
+    context: zmq.Context[zmq.Socket[bytes]],
+    kind: int,
+    *,
+    receives: int,
+    sends: int,
+    most_bytes: int,
+    keys: Keys | None = None,
+    options: Mapping[int, int] | None = None,
+) -> zmq.Socket[bytes]:
+    """Make a socket that a peer cannot make hold more than its limits; all sockets of this package are made here.
+
+    Args:
+        context: Where it belongs.
+        kind: Its type.
+        receives: Messages kept of one peer while they are not read; further ones wait at the peer.
+        sends: Messages kept for one peer that does not read them.
+        most_bytes: Bytes of a message received; a peer that sends a longer one is cut off.
+        keys: Those of the server it connects to, if that has any.
+        options: Further options, and other values of those that all sockets have.
+
+    Returns:
+        The socket.
+    """
+    socket = context.socket(kind)
+    limits: dict[int, int] = {zmq.RCVHWM: receives, zmq.SNDHWM: sends, zmq.MAXMSGSIZE: most_bytes}
+    for option, value in [*_OPTIONS.items(), *limits.items(), *(options or {}).items()]:
+        socket.set(option, value)
+    if keys is not None:
+        socket.curve_publickey, socket.curve_secretkey = keys
+        socket.curve_serverkey = keys[0]
+    return socket
+
+
+def make_server(
+    context: zmq.Context[zmq.Socket[bytes]], sends: int, keys: Keys | None, options: Mapping[int, int] | None = None
+) -> zmq.Socket[bytes]:
+    """Make a ROUTER socket that reads nothing but requests, and notices that a peer is gone when it sends to it.
+
+    A PUB socket would do for news, but it keeps every subscription, with `XPUB_MANUAL` too: one peer made one hold
+    800 MB within seconds.
+
+    Args:
+        context: Where it belongs.
+        sends: Messages kept for one peer that does not read them.
+        keys: What peers must know, None for nothing.
+        options: As for `make_socket`.
+
+    Returns:
+        The socket.
+    """
+    socket = make_socket(
+        context, zmq.ROUTER, receives=_REQUESTS, sends=sends, most_bytes=REQUEST_BYTES, options=options
+    )
+    socket.set(zmq.ROUTER_MANDATORY, 1)
+    if keys is not None:
+        socket.curve_publickey, socket.curve_secretkey = keys
+        socket.curve_server = True
+    return socket
+
+
+def curve_keys(secret: bytes) -> Keys:
+    """Make the one pair of keys that servers and their peers share.
+
+    Args:
+        secret: Bytes made of their secret, 32 of them. Without it the public key is unknown too.
+
+    Returns:
+        The public and the private key.
+    """
+    private = z85.encode(secret)
+    return zmq.curve_public(private), private
+
+
+class Listeners:
+    """Those who asked a server for news, by the name that its socket has for their connection.
+
+    They ask again now and then: after a reconnection they have another name.
+
+    Args:
+        socket: What `make_server` made.
+        most: How many are served at once; further ones are refused.
+
+    Attributes:
+        dropped: Messages that one of them did not take fast enough.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], most: int) -> None:
+        self.dropped = 0
+        self._socket = socket
+        self._most = most
+        self._topics: dict[bytes, set[bytes]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, topic: bytes, listener: bytes) -> bool:
+        """Serve one more.
+
+        Args:
+            topic: What it asked for.
+            listener: Its name.
+
+        Returns:
+            Whether it is served.
+        """
+        known = self._topics.get(topic, ())
+        if listener not in known:
+            if self._count >= self._most:
+                return False
+            self._topics.setdefault(topic, set()).add(listener)
+            self._count += 1
+        return True
+
+    def forget(self, topic: bytes) -> None:
+        """Serve none of a topic.
+
+        Args:
+            topic: Which.
+        """
+        self._count -= len(self._topics.pop(topic, ()))
+
+    def send(self, topic: bytes, frames: list[bytes]) -> None:
+        """Send to all of a topic, without waiting for any.
+
+        Args:
+            topic: Which.
+            frames: The message.
+        """
+        listeners = self._topics.get(topic)
+        if not listeners:
+            return
+        shared = [zmq.Frame(frame, copy=True) for frame in frames]  # one copy for all
+        for listener in list(listeners):
+            try:
+                self._socket.send_multipart([listener, *shared], zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                self.dropped += 1
+            except zmq.ZMQError:  # it is gone
+                listeners.discard(listener)
+                self._count -= 1
 
 
 class Owner(Protocol):
@@ -61,41 +224,47 @@ class Hub:
         self._poller.register(wake_fd, zmq.POLLIN)
         self._owners: dict[zmq.Socket[bytes], Owner] = {}
 
-    def subscriber(self, owner: Owner, topic_filter: bytes, rcvhwm: int) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """Make a SUB socket and its monitor, both polled.
+    def subscriber(
+        self, owner: Owner, topic_filter: bytes | None, rcvhwm: int, keys: Keys | None = None
+    ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """Make a SUB socket, or a DEALER that asks a relay for a stream, and its monitor, both polled.
 
         Args:
             owner: Who reads them.
-            topic_filter: What topics begin with.
-            rcvhwm: Messages kept for it while nobody reads.
+            topic_filter: What topics begin with, None for a DEALER.
+            rcvhwm: Messages kept for it while it does not read.
+            keys: Those of a relay with a secret.
 
         Returns:
             The socket, not connected, and the monitor.
         """
-        socket = self._socket(zmq.SUB, rcvhwm)
+        kind = zmq.DEALER if topic_filter is None else zmq.SUB
+        socket = make_socket(self._context, kind, receives=rcvhwm, sends=1, most_bytes=EVENT_BYTES, keys=keys)
         try:
             monitor = socket.get_monitor_socket(_WATCHED)
         except zmq.ZMQError:
             socket.close(0)
             raise
-        socket.subscribe(topic_filter)
+        if topic_filter is not None:
+            socket.subscribe(topic_filter)
         self._poll(socket, owner)
         self._poll(monitor, owner)
         return socket, monitor
 
-    def dealer(self, owner: Owner, address: str, hwm: int = 0) -> zmq.Socket[bytes]:
-        """Make a DEALER socket, connected and polled.
+    def dealer(self, owner: Owner, address: str, keys: Keys | None = None) -> zmq.Socket[bytes]:
+        """Make a DEALER socket that asks for a replay, connected and polled.
 
         Args:
             owner: Who reads it.
             address: Where to connect to.
-            hwm: Messages kept for it while nobody reads, 0 for all.
+            keys: Those of a relay with a secret.
 
         Returns:
             The socket.
         """
-        # Without a limit: a ROUTER drops what a peer does not take at once. An engine keeps a bounded number anyway.
-        socket = self._socket(zmq.DEALER, hwm)
+        socket = make_socket(
+            self._context, zmq.DEALER, receives=REPLAY_MESSAGES, sends=1, most_bytes=EVENT_BYTES, keys=keys
+        )
         try:
             socket.connect(address)
         except zmq.ZMQError:
@@ -104,13 +273,16 @@ class Hub:
         self._poll(socket, owner)
         return socket
 
-    def servers(self, owner: Owner, bind: str, hwm: int) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
-        """Make an XPUB socket that tells of every subscription, and a ROUTER that tells of peers that are gone.
+    def servers(
+        self, owner: Owner, bind: str, hwm: int, keys: Keys | None = None
+    ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
+        """Make two ROUTER sockets that only read requests.
 
         Args:
             owner: Who reads them.
             bind: Where the first one listens; the second one at the port above.
-            hwm: Messages kept for a peer that does not read; more are lost.
+            hwm: Messages of the first that are kept for a peer that does not read; more are lost.
+            keys: What peers must know.
 
         Returns:
             Both, and the address with the port that was found.
@@ -118,19 +290,28 @@ class Hub:
         Raises:
             OSError: They cannot listen there.
         """
-
-        def make(kind: int, option: int) -> zmq.Socket[bytes]:
-            socket = self._socket(kind, hwm)
-            socket.set(zmq.SNDHWM, hwm)
-            socket.set(option, 1)
-            return socket
-
         publishing, answering, address = bound_pair(
-            lambda: make(zmq.XPUB, zmq.XPUB_VERBOSER), lambda: make(zmq.ROUTER, zmq.ROUTER_MANDATORY), bind
+            lambda: make_server(self._context, hwm, keys), bind, lambda: make_server(self._context, _ANSWERS, keys)
         )
         self._poll(publishing, owner)
         self._poll(answering, owner)
         return publishing, answering, address
+
+    def pause(self, socket: zmq.Socket[bytes]) -> None:
+        """Poll a socket no more, until `resume`.
+
+        Args:
+            socket: The socket.
+        """
+        self._poller.unregister(socket)
+
+    def resume(self, socket: zmq.Socket[bytes]) -> None:
+        """Poll a socket again.
+
+        Args:
+            socket: The socket.
+        """
+        self._poller.register(socket, zmq.POLLIN)
 
     def close(self, *sockets: zmq.Socket[bytes]) -> None:
         """Close sockets at once; monitors are closed with theirs and come first.
@@ -140,7 +321,8 @@ class Hub:
         """
         for socket in sockets:
             self._owners.pop(socket, None)
-            self._poller.unregister(socket)
+            if socket in self._poller:
+                self._poller.unregister(socket)
             socket.close(0)
 
     def wait(self, timeout_s: float) -> list[Owner]:
@@ -161,36 +343,20 @@ class Hub:
         self.close(*self._owners)
         self._context.destroy(0)
 
-    def _socket(self, kind: int, rcvhwm: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        options = {
-            zmq.LINGER: 0,
-            zmq.RCVHWM: rcvhwm,
-            zmq.IPV6: 1,  # takes IPv4 as well
-            zmq.MAXMSGSIZE: _MAX_MESSAGE_BYTES,
-            zmq.RECONNECT_IVL: _RECONNECT_MS[0],
-            zmq.RECONNECT_IVL_MAX: _RECONNECT_MS[1],
-            zmq.CONNECT_TIMEOUT: _CONNECT_TIMEOUT_MS,
-            **_KEEPALIVE,
-        }
-        for option, value in options.items():
-            socket.set(option, value)
-        return socket
-
     def _poll(self, socket: zmq.Socket[bytes], owner: Owner) -> None:
         self._owners[socket] = owner
         self._poller.register(socket, zmq.POLLIN)
 
 
 def bound_pair(
-    publishing: Callable[[], zmq.Socket[bytes]], answering: Callable[[], zmq.Socket[bytes]], bind: str
+    make: Callable[[], zmq.Socket[bytes]], bind: str, make_second: Callable[[], zmq.Socket[bytes]] | None = None
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
     """Make two sockets at a port and the one above; a free pair of ports takes a few attempts.
 
     Args:
-        publishing: Makes the first.
-        answering: Makes the second.
+        make: Makes one.
         bind: Where the first one listens: `tcp://host:port`, or `tcp://host:*` for any free pair.
+        make_second: Makes the other, None if they are alike.
 
     Returns:
         Both, and the address with the port that was found.
@@ -200,7 +366,7 @@ def bound_pair(
     """
     host, _, port = bind.rpartition(":")
     for left in reversed(range(_ATTEMPTS)):
-        first, second = publishing(), answering()
+        first, second = make(), (make_second or make)()
         try:
             first.bind(bind)
             found = int(first.get_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])

@@ -10,7 +10,7 @@ from cachelb.events.stats import ZmqSourceStats
 from cachelb.runs import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from cachelb.events.sink import KvSink
     from cachelb.events.subscriber import Subscriber
@@ -35,6 +35,7 @@ class ZmqSource:
         discover: Ask workers that `endpoints` does not name where they publish: `GET /kv_event_sources`, which vLLM has
             at least since 0.32. One that does not know the page is taken to publish at the ports.
         relay: Address of a `cachelb.events.Relay`, which has the streams of the workers that `endpoints` does not name.
+        secret: That of the relay, if it has one; by default that of `CACHELB_SECRET` in the environment.
         topic_filter: Only topics that begin with this are received; empty is all.
         rcvhwm: Messages kept for one worker while the thread is busy; beyond, the engine keeps or drops them.
         replay_timeout_s: Seconds an engine has to send the next batch of a replay.
@@ -59,6 +60,7 @@ class ZmqSource:
         endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None = None,
         discover: bool = False,
         relay: str | None = None,
+        secret: str | Sequence[str] | None = None,
         topic_filter: str = "",
         rcvhwm: int = 10_000,
         replay_timeout_s: float = 5.0,
@@ -73,6 +75,7 @@ class ZmqSource:
             topic_filter=topic_filter,
             rcvhwm=rcvhwm,
             replay_timeout_s=replay_timeout_s,
+            secret=secret,
         )
         self._runs: Runs[Subscriber] = Runs()
 

@@ -77,8 +77,8 @@ class RelayStats:
         subscribers: Streams that gateways listen to now, each counted for each of them.
         published: Messages of engines that were published.
         replays: Requests of gateways that were passed on to engines.
-        refused: Requests that were not: of workers without a replay socket, or too many at once.
-        dropped: Answers that a gateway did not take fast enough; it asks for them again.
+        refused: Requests that were not, of workers without a replay socket or too many at once, and those of strangers.
+        dropped: Messages that a gateway did not take fast enough; it asks for them again.
 
     Example:
         >>> from cachelb.events import Relay

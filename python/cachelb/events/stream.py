@@ -12,7 +12,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from cachelb.errors import UnknownWorkerError
 from cachelb.events.frames import split_live
-from cachelb.events.replay import Progress, Replay
+from cachelb.events.replay import MOST_REPLAYED_BYTES, Progress, Replay
 from cachelb.events.sockets import received
 from cachelb.events.stats import StreamState, StreamStats
 
@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from cachelb.events.endpoints import Endpoint
     from cachelb.events.relayed import RelayEndpoint
     from cachelb.events.sink import KvSink
-    from cachelb.events.sockets import Hub
+    from cachelb.events.sockets import Hub, Keys
 
 _log = logging.getLogger("cachelb.events")
 
 _MESSAGES_PER_TURN: Final = 128
 """Read from one stream before the others have their turn."""
+
+_CUT_OFF_S: Final = 1.0
+"""After which a connection that ended, and that ZeroMQ does not try to make again, is made anew."""
+
+_MOST_BYTES_AT_ONCE: Final = 128 << 20
+"""Bytes that may have arrived between two turns: the events of 20 million tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +42,15 @@ class StreamSettings:
 
     Attributes:
         topic_filter: What topics begin with.
-        rcvhwm: Messages kept for a stream while nobody reads.
+        rcvhwm: Messages kept for a stream until they are read.
         replay_timeout_s: Seconds an engine has to answer a replay.
+        relay_keys: Those of the relay, if it has a secret.
     """
 
     topic_filter: bytes
     rcvhwm: int
     replay_timeout_s: float
+    relay_keys: Keys | None = None
 
 
 class Stream:
@@ -59,6 +67,7 @@ class Stream:
     Attributes:
         endpoint: Where the stream is.
         last_error: What went wrong last.
+        is_given_up: Whether it was closed, until it is opened again.
     """
 
     def __init__(
@@ -86,6 +95,8 @@ class Stream:
         self._messages = self._malformed = self._refused = 0
         self._connections = self._replays = self._replays_failed = 0
         self.last_error: str | None = None
+        self.is_given_up = False
+        self._cut_off_s: float | None = None
 
     # --- life ---
 
@@ -96,7 +107,8 @@ class Stream:
             zmq.ZMQError: It cannot be done, for example because another process listens there.
         """
         hub, settings = self._hub, self._settings
-        self._socket, self._monitor = hub.subscriber(self, self._wanted(), settings.rcvhwm)
+        self.is_given_up = False
+        self._socket, self._monitor = hub.subscriber(self, self._wanted(), settings.rcvhwm, self._keys())
         try:
             if self.endpoint.bind:
                 self._socket.bind(self.endpoint.address)
@@ -134,6 +146,8 @@ class Stream:
     @property
     def deadline_s(self) -> float | None:
         """When `on_time` has something to do, None for never."""
+        if self._cut_off_s is not None:
+            return self._cut_off_s
         return None if self._replay is None else self._replay.deadline_s
 
     # --- events of the loop ---
@@ -148,16 +162,23 @@ class Stream:
         """Look whether a replay takes too long; what has come meanwhile counts, however late this thread is."""
         self.on_readable()
         self._settle(lambda replay: replay.check(time.monotonic()))
+        if self._cut_off_s is not None and time.monotonic() >= self._cut_off_s:
+            self._give_up("cut off")
 
     def _read_monitor(self) -> None:
         if self._monitor is None:
             return
         for frames in received(self._monitor, _MESSAGES_PER_TURN):
             event = parse_monitor_message(frames)["event"]
+            # ZeroMQ never tries a peer again that broke its rules, such as the length of a message.
+            lost = event == zmq.EVENT_DISCONNECTED and not self.endpoint.bind
+            self._cut_off_s = time.monotonic() + _CUT_OFF_S if lost else None
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._on_reached()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._read_live(max(self._settings.rcvhwm, _MESSAGES_PER_TURN))  # these were sent before the end
+                if self.is_given_up:
+                    return
                 if self._connected:
                     _log.warning("the event stream of %s is interrupted", self._shown)
                     self._on_disconnected()
@@ -167,8 +188,29 @@ class Stream:
     def _read_live(self, limit: int) -> None:
         if self._socket is None:
             return
+        # Before any is decoded: what arrives meanwhile is kept.
+        found, size = [], 0
         for frames in received(self._socket, limit):
+            found.append(frames)
+            size += sum(map(len, frames))
+            if size > _MOST_BYTES_AT_ONCE:
+                self._on_flood()
+                return
+        for frames in found:
             self._on_frames(frames)
+
+    def _on_flood(self) -> None:
+        self._messages += 1
+        self._malformed += 1
+        _log.error("%s publishes more than %d MB at once", self._shown, _MOST_BYTES_AT_ONCE >> 20)
+        self._give_up("flooded")
+
+    def _give_up(self, why: str) -> None:
+        """Close the sockets, which frees what they hold; the fleet opens them again later."""
+        self.close()
+        self.last_error = why
+        self._cut_off_s = None
+        self.is_given_up = True
 
     # --- what is different behind a relay ---
 
@@ -177,9 +219,13 @@ class Stream:
         """What no two streams may share."""
         return self.endpoint.address
 
-    def _wanted(self) -> bytes:
-        """Return what messages begin with."""
+    def _wanted(self) -> bytes | None:
+        """Return what messages begin with, None for what must be asked for."""
         return self._settings.topic_filter
+
+    def _keys(self) -> Keys | None:
+        """Return the keys of what it connects to."""
+        return None
 
     def _replayable(self) -> bool:
         """Tell whether the engine can be asked."""
@@ -213,6 +259,10 @@ class Stream:
         _log.info("the event stream of %s is connected", self._shown)
         if self._socket is not None:
             self._socket.get(zmq.EVENTS)  # sends the subscription, which must be there before the replay is asked for
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Ask for what may have been missed."""
         try:
             start = self._sink._kv_connected(self._key, self._rank, self._replayable())
         except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
@@ -264,7 +314,7 @@ class Stream:
         self._replays += 1
         try:
             self._replay = Replay(
-                lambda: self._hub.dealer(self, address),
+                lambda: self._hub.dealer(self, address, self._keys()),
                 self._hub.close,
                 start,
                 timeout_s=self._settings.replay_timeout_s,
@@ -286,6 +336,8 @@ class Stream:
             return
         if progress is Progress.FAILED:
             self._start_replay(self._on_replay_failed(f"no answer within {self._settings.replay_timeout_s:g} s"))
+        elif progress is Progress.FLOODED:
+            self._start_replay(self._on_replay_failed(f"it sends more than {MOST_REPLAYED_BYTES >> 20} MB"))
         elif progress is Progress.COMPLETE:
             self._end_replay()
             self._replay_failing = False

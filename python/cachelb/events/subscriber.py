@@ -34,8 +34,8 @@ class Desk(Protocol):
         """Make its sockets; they are closed with the others."""
         ...
 
-    def settle(self, now_s: float) -> None:
-        """Do what is due; called a few times per second at least."""
+    def settle(self, now_s: float) -> float | None:
+        """Do what is due, and tell when there is more; called a few times per second at least."""
         ...
 
 
@@ -111,8 +111,7 @@ class Subscriber:
                 self._fleet.follow(now_s)
                 follow_s = now_s + _FOLLOW_S
             due_s = self._fleet.settle(now_s)
-            wake_s = follow_s if due_s is None else min(follow_s, due_s)
-            if self._desk is not None:
-                self._desk.settle(now_s)
+            desk_s = None if self._desk is None else self._desk.settle(now_s)
+            wake_s = min(due for due in (follow_s, due_s, desk_s) if due is not None)
             for owner in self._hub.wait(wake_s - time.monotonic()):
                 owner.on_readable()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.offered import OfferedWorkers
-from cachelb.openai import TAIL_BYTES, read_usage, routing_arguments
+from cachelb.openai import TAIL_BYTES, read_usage, retry_after, routing_arguments
 from cachelb.router import Router
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class CachelbRouter:
                 asked["session"] = session
         asked["among"] = urls
         attempts.decision = self.router.select_worker(**asked)
-        return attempts.decision.key
+        return attempts.decision.worker
 
 
 class FollowRequests:
@@ -202,7 +202,10 @@ class _Attempts:
             return
         if message["type"] == "http.response.start":
             if message["status"] >= _FIRST_ERROR:
-                self.failed(message["status"])
+                headers = {
+                    name.decode("latin-1"): value.decode("latin-1") for name, value in message.get("headers", ())
+                }
+                decision.on_error(message["status"], retry_after_s=retry_after(headers))
         elif message["type"] == "http.response.body":
             chunk = message.get("body", b"")
             if chunk and self._begun:

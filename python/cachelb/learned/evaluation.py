@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from cachelb._core import LearnedModel
+from cachelb.arguments import listed, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ SPLITS: Final = ("random", "time")
 """A random fifth to test on, another one for each seed; or the last fifth."""
 
 _TRAIN = 0.8
+_MOST_SEEDS, _MOST_EPOCHS = 1_000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,10 @@ def evaluate(
         >>> scores["linear", "random"].rmse.mean < scores["mean", "random"].rmse.mean
         True
     """
-    named, cuts, chances = list(predictors), list(splits), list(seeds)
+    named, cuts, chances = list(predictors), list(splits), listed("seeds", seeds, _MOST_SEEDS)
+    for seed in chances:
+        whole("seeds", seed, 0, (1 << 64) - 1)
+    whole("epochs", epochs, 1, _MOST_EPOCHS)
     for given, known in ((named, PREDICTORS), (cuts, SPLITS)):
         if unknown := [one for one in given if one not in known]:
             raise ValueError(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")

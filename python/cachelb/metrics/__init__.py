@@ -18,7 +18,12 @@ Example:
 
 from __future__ import annotations
 
+from typing import Final
+
 from cachelb.metrics.opentelemetry import instrument
 from cachelb.metrics.prometheus import PrometheusCollector
 
-__all__ = ["PrometheusCollector", "instrument"]
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""Content-Type of the page that `prometheus_client.generate_latest` writes; Prometheus 3 refuses pages without one."""
+
+__all__ = ["CONTENT_TYPE", "PrometheusCollector", "instrument"]

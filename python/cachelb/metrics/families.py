@@ -8,6 +8,7 @@
 | `requests` | `outcome` | requests that ended |
 | `abandoned` | | decisions dropped without being ended |
 | `no_worker` | | selections that found nobody |
+| `unread_usage` | | counts of engines that were left out |
 | `select_seconds` | | histogram of the time a selection takes; every eighth is timed |
 | `open_requests` | | requests booked and not ended, by gateways that share too |
 | `inflight`, `pending_prefill_tokens`, `decode_blocks`, `worker_weight` | worker | load by the router's book |
@@ -162,6 +163,7 @@ def _of_requests(stats: RouterStats) -> Iterator[Family]:
         (),
         [((), stats.endings.get("abandoned", 0))],
     )
+    yield counter("unread_usage", "Counts of engines left out.", "{count}", (), [((), stats.unread_usage)])
     yield counter("no_worker", "Selections that found nobody.", "{selection}", (), [((), stats.no_worker)])
     yield gauge(
         "open_requests",

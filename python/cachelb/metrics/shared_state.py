@@ -49,7 +49,7 @@ def of_state(stats: StateStats | None) -> Iterator[Family]:
         ("blocks", "Blocks that others placed and nobody here knew of.", "{block}"),
     ):
         yield counter(f"state_{name}", text, unit, (), _one(None if stats is None else getattr(stats, name)))
-    results = ("applied", "orphans", "strangers", "stale", "dropped")
+    results = ("applied", "orphans", "strangers", "stale", "dropped", "conflicts", "crowded")
     entries = {} if stats is None else {name.removesuffix("s"): getattr(stats, name) for name in results}
     yield counter("state_entries", "Entries by what became of them.", "{entry}", ("result",), rows_of(entries))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from cachelb._core import NativePolicy
+from cachelb._core import Policy as NativePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

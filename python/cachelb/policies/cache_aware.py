@@ -88,7 +88,8 @@ class CacheAware(BuiltinPolicy):
                 parts of blocks, such as SGLang's. `block_size` says nothing then. With pages of one token it takes
                 tokens, text and messages, but no `blocks=` and no KV events.
             page_size: Tokens per page of the tree.
-            hashing: "chained" is exact; "positional" ignores what comes before a block and is kept for study.
+            hashing: "chained" is exact; "positional" ignores what comes before a block and is kept for study. With it,
+                the blocks of a request that fails before its first token stay credited to the worker.
             matcher: How prefixes are searched; all give the same answer.
             hash_seed: Seed of the block hashes. Hashes given as `blocks=` must have been made with the same one.
             seed: Seed of ties, None draws one.

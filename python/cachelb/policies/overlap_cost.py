@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class OverlapCost(BuiltinPolicy):
     """Dynamo's cost function, with its option names and defaults.
 
-    Per worker, in blocks: the prefill queued there and of this request, less what is cached, plus the blocks that its
-    requests hold. Report first tokens (`on_first_token`), or every request counts as prefill until it ends.
+    Per worker, in blocks: the prefill queued there and of this request, less what is cached, plus the blocks of the
+    prompts in flight, those that several of them share counted once and those of this request not at all. Report first
+    tokens (`on_first_token`), or every request counts as prefill until it ends.
 
     Measured on a conversation trace, a `router_temperature` of 0.5 was slower than round robin: it gives up locality.
 
@@ -28,7 +29,7 @@ class OverlapCost(BuiltinPolicy):
         >>> first.on_first_token()
         >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
         >>> again.reason, again.worker == first.worker
-        ('spill', False)
+        ('prefix', True)
     """
 
     name: ClassVar[str] = "overlap-cost"
@@ -72,8 +73,8 @@ class OverlapCost(BuiltinPolicy):
             shared_cache_multiplier: What a block in a shared store saves; 0.5 is usual where there is one.
             router_temperature: Above 0, workers are drawn by softmax over their costs, scaled to between 0 and 1.
             router_ttl_secs: Seconds a placement is believed, None until evicted.
-            router_predicted_ttl_secs: The same on workers that publish events, until one confirms it; None is no
-                deadline.
+            router_predicted_ttl_secs: The same on workers that publish events; None credits nothing there before an
+                event confirms it.
             max_blocks_per_worker: Blocks one worker's cache holds; the least recently used leave first.
             hash_seed: Seed of the block hashes. Hashes given as `blocks=` must have been made with the same one.
             seed: Seed of ties, None draws one.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cachelb.arguments import listed
+from cachelb.arguments import whole as whole_number
 from cachelb.errors import did_you_mean
 from cachelb.policies import make
 from cachelb.policies.base import BuiltinPolicy
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 Rule: TypeAlias = "tuple[str, dict[str, Any]]"
 """Name of a native rule and its options."""
+
+_MOST_SHADOWS = 64
 
 PLACEMENTS: dict[str, Any] = {"max_blocks_per_worker": 100_000, "ttl_s": None}
 """How the router remembers placements for a policy of the caller's that needs tokens."""
@@ -75,16 +79,14 @@ class Plan:
             TypeError: Something is no policy, or options are given for an object.
             ValueError: There is no such policy, or an option is outside its range.
         """
-        if isinstance(replicas, bool) or not isinstance(replicas, int):
-            raise TypeError(f"replicas must be int, not {type(replicas).__name__}")
-        if replicas < 1:
-            raise ValueError(f"replicas must be 1 or more, got {replicas}")
+        whole_number("replicas", replicas, 1)
         whole = _Slot.of(policy, options, replicas)
         halves = {
             "prefill": _Slot.of(prefill, {}, replicas),
             "decode": _FEWEST_BLOCKS if decode is None else _Slot.of(decode, {}, replicas),
         }
-        beside = [_Slot.of(policy, {}, replicas) for policy in ([shadow] if isinstance(shadow, str) else shadow)]
+        shadows = [shadow] if isinstance(shadow, str) else listed("shadow", shadow, _MOST_SHADOWS)
+        beside = [_Slot.of(policy, {}, replicas) for policy in shadows]
         customs = {name: slot.custom for name, slot in {"whole": whole, **halves}.items()}
         return cls(
             name=whole.name,

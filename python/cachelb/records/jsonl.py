@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from cachelb.arguments import seconds, whole
 from cachelb.records.schema import decision_line, lost_line
 from cachelb.runs import Runs
 
@@ -87,15 +88,9 @@ class JsonlRecords:
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
         """
-        for name, value, least in (("max_bytes", max_bytes, 4096), ("keep", keep, 0)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be int, not {type(value).__name__}")
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if isinstance(interval_s, bool) or not isinstance(interval_s, int | float):
-            raise TypeError(f"interval_s must be a number of seconds, not {type(interval_s).__name__}")
-        if not 0.0 < interval_s < float("inf"):
-            raise ValueError(f"interval_s must be above 0, got {interval_s}")
+        whole("max_bytes", max_bytes, 4096, 1 << 62)
+        whole("keep", keep, 0, 1000)
+        interval_s = seconds("interval_s", interval_s)
         self._path = os.fspath(path)
         self._max_bytes = max_bytes
         self._interval_s = interval_s

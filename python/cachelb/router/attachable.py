@@ -56,8 +56,9 @@ class Sources:
             router: For which router.
 
         Raises:
-            TypeError: It cannot be started and stopped.
+            TypeError: It cannot be started and stopped, or it is a class.
         """
+        _refuse_class("attach", source)
         if not all(callable(getattr(source, name, None)) for name in ("start", "stop")):
             found = type(source).__name__
             raise TypeError(f"a source must have start(router) and stop(), like ZmqSource or SnapshotFile, not {found}")
@@ -79,8 +80,10 @@ class Sources:
             source: One that is attached.
 
         Raises:
+            TypeError: It is a class.
             ValueError: It is not.
         """
+        _refuse_class("detach", source)
         numbers = [number for number, each in list(self._attached.items()) if each is source]
         if not numbers or self._attached.pop(numbers[-1], None) is None:
             raise ValueError(f"this {type(source).__name__} is not attached to this router")
@@ -113,3 +116,9 @@ class Sources:
                 source.start(router)
             except Exception:  # noqa: BLE001 - logged; a selection is not to fail for it, nor the other sources
                 _log.exception("%s could not start anew in process %d", type(source).__name__, os.getpid())
+
+
+def _refuse_class(method: str, source: object) -> None:
+    if isinstance(source, type):
+        name = source.__name__
+        raise TypeError(f"{method} takes an instance, not the class {name}: {method}({name}(...))")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cachelb.arguments import listed
 from cachelb.decision import Decision, PairDecision
-from cachelb.policies.learned import write_model
 from cachelb.policies.plan import Plan
-from cachelb.router import forks, views
+from cachelb.router import forks
 from cachelb.router.attachable import Sources
-from cachelb.router.snapshots import Snapshots
+from cachelb.router.observation import Observation
 from cachelb.router.waiting import Waiting
+from cachelb.secret import read as read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,17 +24,16 @@ if TYPE_CHECKING:
     from typing import Literal, Self, Unpack
 
     from cachelb.config import RouterConfig
-    from cachelb.explanation import Explanation
     from cachelb.policies import PolicyLike
-    from cachelb.router.attachable import Attachable, Sharing
-    from cachelb.types import DecisionRecord, LearnedStats, RequestArguments, RouterStats
+    from cachelb.router.attachable import Attachable
+    from cachelb.types import RequestArguments
 
 W = TypeVar("W")
 
 _log = logging.getLogger("cachelb.router")
 
 
-class Router(Snapshots[W]):
+class Router(Observation[W]):
     """Routes requests over a fleet of registered workers.
 
     The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Everything it
@@ -60,6 +61,7 @@ class Router(Snapshots[W]):
         max_memory_mb: float | None = 256,
         seed: int | None = None,
         hash_seed: int | None = None,
+        secret: str | Sequence[str] | None = None,
         replicas: int = 1,
         clock: Callable[[], float] | None = None,
         prefill_policy: PolicyLike = "prefill-times-batch",
@@ -90,7 +92,11 @@ class Router(Snapshots[W]):
                 least recently used blocks leave first. None leaves only the workers' own capacities.
             seed: Seed of ties and exploration; the same seed and the same calls give the same picks. None draws one.
             hash_seed: Seed of the block hashes and of policies that pick by hash; routers that must agree share it.
-                None is `seed` if that is given, else a secret one.
+                None is made from `secret`; without one it is `seed`, or drawn.
+            secret: Text of 16 characters or more that all routers of the fleet share, or the new one and those before
+                it, to change it while they run. None is that of the variable `CACHELB_SECRET`. With it, adapters, salts
+                and models are kept apart in the same way everywhere; without one a key is drawn per process. Needed
+                to share state and for snapshots.
             replicas: Routers that serve the same fleet; margins in requests shrink by it.
             clock: Function that returns monotonic seconds, None is the system's.
             prefill_policy: Policy of the prefill half of `select_pair`.
@@ -118,8 +124,10 @@ class Router(Snapshots[W]):
             TypeError: An argument has the wrong type, or the policy has no such option.
             ValueError: An argument is outside its range, there is no such policy, or two workers have the same key.
         """
-        secret = hash_seed is None and seed is None
-        if hash_seed is None:
+        secrets = read_secret(secret)
+        if hash_seed is None and secrets:
+            hash_seed = secrets[0].hash_seed
+        elif hash_seed is None:
             hash_seed = int.from_bytes(os.urandom(7)) if seed is None else seed
         if seed is None:
             seed = int.from_bytes(os.urandom(7))
@@ -134,6 +142,7 @@ class Router(Snapshots[W]):
         settings = {
             "seed": seed,
             "hash_seed": hash_seed,
+            "namespace_key": secrets[0].namespace_key if secrets else None,
             "booking_ttl_s": booking_ttl_s,
             "max_memory_mb": max_memory_mb,
             "max_report_age_s": max_report_age_s,
@@ -152,8 +161,7 @@ class Router(Snapshots[W]):
         router = super().__new__(cls, pools, settings, customs=plan.customs, key=key, clock=clock)
         router._plan = plan
         router._block_size = block_size
-        router._hash_seed = hash_seed
-        router._secret = secret
+        router._secrets = secrets
         router._sources = Sources()
         router._waiting = Waiting()
         router._pid = os.getpid()
@@ -162,9 +170,7 @@ class Router(Snapshots[W]):
         router.sync_workers(workers)
         return router
 
-    _plan: Plan
     _block_size: int
-    _hash_seed: int
     _sources: Sources
     _waiting: Waiting
     _pid: int
@@ -172,9 +178,6 @@ class Router(Snapshots[W]):
 
     config: RouterConfig | None = None
     """What the router was built from, by `from_config`."""
-
-    _exchange: Sharing | None = None
-    """What shares its state with other routers."""
 
     @classmethod
     def from_config(cls, path_or_mapping: str | PathLike[str] | Mapping[str, Any]) -> Router[str]:
@@ -231,7 +234,10 @@ class Router(Snapshots[W]):
             TypeError: The worker has no key, or an argument has the wrong type.
             ValueError: An argument is outside its range.
         """
-        names = [models] if isinstance(models, str) else list(models)
+        names = [models] if isinstance(models, str) else listed("models", models)
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"models must be names, got {type(name).__name__}")
         self._open_models(names)
         self._add_worker(
             worker,
@@ -248,7 +254,7 @@ class Router(Snapshots[W]):
     def _open_models(self, names: Iterable[str]) -> None:
         for model in names:
             if model not in self._models():
-                self._add_pool(self._plan.pool(model, self._block_size), self._hash_seed)
+                self._add_pool(self._plan.pool(model, self._block_size))
 
     def sync_workers(self, workers: Iterable[W]) -> None:
         """Make the registered workers exactly these: new ones are added, missing ones removed, others kept as they are.
@@ -260,18 +266,18 @@ class Router(Snapshots[W]):
             TypeError: A worker has no key.
             ValueError: Two workers have the same key; nothing was changed then.
         """
-        listed = list(workers)
-        keys = [self._own_key(worker) for worker in listed]
-        now = dict(zip(keys, listed, strict=True))
-        if len(now) < len(listed):
-            twice = next(key for key in keys if keys.count(key) > 1)
+        given, keys = self._named(workers)
+        now = dict(zip(keys, given, strict=True))
+        if len(now) < len(given):
+            twice = Counter(keys).most_common(1)[0][0]
             raise ValueError(f"worker key {twice!r} occurs twice in `workers`; keys must be unique")
         known = set(self.keys())
         for key in known - now.keys():
             self.remove_worker(key)
         for key, worker in now.items():
             if key not in known:
-                self.add_worker(worker)
+                self._add_worker(worker, name=key)
+                self._wake()
             else:
                 self._replace_object(key, worker)
 
@@ -333,7 +339,7 @@ class Router(Snapshots[W]):
             The pair; its `prefill` is None if the decode worker does the prefill too.
 
         Raises:
-            NoWorkerAvailable: Nobody can decode, or nobody can prefill and `pd_fallback` is off.
+            NoWorkerAvailable: No worker can decode, or none can prefill and `pd_fallback` is off.
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
         """
@@ -352,7 +358,7 @@ class Router(Snapshots[W]):
             The decision.
 
         Raises:
-            NoWorkerAvailable: Nobody became available in time.
+            NoWorkerAvailable: No worker became available in time.
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
         """
@@ -391,26 +397,10 @@ class Router(Snapshots[W]):
             [0, 0, 4, 4]
         """
         return self._select_batch(
-            [dict(request) for request in requests],
+            [_request(request) for request in listed("requests", requests)],
             max_per_worker=max_per_worker,
             min_colocate_blocks=min_colocate_blocks,
         )
-
-    def explain(self, **request: Unpack[RequestArguments]) -> Explanation:
-        """Tell what `select_worker` would pick now, and what it sees of every worker. Changes nothing.
-
-        Args:
-            **request: As for `select_worker`.
-
-        Returns:
-            The explanation.
-
-        Raises:
-            NoWorkerAvailable: Nobody may be picked.
-            TypeError: An argument has the wrong type.
-            ValueError: An argument is out of range.
-        """
-        return self._explain(**request)
 
     # --- events ---
 
@@ -452,82 +442,6 @@ class Router(Snapshots[W]):
             'live'
         """
         return self._apply_kv_events(worker, payload, seq=seq, dp_rank=dp_rank)
-
-    # --- observation ---
-
-    @property
-    def policy(self) -> str:
-        """Name of the policy."""
-        return self._plan.name
-
-    @property
-    def shadows(self) -> tuple[str, ...]:
-        """Names of the shadow policies."""
-        return tuple(name for name, _ in self._plan.shadows)
-
-    def _policy_for(self, part: str) -> str:
-        """Name of the policy that picks for "whole" requests, or for the "prefill" or "decode" half of a pair."""
-        plan = self._plan
-        return {"prefill": plan.prefill_name, "decode": plan.decode_name}.get(part, plan.name)
-
-    def stats(self) -> RouterStats:
-        """Read every counter. Costs nothing per request.
-
-        Returns:
-            The counters and the state of every worker.
-        """
-        self._use()
-        return views.stats(self)
-
-    def learned_stats(self) -> tuple[LearnedStats, ...]:
-        """Read what policies that learn have learned.
-
-        Returns:
-            One for each such policy, of each model and part.
-        """
-        return views.learned(self)
-
-    def save_model(self, path: str | PathLike[str], *, model: str | None = None, part: str = "whole") -> None:
-        """Write what a learned policy learned to a file, for `model=` of another one.
-
-        Args:
-            path: The file; one that exists is replaced.
-            model: Model of the router that the policy routes for, None for those without an index of their own.
-            part: "whole", "prefill", "decode" or "shadow": what the policy decides.
-
-        Raises:
-            ValueError: There is nothing learned yet, or no such model.
-            OSError: The file cannot be written.
-
-        Example:
-            >>> Router(["gpu0"], policy="learned").save_model("routing.model")
-            Traceback (most recent call last):
-            ValueError: there is no model yet: the first one is trained after n_min samples
-        """
-        write_model(self._learned_model(model, part), path)
-
-    def recent(self, n: int = 100) -> list[DecisionRecord]:
-        """List the requests that finished last.
-
-        Args:
-            n: How many at most.
-
-        Returns:
-            Their records, oldest first. They hold nothing of the prompts.
-        """
-        return views.recent(self, n)
-
-    def records_since(self, cursor: int, limit: int = 4096) -> tuple[list[DecisionRecord], int, int]:
-        """Read the records of requests that finished since an earlier call.
-
-        Args:
-            cursor: What the earlier call returned, or 0.
-            limit: How many at most.
-
-        Returns:
-            The records, the new cursor, and how many were overwritten before they could be read.
-        """
-        return views.records_since(self, cursor, limit)
 
     # --- sources and life ---
 
@@ -586,3 +500,9 @@ class Router(Snapshots[W]):
         what = "an empty state" if forgotten is None else f"an empty book ({forgotten} requests stay with the parent)"
         _log.warning("process %d was forked: its router starts with %s", self._pid, what)
         self._sources.start_in_child(self)
+
+
+def _request(request: RequestArguments) -> dict[str, Any]:
+    if not isinstance(request, Mapping):
+        raise TypeError(f"a request must be a mapping of arguments of select_worker, got {type(request).__name__}")
+    return dict(request)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from cachelb._core import NativeRouter
+from cachelb._core import Router as NativeRouter
+from cachelb.arguments import number
 from cachelb.errors import SnapshotError
+from cachelb.secret import VARIABLE
 from cachelb.types import Restored
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from cachelb._core import SnapshotPieces
+    from cachelb.secret import Secret
 
 W = TypeVar("W")
 
@@ -23,25 +26,25 @@ TTL_S = 3600.0
 class Snapshots(NativeRouter[W]):
     """The part of a router that writes and reads snapshots."""
 
-    _secret: bool
+    _secrets: tuple[Secret, ...]
 
     def snapshot(self) -> bytes:
         """Write down what every worker holds, of all models, as hashes of blocks: 8 to 10 bytes each.
 
         Requests are not in it, for they end with the process. Others select meanwhile; what they place may be in it.
-        Whoever knows the `hash_seed` can find out from it whether a given prompt was routed.
+        Those who have the `secret` can find out from it whether a given prompt was routed.
 
         Returns:
             The snapshot.
 
         Raises:
-            SnapshotError: The router drew its `hash_seed` itself, so no other could use it.
+            SnapshotError: The router has no `secret`, so no other could use it.
 
         Example:
             >>> from cachelb import Router
-            >>> router = Router(["gpu0", "gpu1"], hash_seed=7)
+            >>> router = Router(["gpu0", "gpu1"], secret="known to all gateways")
             >>> router.select_worker(tokens=range(64)).on_complete()
-            >>> again = Router(["gpu0", "gpu1"], hash_seed=7)
+            >>> again = Router(["gpu0", "gpu1"], secret="known to all gateways")
             >>> again.restore(router.snapshot()).blocks
             4
             >>> again.select_worker(tokens=range(64)).matched_tokens
@@ -63,35 +66,32 @@ class Snapshots(NativeRouter[W]):
             What was taken in, and what was skipped.
 
         Raises:
-            SnapshotError: It is damaged, of another version, or of a router with another `hash_seed` or block size;
-                or this router drew its `hash_seed` itself. Nothing was changed then.
+            SnapshotError: It is damaged, of another version, or of a router with another `secret`, `hash_seed` or block
+                size; or this router has no `secret`. Nothing was changed then.
             TypeError: It is not bytes, or `ttl_s` is no number.
             ValueError: `ttl_s` is not above 0.
 
         Example:
             >>> from cachelb import Router
-            >>> Router(["gpu0"], hash_seed=7).restore(b"?")
+            >>> Router(["gpu0"], secret="known to all gateways").restore(b"?")
             Traceback (most recent call last):
             cachelb.SnapshotError: snapshot refused: it is too short
         """
-        if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)):
-            raise TypeError(f"ttl_s must be a number, got {type(ttl_s).__name__}")
-        if not 0.0 < ttl_s < float("inf"):
-            raise ValueError(f"ttl_s must be a number above 0, got {ttl_s}")
-        self._need_shared_seed()
+        ttl_s = number("ttl_s", ttl_s)
+        self._need_secret()
         found = self._restore(data, ttl_s)
         age_s = max(0.0, time.time() - found.pop("kept_ms") / 1e3)
         return Restored(**found, age_s=age_s)
 
     def _pieces(self) -> SnapshotPieces:
         """Begin a snapshot that is written as it is read, so that all of it need never be in memory."""
-        self._need_shared_seed()
+        self._need_secret()
         return self._keep(time.time_ns() // 1_000_000)
 
-    def _need_shared_seed(self) -> None:
+    def _need_secret(self) -> None:
         """Refuse a router whose hashes mean nothing to any other."""
-        if self._secret:
+        if not self._secrets:
             raise SnapshotError(
-                "this router drew its hash_seed itself, so a snapshot fits no other router: build it with"
-                " hash_seed=..., the same after every start"
+                "this router has no secret, so a snapshot fits no other router: build it with secret=..., or set"
+                f" {VARIABLE}, the same at every start"
             )

@@ -1,4 +1,4 @@
-"""A router's native counters as value types, read when somebody asks."""
+"""A router's native counters as value types, read on request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from cachelb.arguments import whole
 from cachelb.types import (
     DecisionRecord,
     Funnel,
@@ -20,11 +21,11 @@ from cachelb.types import (
 )
 
 if TYPE_CHECKING:
-    from cachelb.router.router import Router
+    from cachelb.router.observation import Observation
     from cachelb.types import StateStats
 
 
-def stats(router: Router[Any]) -> RouterStats:
+def stats(router: Observation[Any]) -> RouterStats:
     """Read every counter of a router.
 
     Args:
@@ -54,6 +55,7 @@ def stats(router: Router[Any]) -> RouterStats:
         index_bytes=counters["index_bytes"],
         memory_bytes=counters["memory_bytes"],
         no_worker=counters["no_worker"],
+        unread_usage=counters["unread_usage"],
         policy=router.policy,
         models=router._models(),
         kv_gaps=events["gaps"],
@@ -68,13 +70,13 @@ def stats(router: Router[Any]) -> RouterStats:
     )
 
 
-def _state(router: Router[Any]) -> StateStats | None:
+def _state(router: Observation[Any]) -> StateStats | None:
     """Read how sharing goes; in the child of a fork, that of the parent is none of it."""
     exchange = router._exchange
     return None if exchange is None or exchange.pid != os.getpid() else exchange.stats()
 
 
-def learned(router: Router[Any]) -> tuple[LearnedStats, ...]:
+def learned(router: Observation[Any]) -> tuple[LearnedStats, ...]:
     """Read what the policies of a router learned.
 
     Args:
@@ -86,7 +88,7 @@ def learned(router: Router[Any]) -> tuple[LearnedStats, ...]:
     return tuple(LearnedStats(**row) for row in router._learned())
 
 
-def records_since(router: Router[Any], cursor: int, limit: int) -> tuple[list[DecisionRecord], int, int]:
+def records_since(router: Observation[Any], cursor: int, limit: int) -> tuple[list[DecisionRecord], int, int]:
     """Read the records of finished requests.
 
     Args:
@@ -101,7 +103,7 @@ def records_since(router: Router[Any], cursor: int, limit: int) -> tuple[list[De
     return [_record(router, row) for row in rows], cursor, lost
 
 
-def recent(router: Router[Any], n: int) -> list[DecisionRecord]:
+def recent(router: Observation[Any], n: int) -> list[DecisionRecord]:
     """Read the newest records.
 
     Args:
@@ -111,18 +113,17 @@ def recent(router: Router[Any], n: int) -> list[DecisionRecord]:
     Returns:
         The records, oldest first.
     """
-    if n < 0:
-        raise ValueError(f"n must be 0 or more, got {n}")
+    n = whole("n", n, 0)
     return records_since(router, 0, 1 << 30)[0][-n:] if n else []
 
 
-def _record(router: Router[Any], row: dict[str, Any]) -> DecisionRecord:
+def _record(router: Observation[Any], row: dict[str, Any]) -> DecisionRecord:
     time_s = time.time() - row.pop("age_s")
     shadows = tuple(ShadowPick(policy, *pick) for policy, pick in zip(router.shadows, row.pop("shadows"), strict=False))
     return DecisionRecord(time_s=time_s, policy=router._policy_for(row["part"]), shadows=shadows, **row)
 
 
-def _decisions(router: Router[Any], counts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+def _decisions(router: Observation[Any], counts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
     """Count by policy what is counted by half of a pair."""
     decisions: dict[tuple[str, str], int] = {}
     for (part, reason), n in counts.items():
@@ -131,7 +132,7 @@ def _decisions(router: Router[Any], counts: dict[tuple[str, str], int]) -> dict[
     return decisions
 
 
-def _shadows(router: Router[Any], tallies: list[tuple[int, int, int, int]]) -> tuple[ShadowStats, ...]:
+def _shadows(router: Observation[Any], tallies: list[tuple[int, int, int, int]]) -> tuple[ShadowStats, ...]:
     """Name the tallies; before the first decision there are none."""
     tallies += [(0, 0, 0, 0)] * (len(router.shadows) - len(tallies))
     return tuple(ShadowStats(policy, *tally) for policy, tally in zip(router.shadows, tallies, strict=True))

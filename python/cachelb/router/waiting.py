@@ -6,6 +6,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from cachelb.arguments import seconds
 from cachelb.errors import NoWorkerAvailable
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Waiting:
     """Requests that wait for a worker, of any number of event loops.
 
     Each of them selects and books on its own, one after another, so a worker that returns is not stampeded. The order
-    holds among the requests of one event loop: nobody waits for a loop that stands still.
+    holds among the requests of one event loop: no request waits for a loop that stands still.
 
     Whoever found workers too busy is also called when it is time to try again: a report grows old and a queue gets
     shorter without anybody telling.
@@ -42,12 +43,12 @@ class Waiting:
     """
 
     def __init__(self) -> None:
-        """Begin with nobody."""
+        """Begin with no request."""
         self._waiters: dict[tuple[int, int], _Waiter] = {}
         self._numbers = count()
 
     async def select(self, router: Router[Any], timeout_s: float, request: Mapping[str, Any]) -> Decision[Any]:
-        """Select once somebody may be picked.
+        """Select once a worker may be picked.
 
         Args:
             router: Selects.
@@ -58,11 +59,10 @@ class Waiting:
             The decision.
 
         Raises:
-            NoWorkerAvailable: Nobody could be picked in time.
+            NoWorkerAvailable: No worker could be picked in time.
             ValueError: `timeout_s` is negative or no number.
         """
-        if not timeout_s >= 0:
-            raise ValueError(f"timeout_s must be 0 or more, got {timeout_s}")
+        timeout_s = seconds("timeout_s", timeout_s, least=0.0)
         if timeout_s == 0 or not self._waiters:
             try:
                 return router.select_worker(**request)
@@ -110,7 +110,7 @@ class Waiting:
         return len(self._waiters)
 
     def _heed(self, router: Router[Any], waiter: _Waiter, error: NoWorkerAvailable | None) -> None:
-        """Note whether a release may help, so that nobody is woken for nothing."""
+        """Note whether a release may help, so that no request is woken for nothing."""
         heeds = error is not None and any(why not in _UNMOVED for why in error.reasons.values())
         # In the child of a fork, the parent's waiters are not the router's.
         if heeds != waiter.heeds_releases and router._waiting is self:

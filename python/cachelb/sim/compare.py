@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cachelb.arguments import listed, whole
 from cachelb.router import Router
 from cachelb.sim.comparison import Cell, Comparison, Run
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.metrics import Cost, Slo, measure
-from cachelb.sim.simulation import Signals, policy_name, prepare, simulate
+from cachelb.sim.simulation import MOST_GATEWAYS, Signals, policy_name, prepare, simulate
 from cachelb.sim.timing import Roofline
 from cachelb.sim.workloads import Workload
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     PolicySource: TypeAlias = str | Callable[[], PolicyLike]
     WorkloadSource: TypeAlias = Workload | Callable[..., Workload]
 
+_MOST_THREADS, _MOST_RUNS = 1_024, 65_536
 _WORKLOAD_SETTINGS = ("speed", "rate")
 _FLEET_SETTINGS = ("mfu", "kv_tokens")
 _SIGNAL_SETTINGS = ("event_lag_s", "scrape_interval_s", "report_lag_s", "net_delay_s")
@@ -83,11 +86,14 @@ def compare(
         >>> aware < random
         True
     """
+    policies, seeds = listed("policies", policies, _MOST_RUNS), listed("seeds", seeds, _MOST_RUNS)
+    for seed in seeds:
+        whole("seeds", seed, 0, (1 << 64) - 1)
     for key, given in {"policies": policies, "seeds": seeds}.items():
         if not given:
             raise ValueError(f"{key} must name at least one")
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+    whole("gateways", gateways, 1, MOST_GATEWAYS)
+    whole("threads", threads, 1, _MOST_THREADS)
     setup = _Setup(workload, fleet, signals or Signals(), gateways, router_options)
     values: tuple[Setting | None, ...] = (None,) if sweep is None else sweep.values
     setups = [setup if sweep is None else setup.at(sweep.name, value) for value in values]
@@ -108,7 +114,7 @@ def compare(
         settings={
             "signals": asdict(setup.signals),
             "gateways": gateways,
-            "slo": None if slo is None else {key: limit for key, limit in asdict(slo).items() if np.isfinite(limit)},
+            "slo": None if slo is None else {key: limit for key, limit in asdict(slo).items() if math.isfinite(limit)},
             "options": {key: _plain(value) for key, value in router_options.items()},
         },
         seeds=tuple(seeds),

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cachelb.arguments import MOST_TOKENS, whole
 from cachelb.sim.mixing import mix, mix_in_place
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_MOST_ID_TOKENS = 65_536
 _CHUNK = 65_536  # blocks worked on at a time
 
 
@@ -50,6 +52,8 @@ def expand_ids(
         >>> [len(expand_ids(ids, each, tokens, id_tokens=64, block_size=size)[0]) for size in (16, 64, 128)]
         [4, 1, 0]
     """
+    whole("id_tokens", id_tokens, 1, _MOST_ID_TOKENS)
+    whole("block_size", block_size, 1, MOST_TOKENS)
     id_ends = np.cumsum(ids_per_row)
     if block_size > id_tokens and block_size % id_tokens == 0:
         ids_per_block = block_size // id_tokens
@@ -99,7 +103,9 @@ def blocks_per_id(id_tokens: int, block_size: int) -> int:
         >>> blocks_per_id(512, 16)
         32
     """
-    if block_size < 1 or id_tokens % block_size:
+    whole("id_tokens", id_tokens, 1, _MOST_ID_TOKENS)
+    whole("block_size", block_size, 1, MOST_TOKENS)
+    if id_tokens % block_size:
         sizes = ", ".join(str(n) for n in range(1, id_tokens + 1) if id_tokens % n == 0)
         raise ValueError(f"block size {block_size} does not divide the trace's {id_tokens}; use one of {sizes}")
     return id_tokens // block_size

@@ -7,7 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from cachelb.sim.gpus import GIB, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
+from cachelb.arguments import listed, whole
+from cachelb.sim.checks import check_fields, pairs
+from cachelb.sim.gpus import GIB, MOST_DEVICES, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
 from cachelb.sim.timing import Polynomial, Roofline, Table
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ _SMALL_BUDGET, _LARGE_BUDGET, _HUGE_BUDGET = 2_048, 8_192, 16_384
 _SMALL_SEQS, _LARGE_SEQS = 256, 1_024
 _TP4_PASS_SECONDS = 0.004  # inferred: four devices take longer to start a pass
 _TP4 = 4
-_GROUP = re.compile(r"(?:(\d+)\s*[xX*]\s*)?([A-Za-z0-9.\-]+?)(?::tp(\d+))?(?:@(prefill|decode))?")
+_MOST_WORKERS = 65_536
+_GROUP = re.compile(r"(?:(\d{1,9})\s*[xX*]\s*)?([A-Za-z0-9.\-]+?)(?::tp(\d{1,9}))?(?:@(prefill|decode))?")
 # Between nodes, per device: one NIC of 200 Gbit/s, and of 400 Gbit/s beside later devices.
 _LINK_BYTES_PER_S, _FAST_LINK_BYTES_PER_S = 25e9, 50e9
 _FAST_LINK_GPUS = ("h100", "h200", "b200")
@@ -87,7 +90,9 @@ class WorkerSpec:
     slowdown: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
-        counts = ("tensor_parallel", "block_size", "max_num_batched_tokens", "max_num_seqs")
+        whole("tensor_parallel", self.tensor_parallel, 1, MOST_DEVICES)
+        check_fields(self)
+        counts = ("block_size", "max_num_batched_tokens", "max_num_seqs")
         for key in (*counts, "long_prefill_token_threshold"):
             value = getattr(self, key)
             if value is not None and value < 1:
@@ -103,7 +108,7 @@ class WorkerSpec:
                 f"a link needs bytes per second above 0 and a latency of 0 or more, "
                 f"got {self.link_bytes_per_s} and {self.link_latency_s}"
             )
-        times = [second for second, _ in self.slowdown]
+        times = [second for second, _ in pairs("slowdown", self.slowdown)]
         if times != sorted(set(times)) or any(s < 0 or factor <= 0 for s, factor in self.slowdown):
             raise ValueError(f"slowdown needs ascending seconds and positive factors, got {self.slowdown}")
         if self.kv_blocks < 1:
@@ -168,6 +173,7 @@ class FleetSpec:
     workers: tuple[WorkerSpec, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "workers", tuple(listed("workers", self.workers, _MOST_WORKERS)))
         if not self.workers:
             raise ValueError("a fleet needs at least one worker")
 
@@ -214,7 +220,10 @@ class FleetSpec:
             if found[4]:
                 own["role"] = found[4]
             worker = WorkerSpec(find_gpu(found[2]), find_model(model), **own)
-            workers += [worker] * int(found[1] or 1)
+            count = int(found[1] or 1)
+            if len(workers) + count > _MOST_WORKERS:
+                raise ValueError(f"fleet {text!r}: {_MOST_WORKERS} workers at most")
+            workers += [worker] * count
         return cls(tuple(workers))
 
     @property

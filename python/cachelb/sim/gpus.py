@@ -11,7 +11,12 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from cachelb.arguments import whole
+
 GIB = 2**30
+
+MOST_DEVICES = 1_024
+"""That share a model."""
 
 Profile = TypeVar("Profile")
 
@@ -118,6 +123,7 @@ def kv_tokens(gpu: GpuProfile, model: ModelProfile, *, tensor_parallel: int = 1)
         >>> kv_tokens(GPUS["rtx4090"], MODELS["llama-3-8b"])
         41408
     """
+    whole("tensor_parallel", tensor_parallel, 1, MOST_DEVICES)
     if gpu.kv_tokens is not None and model.name == "llama-3-8b" and tensor_parallel == 1:
         return gpu.kv_tokens
     free = tensor_parallel * (_UTILISATION * gpu.memory_bytes - _OTHER_BYTES) - model.weight_bytes

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from cachelb.arguments import listed, whole
+from cachelb.sim.checks import MOST_REQUESTS
 from cachelb.sim.expand import blocks_per_id
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from cachelb.sim.traces import Request
     from cachelb.sim.workloads import Workload
 
-_NEVER = np.iinfo(np.int64).max
+_NEVER = int(np.iinfo(np.int64).max)
 _ROOT = -1
 
 
@@ -99,7 +101,7 @@ class ReuseProfile:
         if order == "sequential" and per_id != 1:
             raise ValueError(f"order 'sequential' needs block_size = id_tokens = {id_tokens}, got {block_size}")
         chains = _Chains(id_tokens, block_size, partial_tail=partial_tail)
-        paths = [chains.path(request) for request in requests]
+        paths = [chains.path(request) for request in listed("requests", requests, MOST_REQUESTS)]
         distances = _leaf_distances(paths) if order == "leaf" else _sequential_distances(paths)
         self._block_size = block_size
         self._distance = np.array(distances, dtype=np.int64)
@@ -122,9 +124,8 @@ class ReuseProfile:
         """
         if capacity is None:
             held = np.where(self._distance == _NEVER, 0, self._run)
-        elif capacity < 0:
-            raise ValueError(f"capacity must not be negative, got {capacity}")
         else:
+            whole("capacity", capacity, 0, _NEVER)
             held = np.clip(capacity - self._distance, 0, self._run)
         return HitCount(
             blocks=int(self._run.sum()),
@@ -188,8 +189,8 @@ class PoolProfile:
         Raises:
             ValueError: ``capacity`` is negative.
         """
-        if capacity is not None and capacity < 0:
-            raise ValueError(f"capacity must not be negative, got {capacity}")
+        if capacity is not None:
+            whole("capacity", capacity, 0, _NEVER)
         run = self._run
         held = int((run if capacity is None else np.clip(capacity - self._distance, 0, run)).sum())
         return HitCount(self._blocks, held, self._prompt_tokens, held * self._block_size)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cachelb.sim.checks import seconds_or_for_ever
 from cachelb.sim.result import Status
 
 if TYPE_CHECKING:
@@ -75,9 +76,8 @@ class Slo:
     tpot_s: float = float("inf")
 
     def __post_init__(self) -> None:
-        for key, limit in {"ttft": self.ttft_s, "tpot": self.tpot_s}.items():
-            if not limit > 0:
-                raise ValueError(f"{key} must be a positive time, got {limit}")
+        seconds_or_for_ever("ttft_s", self.ttft_s)
+        seconds_or_for_ever("tpot_s", self.tpot_s)
 
     @classmethod
     def parse(cls, text: str) -> Slo:
@@ -171,6 +171,7 @@ class Metrics:
         tpot_s: Per token after the first.
         itl_s: Every gap between two tokens.
         e2e_s: From arrival to the end.
+        session_s: From the first arrival of a session to the end of its last request; NaN where there are none.
         goodput_per_s: Requests within the limits that end in the steady part, per second; None without limits.
         attained: Requests within the limits by offered; None without limits.
         input_tokens_per_s: Of prompts whose first token comes in the steady part.
@@ -213,6 +214,7 @@ class Metrics:
     tpot_s: Quantiles
     itl_s: Quantiles
     e2e_s: Quantiles
+    session_s: Quantiles
     goodput_per_s: float | None
     attained: float | None
     input_tokens_per_s: float
@@ -327,6 +329,7 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
         tpot_s=Quantiles.of(result.tpot_s),
         itl_s=Quantiles(*(float(value) for value in result.itl_s)),
         e2e_s=Quantiles.of(result.e2e_s),
+        session_s=Quantiles.of(result.session_s),
         goodput_per_s=None if slo is None else steady.requests_per_s(result, _within(result, slo)),
         attained=None if slo is None else _share(int(_within(result, slo).sum()), offered),
         input_tokens_per_s=steady.input_per_s(result),

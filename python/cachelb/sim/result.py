@@ -168,3 +168,19 @@ class SimResult:
         several = self.finished & (self.workload.output_tokens > 1)
         spans = (self.finish_s - self.first_token_s)[several]
         return spans / (self.workload.output_tokens[several] - 1)
+
+    @property
+    def session_s(self) -> npt.NDArray[np.float64]:
+        """Return the seconds from the first arrival of a session to its last end, of those served whole."""
+        names = self.workload.session
+        if names is None:
+            return np.empty(0)
+        _, session = np.unique(names, return_inverse=True)
+        count = int(session.max(initial=-1)) + 1
+        begin_s, end_s = np.full(count, np.inf), np.full(count, -np.inf)
+        done = self.finished
+        whole = np.bincount(session, weights=~done, minlength=count) == 0
+        np.minimum.at(begin_s, session[done], self.arrival_s[done])
+        np.maximum.at(end_s, session[done], self.finish_s[done])
+        spans: npt.NDArray[np.float64] = end_s[whole] - begin_s[whole]
+        return spans

@@ -10,7 +10,9 @@ import numpy as np
 
 from cachelb._core import SimWorkload
 from cachelb._core import simulate as native_simulate
+from cachelb.arguments import listed, number, whole
 from cachelb.router import Router
+from cachelb.sim.checks import check_fields, seconds_or_for_ever
 from cachelb.sim.gateway import RouterGateway
 from cachelb.sim.result import SimResult
 
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 
 _KV_EVENTS = "+events"
 _ORACLE = "+oracle"
+_LEAST_INTERVAL_S = 1e-4
+_MOST_SAMPLES = 100_000_000
+
+MOST_GATEWAYS = 4_096
+"""That share one fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,11 @@ class Signals:
     detection_delay_s: float = 1.0
     oracle: bool = False
 
+    def __post_init__(self) -> None:
+        check_fields(self, but=("scrape_interval_s",))
+        number("event_loss", self.event_loss, least=0.0, most=1.0)
+        seconds_or_for_ever("scrape_interval_s", self.scrape_interval_s, least=_LEAST_INTERVAL_S)
+
     def native(self) -> dict[str, Any]:
         """Return the form the event loop takes."""
         lag = 0.0 if self.oracle else self.event_lag_s
@@ -97,6 +109,9 @@ class Incident:
     at_s: float
     worker: int
     what: str
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def simulate(
@@ -160,7 +175,13 @@ def simulate(
         >>> sorted(set(apart.prefill_worker.tolist())), sorted(set(apart.worker.tolist()))
         ([0], [1, 2])
     """
+    whole("seed", seed, 0, (1 << 64) - 1)
+    whole("gateways", gateways, 1, MOST_GATEWAYS)
+    whole("retries", retries, 0)
+    seconds_or_for_ever("until_s", until_s, least=0.0)
+    seconds_or_for_ever("sample_interval_s", sample_interval_s, least=_LEAST_INTERVAL_S)
     signals = signals or Signals()
+    _check_length(workload, min(sample_interval_s, signals.scrape_interval_s), until_s)
     name = policy if isinstance(policy, str) else getattr(policy, "name", type(policy).__name__)
     if isinstance(policy, str) and policy.endswith(_ORACLE):
         policy, signals = policy.removesuffix(_ORACLE), replace(signals, oracle=True, kv_events=True)
@@ -188,7 +209,7 @@ def simulate(
         **signals.native(),
         "loss_seed": seed,
         "retries": retries,
-        "incidents": [(one.at_s, one.worker, one.what) for one in incidents],
+        "incidents": [(one.at_s, one.worker, one.what) for one in listed("incidents", incidents)],
         "until": until_s,
         "sample_interval": sample_interval_s,
     }
@@ -214,6 +235,17 @@ def simulate(
         fleet=fleet.describe(),
         workers=fleet.names,
     )
+
+
+def _check_length(workload: Workload, interval_s: float, until_s: float) -> None:
+    """Refuse a run of more samples than fit in memory."""
+    arrival_s = workload.arrival_s[workload.parent < 0]
+    last_s = min(until_s, float(arrival_s.max(initial=0.0)))
+    if last_s > interval_s * _MOST_SAMPLES:
+        raise ValueError(
+            f"requests arrive for {last_s:g} s, and the shorter of sample_interval_s and scrape_interval_s is"
+            f" {interval_s:g}: {_MOST_SAMPLES} intervals at most; speed_up() the workload or lengthen both"
+        )
 
 
 def policy_name(name: str) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, TypeAlias
 
+from cachelb.arguments import listed
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -32,6 +34,7 @@ class Sweep:
     values: tuple[Setting, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(listed("values", self.values, MAX_VALUES)))
         if not self.values or len(set(self.values)) != len(self.values):
             raise ValueError(f"sweep {self.name!r} needs values that differ, got {list(self.values)}")
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from cachelb.arguments import number
 from cachelb.errors import TraceError
+from cachelb.sim.checks import check_fields
 from cachelb.sim.textfile import read_lines, shown
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ SEQUENCE_SECONDS = 8e-6
 ATTENTION_SHARE = 0.6
 """Attention kernels reach this part of the rate of matrix products; inferred."""
 
+_LEAST_FACTOR = 1e-3
 _TABLE_HEADER = "part,tokens,seconds"
 
 
@@ -42,8 +45,9 @@ class Roofline:
     sequence_seconds: float = SEQUENCE_SECONDS
 
     def __post_init__(self) -> None:
-        if not 0 < self.mfu < float("inf"):
-            raise ValueError(f"mfu is a factor on the profile's share and must be positive, got {self.mfu}")
+        check_fields(self)
+        number("mfu", self.mfu, least=_LEAST_FACTOR)
+        number("attention_share", self.attention_share, least=_LEAST_FACTOR)
 
     def native(self, gpu: GpuProfile, model: ModelProfile, tensor_parallel: int, kv_tokens: int) -> dict[str, Any]:  # noqa: ARG002 - one signature for all
         """Return the form the engine model takes.

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cachelb.arguments import whole as whole_number
 from cachelb.errors import TraceError
 from cachelb.sim.textfile import id_list, json_object, number, read_lines, whole
 
@@ -72,8 +73,7 @@ def read_trace(
         ...     list(read_trace(file))
         [Request(arrival_s=1.5, prompt_tokens=600, output_tokens=8, hash_ids=(0, 7), session=None)]
     """
-    if id_tokens < 1:
-        raise ValueError(f"id_tokens must be at least 1, got {id_tokens}")
+    whole_number("id_tokens", id_tokens, 1)
     for where, line in read_lines(path):
         yield _parse_row(line, where, id_tokens, full_blocks_only)
 

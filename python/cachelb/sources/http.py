@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 _MAX_HEAD_BYTES = 64 * 1024
@@ -147,22 +147,28 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
     return parts, port
 
 
-def shown_key(key: str) -> str:
-    """Return a worker's key for a log line, without a password or query in it.
+def address_of(router: object, name: str) -> str:
+    """Return what to connect to for a worker: its key as the caller has it, with the credentials its name lacks.
 
     Args:
-        key: The key.
+        router: Where the worker is registered. One that keeps no keys beside names has the name itself.
+        name: Name of the worker.
 
     Returns:
-        What may be shown.
+        The address, not to be shown.
+
+    Raises:
+        UnknownWorkerError: The worker is not registered (any more).
 
     Example:
-        >>> from cachelb.sources.http import shown_key
-        >>> shown_key("http://user:secret@gpu0:8000/v1?token=secret")
-        'http://gpu0:8000/v1'
+        >>> from cachelb import Router
+        >>> from cachelb.sources.http import address_of
+        >>> router = Router(["http://user:secret@gpu0:8000/"])
+        >>> router.keys(), address_of(router, "http://gpu0:8000")
+        (['http://gpu0:8000'], 'http://user:secret@gpu0:8000')
     """
-    scheme, sign, rest = key.rpartition("://")
-    return scheme + sign + rest.rpartition("@")[2].partition("?")[0]
+    known: Callable[[str], str] | None = getattr(router, "_address_of", None)
+    return name if known is None else known(name)
 
 
 class ResponseReader:

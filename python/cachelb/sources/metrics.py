@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cachelb.arguments import seconds, whole
 from cachelb.runs import Runs
-from cachelb.sources.http import default_metrics_url, metrics_address
+from cachelb.sources.http import address_of, default_metrics_url, metrics_address
 from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
-    from collections.abc import Set as AbstractSet
 
     from cachelb.sources.base import LoadTarget
 
@@ -68,8 +68,9 @@ class MetricsSource:
     Args:
         interval_s: Seconds between two polls of one worker.
         timeout_s: Seconds a worker has for one answer, connecting included.
-        url: Function from a worker's key to the URL of its metrics page, or to None for a worker not to be polled.
-            Default: scheme, host and port of the key with `/metrics`; `unix:///path.sock` works too.
+        url: Function from a worker's key, with the credentials in it, to the URL of its metrics page, or to None for a
+            worker not to be polled. Default: scheme, host and port of the key with `/metrics`; `unix:///path.sock`
+            works too.
         headers: Headers to send, such as `Authorization`.
         max_concurrency: Polls under way at once.
         tls: What to check `https` servers with. Default: the system's certificates.
@@ -95,13 +96,8 @@ class MetricsSource:
         max_concurrency: int = 256,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        for name, value in (("interval_s", interval_s), ("timeout_s", timeout_s)):
-            _require(name, value, (int, float), "a number of seconds")
-            if not 0.0 < value < float("inf"):
-                raise ValueError(f"{name} must be a number above 0, got {value}")
-        _require("max_concurrency", max_concurrency, int, "a whole number")
-        if max_concurrency < 1:
-            raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
+        interval_s, timeout_s = seconds("interval_s", interval_s), seconds("timeout_s", timeout_s)
+        whole("max_concurrency", max_concurrency, 1)
         headers = {} if headers is None else headers
         _require("headers", headers, Mapping, "a mapping of names to values")
         for name, text in headers.items():
@@ -213,8 +209,8 @@ class _Run:
         leaving: set[asyncio.Task[None]] = set()
         try:
             while True:
-                keys = self._keys(tasks.keys())
-                for key in tasks.keys() - keys:
+                addresses = self._addresses()
+                for key in [key for key in tasks if addresses.get(key) != self._pollers[key].address]:
                     task = tasks.pop(key)
                     task.cancel()
                     leaving.add(task)
@@ -222,8 +218,8 @@ class _Run:
                     gone = self._pollers.pop(key).stats()
                     self._past_polls += gone.polls
                     self._past_failures += gone.failures
-                for key in keys - tasks.keys():
-                    poller = self._pollers[key] = Poller(key, self._settings, self._router)
+                for key in addresses.keys() - tasks.keys():
+                    poller = self._pollers[key] = Poller(key, addresses[key], self._settings, self._router)
                     tasks[key] = asyncio.create_task(poller.poll_forever(slots))
                     tasks[key].add_done_callback(_log_crash)
                 await asyncio.sleep(min(self._settings.interval_s, _LONGEST_FOLLOW_S))
@@ -232,14 +228,17 @@ class _Run:
                 task.cancel()
             await asyncio.gather(*tasks.values(), *leaving, return_exceptions=True)
 
-    def _keys(self, before: AbstractSet[str]) -> AbstractSet[str]:
-        """Return the workers of the router; those of before if it cannot say."""
+    def _addresses(self) -> dict[str, str]:
+        """Return the addresses of the router's workers; those of before if it cannot say."""
+        addresses = {}
         try:
-            keys = set(self._router.keys())
+            for key in tuple(self._router.keys()):
+                with contextlib.suppress(KeyError):  # removed a moment ago
+                    addresses[key] = address_of(self._router, key)
         except Exception:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
             if not self._is_lost:
                 _log.exception("the router does not name its workers; polling goes on with the ones known")
             self._is_lost = True
-            return before
+            return {key: poller.address for key, poller in self._pollers.items()}
         self._is_lost = False
-        return keys
+        return addresses

@@ -8,7 +8,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cachelb.sources.http import PageClient, PageError, metrics_address, shown_key
+from cachelb._core import worker_name
+from cachelb.sources.http import PageClient, PageError, metrics_address
 from cachelb.sources.prometheus_text import read_metrics_page
 from cachelb.sources.throughput import Throughput
 
@@ -61,7 +62,7 @@ class PollSettings:
     Attributes:
         interval_s: Seconds between two polls.
         timeout_s: Seconds for one answer.
-        url: From a worker's key to its metrics URL, or None.
+        url: From a worker's address to its metrics URL, or None.
         headers: Headers to send.
         tls: What to check servers with.
     """
@@ -76,15 +77,17 @@ class PollSettings:
 class Poller:
     """Polls one worker and reports to the router; lives on the event loop of the source."""
 
-    def __init__(self, key: str, settings: PollSettings, router: LoadTarget) -> None:
+    def __init__(self, key: str, address: str, settings: PollSettings, router: LoadTarget) -> None:
         """Prepare; nothing is sent yet.
 
         Args:
             key: Key of the worker.
+            address: The same with its credentials.
             settings: How to poll.
             router: What to feed.
         """
         self._key = key
+        self.address = address
         self._settings = settings
         self._router = router
         self._throughput = Throughput()
@@ -135,7 +138,7 @@ class Poller:
     def _address(self) -> Address | None:
         """Work out where the page is; None if the worker is not to be polled or has no usable URL."""
         try:
-            url = self._settings.url(self._key)
+            url = self._settings.url(self.address)
             return None if url is None else metrics_address(url, self._settings.headers)
         except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are polled all the same
             reason = str(error) if isinstance(error, ValueError) else type(error).__name__
@@ -163,7 +166,7 @@ class Poller:
             return False
         self._engine = page.engine
         if self._readable is False:
-            _log.info("the metrics page of %s is readable again", shown_key(self._key))
+            _log.info("the metrics page of %s is readable again", worker_name(self._key))
         self._readable = True
         self._report(page, sent_s, loop.time())
         return True
@@ -193,16 +196,15 @@ class Poller:
             self._refused += 1
             if self._refused == 1:
                 trace = None if isinstance(error, ValueError) else error
-                _log.warning(
-                    "the router refuses what the engine of %s states: %s", shown_key(self._key), error, exc_info=trace
-                )
+                name = worker_name(self._key)
+                _log.warning("the router refuses what the engine of %s states: %s", name, error, exc_info=trace)
 
     def _fail(self, kind: str, detail: str = "") -> None:
         """Count a failure; log the first of a row."""
         self._failures += 1
         self._last_error = kind
         if self._readable is not False:
-            _log.warning("the metrics page of %s is not readable: %s", shown_key(self._key), detail or kind)
+            _log.warning("the metrics page of %s is not readable: %s", worker_name(self._key), detail or kind)
         self._readable = False
 
 

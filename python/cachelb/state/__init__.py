@@ -6,8 +6,8 @@ router.
 Example:
     >>> from cachelb import Router
     >>> from cachelb.state import ZmqMesh
-    >>> with Router(["gpu0", "gpu1"], hash_seed=7) as router:
-    ...     router.attach(ZmqMesh("tcp://127.0.0.1:*", peers=[], secret="of the fleet"))
+    >>> with Router(["gpu0", "gpu1"], secret="known to all gateways") as router:
+    ...     router.attach(ZmqMesh("tcp://127.0.0.1:*", peers=[]))
 """
 
 from __future__ import annotations

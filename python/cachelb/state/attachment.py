@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cachelb.runs import Runs
-from cachelb.state.exchange import Exchange, is_shared
+from cachelb.state.exchange import Exchange, is_shared, secrets_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from cachelb.router import Router
+    from cachelb.secret import Secret
     from cachelb.state.carrier import Carrier
     from cachelb.state.exchange import ExchangeSettings
     from cachelb.state.stats import StateStats
@@ -35,21 +37,23 @@ class Attachment:
 
         Raises:
             OSError: The transport cannot begin here.
+            ValueError: The router has no `secret`.
             RuntimeError: It runs already, for each shares one router; or the router shares through another one.
         """
         forked = self._runs.claim(self)
         if is_shared(router):
             raise RuntimeError("this router shares its state already: detach what does, or attach one of them only")
-        self._runs.latest = run = Exchange(router, self._carrier(), self._settings)
+        secrets = secrets_of(router)
+        self._runs.latest = run = Exchange(router, self._carrier(secrets), self._settings)
         try:
-            # The child of a fork starts in the middle of a selection, which waits for nobody.
+            # The child of a fork starts in the middle of a selection, which waits for no peer.
             run.start(wait=not forked)
         except BaseException:
             self._runs.latest = None
             run.stop()
             raise
 
-    def _carrier(self) -> Carrier:
+    def _carrier(self, secrets: Sequence[Secret]) -> Carrier:
         raise NotImplementedError
 
     def stop(self) -> None:

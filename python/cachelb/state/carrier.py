@@ -37,7 +37,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody wants to be told everything.
+    """A peer wants to be told everything.
 
     Attributes:
         return_to: Where to; the carrier's own.
@@ -66,7 +66,7 @@ class Carrier(Protocol):
         ...
 
     def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
-        """Tell somebody who asked."""
+        """Tell a peer that asked."""
         ...
 
     def receive(self, timeout_s: float) -> Sequence[Heard | Asked | Refused]:

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING
 
 from cachelb._core import message_origin
 from cachelb.errors import CachelbError
+from cachelb.secret import VARIABLE
 from cachelb.state.carrier import Asked, Refused
 from cachelb.state.kinds import is_part
 from cachelb.state.lag import Lag
 from cachelb.state.stats import PeerStats, StateStats
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from cachelb.router import Router
+    from cachelb.secret import Secret
     from cachelb.state.carrier import Carrier
 
 _log = logging.getLogger("cachelb.state")
@@ -34,6 +37,16 @@ _ASK_AGAIN_S = 1.0
 _STANDS_STILL_S = 10.0
 """After which an answer that began is given up, by its sender too."""
 _KEPT_MESSAGES = 4096
+_MOST_PEERS = 1024
+"""Routers that are heard at once; the core hears no more either."""
+
+_ALL_KEPT = 4
+"""Times the bytes of messages that may be kept of one router, those of all."""
+
+_MOST_ASKERS = 256
+_TELL_S = 0.1
+_TELL_PAUSES = 50
+"""After everything was told, further askers wait so many times as long as that took."""
 _RECONNECT_S = (0.1, 0.5)
 _AFTER_A_FAULT_S = 2.0
 _WARN_AGAIN_S = 10.0
@@ -46,7 +59,7 @@ class ExchangeSettings:
     Attributes:
         interval_s: Seconds between two messages of what happened.
         peer_timeout_s: Seconds after which a silent router is gone.
-        warm_start_s: Seconds to wait at the start for somebody to tell everything.
+        warm_start_s: Seconds to wait at the start for a peer to tell everything.
         ttl_s: Seconds that placements of others are believed.
         max_bytes: Bytes of entries that may wait, and of messages that may be kept of a peer until a snapshot comes.
         share_fleet: Whether changes of the fleet are told and followed.
@@ -99,6 +112,26 @@ def is_shared(router: Router[Any]) -> bool:
     return exchange is not None and exchange.pid == os.getpid()
 
 
+def secrets_of(router: Router[Any]) -> Sequence[Secret]:
+    """Return the secrets of a router that is to share.
+
+    Args:
+        router: Which.
+
+    Returns:
+        Its own, and others that it believes.
+
+    Raises:
+        ValueError: It has none.
+    """
+    if not router._secrets:
+        raise ValueError(
+            "a router that shares its state needs a secret that all others have too: build it with secret=..., or set"
+            f" {VARIABLE}"
+        )
+    return router._secrets
+
+
 class Exchange:
     """Runs until stopped. All that the router is told is told by its thread."""
 
@@ -114,6 +147,8 @@ class Exchange:
         self._thread = threading.Thread(target=self._run, name="cachelb-state", daemon=True)
         self._begun = False
         self._peers: dict[int, _Peer] = {}
+        self._askers: dict[bytes, None] = {}
+        self._tell_all_s = float("-inf")
         self._lock = threading.Lock()
         self._start = "cold: nobody told anything yet"
         self._sent = self._sent_bytes = self._received = self._refused = 0
@@ -122,7 +157,7 @@ class Exchange:
         self._warned_s = float("-inf")
 
     def start(self, *, wait: bool) -> None:
-        """Begin, and if told to, wait for somebody to tell what the fleet holds, as long as the settings say."""
+        """Begin, and if told to, wait for a peer to tell what the fleet holds, as long as the settings say."""
         settings = self._settings
         self._router._share(self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet)
         self._router._exchange = self
@@ -130,10 +165,6 @@ class Exchange:
             _log.warning(
                 "policy %s keeps prompts in a tree, which are not told to anybody: of its requests only load is shared",
                 self._router._policy_for(part),
-            )
-        if self._router._secret:
-            _log.warning(
-                "this router drew its hash_seed itself, so it shares load only: build all with one hash_seed=..."
             )
         self._begun = True
         try:
@@ -238,17 +269,27 @@ class Exchange:
             next_s = now + self._settings.interval_s
             left_s = self._settings.interval_s
             while left_s > 0 and not self._stopping.is_set():
-                everything: list[bytes] = []
                 for heard in self._carrier.receive(left_s):
                     if isinstance(heard, Asked):
-                        # Those who ask together, as after a partition, are told the same.
-                        everything = everything or self._router._tell_all()
-                        self._carrier.answer(heard.return_to, everything)
+                        if len(self._askers) < _MOST_ASKERS:
+                            self._askers[heard.return_to] = None
                     elif isinstance(heard, Refused):
                         self._refuse(heard.address, heard.reason)
                     else:
                         self._hear(heard.message, heard.address)
+                self._tell_askers()
                 left_s = next_s - time.monotonic()
+
+    def _tell_askers(self) -> None:
+        """Tell everything to all who asked since it was told last. It follows their questions, so they miss nothing."""
+        begun_s = time.monotonic()
+        if self._askers and begun_s >= self._tell_all_s:
+            askers, self._askers = self._askers, {}
+            everything = self._router._tell_all()
+            for return_to in askers:
+                self._carrier.answer(return_to, everything)
+            now = time.monotonic()
+            self._tell_all_s = now + min(max(_TELL_S, _TELL_PAUSES * (now - begun_s)), _ASK_AGAIN_S)
 
     def _publish(self, message: bytes) -> None:
         self._carrier.publish(message)
@@ -266,11 +307,15 @@ class Exchange:
         self._received += 1
         now = time.monotonic()
         peer = self._peer(origin, address, now)
+        if peer is None:
+            self._refuse(address, f"{_MOST_PEERS} routers are heard already, which is the most")
+            return
         if sent_us is not None:
             peer.lag.hear(sent_us / 1e6, now)
         outcome = self._apply(message)
         if outcome == "gap":
-            peer.keep(message, self._settings.max_bytes)
+            others = sum(other.kept_bytes for other in self._peers.values()) - peer.kept_bytes
+            peer.keep(message, min(self._settings.max_bytes, _ALL_KEPT * self._settings.max_bytes - others))
             self._missed(origin, peer, now)
         elif outcome == "snapshot":
             peer.part_s = now
@@ -281,13 +326,15 @@ class Exchange:
             self._told_all(peer)
         self._router._released()
 
-    def _peer(self, origin: int, address: str, now: float) -> _Peer:
+    def _peer(self, origin: int, address: str, now: float) -> _Peer | None:
         peer = self._peers.get(origin)
         if peer is None:
-            # Whoever is heard from the same place now has taken the place of the one before.
+            # A peer that is heard from the same place now has taken the place of the one before.
             before = [other for other, at in self._peers.items() if address and at.address == address]
             for other in before:
                 self._forget(other)
+            if len(self._peers) >= _MOST_PEERS:
+                return None
             peer = _Peer(address, now)
             with self._lock:
                 self._peers[origin] = peer

@@ -32,7 +32,7 @@ class FileKeeper:
 
     def __init__(self, router: Router[Any], path: str, interval_s: float) -> None:
         """Prepare; `start` begins. A router that would start cold for ever is refused."""
-        router._need_shared_seed()
+        router._need_secret()
         self.pid = os.getpid()
         self._router = router
         self._path = Path(path)

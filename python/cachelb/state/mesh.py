@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from cachelb.events.options import bind_address, require_zmq
 from cachelb.state.attachment import Attachment
-from cachelb.state.options import exchange_settings, peer_addresses, text
+from cachelb.state.options import exchange_settings, peer_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
+    from cachelb.secret import Secret
     from cachelb.state.carrier import Carrier
 
     Peers: TypeAlias = Sequence[str] | Callable[[], Sequence[str]]
@@ -20,20 +21,18 @@ if TYPE_CHECKING:
 class ZmqMesh(Attachment):
     """Shares what a router places and books with the routers of its peers, without a server between them.
 
-    Every router publishes at its own address and listens to all others. Attach it to a router with a `hash_seed` that
-    all have in common: block hashes are all that is told of a prompt, and whoever has another seed takes part in load
-    only. Needs `pip install 'cachelb[events]'`.
+    Every router publishes at its own address and listens to all others. Attach it to a router with the `secret` of the
+    fleet: messages are encrypted with keys made of it, and connections without it are refused. Needs
+    `pip install 'cachelb[events]'`.
 
     Args:
         bind: Where to publish, such as "tcp://0.0.0.0:7700"; a port of "*" takes a free one, see `address`. The port
             above it answers those who ask for everything.
         peers: Addresses of all routers, this one's too if that is easier, 256 at most; or a function that returns them,
             asked every two seconds in a thread of its own; while it fails, those known stay.
-        secret: Shared by all: messages are encrypted, and who does not know it is refused. Without one, everybody who
-            reaches the ports can read and write.
         interval_s: Seconds between two messages of what happened.
         peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
-        warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
+        warm_start_s: Seconds that attaching waits for a peer to tell what the fleet holds; 0 does not wait.
         ttl_s: Seconds that placements of others are believed without being found again here.
         max_mb: Megabytes of news that may wait while the transport is down, and of each peer: for it
             while it does not read, and from it until it has told what was missed.
@@ -49,7 +48,7 @@ class ZmqMesh(Attachment):
         >>> from cachelb import Router
         >>> from cachelb.state import ZmqMesh
         >>> mesh = ZmqMesh("tcp://127.0.0.1:*", peers=[])
-        >>> with Router(["gpu0"], hash_seed=7) as router:
+        >>> with Router(["gpu0"], secret="known to all gateways") as router:
         ...     router.attach(mesh)
         ...     mesh.stats().peers
         ()
@@ -60,7 +59,6 @@ class ZmqMesh(Attachment):
         bind: str,
         peers: Peers,
         *,
-        secret: str | None = None,
         interval_s: float = 0.005,
         peer_timeout_s: float = 1.5,
         warm_start_s: float = 0.0,
@@ -71,7 +69,6 @@ class ZmqMesh(Attachment):
         require_zmq("ZmqMesh")
         self._bind = bind_address(bind, like="tcp://0.0.0.0:7700")
         self._peers = peers if callable(peers) else tuple(peer_addresses(peers))
-        self._secret = None if secret is None else text("secret", secret)
         super().__init__(
             exchange_settings(
                 interval_s=interval_s,
@@ -89,9 +86,9 @@ class ZmqMesh(Attachment):
         """Where this router publishes; empty before it does."""
         return self._address
 
-    def _carrier(self) -> Carrier:
+    def _carrier(self, secrets: Sequence[Secret]) -> Carrier:
         from cachelb.state.zmq_carrier import ZmqCarrier
 
-        carrier = ZmqCarrier(self._bind, self._peers, self._secret, self._settings.max_bytes)
+        carrier = ZmqCarrier(self._bind, self._peers, secrets, self._settings.max_bytes)
         self._address = carrier.address
         return carrier

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
+from cachelb.arguments import number, seconds
 from cachelb.state.exchange import ExchangeSettings
 
 _PEER: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([1-9][0-9]{0,4})")
@@ -85,37 +85,6 @@ def peer_addresses(value: object) -> set[str]:
     return found
 
 
-def number(
-    name: str, value: object, *, above: float = 0.0, least: float | None = None, most: float | None = None
-) -> float:
-    """Refuse anything but a finite number in a range.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-        above: What it must be above.
-        least: What it must be at least, instead of that.
-        most: What it may be at most.
-
-    Returns:
-        The number.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: It is out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value}")
-    if value < least if least is not None else value <= above:
-        bound = f"{least:g} or more" if least is not None else f"above {above:g}"
-        raise ValueError(f"{name} must be {bound}, got {value}")
-    if most is not None and value > most:
-        raise ValueError(f"{name} must be {most:g} at most, got {value}")
-    return float(value)
-
-
 def megabytes(name: str, value: object) -> int:
     """Read a number of megabytes.
 
@@ -162,10 +131,10 @@ def exchange_settings(
     if not isinstance(share_fleet, bool):
         raise TypeError(f"share_fleet must be True or False, got {type(share_fleet).__name__}")
     found = ExchangeSettings(
-        interval_s=number("interval_s", interval_s, least=_LEAST_INTERVAL_S),
-        peer_timeout_s=number("peer_timeout_s", peer_timeout_s),
-        warm_start_s=number("warm_start_s", warm_start_s, least=0.0),
-        ttl_s=number("ttl_s", ttl_s),
+        interval_s=seconds("interval_s", interval_s, least=_LEAST_INTERVAL_S),
+        peer_timeout_s=seconds("peer_timeout_s", peer_timeout_s),
+        warm_start_s=seconds("warm_start_s", warm_start_s, least=0.0),
+        ttl_s=seconds("ttl_s", ttl_s),
         max_bytes=megabytes("max_mb", max_mb),
         share_fleet=share_fleet,
     )

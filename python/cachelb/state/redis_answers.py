@@ -26,7 +26,7 @@ _ASK_AGAIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class Answer:
-    """A snapshot that somebody asked for.
+    """A snapshot that a peer asked for.
 
     Attributes:
         inbox: Which stream they read.
@@ -70,7 +70,7 @@ class Answer:
 
 
 class Answers:
-    """Those that are under way, one per inbox: at most 64, and 256 MB; whoever is not answered asks again."""
+    """Those that are under way, one per inbox: at most 64, and 256 MB; a peer that is not answered asks again."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -86,7 +86,7 @@ class Answers:
             self._open[inbox] = answer
 
     def due(self, now: float) -> list[Answer]:
-        """List those that can go on; forget those that are sent, or that nobody reads."""
+        """List those that can go on; forget those that are sent, or that no peer reads."""
         for inbox, answer in list(self._open.items()):
             if not answer.parts or now > answer.moved_s + _GIVE_UP_S:
                 del self._open[inbox]
@@ -127,7 +127,7 @@ class Questions:
         return question is not None and question.next != 0 and now >= question.touched_s + _ASK_AGAIN_S
 
     def part(self, life: bytes, body: bytes, now: float) -> bytes | None:
-        """Take a part of an answer. Returns its message, or None if nobody waits for it or one before it is missing."""
+        """Take a part of an answer. Returns its message, None if no peer waits for it or an earlier one is missing."""
         question = self._open.get(life)
         nonce, rest = body[:NONCE_BYTES], body[NONCE_BYTES:]
         if question is None or question.nonce != nonce or len(rest) <= _NUMBER_BYTES:

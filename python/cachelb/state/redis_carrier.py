@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 from cachelb.state.carrier import Asked, Heard, Refused
 from cachelb.state.kinds import is_heartbeat
 from cachelb.state.redis_answers import NONCE_BYTES, PART, Answers, Questions
-from cachelb.state.redis_link import RefusedCommandError
+from cachelb.state.redis_link import FloodError
 from cachelb.state.seal import LIFE_BYTES, BadFrameError
 
 if TYPE_CHECKING:
@@ -34,12 +34,15 @@ _FIELD: Final = b"f"
 
 _BEAT_AFTER_S: Final = 0.2  # news say as much as a heartbeat
 _AT_ONCE: Final = 64
+"""Entries of one read, which begin at one: a server takes seconds to put together many that are too long."""
+
 _BLOCK_MS: Final = 1000
 _PACE_S: Final = (2.0, 0.02)  # between two reads: in intervals, and at most
 _TRIM_EVERY: Final = 16
 _TRIM_BYTES: Final = 2048
 _MOST_ENTRIES: Final = 10_000
 _MOST_BEATS: Final = 64
+_MOST_BEAT_BYTES: Final = 256
 _ENTRY_BYTES: Final = 64  # what an entry takes on the server beside its frame
 _WINDOW: Final = 256 << 10
 _BATCH: Final = 64 << 10
@@ -99,6 +102,7 @@ class RedisCarrier:
         self._tail = _Tail(max_server_bytes)
         self._positions: dict[bytes, bytes] = {}
         self._again: list[bytes] = []
+        self._is_flooded = False
         self._news, self._beats, self._inbox = (f"{stream}{end}".encode() for end in ("", ":beats", ":to:"))
         self._begin()
 
@@ -114,6 +118,7 @@ class RedisCarrier:
         self._kept_s: dict[bytes, float] = {}
         self._untrimmed = 0
         self._is_waiting = False
+        self._at_once = 1
         self._read_s = 0.0
 
     # --- the carrier ---
@@ -124,12 +129,18 @@ class RedisCarrier:
         self._again += [command.news for command in (*under_way, *self._queue) if command.news is not None]
         self._begin()
         self._link.open()
-        before, self._positions = self._positions, {}
+        words: tuple[Word, ...] = ("*", _FIELD, self._seal.wrap(_NEWS, _HELLO))
+        if self._is_flooded:
+            # What is too long to be read goes, with all before it; others ask for what they miss then.
+            words = ("MAXLEN", 1, *words)
+        # The server's time. XINFO has it too, but with the first and the last entry, whatever their length.
+        last = cast("bytes", self._link.call("XADD", self._news, *words))
+        if self._is_flooded:
+            self._is_flooded = False
+            self._positions = {}
+        # What was written meanwhile is read, unless the server lost what was read before.
         for key in (self._news, self._beats):
-            last = self._last_id(key)
-            # What was written meanwhile is read, unless the server lost what was read before.
-            self._positions[key] = min(before.get(key, last), last, key=_parsed)
-        self._link.call("XADD", self._news, "*", _FIELD, self._seal.wrap(_NEWS, _HELLO))
+            self._positions[key] = min(self._positions.get(key, last), last, key=_parsed)
         again, self._again = self._again, []
         for news in again:
             self._tell(news, is_repeated=True)
@@ -173,7 +184,7 @@ class RedisCarrier:
             self._wait(now)
         if self._link.waited(timeout_s):
             self._is_waiting = False
-            self._read(self._link.found(), time.monotonic(), found)
+            self._read(self._found(), time.monotonic(), found)
         elif self._held:
             self._let_go(now, found)
         return found
@@ -204,7 +215,7 @@ class RedisCarrier:
         self._add(_Command(words, 0, answer=answer))
 
     def _keep(self, key: bytes, now: float) -> None:
-        """Put off the end of a stream, which comes when nobody writes there any more."""
+        """Put off the end of a stream, which comes when no peer writes there any more."""
         if now >= self._kept_s.get(key, float("-inf")) + _KEEP_AGAIN_S:
             self._kept_s[key] = now
             self._command("EXPIRE", key, _KEEP_S)
@@ -262,14 +273,12 @@ class RedisCarrier:
 
     # --- reading ---
 
-    def _last_id(self, key: bytes) -> bytes:
+    def _found(self) -> object:
         try:
-            answer = cast("list[bytes]", self._link.call("XINFO", "STREAM", key))
-        except RefusedCommandError as error:
-            if "no such key" in str(error):
-                return b"0-0"
+            return self._link.found()
+        except FloodError:
+            self._is_flooded = True
             raise
-        return answer[answer.index(b"last-generated-id") + 1]
 
     def _inbox_key(self) -> bytes:
         return self._inbox + self._own_inbox.hex().encode()
@@ -280,7 +289,7 @@ class RedisCarrier:
         keys = [self._inbox_key()] if self._questions else []
         keys += [self._news, self._beats]
         positions = [self._positions.get(key, b"0-0") for key in keys]
-        self._link.wait_for("XREAD", "COUNT", _AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", *keys, *positions)
+        self._link.wait_for("XREAD", "COUNT", self._at_once, "BLOCK", _BLOCK_MS, "STREAMS", *keys, *positions)
         self._is_waiting = True
         self._read_s = now + self._pace_s
 
@@ -292,6 +301,9 @@ class RedisCarrier:
             for number, fields in streams.get(key, ()):
                 self._positions[key] = number
                 frame = fields[1]
+                if channel == _BEAT and len(frame) > _MOST_BEAT_BYTES:
+                    found.append(Refused(f"a heartbeat has no {len(frame)} bytes", self._stream))
+                    continue
                 try:
                     life, body = self._seal.unwrap(channel, frame)
                 except BadFrameError as error:
@@ -306,7 +318,8 @@ class RedisCarrier:
                     self._hear(life, body, now, found)
         if inbox in streams:
             self._command("XDEL", inbox, *(number for number, _ in streams[inbox]))
-        if len(streams.get(self._news, ())) < _AT_ONCE:
+        most, self._at_once = self._at_once, min(2 * self._at_once, _AT_ONCE)
+        if len(streams.get(self._news, ())) < most:
             self._let_go(now, found, all_of_them=True)
         else:
             self._unheard_s.clear()  # it comes, only later

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from redis.backoff import NoBackoff
@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from socket import socket as Socket  # noqa: N812 - a class
 
     Word: TypeAlias = bytes | str | int
     Command: TypeAlias = Sequence[Word]
@@ -22,14 +23,48 @@ _log = logging.getLogger("cachelb.state")
 
 _SCHEMES: Final = ("redis://", "rediss://", "unix://")
 _TIMEOUT_S: Final = 1.0
+_MOST_BYTES: Final = 32 << 20
+"""Of one answer of the server. Of a fleet's own entries, one read has some megabytes at most."""
 
 
 class RefusedCommandError(ConnectionError):
     """The server works but refuses: read-only, out of memory, no permission."""
 
 
+class FloodError(ConnectionError):
+    """An answer is longer than any of a fleet's own entries make it."""
+
+
+class _Meter:
+    """A socket that reads so many bytes of an answer and no more: redis-py reads any answer whole."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        self.left = _MOST_BYTES
+
+    def recv(self, size: int) -> bytes:
+        found = self._socket.recv(size)
+        self._count(len(found))
+        return found
+
+    def recv_into(self, buffer: bytearray) -> int:  # hiredis
+        found = self._socket.recv_into(buffer)
+        self._count(found)
+        return found
+
+    def _count(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise OSError(f"an answer has more than {_MOST_BYTES >> 20} MB")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._socket, name)
+
+
 class _Wire(Protocol):
     """What is used of a connection of redis-py, which is typed in part."""
+
+    _sock: Any
 
     def connect(self) -> None: ...
 
@@ -38,6 +73,8 @@ class _Wire(Protocol):
     def can_read(self, timeout: float) -> bool: ...
 
     def read_response(self) -> object: ...
+
+    def on_connect(self) -> None: ...
 
     def pack_command(self, *words: Word) -> list[bytes]: ...
 
@@ -58,6 +95,7 @@ class RedisLink:
 
     def __init__(self, url: str) -> None:
         options, self.shown = _options(url)
+        self._meters: dict[_Wire, _Meter] = {}
         make = cast("Callable[..., _Wire]", options.pop("connection_class", Connection))
         options |= {
             "protocol": 2,
@@ -66,6 +104,7 @@ class RedisLink:
             "retry": Retry(NoBackoff(), 0),
             "health_check_interval": 0,
             "decode_responses": False,
+            "redis_connect_func": self._metered,
         }
         try:
             self._reading, self._writing = (make(**options) for _ in range(2))
@@ -86,6 +125,15 @@ class RedisLink:
             self._reading.connect()
             self._writing.connect()
 
+    def _metered(self, connection: _Wire) -> None:
+        """Count what a new connection reads; its parser is given the socket next."""
+        self._meters[connection] = connection._sock = _Meter(connection._sock)  # noqa: SLF001 - there is no other way in
+        connection.on_connect()
+
+    def _answer(self, connection: _Wire) -> object:
+        self._meters[connection].left = _MOST_BYTES
+        return connection.read_response()
+
     def close(self) -> None:
         """End both connections; idempotent."""
         for connection in (self._reading, self._writing):
@@ -98,7 +146,7 @@ class RedisLink:
         """Run a command and wait for its answer; only while no other is under way."""
         with self._told():
             self._writing.send_packed_command(self._writing.pack_command(*words), check_health=False)
-            return self._writing.read_response()
+            return self._answer(self._writing)
 
     def send(self, commands: Sequence[Command]) -> None:
         """Run commands; `answer` has what becomes of each, in this order."""
@@ -113,7 +161,7 @@ class RedisLink:
     def answer(self) -> object:
         """Return the next answer."""
         with self._told():
-            return self._writing.read_response()
+            return self._answer(self._writing)
 
     def wait_for(self, *words: Word) -> None:
         """Run a command whose answer may take long."""
@@ -128,7 +176,7 @@ class RedisLink:
     def found(self) -> object:
         """Return it."""
         with self._told():
-            return self._reading.read_response()
+            return self._answer(self._reading)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -138,6 +186,8 @@ class RedisLink:
         except ResponseError as error:
             raise RefusedCommandError(f"{self.shown} refuses: {error}") from error
         except (RedisError, OSError) as error:
+            if any(meter.left < 0 for meter in self._meters.values()):
+                raise FloodError(f"{self.shown}: {error}") from error
             raise ConnectionError(f"{self.shown}: {error}") from error
 
 

@@ -9,22 +9,23 @@ from cachelb.state.attachment import Attachment
 from cachelb.state.options import exchange_settings, megabytes, text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cachelb.secret import Secret
     from cachelb.state.carrier import Carrier
 
 
 class RedisState(Attachment):
     """Shares what a router places and books with all routers that use the same stream of a Redis or Valkey server.
 
-    Attach it to a router with a `hash_seed` that all have in common: block hashes are all that is told of a prompt, and
-    whoever has another seed takes part in load only. Routing never waits for the server. While that is down, each
-    router goes on alone; why is in `stats().failing`. Needs `pip install 'cachelb[redis]'`.
+    Attach it to a router with the `secret` of the fleet: messages are encrypted with keys made of it, and others are
+    refused and counted. Routing never waits for the server. While that is down, each router goes on alone; why is in
+    `stats().failing`. Needs `pip install 'cachelb[redis]'`.
 
     Args:
         url: "redis://user:password@host:6379/0", "rediss://..." for TLS, or "unix:///path/of/socket"; options of
             redis-py such as "?ssl_ca_certs=/path" may follow. The password shows in no error, log or `repr`.
         stream: Name of the fleet's stream; all keys of the fleet begin with it.
-        secret: Shared by all: messages are encrypted, and those of whoever does not know it are refused and counted.
-            Without one, everybody who reaches the server can read and write.
         interval_s: Seconds between two messages of what happened; each takes some 100 bytes more than what it tells.
         peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
         warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
@@ -35,13 +36,13 @@ class RedisState(Attachment):
             tell. A worker that is not known here is added if the workers are plain strings.
 
     Raises:
-        ModuleNotFoundError: redis-py, or with a secret cryptography, is not installed.
+        ModuleNotFoundError: redis-py or cryptography is not installed.
         TypeError: An argument is of another type.
         ValueError: An argument is out of range, or the url cannot be used.
 
     Example:
         >>> from cachelb.state import RedisState
-        >>> RedisState("redis://:password@10.0.0.5:6379/0", secret="of the fleet")
+        >>> RedisState("redis://:password@10.0.0.5:6379/0")
         RedisState('redis://10.0.0.5:6379/0', stream='cachelb')
     """
 
@@ -50,7 +51,6 @@ class RedisState(Attachment):
         url: str,
         *,
         stream: str = "cachelb",
-        secret: str | None = None,
         interval_s: float = 0.02,
         peer_timeout_s: float = 1.5,
         warm_start_s: float = 0.0,
@@ -60,11 +60,9 @@ class RedisState(Attachment):
         share_fleet: bool = False,
     ) -> None:
         _need("redis", "redis-py")
-        if secret is not None:
-            _need("cryptography", "cryptography for its secret")
+        _need("cryptography", "cryptography")
         self._url = text("url", url)
         self._stream = text("stream", stream)
-        self._secret = None if secret is None else text("secret", secret)
         self._max_server_bytes = megabytes("max_server_mb", max_server_mb)
         super().__init__(
             exchange_settings(
@@ -83,12 +81,12 @@ class RedisState(Attachment):
     def __repr__(self) -> str:
         return f"RedisState({self._shown!r}, stream={self._stream!r})"
 
-    def _carrier(self) -> Carrier:
+    def _carrier(self, secrets: Sequence[Secret]) -> Carrier:
         from cachelb.state.redis_carrier import RedisCarrier
         from cachelb.state.redis_link import RedisLink
-        from cachelb.state.seal import seal
+        from cachelb.state.seal import Seal
 
-        link, frames = RedisLink(self._url), seal(self._secret, self._stream)
+        link, frames = RedisLink(self._url), Seal(secrets, self._stream)
         return RedisCarrier(link, self._stream, frames, self._settings, self._max_server_bytes)
 
 

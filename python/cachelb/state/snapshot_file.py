@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cachelb.arguments import number, seconds
 from cachelb.router.snapshots import TTL_S
 from cachelb.state.keeping import FileKeeper
-from cachelb.state.options import number
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -50,7 +49,7 @@ class SnapshotFile:
 
     Attach it before the first request: `attach` returns once the file was read. It is written every `interval_s` and
     when the router is closed, beside the old one, which it then replaces: a crash leaves one or the other. A file that
-    is missing, damaged, too old, or of a router with another `hash_seed` or block size is no error: the router starts
+    is missing, damaged, too old, or of a router with another `secret` or block size is no error: the router starts
     cold, and `stats` and a line in the log say why. A disk that is full or read-only does not disturb routing either.
     The child of a fork leaves the file to its parent.
 
@@ -72,7 +71,7 @@ class SnapshotFile:
         >>> from cachelb.state import SnapshotFile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for _ in range(2):
-        ...         with Router(["gpu0"], hash_seed=7) as router:
+        ...         with Router(["gpu0"], secret="known to all gateways") as router:
         ...             file = SnapshotFile(f"{folder}/router.snapshot")
         ...             router.attach(file)
         ...             decision = router.select_worker(tokens=range(64))
@@ -100,7 +99,7 @@ class SnapshotFile:
             raise TypeError(f"restore must be True or False, got {type(restore).__name__}")
         # The working directory may change.
         self._path = os.path.abspath(found)  # noqa: PTH100 - as above
-        self._interval_s = min(number("interval_s", interval_s), threading.TIMEOUT_MAX)
+        self._interval_s = seconds("interval_s", interval_s)
         self._max_age_s = number("max_age_s", max_age_s)
         self._ttl_s = number("ttl_s", ttl_s)
         self._restore = restore
@@ -117,7 +116,7 @@ class SnapshotFile:
 
         Raises:
             RuntimeError: It is attached already; one file keeps one router.
-            SnapshotError: The router drew its `hash_seed` itself, so it would start cold for ever.
+            SnapshotError: The router has no `secret`, so it would start cold for ever.
         """
         if self._run is not None:
             if self._run.pid == os.getpid():

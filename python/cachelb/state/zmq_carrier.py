@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import logging
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import zmq
-from zmq.utils import z85
 
-from cachelb.events.sockets import bound_pair
-from cachelb.state.carrier import Asked, Heard
+from cachelb.events.sockets import Listeners, bound_pair, curve_keys, make_server, make_socket, received
+from cachelb.state.carrier import Asked, Heard, Refused
 from cachelb.state.lookup import Lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cachelb.events.sockets import Keys
+    from cachelb.secret import Secret
 
 _log = logging.getLogger("cachelb.state")
 
@@ -26,16 +29,26 @@ _ANSWER_MESSAGES: Final = 256
 _MAX_ANSWERS: Final = 16
 _GIVE_UP_S: Final = 10.0
 _MAX_MESSAGE_BYTES: Final = 16 << 20
-_RECONNECT_MS: Final = (50, 500)
 # On a network that swallows everything, nothing ends by itself: whoever cannot be heard is called anew.
-_SILENCE_MS: Final = {
+_OPTIONS: Final[Mapping[int, int]] = {
     zmq.HEARTBEAT_IVL: 500,
     zmq.HEARTBEAT_TIMEOUT: 1500,
     zmq.CONNECT_TIMEOUT: 500,
-    zmq.HANDSHAKE_IVL: 2000,
+    zmq.RECONNECT_IVL: 50,
+    zmq.RECONNECT_IVL_MAX: 500,
 }
 _PEERS_S: Final = 2.0
+_LISTEN_AGAIN_S: Final = 0.25
+_LISTENERS: Final = 1024
+_CALL_ANEW_S: Final = 10.0
+"""After which a silent peer is called anew: ZeroMQ never tries one again that sent a message that is too long."""
+
+_KEPT_MESSAGES: Final = 256  # of a peer while this thread is busy; further ones wait at the peer
 _AT_ONCE: Final = 256
+_FLOOD: Final = 4
+"""Times the bytes that may wait: a peer of which more arrived at once is called anew, which frees them."""
+
+_ALL: Final = b""
 _ASK: Final = b"all"
 
 
@@ -58,7 +71,7 @@ class ZmqCarrier:
     Args:
         bind: Where to publish; the port above answers.
         peers: Addresses of peers, or a function that returns them.
-        secret: What all share, None for none.
+        secrets: What all share: this router answers to the first, and calls others by any.
         max_bytes: Bytes that may wait for a peer that does not read them, about.
 
     Raises:
@@ -66,27 +79,35 @@ class ZmqCarrier:
     """
 
     def __init__(
-        self, bind: str, peers: Sequence[str] | Callable[[], Sequence[str]], secret: str | None, max_bytes: int
+        self,
+        bind: str,
+        peers: Sequence[str] | Callable[[], Sequence[str]],
+        secrets: Sequence[Secret],
+        max_bytes: int,
     ) -> None:
         self._context = zmq.Context()
-        self._keys = None if secret is None else _keys(secret)
+        self._keys = [_keys(secret) for secret in secrets]
         self._lookup = Lookup(peers, _PEERS_S) if callable(peers) else None
         self._fixed = set() if callable(peers) else set(peers)
         self._waiting = max(_ANSWER_MESSAGES, max_bytes // _PART_BYTES)
+        self._most_at_once = _FLOOD * max_bytes
         self._answering: dict[bytes, _Answer] = {}
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, list[_Peer]] = {}
+        self._heard_s: dict[str, float] = {}
         self._left_out: set[str] = set()
-        self._try_again_s = 0.0
+        self._try_again_s = self._listen_again_s = 0.0
         self._addresses: dict[zmq.Socket[bytes], str] = {}
         self._poller = zmq.Poller()
         try:
             self._news, self._answers, self.address = bound_pair(
-                lambda: self._socket(zmq.PUB, server=True), lambda: self._socket(zmq.ROUTER, server=True), bind
+                lambda: make_server(self._context, self._waiting, self._keys[0], _OPTIONS), bind
             )
         except BaseException:
             self._context.destroy(0)
             raise
-        self._poller.register(self._answers, zmq.POLLIN)
+        self._listeners = Listeners(self._news, _LISTENERS)
+        for socket in (self._news, self._answers):
+            self._poller.register(socket, zmq.POLLIN)
 
     def open(self) -> None:
         """Connect to the peers."""
@@ -95,12 +116,11 @@ class ZmqCarrier:
 
     def publish(self, message: bytes) -> None:
         """Send to all who listen; to one who does not read, nothing is sent."""
-        self._news.send(message)
+        self._listeners.send(_ALL, [message])
 
     def ask(self, origin: int, address: str) -> None:
         """Ask the peer at an address to tell everything."""
-        peer = self._peers.get(address)
-        if peer is not None:
+        for peer in self._peers.get(address, ()):
             try:
                 peer.asking.send_multipart([_ASK, origin.to_bytes(8, "little")], zmq.NOBLOCK)
             except zmq.Again:
@@ -131,26 +151,55 @@ class ZmqCarrier:
             _log.debug("a peer that asked is gone: %s", error)
         return True
 
-    def receive(self, timeout_s: float) -> list[Heard | Asked]:
+    def receive(self, timeout_s: float) -> list[Heard | Asked | Refused]:
         """Wait for messages of peers."""
         now = time.monotonic()
         self._follow(now)
+        self._listen_again(now)
         self._go_on_answering(now)
-        found: list[Heard | Asked] = []
+        found: list[Heard | Asked | Refused] = []
         asked: set[bytes] = set()
         for socket, _ in self._poller.poll(max(0, math.ceil(timeout_s * 1000))):
-            if not isinstance(socket, zmq.Socket):
-                continue
-            for _ in range(_AT_ONCE):
-                try:
-                    frames = socket.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                if socket is not self._answers:
-                    found.append(Heard(frames[-1], self._addresses[socket]))
-                elif len(frames) == 3 and frames[1] == _ASK:  # noqa: PLR2004 - who, what, whom
-                    asked.add(frames[0])
+            if socket is self._news:
+                for frames in received(self._news, _AT_ONCE):
+                    self._listeners.add(_ALL, frames[0])
+            elif socket is self._answers:
+                questions = received(self._answers, _AT_ONCE)
+                asked.update(frames[0] for frames in questions if len(frames) == 3 and frames[1] == _ASK)  # noqa: PLR2004 - who, what, whom
+            elif isinstance(socket, zmq.Socket) and socket in self._addresses:
+                found += self._read(socket)
         return [*found, *(Asked(return_to) for return_to in sorted(asked))]
+
+    def _read(self, socket: zmq.Socket[bytes]) -> Sequence[Heard | Refused]:
+        """Read what a peer sent. One that sends more than a router has to say is called anew."""
+        address = self._addresses[socket]
+        found, size = [], 0
+        for frames in received(socket, _AT_ONCE):
+            found.append(Heard(frames[-1], address))
+            size += sum(map(len, frames))
+            if size > self._most_at_once:
+                self._call_later(address)
+                return [Refused(f"it sent more than {self._most_at_once >> 20} MB at once", address)]
+        self._heard_s[address] = time.monotonic()
+        return found
+
+    def _call_later(self, address: str) -> None:
+        """End the connections to a peer, which frees what they hold."""
+        self._disconnect(address)
+        self._left_out.add(address)
+        self._try_again_s = time.monotonic() + _PEERS_S
+
+    def _listen_again(self, now: float) -> None:
+        """Ask every peer for its news: it forgets who listens when a connection ends."""
+        if now >= self._listen_again_s:
+            self._listen_again_s = now + _LISTEN_AGAIN_S
+            for address, peers in list(self._peers.items()):
+                if now > self._heard_s[address] + _CALL_ANEW_S:
+                    self._call_later(address)
+                    continue
+                for peer in peers:
+                    with suppress(zmq.Again):  # there is no connection yet
+                        peer.news.send(_ALL, zmq.NOBLOCK)
 
     def close(self) -> None:
         """Close every socket."""
@@ -170,11 +219,7 @@ class ZmqCarrier:
     def _listen_to(self, addresses: set[str]) -> None:
         wanted = addresses - {self.address}
         for address in self._peers.keys() - wanted:
-            peer = self._peers.pop(address)
-            for socket in (peer.news, peer.asking):
-                self._poller.unregister(socket)
-                del self._addresses[socket]
-                socket.close(0)
+            self._disconnect(address)
         failed: set[str] = set()
         for address in sorted(wanted - self._peers.keys()):
             try:
@@ -185,53 +230,42 @@ class ZmqCarrier:
                     _log.warning("peer %s is left out for now, as no connection can be made: %s", address, error)
         self._left_out = failed
 
+    def _disconnect(self, address: str) -> None:
+        del self._heard_s[address]
+        for socket in (socket for peer in self._peers.pop(address) for socket in (peer.news, peer.asking)):
+            self._poller.unregister(socket)
+            del self._addresses[socket]
+            socket.close(0)
+
     def _connect(self, address: str) -> None:
         before, _, port = address.rpartition(":")
         sockets: list[zmq.Socket[bytes]] = []
         try:
-            for kind, to in ((zmq.SUB, address), (zmq.DEALER, f"{before}:{int(port) + 1}")):
-                sockets.append(self._socket(kind))
-                if kind == zmq.SUB:
-                    sockets[-1].subscribe(b"")
-                sockets[-1].connect(to)
+            for keys, to in itertools.product(self._keys, (address, f"{before}:{int(port) + 1}")):
+                # Questions to a peer that cannot be reached are not collected: each is answered with everything.
+                socket = make_socket(
+                    self._context,
+                    zmq.DEALER,
+                    receives=_KEPT_MESSAGES,
+                    sends=1,
+                    most_bytes=_MAX_MESSAGE_BYTES,
+                    keys=keys,
+                    options=_OPTIONS,
+                )
+                sockets.append(socket)
+                socket.connect(to)
         except zmq.ZMQError:
             for socket in sockets:
                 socket.close(0)
             raise
-        self._peers[address] = _Peer(*sockets)
+        self._heard_s[address] = time.monotonic()
+        self._peers[address] = [_Peer(*pair) for pair in zip(sockets[::2], sockets[1::2], strict=True)]
+        for peer in self._peers[address]:
+            peer.news.send(_ALL, zmq.NOBLOCK)
         for socket in sockets:
             self._addresses[socket] = address
             self._poller.register(socket, zmq.POLLIN)
 
-    def _socket(self, kind: int, *, server: bool = False) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        # Questions to a peer that cannot be reached are not collected: each is answered with everything.
-        waiting: dict[int, int] = {zmq.DEALER: 1, zmq.ROUTER: _ANSWER_MESSAGES}
-        if kind == zmq.ROUTER:
-            socket.set(zmq.ROUTER_MANDATORY, 1)
-        options = {
-            zmq.LINGER: 0,
-            zmq.RCVHWM: self._waiting,
-            zmq.SNDHWM: waiting.get(kind, self._waiting),
-            zmq.IPV6: 1,
-            zmq.MAXMSGSIZE: _MAX_MESSAGE_BYTES,
-            zmq.RECONNECT_IVL: _RECONNECT_MS[0],
-            zmq.RECONNECT_IVL_MAX: _RECONNECT_MS[1],
-            **_SILENCE_MS,
-        }
-        for option, value in options.items():
-            socket.set(option, value)
-        if self._keys is not None:
-            public, private = self._keys
-            socket.curve_publickey, socket.curve_secretkey = public, private
-            if server:
-                socket.curve_server = True
-            else:
-                socket.curve_serverkey = public
-        return socket
 
-
-def _keys(secret: str) -> tuple[bytes, bytes]:
-    """Make one pair of keys of a secret. Who does not know it does not know the public key either."""
-    private = z85.encode(hashlib.scrypt(secret.encode(), salt=b"cachelb mesh", n=1 << 14, r=8, p=1, dklen=32))
-    return zmq.curve_public(private), private
+def _keys(secret: Secret) -> Keys:
+    return curve_keys(secret.key("mesh"))

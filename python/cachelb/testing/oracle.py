@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cachelb._core import hash_blocks
+from cachelb.arguments import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +36,7 @@ class ManualClock:
     """
 
     def __init__(self, start_s: float = 0.0) -> None:
-        self._now_s = start_s
+        self._now_s = number("start_s", start_s, least=0.0)
 
     def __call__(self) -> float:
         """Tell the time.
@@ -54,9 +55,7 @@ class ManualClock:
         Raises:
             ValueError: ``seconds`` is negative.
         """
-        if seconds < 0:
-            raise ValueError(f"a monotonic clock cannot go back: advance({seconds})")
-        self._now_s += seconds
+        self._now_s += number("seconds", seconds, least=0.0)
 
 
 class Best(NamedTuple):

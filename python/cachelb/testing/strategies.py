@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cachelb._core import hash_blocks
+from cachelb.arguments import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from cachelb.testing.oracle import NaiveTracker
 
 _DEFAULT_WORKERS: Final = ("w0", "w1", "w2")
+_MOST_WORKERS: Final = 65_536
+_MOST_TOKENS: Final = 65_536
 
 
 class Answer(Protocol):
@@ -168,6 +171,7 @@ def token_sequences(*, alphabet: int = 2, max_tokens: int = 40, block_size: int 
 
     Raises:
         ImportError: hypothesis is not installed.
+        ValueError: A number is out of range.
 
     Example:
         >>> from hypothesis import given, settings
@@ -179,6 +183,9 @@ def token_sequences(*, alphabet: int = 2, max_tokens: int = 40, block_size: int 
         ...     assert BlockTracker(block_size=4).record_request(tokens, "w0") == len(tokens) // 4
         >>> fits()
     """
+    whole("alphabet", alphabet, 1)
+    whole("max_tokens", max_tokens, 0, _MOST_TOKENS)
+    whole("block_size", block_size, 1, 1024)
     st = _strategies()
     token = st.integers(0, alphabet - 1)
 
@@ -210,6 +217,7 @@ def worker_names(*, count: int = 3) -> SearchStrategy[str]:
 
     Raises:
         ImportError: hypothesis is not installed.
+        ValueError: `count` is out of range.
 
     Example:
         >>> from hypothesis import given, settings
@@ -220,6 +228,7 @@ def worker_names(*, count: int = 3) -> SearchStrategy[str]:
         ...     assert name in {"w0", "w1"}
         >>> known()
     """
+    whole("count", count, 1, _MOST_WORKERS)
     result: SearchStrategy[str] = _strategies().sampled_from([f"w{number}" for number in range(count)])
     return result
 
@@ -277,6 +286,7 @@ def operations(
     remove = writes(
         "remove", start=at, stop=st.none() | at, medium=st.sampled_from([None, *media]), namespace=namespace
     )
+    whole("max_blocks", max_blocks, 0)
     evict = writes("evict_worker", max_blocks=st.integers(0, max_blocks))
     result: SearchStrategy[Operation] = st.one_of(
         record, record, store, remove, evict, writes("clear"), writes("remove_worker")

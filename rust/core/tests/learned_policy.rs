@@ -214,8 +214,6 @@ impl Desk {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
     #[test]
     fn rows_leave_with_their_requests(
         steps in prop::collection::vec(step(), 1..400),

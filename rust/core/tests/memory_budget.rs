@@ -284,8 +284,6 @@ fn apply(fleet: &mut Fleet, pools: &mut u32, op: &Op) -> Result<(), TestCaseErro
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
-
     #[test]
     fn mixed_traffic_never_exceeds_the_budget(
         kibibytes in prop_oneof![Just(64_usize), Just(96), Just(200), Just(1024)],

@@ -337,19 +337,18 @@ fn op(timed: bool) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The families together make a million operations.
-const CASES: u32 = 1260;
 /// Operations of a history, on average.
 const OPS: usize = 160;
 /// Operations between recounts, which take longer than all else.
 const VALIDATE_EVERY: usize = 7;
 
 fn histories<F: Form>(timed: bool) {
+    let default = ProptestConfig::default();
     let config = ProptestConfig {
-        cases: CASES,
+        cases: 5 * default.cases,
         rng_seed: proptest::test_runner::RngSeed::Fixed(6),
         failure_persistence: None,
-        ..ProptestConfig::default()
+        ..default
     };
     let budget = proptest::option::of(6..80_u64);
     let ops = proptest::collection::vec(op(timed), 1..2 * OPS);

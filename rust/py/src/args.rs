@@ -5,13 +5,23 @@
 //! list or tuple is read item by item, without running Python code as long as the items are ints; any other sequence is
 //! iterated.
 //!
-//! The borrowed forms rely on the GIL: it is held while the slice is in use, and no Python code runs meanwhile.
+//! # Who else may write
+//!
+//! With a GIL, it is held while a borrowed slice is in use, no Python code runs meanwhile, and what runs without the GIL
+//! gets a copy ([`steady_words`]). Threads of other libraries may still write to their own buffer: so a borrowed slice is
+//! only hashed, looked up or copied, each of which takes any words; what is stored is looked at in the copy.
+//!
+//! Without a GIL nothing keeps other threads from changing a list or a buffer. A list is read from a tuple of its items,
+//! which the interpreter makes in one step, and no buffer is borrowed: every word of it is read once, by a volatile load
+//! ([`take`]), and only the copy is looked at.
 #![allow(unsafe_code)]
 
 mod digits;
+mod values;
 
 use std::borrow::Cow;
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::slice;
 
 use cachelb_core::hashing::MAX_BLOCK_SIZE;
@@ -22,10 +32,15 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyList, PySequence, PyString, PyTuple};
 use pyo3::{ffi, intern};
 
 use digits::Layout;
+use values::shown;
+pub(crate) use values::*;
+
+/// Whether other threads run while a call reads its arguments.
+const NO_GIL: bool = cfg!(Py_GIL_DISABLED);
 
 /// Little-endian words that arrive as buffers or Python ints.
 pub(crate) trait Word: Copy + 'static {
@@ -42,8 +57,18 @@ pub(crate) trait Word: Copy + 'static {
     /// `item` points to a live object and the GIL is held.
     unsafe fn read(item: *mut ffi::PyObject) -> u64;
 
+    /// How to read lists without the C API, if there is a way. The first call may let the GIL go.
+    fn layout(_py: Python<'_>) -> Option<Layout> {
+        None
+    }
+
     /// Reads what it can of `list` without the C API, from `from` on; returns where it stopped.
-    fn read_list(_list: &Bound<'_, PyList>, from: usize, _out: &mut [Self]) -> usize {
+    fn read_list(
+        _layout: Layout,
+        _list: &Bound<'_, PyList>,
+        from: usize,
+        _out: &mut [Self],
+    ) -> usize {
         from
     }
 }
@@ -67,8 +92,12 @@ impl Word for u32 {
         u64::from(unsafe { ffi::PyLong_AsUnsignedLong(item) })
     }
 
-    fn read_list(list: &Bound<'_, PyList>, from: usize, out: &mut [Self]) -> usize {
-        Layout::get(list.py()).map_or(from, |layout| layout.read(list, from, out))
+    fn layout(py: Python<'_>) -> Option<Layout> {
+        Layout::get(py)
+    }
+
+    fn read_list(layout: Layout, list: &Bound<'_, PyList>, from: usize, out: &mut [Self]) -> usize {
+        layout.read(list, from, out)
     }
 }
 
@@ -104,20 +133,22 @@ impl<'a, W: Word> Words<'a, W> {
         scratch: &'a mut Vec<W>,
     ) -> PyResult<Self> {
         if let Ok(list) = values.cast_exact::<PyList>() {
+            if NO_GIL {
+                return Self::of_tuple(&list.to_tuple(), name, scratch);
+            }
             // SAFETY: a live list; an index out of range gives null.
             let get = |at| unsafe { ffi::PyList_GetItem(list.as_ptr(), at) };
+            // Before the length is read: others may change the list meanwhile.
+            let layout = W::layout(list.py());
+            bounded(list.len(), name)?;
             scratch.resize(list.len(), W::from_u64(0));
             read_items(list, name, scratch, get, |at, out| {
-                W::read_list(list, at, out)
+                layout.map_or(at, |layout| W::read_list(layout, list, at, out))
             })?;
             return Ok(Self::Slice(scratch));
         }
         if let Ok(tuple) = values.cast_exact::<PyTuple>() {
-            // SAFETY: a live tuple; an index out of range gives null.
-            let get = |at| unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), at) };
-            scratch.resize(tuple.len(), W::from_u64(0));
-            read_items(tuple, name, scratch, get, |at, _| at)?;
-            return Ok(Self::Slice(scratch));
+            return Self::of_tuple(tuple, name, scratch);
         }
         scratch.clear();
         if let Ok(bytes) = values.cast_exact::<PyBytes>() {
@@ -134,9 +165,19 @@ impl<'a, W: Word> Words<'a, W> {
                 type_name(values)
             )));
         }
-        for (at, item) in values.try_iter()?.enumerate() {
+        bounded(values.len().unwrap_or_default(), name)?;
+        for (at, item) in Items::of(values, name, "a sequence of int", MAX_WORDS)?.enumerate() {
             scratch.push(closer_look(&item?, name, at)?);
         }
+        Ok(Self::Slice(scratch))
+    }
+
+    fn of_tuple(tuple: &Bound<'_, PyTuple>, name: &str, scratch: &'a mut Vec<W>) -> PyResult<Self> {
+        // SAFETY: a live tuple; an index out of range gives null.
+        let get = |at| unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), at) };
+        bounded(tuple.len(), name)?;
+        scratch.resize(tuple.len(), W::from_u64(0));
+        read_items(tuple, name, scratch, get, |at, _| at)?;
         Ok(Self::Slice(scratch))
     }
 
@@ -153,12 +194,21 @@ impl<'a, W: Word> Words<'a, W> {
         match self {
             Self::Slice(words) => words,
             // SAFETY: checked to be contiguous, aligned and of this type when it was taken; the exporter keeps the
-            // memory while the buffer lives, and whoever would write to it needs the GIL.
+            // memory while the buffer lives. Python code that would write to it needs the GIL, and without one there
+            // are no such buffers.
             Self::Buffer(buffer) => unsafe {
                 slice::from_raw_parts(buffer.buf_ptr().cast::<W>(), buffer.item_count())
             },
         }
     }
+}
+
+/// Whether so many words may be one argument.
+fn bounded(count: usize, name: &str) -> PyResult<()> {
+    if count > MAX_WORDS {
+        return Err(too_many(name, MAX_WORDS));
+    }
+    Ok(())
 }
 
 /// Words that stay put while the GIL is let go: only a buffer's content, which others may write to, is copied.
@@ -238,8 +288,9 @@ fn read_items<W: Word>(
         // SAFETY: the owner keeps the item alive; the conversion of an int runs no Python code that could change that,
         // and anything else is refused by the C API without running any.
         let value = unsafe { W::read(item) };
-        // The error value of the conversion is the largest of its type, so it comes here too.
-        *slot = if value >= W::LIMIT {
+        // The error value of the conversion is the largest of its type, so it comes here too; and so do 0 and 1, which
+        // may be a bool.
+        *slot = if value >= W::LIMIT || value <= 1 {
             let _ = PyErr::take(py);
             // SAFETY: not null, and the new reference keeps it alive through whatever `__index__` does.
             let item = unsafe { Bound::from_borrowed_ptr(py, item) };
@@ -254,24 +305,20 @@ fn read_items<W: Word>(
 
 /// Converts anything with `__index__`, or says what is wrong with it.
 fn closer_look<W: Word>(item: &Bound<'_, PyAny>, name: &str, at: usize) -> PyResult<W> {
+    if item.is_instance_of::<PyBool>() {
+        return Err(wrong_type(item, &format!("{name}[{at}]"), "int"));
+    }
     match item.extract::<u64>() {
         Ok(value) if value <= W::LIMIT => Ok(W::from_u64(value)),
         Err(error) if !error.is_instance_of::<PyOverflowError>(item.py()) => {
             Err(if error.is_instance_of::<PyTypeError>(item.py()) {
-                PyTypeError::new_err(format!("{name}[{at}] must be int, got {}", type_name(item)))
+                wrong_type(item, &format!("{name}[{at}]"), "int")
             } else {
                 error
             })
         }
         _ => Err(out_of_range::<W>(name, at, &shown(item))),
     }
-}
-
-/// A number for a message. Python refuses to print very large ones.
-fn shown(number: &Bound<'_, PyAny>) -> String {
-    number
-        .str()
-        .map_or_else(|_| "a huge number".to_owned(), |text| text.to_string())
 }
 
 fn out_of_range<W: Word>(name: &str, at: usize, got: &str) -> PyErr {
@@ -295,6 +342,7 @@ fn words_of_bytes<'a, W: Word>(
         )));
     }
     let count = bytes.len() / width;
+    bounded(count, name)?;
     let start = bytes.as_ptr().cast::<W>();
     if start.is_aligned() {
         // SAFETY: aligned, `count` words long, valid for the slice's lifetime; every bit pattern is a word.
@@ -362,12 +410,14 @@ fn words_of_buffer<'a, W: Word>(
     if count == 0 {
         return Ok(Words::Slice(&[]));
     }
+    bounded(count, name)?;
     let matching = if size_of::<W>() == 4 {
         Kind::U32
     } else {
         Kind::U64
     };
-    if kind == matching && buffer.is_c_contiguous() && buffer.buf_ptr().cast::<W>().is_aligned() {
+    let usable = buffer.is_c_contiguous() && buffer.buf_ptr().cast::<W>().is_aligned();
+    if kind == matching && usable && !NO_GIL {
         return Ok(Words::Buffer(buffer));
     }
     let signed = |value: i64| (value.cast_unsigned(), value.cast_unsigned() & (1 << 63));
@@ -397,6 +447,12 @@ fn copy<T: Copy, W: Word>(
 ) -> Option<(usize, u64, bool)> {
     let start = buffer.buf_ptr().cast::<T>().cast_const();
     let stride = buffer.strides()[0];
+    if NO_GIL {
+        // SAFETY: the exporter guarantees that item `at` lies there.
+        let item = |at: usize| unsafe { take(start.byte_offset(at.cast_signed() * stride)) };
+        let items: Vec<T> = (0..count).map(item).collect();
+        return narrow(items.iter().map(|item| widen(*item)), out);
+    }
     if stride == size_of::<T>().cast_signed() && start.is_aligned() {
         // SAFETY: contiguous and aligned, `count` items; nobody writes while the GIL is held here.
         let items = unsafe { slice::from_raw_parts(start, count) };
@@ -412,6 +468,26 @@ fn copy<T: Copy, W: Word>(
         }
     };
     narrow((0..count).map(|at| widen(item(at))), out)
+}
+
+/// Reads an integer that other threads may be writing: a torn or an old one, but one.
+///
+/// # Safety
+/// `item` points to a `T`, of any alignment, and every bit pattern is one.
+unsafe fn take<T: Copy>(item: *const T) -> T {
+    if item.is_aligned() {
+        // SAFETY: the caller's promise, and aligned.
+        return unsafe { item.read_volatile() };
+    }
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: `size_of::<T>()` bytes lie behind both pointers; all of them are written.
+    unsafe {
+        for at in 0..size_of::<T>() {
+            let byte = item.cast::<u8>().add(at).read_volatile();
+            value.as_mut_ptr().cast::<u8>().add(at).write(byte);
+        }
+        value.assume_init()
+    }
 }
 
 /// Appends the items, given as bits and sign bit; returns the first that is not a `W`, with its position.
@@ -456,21 +532,6 @@ pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
         .map_or_else(|_| "an object".to_owned(), |name| name.to_string())
 }
 
-/// An int argument from `low` to `high`.
-pub(crate) fn ranged(value: &Bound<'_, PyAny>, name: &str, low: u64, high: u64) -> PyResult<u64> {
-    match value.extract::<u64>() {
-        Ok(number) if (low..=high).contains(&number) => Ok(number),
-        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => Err(PyTypeError::new_err(
-            format!("{name} must be int, got {}", type_name(value)),
-        )),
-        Err(error) if !error.is_instance_of::<PyOverflowError>(value.py()) => Err(error),
-        _ => Err(PyValueError::new_err(format!(
-            "{name} must be from {low} to {high}, got {}",
-            shown(value)
-        ))),
-    }
-}
-
 /// Tokens per block.
 pub(crate) fn block_size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     ranged(value, "block_size", 1, MAX_BLOCK_SIZE as u64).map(|size| size as usize)
@@ -484,6 +545,11 @@ pub(crate) fn chunk_bytes(value: &Bound<'_, PyAny>) -> PyResult<usize> {
 /// Seed of hashes.
 pub(crate) fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     ranged(value, "seed", 0, u64::MAX)
+}
+
+/// Seed of hashes, or nothing.
+pub(crate) fn optional_seed(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    (!value.is_none()).then(|| seed(value)).transpose()
 }
 
 /// A new numpy array of `len` uint64, filled by `fill`, which must not run Python code.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use cachelb_core::hashing::Namespace;
+use cachelb_core::hashing::{Hasher, Identity, Namespace};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::args::ranged;
+use crate::args::{self, ranged};
 use crate::hashing::objects;
 use crate::prompt::{Prompt, Reader, Scratch};
 
@@ -50,11 +50,17 @@ pub enum Model<'a> {
     Mixed(&'a str),
     /// It is an adapter.
     Adapter(&'a str),
+    /// Every worker names the models it serves, and this is none of them: its prompts are neither matched nor remembered.
+    Unknown,
 }
 
-fn copied(py: Python<'_>, value: Option<&Py<PyString>>) -> PyResult<Option<String>> {
+fn text<'py>(
+    py: Python<'py>,
+    name: &str,
+    value: Option<&'py Py<PyString>>,
+) -> PyResult<Option<&'py str>> {
     value
-        .map(|text| Ok(text.bind(py).to_str()?.to_owned()))
+        .map(|text| args::text(text.bind(py), name))
         .transpose()
 }
 
@@ -106,7 +112,7 @@ impl Call {
         model: Model<'_>,
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
-        let namespace = self.namespace(py, model)?;
+        let namespace = self.namespace(py, &reader.hasher, model)?;
         let given = [
             self.tokens.is_some(),
             self.text.is_some(),
@@ -125,15 +131,19 @@ impl Call {
         scratch.boundaries.clear();
         let given = self.boundaries.as_ref().map(|given| given.bind(py));
         let mut prompt = if let Some(tokens) = &self.tokens {
-            let prompt = reader.tokens(tokens.bind(py), namespace, &mm, scratch)?;
-            if let Some(length) = self.prompt_tokens.filter(|n| *n != prompt.length) {
-                let given = prompt.length;
-                return Err(PyValueError::new_err(format!(
-                    "prompt_tokens is {length} but tokens holds {given}; leave prompt_tokens out"
-                )));
-            }
+            let mut prompt = reader.tokens(tokens.bind(py), namespace, &mm, scratch)?;
+            let held = prompt.length;
             if let Some(ends) = given {
-                reader.boundaries(ends, None, (prompt.length, "tokens"), scratch)?;
+                reader.boundaries(ends, None, (held, "tokens"), scratch)?;
+            }
+            if let Some(length) = self.prompt_tokens {
+                if length < held {
+                    return Err(PyValueError::new_err(format!(
+                        "prompt_tokens is {length} but tokens holds {held}; leave prompt_tokens out"
+                    )));
+                }
+                // There is more to compute than the tokens given, such as further prompts.
+                prompt.length = length;
             }
             prompt
         } else if let Some(text) = &self.text {
@@ -171,25 +181,28 @@ impl Call {
             }
             Prompt::without_tokens(self.prompt_tokens.unwrap_or(0))
         };
+        if model == Model::Unknown {
+            prompt.hide();
+            scratch.boundaries.clear();
+        }
         if let Some(session) = &self.session {
-            prompt.set_session(session.bind(py).to_str()?);
+            prompt.set_session(args::text(session.bind(py), "session")?);
         }
         Ok(prompt)
     }
 
-    fn namespace(&self, py: Python<'_>, model: Model<'_>) -> PyResult<Namespace> {
-        let (shared, adapter) = match model {
-            Model::Own => ("", None),
-            Model::Mixed(name) => (name, None),
-            Model::Adapter(name) => ("", Some(name)),
+    fn namespace(&self, py: Python<'_>, hasher: &Hasher, model: Model<'_>) -> PyResult<Namespace> {
+        let (model, adapter) = match model {
+            Model::Own | Model::Unknown => (None, None),
+            Model::Mixed(name) => (Some(name), None),
+            Model::Adapter(name) => (None, Some(name)),
         };
-        if self.lora.is_none() && self.cache_salt.is_none() {
-            return Ok(Namespace::new(adapter, None).with_model(shared));
-        }
-        let lora = copied(py, self.lora.as_ref())?.filter(|name| !name.is_empty());
-        let salt = copied(py, self.cache_salt.as_ref())?;
-        let namespace = Namespace::new(lora.as_deref().or(adapter), salt.as_deref());
-        Ok(namespace.with_model(shared))
+        let lora = text(py, "lora", self.lora.as_ref())?.filter(|name| !name.is_empty());
+        Ok(hasher.namespace(Identity {
+            lora: lora.or(adapter),
+            salt: text(py, "cache_salt", self.cache_salt.as_ref())?,
+            model,
+        }))
     }
 }
 
@@ -210,10 +223,26 @@ fn render<'py>(
     Ok((render.call1((messages,))?.cast_into::<PyString>()?, None))
 }
 
+/// An argument that is a `str`, or nothing.
+pub fn string(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyString>>> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    Ok(Some(args::string(&value, name)?.clone().unbind()))
+}
+
 /// A count of tokens, or nothing.
 pub fn tokens(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
     value.map(|v| ranged(v, name, 0, MAX_TOKENS)).transpose()
 }
 
-/// The keys of workers already tried for a request.
-pub type Tried = Vec<Arc<str>>;
+/// A worker already tried for a request.
+#[derive(Debug, Clone)]
+pub struct Try {
+    pub key: Arc<str>,
+    /// What came of it, in words.
+    pub outcome: Arc<str>,
+}
+
+/// In the order of trying.
+pub type Tried = Vec<Try>;

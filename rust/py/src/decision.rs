@@ -1,30 +1,44 @@
 //! The result of a selection: owns one booked load until the request ends.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::Reason;
 use cachelb_core::router::{Ending, Pick, Seen, Usage};
-use pyo3::exceptions::{PyBaseException, PyException, PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy};
 
-use crate::args::{ranged, type_name};
-use crate::call::{self, Call, MAX_TOKENS, Tried};
+use crate::args::{number, ranged, type_name};
+use crate::call::{Call, MAX_TOKENS, Tried, Try};
 use crate::engine::Engine;
 use crate::explain;
+use crate::options::read::{NOT_NEGATIVE, millis};
+use crate::outcome::{classify, retry_after};
 use crate::policy::NativePolicy;
 use crate::router::{NativeRouter, policy_name};
+
+/// The longest that a worker rests because it asked for it.
+const MAX_REST_MS: u64 = 60_000;
 
 /// Who selected, and selects again for a retry.
 #[derive(Debug)]
 pub enum Owner {
     Policy(Py<NativePolicy>),
     Router(Py<NativeRouter>),
+}
+
+/// How the caller ended a decision; the first end counts.
+#[derive(Debug)]
+enum Told {
+    Completed,
+    Cancelled,
+    /// With an error: what it was, in words.
+    Failed(Arc<str>),
 }
 
 /// The chosen worker and its booked load. Every method may be called repeatedly and from any thread.
@@ -52,6 +66,9 @@ pub struct Decision {
     seen: Option<Vec<Seen>>,
     /// The engine's own count of cached tokens plus 1; 0 until reported.
     cached_tokens: AtomicU64,
+    told: OnceLock<Told>,
+    /// Whether another decision has taken over the request.
+    retried: AtomicBool,
 }
 
 /// What a decision is made of.
@@ -83,6 +100,8 @@ impl Decision {
             tried: selected.tried,
             seen: selected.seen,
             cached_tokens: AtomicU64::new(0),
+            told: OnceLock::new(),
+            retried: AtomicBool::new(false),
         }
     }
 
@@ -114,8 +133,78 @@ impl Decision {
         Ok(())
     }
 
-    fn end_now(&self, py: Python<'_>, ending: Ending) -> PyResult<()> {
-        self.end(ending, Usage::default(), self.engine.now(py)?)
+    /// Ends the request with an exception or a status.
+    fn fail(&self, error: &Bound<'_, PyAny>, retry_after_s: Option<f64>) -> PyResult<Ending> {
+        let (py, ending) = (error.py(), classify(error)?);
+        let now = self.engine.now(py)?;
+        if ending == Ending::Backpressure
+            && let Some(booking) = self.booking()
+            && let Some(seconds) = retry_after_s.or_else(|| retry_after(error))
+        {
+            let rest = millis(seconds).min(MAX_REST_MS);
+            self.engine
+                .locked(py, |selector| selector.rest(booking, rest, now))?;
+        }
+        if self.told.get().is_none() {
+            let what = match error.cast::<PyInt>() {
+                Ok(status) => format!("status {status}"),
+                Err(_) => type_name(error),
+            };
+            let what = format!("{} ({what})", ending.name());
+            // Another thread may have been first.
+            let _ = self.told.set(Told::Failed(what.into()));
+        }
+        self.end(ending, Usage::default(), now)?;
+        Ok(ending)
+    }
+
+    fn refuse(&self, py: Python<'_>, counts: u64) -> PyResult<()> {
+        self.engine
+            .locked(py, |selector| selector.count_unread_usage(counts))
+    }
+
+    /// Ends the request as failed, if it has not ended, and selects for it again. A request that was completed or
+    /// cancelled, or that another decision has taken over, is left alone.
+    pub fn try_again<T>(
+        &self,
+        py: Python<'_>,
+        select: impl FnOnce(Call, Tried, bool) -> PyResult<T>,
+    ) -> PyResult<T> {
+        let refused = |what: &str, then: &str| {
+            let text = format!("retry() of a request that was {what}: {then}");
+            Err(PyValueError::new_err(text))
+        };
+        let now = self.engine.now(py)?;
+        let failed = || Told::Failed(Ending::Failed.name().into());
+        let outcome = match self.told.get_or_init(failed) {
+            Told::Completed => return refused("completed", "select a worker for a new request"),
+            Told::Cancelled => return refused("cancelled", "select a worker for a new request"),
+            Told::Failed(outcome) => Arc::clone(outcome),
+        };
+        if self.retried.swap(true, Ordering::Relaxed) {
+            return refused(
+                "retried already",
+                "call retry() of what the first one returned",
+            );
+        }
+        let mut tried = self.tried.clone();
+        tried.push(Try {
+            key: Arc::clone(&self.key),
+            outcome,
+        });
+        let selected = self
+            .end(Ending::Failed, Usage::default(), now)
+            .and_then(|()| select(self.call.clone_ref(py), tried, self.is_dry()));
+        if selected.is_err() {
+            // It may be tried again once there is a worker.
+            self.retried.store(false, Ordering::Relaxed);
+        }
+        selected
+    }
+
+    fn complete(&self, usage: Usage, now: Millis) -> PyResult<()> {
+        self.told.get_or_init(|| Told::Completed);
+        self.end(Ending::Completed, usage, now)
     }
 }
 
@@ -231,42 +320,60 @@ impl Decision {
         prompt_tokens: Option<&Bound<'_, PyAny>>,
         output_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let usage = Usage {
-            cached_tokens: call::tokens("cached_tokens", cached_tokens)?,
-            prompt_tokens: call::tokens("prompt_tokens", prompt_tokens)?,
-            output_tokens: call::tokens("output_tokens", output_tokens)?,
+        let mut refused = 0;
+        let mut count = |value: Option<&Bound<'_, PyAny>>| {
+            let value = value.filter(|value| !value.is_none())?;
+            let is_bool = value.is_instance_of::<PyBool>();
+            let count = value.extract::<u64>().ok().filter(|_| !is_bool);
+            let count = count.filter(|count| *count <= MAX_TOKENS);
+            refused += u64::from(count.is_none());
+            count
         };
+        let usage = Usage {
+            cached_tokens: count(cached_tokens),
+            prompt_tokens: count(prompt_tokens),
+            output_tokens: count(output_tokens),
+        };
+        if refused > 0 {
+            self.refuse(py, refused)?;
+        }
         if let Some(cached) = usage.cached_tokens {
             self.cached_tokens
                 .store(cached.saturating_add(1), Ordering::Relaxed);
         }
-        self.end(Ending::Completed, usage, self.engine.now(py)?)
+        self.complete(usage, self.engine.now(py)?)
     }
 
     /// The request failed; tells what kind of failure it was.
-    fn on_error(&self, error_or_status: &Bound<'_, PyAny>) -> PyResult<&'static str> {
-        let ending = classify(error_or_status)?;
-        self.end_now(error_or_status.py(), ending)?;
-        Ok(ending.name())
+    #[pyo3(signature = (error_or_status, *, retry_after_s=None))]
+    fn on_error(
+        &self,
+        error_or_status: &Bound<'_, PyAny>,
+        retry_after_s: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<&'static str> {
+        let rest = retry_after_s.map(|rest| number(rest, "retry_after_s", NOT_NEGATIVE));
+        Ok(self.fail(error_or_status, rest.transpose()?)?.name())
+    }
+
+    /// The engine said something of its usage that cannot be read.
+    fn _unread(&self, py: Python<'_>) -> PyResult<()> {
+        self.refuse(py, 1)
     }
 
     /// The request was given up by the client or never sent.
     pub fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        self.end_now(py, Ending::Cancelled)
+        let now = self.engine.now(py)?;
+        self.told.get_or_init(|| Told::Cancelled);
+        self.end(Ending::Cancelled, Usage::default(), now)
     }
 
     /// Books another worker, none of those tried so far, and releases this one.
     fn retry(slf: &Bound<'_, Self>) -> PyResult<Self> {
-        let this = slf.get();
-        let mut tried = this.tried.clone();
-        tried.push(Arc::clone(&this.key));
-        let py = slf.py();
-        this.end_now(py, Ending::Failed)?;
-        let (call, dry_run) = (this.call.clone_ref(py), this.is_dry());
-        match &this.owner {
+        let (this, py) = (slf.get(), slf.py());
+        this.try_again(py, |call, tried, dry_run| match &this.owner {
             Owner::Policy(policy) => NativePolicy::select(policy.bind(py), call, tried, dry_run),
             Owner::Router(router) => NativeRouter::select(router.bind(py), call, tried, dry_run),
-        }
+        })
     }
 
     /// Iterates over the parts of an answer and reports from them.
@@ -329,15 +436,11 @@ impl Decision {
         error: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let ending = if error.is_none() {
-            Ending::Completed
-        } else if error.is_instance_of::<PyException>() {
-            classify(error)?
+        if error.is_none() {
+            self.complete(Usage::default(), self.engine.now(error.py())?)?;
         } else {
-            // Cancelled tasks and interrupts: the worker did nothing wrong.
-            Ending::Cancelled
-        };
-        self.end_now(error.py(), ending)?;
+            self.fail(error, None)?;
+        }
         Ok(false)
     }
 
@@ -383,35 +486,4 @@ fn header_value(key: &str) -> String {
         }
     }
     value
-}
-
-fn classify(error: &Bound<'_, PyAny>) -> PyResult<Ending> {
-    if error.is_instance_of::<PyInt>() && !error.is_instance_of::<PyBool>() {
-        return match error.extract::<u16>().unwrap_or(0) {
-            429 | 503 => Ok(Ending::Backpressure),
-            400..=499 => Ok(Ending::Client),
-            500..=599 => Ok(Ending::Failed),
-            _ => Err(PyValueError::new_err(format!(
-                "status {error} is not an error: on_error takes 400 to 599 or an exception; use on_complete for success"
-            ))),
-        };
-    }
-    if !error.is_instance_of::<PyBaseException>() {
-        let found = type_name(error);
-        return Err(PyTypeError::new_err(format!(
-            "on_error takes an exception or an int status, not {found}"
-        )));
-    }
-    // Some clients keep the status on the exception, some on the answer it is about.
-    let answer = error.getattr_opt("response")?;
-    for holder in [Some(error), answer.as_ref()].into_iter().flatten() {
-        for name in ["status_code", "status"] {
-            if let Some(status) = holder.getattr_opt(name)?
-                && let Ok(400..=499 | 503) = status.extract::<u16>()
-            {
-                return classify(&status);
-            }
-        }
-    }
-    Ok(Ending::Failed)
 }

@@ -1,32 +1,34 @@
 //! `hash_blocks`, `hash_text` and `Namespace`.
 
-use cachelb_core::hashing::{self, Hasher, MmObject, Scheme};
+use cachelb_core::hashing::{self, Hasher, Identity, MmObject, NamespaceKey, Scheme};
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::args::{self, Words, type_name};
+use crate::args::{self, Items, MAX_ITEMS, Words, named, type_name};
 use crate::error::enter;
 
 /// What separates the prompts of one adapter or cache salt from all others.
 #[pyclass(frozen, eq, hash, module = "cachelb")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Namespace {
-    core: hashing::Namespace,
     lora: Option<String>,
-    salted: bool,
+    salt: Option<String>,
 }
 
 #[pymethods]
 impl Namespace {
     #[new]
     #[pyo3(signature = (lora=None, *, salt=None))]
-    fn new(lora: Option<String>, salt: Option<&str>) -> Self {
-        let lora = lora.filter(|name| !name.is_empty());
+    fn new(
+        #[pyo3(from_py_with = named::lora_or_none)] lora: Option<&str>,
+        #[pyo3(from_py_with = named::salt_or_none)] salt: Option<&str>,
+    ) -> Self {
+        let kept = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
         Self {
-            core: hashing::Namespace::new(lora.as_deref(), salt),
-            lora,
-            salted: salt.is_some_and(|salt| !salt.is_empty()),
+            lora: kept(lora),
+            salt: kept(salt),
         }
     }
 
@@ -42,42 +44,85 @@ impl Namespace {
             Some(name) => PyString::new(py, name).repr()?.to_string(),
             None => "None".to_owned(),
         };
-        let salt = if self.salted { "..." } else { "None" };
+        let salt = if self.salt.is_some() { "..." } else { "None" };
         Ok(format!("Namespace({lora}, salt={salt})"))
     }
 }
 
-/// The namespace argument of every function that takes tokens: a salt, a `Namespace` or nothing.
-pub(crate) fn namespace(value: Option<&Bound<'_, PyAny>>) -> PyResult<hashing::Namespace> {
-    let Some(value) = value else {
-        return Ok(hashing::Namespace::default());
-    };
-    if let Ok(namespace) = value.cast::<Namespace>() {
-        return Ok(namespace.get().core);
+/// What a secret is for functions that hash: a key of namespaces, and a seed in the place of the default one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Keys {
+    namespaces: Option<NamespaceKey>,
+    seed: Option<u64>,
+}
+
+impl Keys {
+    /// Of the argument `secret`; without one, what is published.
+    pub(crate) fn read(py: Python<'_>, secret: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let Some(secret) = secret else {
+            return Ok(Self::default());
+        };
+        let module = py.import(intern!(py, "cachelb.secret"))?;
+        let made = module.call_method1(intern!(py, "one"), (secret,))?;
+        let key = made.getattr(intern!(py, "namespace_key"))?.extract()?;
+        Ok(Self {
+            namespaces: Some(NamespaceKey::new(key)),
+            seed: Some(made.getattr(intern!(py, "hash_seed"))?.extract()?),
+        })
     }
-    match value.cast::<PyString>() {
-        Ok(salt) => Ok(hashing::Namespace::new(None, Some(salt.to_str()?))),
-        Err(_) => Err(PyTypeError::new_err(format!(
-            "namespace must be str, Namespace or None, got {}",
-            type_name(value)
-        ))),
+
+    /// The seed, if another is not given.
+    pub(crate) fn seed(&self, given: Option<u64>) -> u64 {
+        given.or(self.seed).unwrap_or(hashing::DEFAULT_SEED)
+    }
+
+    /// The namespace argument of every function that takes tokens: a salt, a `Namespace` or nothing.
+    pub(crate) fn namespace(
+        &self,
+        value: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<hashing::Namespace> {
+        let Some(value) = value else {
+            return Ok(hashing::Namespace::default());
+        };
+        let identity = if let Ok(namespace) = value.cast::<Namespace>() {
+            let Namespace { lora, salt } = namespace.get();
+            Identity {
+                lora: lora.as_deref(),
+                salt: salt.as_deref(),
+                model: None,
+            }
+        } else if value.is_instance_of::<PyString>() {
+            Identity {
+                salt: Some(args::text(value, "namespace")?),
+                ..Identity::default()
+            }
+        } else {
+            return Err(PyTypeError::new_err(format!(
+                "namespace must be str, Namespace or None, got {}",
+                type_name(value)
+            )));
+        };
+        Ok(hashing::Namespace::of(self.namespaces, identity))
     }
 }
 
 /// Hashes the full blocks of a prompt.
 #[pyfunction]
-#[pyo3(signature = (tokens, block_size=16, *, namespace=None, scheme="chained", seed=1337, mm=None))]
+#[pyo3(signature = (tokens, block_size=16, *, namespace=None, scheme="chained", seed=None, mm=None, secret=None))]
 pub(crate) fn hash_blocks<'py>(
     tokens: &Bound<'py, PyAny>,
     #[pyo3(from_py_with = args::block_size)] block_size: usize,
     namespace: Option<&Bound<'py, PyAny>>,
-    scheme: &str,
-    #[pyo3(from_py_with = args::seed)] seed: u64,
+    #[pyo3(from_py_with = named::scheme)] scheme: &str,
+    #[pyo3(from_py_with = args::optional_seed)] seed: Option<u64>,
     mm: Option<&Bound<'py, PyAny>>,
+    secret: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = tokens.py();
+    let keys = Keys::read(py, secret)?;
+    let seed = keys.seed(seed);
     let hasher = enter(|| Hasher::new(Scheme::parse("scheme", scheme)?, block_size, seed))?;
-    let namespace = self::namespace(namespace)?;
+    let namespace = keys.namespace(namespace)?;
     let mm = mm.map_or_else(|| Ok(Vec::new()), objects)?;
     let mut copied = Vec::new();
     let tokens = Words::get(tokens, "tokens", &mut copied)?;
@@ -91,14 +136,16 @@ pub(crate) fn hash_blocks<'py>(
 
 /// Hashes the full chunks of a text.
 #[pyfunction]
-#[pyo3(signature = (text, chunk_bytes=64, *, namespace=None, seed=1337))]
+#[pyo3(signature = (text, chunk_bytes=64, *, namespace=None, seed=None, secret=None))]
 pub(crate) fn hash_text<'py>(
     text: &Bound<'py, PyAny>,
     #[pyo3(from_py_with = args::chunk_bytes)] chunk_bytes: usize,
     namespace: Option<&Bound<'py, PyAny>>,
-    #[pyo3(from_py_with = args::seed)] seed: u64,
+    #[pyo3(from_py_with = args::optional_seed)] seed: Option<u64>,
+    secret: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let namespace = self::namespace(namespace)?;
+    let keys = Keys::read(text.py(), secret)?;
+    let (seed, namespace) = (keys.seed(seed), keys.namespace(namespace)?);
     let bytes = args::text(text, "text")?.as_bytes();
     args::new_hash_array(text.py(), bytes.len() / chunk_bytes, |out| {
         enter(|| {
@@ -111,11 +158,8 @@ pub(crate) fn hash_text<'py>(
 /// Objects given as `(hash, first token, number of tokens)`.
 pub(crate) fn objects(value: &Bound<'_, PyAny>) -> PyResult<Vec<MmObject>> {
     let mut objects = Vec::new();
-    let iterator = value.try_iter().map_err(|_| {
-        let got = type_name(value);
-        PyTypeError::new_err(format!("mm must be an iterable of tuples, got {got}"))
-    })?;
-    for (at, item) in iterator.enumerate() {
+    let items = Items::of(value, "mm", "an iterable of tuples", MAX_ITEMS)?;
+    for (at, item) in items.enumerate() {
         let item = item?;
         let Ok(parts) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>)>()
         else {

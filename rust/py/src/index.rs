@@ -17,10 +17,10 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 
-use crate::args::{self, Words, type_name};
+use crate::args::{self, Items, MAX_ITEMS, Words, named, wrong_type};
 use crate::clock::Clock;
 use crate::error::enter;
-use crate::hashing::namespace;
+use crate::hashing::Keys;
 use crate::matched::Match;
 use crate::names::Names;
 
@@ -56,14 +56,16 @@ pub(crate) struct BlockTracker {
     core: Core,
     clock: Clock,
     names: Names,
+    keys: Keys,
 }
 
 impl BlockTracker {
-    fn of(core: Core, clock: Clock) -> Self {
+    fn of(core: Core, clock: Clock, keys: Keys) -> Self {
         Self {
             core,
             clock,
             names: Names::default(),
+            keys,
         }
     }
 
@@ -116,7 +118,7 @@ impl BlockTracker {
         within: Option<&Bound<'_, PyAny>>,
         scratch: &mut Scratch,
     ) -> PyResult<()> {
-        let namespace = namespace(within)?;
+        let namespace = self.keys.namespace(within)?;
         let tokens_read = Words::get(tokens, "tokens", &mut scratch.tokens)?;
         let hashes = &mut scratch.hashes;
         enter(|| {
@@ -154,20 +156,13 @@ pub(crate) fn names<'py>(
             "among must be an iterable of str, got one str; put it in a list",
         ));
     }
-    let iterator = among.try_iter().map_err(|_| {
-        PyTypeError::new_err(format!(
-            "among must be an iterable of str, got {}",
-            type_name(among)
-        ))
-    })?;
     let mut names = Vec::new();
-    for (at, item) in iterator.enumerate() {
-        names.push(item?.cast_into::<PyString>().map_err(|error| {
-            PyTypeError::new_err(format!(
-                "among[{at}] must be str, got {}",
-                type_name(&error.into_inner())
-            ))
-        })?);
+    let items = Items::of(among, "among", "an iterable of str", MAX_ITEMS)?;
+    for (at, item) in items.enumerate() {
+        let name = item?
+            .cast_into::<PyString>()
+            .map_err(|error| wrong_type(&error.into_inner(), &format!("among[{at}]"), "str"))?;
+        names.push(name);
     }
     Ok(Some(names))
 }
@@ -198,23 +193,26 @@ fn parent(value: &Bound<'_, PyAny>) -> PyResult<Option<SequenceHash>> {
 #[pymethods]
 impl BlockTracker {
     #[new]
-    #[pyo3(signature = (*, block_size=16, max_blocks_per_worker=100_000, hashing="chained", matcher="kary", seed=1337, clock=None))]
+    #[pyo3(signature = (*, block_size=16, max_blocks_per_worker=100_000, hashing="chained", matcher="kary", seed=None, secret=None, clock=None))]
+    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn new(
         py: Python<'_>,
         #[pyo3(from_py_with = args::block_size)] block_size: usize,
         #[pyo3(from_py_with = capacity)] max_blocks_per_worker: u32,
-        hashing: &str,
-        matcher: &str,
-        #[pyo3(from_py_with = args::seed)] seed: u64,
+        #[pyo3(from_py_with = named::hashing)] hashing: &str,
+        #[pyo3(from_py_with = named::matcher)] matcher: &str,
+        #[pyo3(from_py_with = args::optional_seed)] seed: Option<u64>,
+        secret: Option<&Bound<'_, PyAny>>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let keys = Keys::read(py, secret)?;
         let core = enter(|| {
             Core::new(TrackerConfig {
                 block_size,
                 max_blocks_per_worker,
                 scheme: Scheme::parse("hashing", hashing)?,
                 matcher: Matcher::parse(matcher)?,
-                seed,
+                seed: keys.seed(seed),
             })
         })?;
         if core.config().scheme == Scheme::Positional {
@@ -222,7 +220,7 @@ impl BlockTracker {
                 before it; use hashing=\"chained\"";
             PyErr::warn(py, &py.get_type::<PyUserWarning>(), text, 1)?;
         }
-        Ok(Self::of(core, Clock::new(clock)?))
+        Ok(Self::of(core, Clock::new(clock)?, keys))
     }
 
     #[getter]
@@ -254,9 +252,9 @@ impl BlockTracker {
     fn record_request(
         &self,
         tokens: &Bound<'_, PyAny>,
-        worker: &str,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
         namespace: Option<&Bound<'_, PyAny>>,
-        ttl_s: Option<f64>,
+        #[pyo3(from_py_with = named::ttl_s_or_none)] ttl_s: Option<f64>,
     ) -> PyResult<u32> {
         let py = tokens.py();
         with_scratch(|scratch| {
@@ -351,10 +349,10 @@ impl BlockTracker {
     #[pyo3(signature = (worker, hashes, *, parent=None, medium="gpu"))]
     fn store(
         &self,
-        worker: &str,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
         hashes: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = parent)] parent: Option<SequenceHash>,
-        medium: &str,
+        #[pyo3(from_py_with = named::medium)] medium: &str,
     ) -> PyResult<u32> {
         let py = hashes.py();
         with_scratch(|scratch| {
@@ -373,9 +371,9 @@ impl BlockTracker {
     #[pyo3(signature = (worker, hashes, *, medium=None))]
     fn remove(
         &self,
-        worker: &str,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
         hashes: &Bound<'_, PyAny>,
-        medium: Option<&str>,
+        #[pyo3(from_py_with = named::medium_or_none)] medium: Option<&str>,
     ) -> PyResult<u32> {
         let py = hashes.py();
         with_scratch(|scratch| {
@@ -389,7 +387,11 @@ impl BlockTracker {
         })
     }
 
-    fn clear(&self, py: Python<'_>, worker: &str) -> PyResult<u64> {
+    fn clear(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
+    ) -> PyResult<u64> {
         self.settle(py)?;
         self.write(py, true, |mut edit| edit.clear(worker))
     }
@@ -397,20 +399,28 @@ impl BlockTracker {
     fn evict_worker(
         &self,
         py: Python<'_>,
-        worker: &str,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
         #[pyo3(from_py_with = max_blocks)] max_blocks: u64,
     ) -> PyResult<u64> {
         self.settle(py)?;
         self.write(py, true, |mut edit| edit.evict_worker(worker, max_blocks))
     }
 
-    fn remove_worker(&self, py: Python<'_>, worker: &str) -> PyResult<u64> {
+    fn remove_worker(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
+    ) -> PyResult<u64> {
         self.settle(py)?;
         self.write(py, true, |mut edit| edit.remove_worker(worker))
     }
 
     #[pyo3(signature = (worker=None))]
-    fn block_count(&self, py: Python<'_>, worker: Option<&str>) -> PyResult<u64> {
+    fn block_count(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::worker_or_none)] worker: Option<&str>,
+    ) -> PyResult<u64> {
         self.settle(py)?;
         self.read(py, false, |view| Ok(view.block_count(worker)))
     }
@@ -446,18 +456,20 @@ impl BlockTracker {
     }
 
     #[classmethod]
-    #[pyo3(signature = (data, *, clock=None))]
+    #[pyo3(signature = (data, *, secret=None, clock=None))]
     fn restore(
         _cls: &Bound<'_, PyType>,
         data: &Bound<'_, PyAny>,
+        secret: Option<&Bound<'_, PyAny>>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let py = data.py();
+        let keys = Keys::read(py, secret)?;
         let clock = Clock::new(clock)?;
         let bytes = args::bytes(data, "data")?;
         let now = clock.now(py)?;
         let core = enter(|| py.detach(|| Core::restore(&bytes, now)))?;
-        Ok(Self::of(core, clock))
+        Ok(Self::of(core, clock, keys))
     }
 
     fn validate(&self, py: Python<'_>) -> PyResult<()> {

@@ -14,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyType};
 
-use crate::args::{ranged, seed, type_name};
+use crate::args::{Items, MAX_ITEMS, named, ranged, seed, string, text, wrong_type};
 use crate::error::enter;
 use cachelb_core::sorting::sort_rarely;
 
@@ -42,15 +42,15 @@ impl LearnedModel {
         features: &Bound<'_, PyAny>,
         gpus: Option<&Bound<'_, PyAny>>,
         costs: &Bound<'_, PyAny>,
-        kind: &str,
-        feature_set: &str,
-        epochs: u32,
-        batch: usize,
-        rate: f32,
-        weight_decay: f32,
-        clip: f32,
-        dropout: f32,
-        holdout: f32,
+        #[pyo3(from_py_with = named::kind)] kind: &str,
+        #[pyo3(from_py_with = named::feature_set)] feature_set: &str,
+        #[pyo3(from_py_with = named::epochs)] epochs: u32,
+        #[pyo3(from_py_with = named::batch)] batch: usize,
+        #[pyo3(from_py_with = named::rate)] rate: f32,
+        #[pyo3(from_py_with = named::weight_decay)] weight_decay: f32,
+        #[pyo3(from_py_with = named::clip)] clip: f32,
+        #[pyo3(from_py_with = named::dropout)] dropout: f32,
+        #[pyo3(from_py_with = named::holdout)] holdout: f32,
         #[pyo3(from_py_with = self::seed)] seed: u64,
         #[pyo3(from_py_with = version_number)] version: u64,
     ) -> PyResult<Self> {
@@ -271,12 +271,17 @@ fn names(gpus: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<Option<String>>
             "gpus must be a sequence of str or None, one per row, got one str",
         ));
     }
-    gpus.extract().map(Some).map_err(|_| {
-        let got = type_name(gpus);
-        PyTypeError::new_err(format!(
-            "gpus must be a sequence of str or None, one per row, got {got}"
-        ))
-    })
+    let expected = "a sequence of str or None, one per row";
+    let name = |item: PyResult<Bound<'_, PyAny>>| {
+        let item = item?;
+        if item.is_none() {
+            return Ok(None);
+        }
+        let name = string(&item, "gpus").map_err(|_| wrong_type(&item, "gpus", expected))?;
+        text(name, "gpus").map(|name| Some(name.to_owned()))
+    };
+    let items = Items::of(gpus, "gpus", expected, MAX_ITEMS)?;
+    items.map(name).collect::<PyResult<_>>().map(Some)
 }
 
 fn rows(

@@ -16,6 +16,7 @@ mod learned_stats;
 mod matched;
 mod names;
 mod options;
+mod outcome;
 mod policy;
 mod prompt;
 mod radix;
@@ -26,7 +27,7 @@ mod workers;
 use pyo3::prelude::*;
 
 /// Native core of cachelb.
-#[pymodule]
+#[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
     use crate::custom::{FleetView, RequestView};
@@ -50,4 +51,21 @@ mod _core {
     use crate::router::{NativeRouter, SnapshotPieces, message_origin};
     #[pymodule_export]
     use crate::sim::{SimWorkload, simulate};
+    #[pymodule_export]
+    use crate::workers::worker_name;
 }
+
+/// Python allocates its objects at multiples of 16 bytes, whatever alignment a type asks for.
+const _: () = {
+    const MOST: usize = 16;
+    assert!(align_of::<decision::Decision>() <= MOST);
+    assert!(align_of::<index::BlockTracker>() <= MOST);
+    assert!(align_of::<learned::LearnedModel>() <= MOST);
+    assert!(align_of::<policy::NativePolicy>() <= MOST);
+    assert!(align_of::<radix::RadixTree>() <= MOST);
+    assert!(align_of::<router::NativeRouter>() <= MOST);
+    assert!(align_of::<router::SnapshotPieces>() <= MOST);
+    assert!(align_of::<sim::SimWorkload>() <= MOST);
+    assert!(align_of::<custom::FleetView>() <= MOST);
+    assert!(align_of::<custom::RequestView>() <= MOST);
+};

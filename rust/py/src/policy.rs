@@ -7,28 +7,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cachelb_core::Error;
 use cachelb_core::load::Report;
 use cachelb_core::router::{
-    Ending, Offer, PoolId, PoolSettings, Request, Selector, Settings, Wanted,
+    Ending, Offer, PoolId, PoolSettings, Request, Selector, Settings, Standing, TagKey, Wanted,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString};
+use pyo3::types::{PyBytes, PyDict};
 
-use crate::args::type_name;
-use crate::call::{self, Call, Model, Tried};
+use crate::args::{named, number, type_name};
+use crate::call::{self, Call, Model, Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected};
 use crate::engine::Engine;
 use crate::error::to_python;
 use crate::learned_stats::stats_dict;
-use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, number};
+use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE};
 use crate::options::{Configured, configure};
 use crate::prompt::{Reader, with_scratch};
 use crate::workers::{self, Roster, readable_again};
 
 /// Native half of a policy: workers, loads, block index and rule.
-#[pyclass(subclass, frozen, weakref, module = "cachelb._core")]
+#[pyclass(subclass, frozen, weakref, name = "Policy", module = "cachelb._core")]
 #[derive(Debug)]
 pub struct NativePolicy {
     engine: Arc<Engine>,
@@ -62,7 +62,7 @@ impl NativePolicy {
         &self,
         py: Python<'_>,
         call: &Call,
-        tried: &[Arc<str>],
+        tried: &[Try],
         dry_run: bool,
         scratch: &mut crate::prompt::Scratch,
     ) -> PyResult<Selected> {
@@ -75,8 +75,10 @@ impl NativePolicy {
         let mut roster =
             std::mem::take(&mut *self.roster.lock().unwrap_or_else(PoisonError::into_inner));
         let key = self.key.as_ref().map(|key| key.bind(py));
-        roster.read(workers.bind(py), key)?;
-        if let Some(limits) = workers::Limits::read(py, call, tried, key)? {
+        let tags = TagKey::of(&self.reader.hasher);
+        roster.read(workers.bind(py), key, tags)?;
+        let known = |name: &str| roster.offers.iter().any(|offer| *offer.key == *name);
+        if let Some(limits) = workers::Limits::read(py, call, tried, key, tags, known)? {
             limits.apply(&mut roster.offers);
         }
         let number = self.engine.next_number();
@@ -105,7 +107,7 @@ impl NativePolicy {
         })?;
         let (pick, seen) = match outcome {
             Ok(found) => found,
-            Err(error) => return Err(no_worker(py, &roster.offers, &error)?),
+            Err(error) => return Err(no_worker(py, &roster.offers, tried, &error)?),
         };
         let selected = Selected {
             worker: roster.worker(workers.bind(py), pick.offer)?,
@@ -127,12 +129,23 @@ impl NativePolicy {
     }
 
     fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
-        workers::name_of(worker, self.key.as_ref())
+        let raw = workers::raw_of(worker, self.key.as_ref())?;
+        let known = |name: &str| self.engine.held(|selector| selector.find(name).is_some());
+        Ok(workers::resolve(
+            &raw,
+            TagKey::of(&self.reader.hasher),
+            known,
+        ))
     }
 }
 
 /// `NoWorkerAvailable` with the reason of every worker, or what else went wrong.
-pub fn no_worker(py: Python<'_>, offers: &[Offer], error: &Error) -> PyResult<PyErr> {
+pub fn no_worker(
+    py: Python<'_>,
+    offers: &[Offer],
+    tried: &[Try],
+    error: &Error,
+) -> PyResult<PyErr> {
     let declined = match error {
         Error::NoCandidate => None,
         Error::Refused(reason) => Some(*reason),
@@ -140,7 +153,13 @@ pub fn no_worker(py: Python<'_>, offers: &[Offer], error: &Error) -> PyResult<Py
     };
     let reasons = PyDict::new(py);
     for offer in offers {
-        let why = declined.unwrap_or_else(|| offer.standing.describe());
+        let before = tried.iter().find(|tried| tried.key == offer.key);
+        let why = before
+            .filter(|_| offer.standing == Standing::Excluded)
+            .map_or_else(
+                || declined.unwrap_or(offer.standing.describe()).to_owned(),
+                |tried| format!("already tried: {}", tried.outcome),
+            );
         reasons.set_item(&*offer.name, why)?;
     }
     let class = py
@@ -191,10 +210,7 @@ impl NativePolicy {
                 Clock::new(clock)?,
             )),
             roster: Mutex::default(),
-            reader: Reader {
-                hasher,
-                need: ruled.need,
-            },
+            reader: Reader::new(hasher, ruled.need),
             key: callable("key", key)?,
             rule: rule.to_owned(),
             options: options.copy()?.unbind(),
@@ -220,12 +236,12 @@ impl NativePolicy {
         blocks: Option<Bound<'_, PyAny>>,
         boundaries: Option<Bound<'_, PyAny>>,
         prompt_tokens: Option<&Bound<'_, PyAny>>,
-        session: Option<Bound<'_, PyString>>,
-        lora: Option<Bound<'_, PyString>>,
-        cache_salt: Option<Bound<'_, PyString>>,
+        session: Option<Bound<'_, PyAny>>,
+        lora: Option<Bound<'_, PyAny>>,
+        cache_salt: Option<Bound<'_, PyAny>>,
         among: Option<Bound<'_, PyAny>>,
         exclude: Option<Bound<'_, PyAny>>,
-        dry_run: bool,
+        #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
     ) -> PyResult<Decision> {
         let kept = |argument, items: Option<Bound<'_, PyAny>>| {
             items
@@ -238,9 +254,9 @@ impl NativePolicy {
             blocks: blocks.map(Bound::unbind),
             boundaries: boundaries.map(Bound::unbind),
             prompt_tokens: call::tokens("prompt_tokens", prompt_tokens)?,
-            session: session.map(Bound::unbind),
-            lora: lora.map(Bound::unbind),
-            cache_salt: cache_salt.map(Bound::unbind),
+            session: call::string("session", session)?,
+            lora: call::string("lora", lora)?,
+            cache_salt: call::string("cache_salt", cache_salt)?,
             among: kept("among", among)?,
             exclude: kept("exclude", exclude)?,
             ..Call::default()
@@ -264,7 +280,12 @@ impl NativePolicy {
     }
 
     /// Marks a worker ready or not.
-    fn set_ready(&self, py: Python<'_>, worker: &Bound<'_, PyAny>, ready: bool) -> PyResult<()> {
+    fn set_ready(
+        &self,
+        py: Python<'_>,
+        worker: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = named::ready)] ready: bool,
+    ) -> PyResult<()> {
         let name = self.key_name(worker)?;
         self.engine
             .locked(py, |selector| selector.set_ready(&name, ready))
@@ -277,7 +298,7 @@ impl NativePolicy {
         worker: &Bound<'_, PyAny>,
         weight: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let weight = number("weight", weight, ABOVE_ZERO)?;
+        let weight = number(weight, "weight", ABOVE_ZERO)?;
         let name = self.key_name(worker)?;
         self.engine
             .locked(py, |selector| selector.set_weight(&name, weight))?
@@ -295,7 +316,7 @@ impl NativePolicy {
         prefill_tps: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let read = |name, value: Option<&Bound<'_, PyAny>>, range| {
-            value.map(|value| number(name, value, range)).transpose()
+            value.map(|value| number(value, name, range)).transpose()
         };
         let names = [self.key_name(worker)?.into()];
         let now = self.engine.now(py)?;
@@ -319,7 +340,11 @@ impl NativePolicy {
     }
 
     /// Forgets which worker a session is bound to.
-    fn finish_session(&self, py: Python<'_>, session: &str) -> PyResult<bool> {
+    fn finish_session(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::session)] session: &str,
+    ) -> PyResult<bool> {
         let key = session.as_bytes();
         self.engine
             .locked(py, |selector| selector.finish_session(key))

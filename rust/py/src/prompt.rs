@@ -1,9 +1,10 @@
 //! What a policy takes from the tokens of one request.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use cachelb_core::boundaries::{to_blocks, to_bytes};
-use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, tell_apart};
+use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, Spaces, tell_apart};
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::policy::Content;
 use cachelb_core::tracker::Origin;
@@ -22,6 +23,8 @@ const BYTES_PER_TOKEN: usize = 4;
 pub struct Reader {
     pub hasher: Hasher,
     pub need: Need,
+    /// Of trees, which tell namespaces apart by numbers.
+    spaces: Arc<Spaces>,
 }
 
 /// One request's prompt, as far as the policy needs it.
@@ -93,6 +96,11 @@ impl Prompt {
         }
     }
 
+    /// Leaves nothing of it but its length.
+    pub fn hide(&mut self) {
+        *self = Self::without_tokens(self.length);
+    }
+
     /// The prompt itself, if the policy asked for it.
     pub fn content<'a>(&self, scratch: &'a Scratch) -> Content<'a> {
         match self.kept {
@@ -102,7 +110,7 @@ impl Prompt {
         }
     }
 
-    /// Short name of the prompt's namespace, if the policy asked for its content.
+    /// Number of the prompt's namespace, if the policy asked for its content.
     pub fn identity(&self) -> u32 {
         self.identity
     }
@@ -143,6 +151,25 @@ fn utf8<'a, 'py>(
 }
 
 impl Reader {
+    pub fn new(hasher: Hasher, need: Need) -> Self {
+        Self {
+            hasher,
+            need,
+            spaces: Arc::default(),
+        }
+    }
+
+    /// The namespace as trees take it, if there are any; `None` if it can be told apart from no other.
+    fn numbered(&self, namespace: Namespace) -> Option<(Namespace, u32)> {
+        let units = self.hasher.scheme() == Scheme::Units;
+        if !units && !self.need.content {
+            return Some((namespace, 0));
+        }
+        let numbered = self.spaces.number(namespace)?;
+        let hashed = if units { numbered } else { namespace };
+        Some((hashed, numbered.number()))
+    }
+
     /// The key of a request without a session: the hash of the prompt's head, whole blocks.
     fn head(&self, hashes: &[SequenceHash]) -> Key {
         self.prefix_blocks().map_or(Key::Absent, |blocks| {
@@ -171,12 +198,15 @@ impl Reader {
         } = scratch;
         let words = Words::<u32>::get(tokens, "tokens", words)?;
         let mut prompt = Prompt::without_tokens(words.len() as u64);
+        let Some((namespace, identity)) = self.numbered(namespace) else {
+            return Ok(prompt);
+        };
         let words = words.as_slice(tokens.py());
         if self.need.content {
             kept.clear();
             kept.extend_from_slice(words);
             tell_apart(kept, mm);
-            (prompt.kept, prompt.identity) = (Kept::Tokens, namespace.tag());
+            (prompt.kept, prompt.identity) = (Kept::Tokens, identity);
         }
         if self.need.blocks {
             self.hasher.hash(words, namespace, mm, hashes);
@@ -205,10 +235,13 @@ impl Reader {
         let chunks = (bytes.len() / (block_size * BYTES_PER_TOKEN)) as u64;
         let length = prompt_tokens.unwrap_or(estimate);
         let mut prompt = Prompt::without_tokens(length.max(chunks * block_size as u64));
+        let Some((namespace, identity)) = self.numbered(namespace) else {
+            return Ok(prompt);
+        };
         if self.need.content {
             scratch.text.clear();
             scratch.text.extend_from_slice(bytes);
-            (prompt.kept, prompt.identity) = (Kept::Text, namespace.tag());
+            (prompt.kept, prompt.identity) = (Kept::Text, identity);
         }
         let head = if self.need.blocks {
             bytes

@@ -16,7 +16,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator, PyString, PyTuple, PyType};
 
-use crate::args::{self, Words};
+use crate::args::{self, Words, named};
 use crate::clock::Clock;
 use crate::error::enter;
 use crate::index::{as_strs, names};
@@ -262,7 +262,7 @@ impl RadixTree {
         py: Python<'_>,
         #[pyo3(from_py_with = max_units)] max_units: Option<u64>,
         #[pyo3(from_py_with = page_size)] page_size: usize,
-        ttl_s: Option<f64>,
+        #[pyo3(from_py_with = named::ttl_s_or_none)] ttl_s: Option<f64>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let core = enter(|| NamedTree::new(page_size, max_units))?;
@@ -292,10 +292,10 @@ impl RadixTree {
     fn insert(
         &self,
         key: &Bound<'_, PyAny>,
-        worker: &str,
-        remote: bool,
-        ttl_s: Option<f64>,
-        at: Option<f64>,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
+        #[pyo3(from_py_with = named::remote)] remote: bool,
+        #[pyo3(from_py_with = named::ttl_s_or_none)] ttl_s: Option<f64>,
+        #[pyo3(from_py_with = named::at_or_none)] at: Option<f64>,
     ) -> PyResult<u32> {
         let py = key.py();
         let time = time(at)?;
@@ -383,7 +383,11 @@ impl RadixTree {
         })
     }
 
-    fn remove_worker(&self, py: Python<'_>, worker: &str) -> PyResult<u64> {
+    fn remove_worker(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
+    ) -> PyResult<u64> {
         self.settle(py)?;
         self.evicted(py, |edit, _| {
             let mut part = edit.evict(Some(worker), 0, STEPS)?;
@@ -399,7 +403,7 @@ impl RadixTree {
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = units_left)] max_units: u64,
-        worker: Option<&str>,
+        #[pyo3(from_py_with = named::worker_or_none)] worker: Option<&str>,
     ) -> PyResult<u64> {
         self.settle(py)?;
         self.evicted(py, |edit, _| edit.evict(worker, max_units, STEPS))
@@ -408,7 +412,7 @@ impl RadixTree {
     fn evict_oldest(
         &self,
         py: Python<'_>,
-        worker: &str,
+        #[pyo3(from_py_with = named::worker)] worker: &str,
         #[pyo3(from_py_with = min_units)] min_units: u64,
     ) -> PyResult<u64> {
         self.settle(py)?;
@@ -421,7 +425,11 @@ impl RadixTree {
     }
 
     #[pyo3(signature = (worker=None))]
-    fn size(&self, py: Python<'_>, worker: Option<&str>) -> PyResult<u64> {
+    fn size(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::worker_or_none)] worker: Option<&str>,
+    ) -> PyResult<u64> {
         self.settle(py)?;
         self.look(py, false, |view| Ok(view.size(worker)))
     }
@@ -457,7 +465,7 @@ impl RadixTree {
     fn restore(
         _cls: &Bound<'_, PyType>,
         data: &Bound<'_, PyAny>,
-        ttl_s: Option<f64>,
+        #[pyo3(from_py_with = named::ttl_s_or_none)] ttl_s: Option<f64>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let py = data.py();

@@ -5,19 +5,18 @@
 //! Only the objects' key and health are read; they are handed back untouched. A list of the same keys as last time keeps
 //! its version, so that the selector keeps its rows.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cachelb_core::router::{Offer, Offers, Standing};
+use cachelb_core::router::{Name, Offer, Offers, Standing, TagKey};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 
-use crate::args::type_name;
-use crate::call::Call;
+use crate::args::{self, Items, MAX_ITEMS, text, type_name};
+use crate::call::{Call, Try};
 
 /// Which of `healthy`, `is_healthy`, `ready` an object has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +33,8 @@ enum Health {
 struct Seat {
     object: Py<PyAny>,
     health: Health,
+    /// Its key, if that is not its name.
+    raw: Option<Box<str>>,
 }
 
 /// Versions of lists, of which no two policies have one in common.
@@ -53,6 +54,7 @@ impl Roster {
         &mut self,
         workers: &Bound<'_, PyAny>,
         key: Option<&Bound<'_, PyAny>>,
+        tags: TagKey,
     ) -> PyResult<()> {
         let py = workers.py();
         self.offers.reset();
@@ -70,6 +72,7 @@ impl Roster {
             self.offers.truncate(count);
         }
         if self.offers.version().is_none() {
+            self.tell_apart(tags);
             let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
             self.offers.set_version(version);
         }
@@ -101,14 +104,16 @@ impl Roster {
             (Ok(_), Some(_)) => (key_of(item, key, i)?, Health::Silent),
             _ => (key_of(item, key, i)?, health_of(item)?),
         };
-        let name = name.to_str()?;
+        let raw = text(&name, "a worker's key")?;
+        let name = Name::of(raw).shown;
         let same = self.offers.get(i).is_some_and(|offer| *offer.name == *name);
         let seat = Seat {
             object: item.clone().unbind(),
             health,
+            raw: (*name != *raw).then(|| raw.into()),
         };
         if !same {
-            self.offers.replace(i, Offer::new(name));
+            self.offers.replace(i, Offer::new(&*name));
         }
         if let Some(old) = self.seats.get_mut(i) {
             *old = seat;
@@ -118,13 +123,35 @@ impl Roster {
         Ok(())
     }
 
+    /// Gives workers that differ only in credentials names of their own.
+    fn tell_apart(&mut self, tags: TagKey) {
+        let secret = |seat: &Seat| {
+            seat.raw
+                .as_deref()
+                .is_some_and(|raw| Name::of(raw).is_secret)
+        };
+        if !self.seats.iter().any(secret) {
+            return;
+        }
+        let raws: Vec<&str> = (self.seats.iter().zip(self.offers.iter()))
+            .map(|(seat, offer)| seat.raw.as_deref().unwrap_or(&offer.name))
+            .collect();
+        let names = names_of(&raws, tags, |_| false, |_| None);
+        for (i, name) in names.into_iter().enumerate() {
+            if *self.offers[i].name != *name {
+                self.offers.replace(i, Offer::new(name));
+            }
+        }
+    }
+
     /// Whether `item` is a plain `str` of the same text as that in seat `i`, which then stays: nothing but the caller's
     /// own list need keep the new one.
     fn has_text(&self, i: usize, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (Some(seat), Ok(text)) = (self.seats.get(i), item.cast_exact::<PyString>()) else {
             return Ok(false);
         };
-        Ok(seat.health == Health::Silent && *self.offers[i].name == *text.to_str()?)
+        let known = seat.raw.as_deref().unwrap_or(&self.offers[i].name);
+        Ok(seat.health == Health::Silent && *known == *args::text(text, "a worker's key")?)
     }
 
     /// The object at `offer` of the list that was read.
@@ -150,7 +177,7 @@ impl Roster {
 pub struct Limits<'a> {
     among: Option<HashSet<String>>,
     exclude: HashSet<String>,
-    tried: &'a [Arc<str>],
+    tried: &'a [Try],
 }
 
 impl<'a> Limits<'a> {
@@ -158,15 +185,19 @@ impl<'a> Limits<'a> {
     pub fn read(
         py: Python<'_>,
         call: &Call,
-        tried: &'a [Arc<str>],
+        tried: &'a [Try],
         key: Option<&Bound<'_, PyAny>>,
+        tags: TagKey,
+        known: impl Fn(&str) -> bool,
     ) -> PyResult<Option<Self>> {
         if call.among.is_none() && call.exclude.is_none() && tried.is_empty() {
             return Ok(None);
         }
         let keys = |items: &Option<Py<PyAny>>| {
             let items = items.as_ref();
-            items.map(|items| keys_of(items.bind(py), key)).transpose()
+            items
+                .map(|items| keys_of(items.bind(py), key, tags, &known))
+                .transpose()
         };
         Ok(Some(Self {
             among: keys(&call.among)?,
@@ -182,7 +213,7 @@ impl<'a> Limits<'a> {
             let among = self.among.as_ref();
             if among.is_some_and(|names| !names.contains(&**key)) {
                 offers.set_standing(i, Standing::NotAmong);
-            } else if self.exclude.contains(&**key) || self.tried.contains(key) {
+            } else if self.exclude.contains(&**key) || self.tried.iter().any(|t| t.key == *key) {
                 offers.set_standing(i, Standing::Excluded);
             }
         }
@@ -269,6 +300,56 @@ fn health_of(item: &Bound<'_, PyAny>) -> PyResult<Health> {
     Ok(Health::Attributes(present))
 }
 
+/// Names of the workers with keys `raws`, all there are. Of several that differ only in credentials, each gets a tag, but
+/// for one that goes by the plain name already: `holder` is the key of the worker with a name. One that has a tag by now
+/// (`known`) keeps it.
+pub fn names_of<'a>(
+    raws: &[&'a str],
+    tags: TagKey,
+    known: impl Fn(&str) -> bool,
+    holder: impl Fn(&str) -> Option<&'a str>,
+) -> Vec<String> {
+    let names: Vec<Name<'_>> = raws.iter().map(|raw| Name::of(raw)).collect();
+    let (mut count, mut plain) = (HashMap::new(), HashSet::new());
+    for name in &names {
+        *count.entry(&*name.shown).or_insert(0_u32) += 1;
+        if !name.is_secret {
+            plain.insert(&*name.shown);
+        }
+    }
+    (names.iter().zip(raws))
+        .map(|(name, &raw)| {
+            let shown = &*name.shown;
+            if name.is_secret {
+                let tagged = name.tagged(raw, tags);
+                let holds = || holder(shown) == Some(raw) && !plain.contains(shown);
+                if known(&tagged) || (count[shown] > 1 && !holds()) {
+                    return tagged;
+                }
+            }
+            shown.to_owned()
+        })
+        .collect()
+}
+
+/// The name that a worker with key `raw` goes by, among names that are `known`.
+pub fn resolve(raw: &str, tags: TagKey, known: impl Fn(&str) -> bool) -> String {
+    let name = Name::of(raw);
+    if name.is_secret {
+        let tagged = name.tagged(raw, tags);
+        if known(&tagged) {
+            return tagged;
+        }
+    }
+    name.shown.into_owned()
+}
+
+/// The name of a worker with key `text`: without credentials, and without the slash at the end of a URL.
+#[pyfunction]
+pub fn worker_name(text: &str) -> String {
+    Name::of(text).shown.into_owned()
+}
+
 /// The worker's key: what `key` says, else the `str` itself, else `.url`, else `.id`.
 pub fn key_of<'py>(
     item: &Bound<'py, PyAny>,
@@ -309,13 +390,13 @@ pub fn key_of<'py>(
     })
 }
 
-/// The name of a worker given as itself or as its key.
-pub fn name_of(worker: &Bound<'_, PyAny>, key: Option<&Py<PyAny>>) -> PyResult<String> {
+/// The key of a worker given as itself or as its key.
+pub fn raw_of(worker: &Bound<'_, PyAny>, key: Option<&Py<PyAny>>) -> PyResult<String> {
     let name = match worker.cast::<PyString>() {
         Ok(text) => text.clone(),
         Err(_) => key_of(worker, key.map(|key| key.bind(worker.py())), 0)?,
     };
-    Ok(name.to_str()?.to_owned())
+    Ok(text(&name, "a worker's key")?.to_owned())
 }
 
 /// `items` as a list or tuple: whatever else can be iterated is copied, since it may be readable only once.
@@ -327,22 +408,27 @@ pub fn readable_again<'py>(
         return Ok(items);
     }
     let found = type_name(&items);
-    if items.is_instance_of::<PyString>() || items.cast::<PyMapping>().is_ok() {
+    if let Ok(one) = items.cast::<PyString>() {
+        let one = worker_name(text(one, "a worker's key")?);
+        let text =
+            format!("{argument} must be a collection of workers, not a single str: pass [{one:?}]");
+        return Err(PyTypeError::new_err(text));
+    }
+    if items.cast::<PyMapping>().is_ok() {
         let text = format!("{argument} must be a collection of workers, not a single {found}");
         return Err(PyTypeError::new_err(text));
     }
-    let Ok(iterator) = items.try_iter() else {
-        let text = format!("{argument} must be a collection of workers, not {found}");
-        return Err(PyTypeError::new_err(text));
-    };
-    let copied: Vec<Bound<'py, PyAny>> = iterator.collect::<PyResult<_>>()?;
+    let copied = Items::of(&items, argument, "a collection of workers", MAX_ITEMS)?;
+    let copied: Vec<Bound<'py, PyAny>> = copied.collect::<PyResult<_>>()?;
     Ok(PyTuple::new(items.py(), copied)?.into_any())
 }
 
-/// The keys named by `among` or `exclude`, whose items are keys or workers.
+/// The names given by `among` or `exclude`, whose items are keys or workers.
 pub fn keys_of(
     items: &Bound<'_, PyAny>,
     key: Option<&Bound<'_, PyAny>>,
+    tags: TagKey,
+    known: impl Fn(&str) -> bool,
 ) -> PyResult<HashSet<String>> {
     let mut keys = HashSet::new();
     for (i, item) in items.try_iter()?.enumerate() {
@@ -351,7 +437,7 @@ pub fn keys_of(
             Ok(text) => text.clone(),
             Err(_) => key_of(&item, key, i)?,
         };
-        keys.insert(name.to_str()?.to_owned());
+        keys.insert(resolve(text(&name, "a worker's key")?, tags, &known));
     }
     Ok(keys)
 }

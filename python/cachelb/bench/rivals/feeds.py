@@ -164,13 +164,14 @@ class _Sockets:
         """Bind them."""
         import zmq
 
+        from cachelb.events.sockets import REQUEST_BYTES, make_socket
+
         self._context = zmq.Context()
         self._sockets: list[Any] = []
         for _ in range(WORKERS):
             # XPUB is told of subscriptions: what is sent before one has come is lost.
-            socket = self._context.socket(zmq.XPUB)
-            socket.setsockopt(zmq.SNDHWM, 0)
-            socket.setsockopt(zmq.LINGER, 0)
+            # Nothing may be lost, however slow a rival is.
+            socket = make_socket(self._context, zmq.XPUB, receives=1000, sends=0, most_bytes=REQUEST_BYTES)
             socket.bind("tcp://127.0.0.1:*")
             self._sockets.append(socket)
         self.addresses: list[str] = [socket.getsockopt(zmq.LAST_ENDPOINT).decode() for socket in self._sockets]

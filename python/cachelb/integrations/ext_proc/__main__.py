@@ -38,8 +38,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--listen", default="127.0.0.1:9002", metavar="HOST:PORT", help="default: %(default)s")
     parser.add_argument("--fallbacks", type=int, default=2, metavar="N", help="workers named behind the picked one")
-    parser.add_argument("--max-body-mb", type=float, default=10, metavar="MB", help="default: %(default)s")
-    parser.add_argument("--large-bodies", choices=["refuse", "pass"], default="refuse", help="default: %(default)s")
+    parser.add_argument("--max-body-mb", type=float, default=2, metavar="MB", help="default: %(default)s")
+    parser.add_argument("--large-bodies", choices=["refuse", "pass"], default="pass", help="default: %(default)s")
+    parser.add_argument("--max-held-mb", type=float, default=256, metavar="MB", help="of all that is held; %(default)s")
+    parser.add_argument("--max-streams", type=int, default=4096, metavar="N", help="default: %(default)s")
+    parser.add_argument("--body-timeout-s", type=float, default=30, metavar="S", help="default: %(default)s")
+    parser.add_argument("--idle-timeout-s", type=float, default=600, metavar="S", help="default: %(default)s")
+    parser.add_argument("--stream-timeout-s", type=float, default=3600, metavar="S", help="default: %(default)s")
     parser.add_argument(
         "--priority",
         action="append",
@@ -50,6 +55,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--shed-inflight", type=int, metavar="N", help="answer 429 to negative priorities from N on")
     parser.add_argument("--rewrite-model", action="store_true", help="follow x-gateway-model-name-rewrite in the body")
+    parser.add_argument("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
     parser.add_argument("--conformance", action="store_true", help="obey and show test headers; never in production")
     parser.add_argument("--grace-s", type=float, default=30, metavar="S", help="for open streams at the end")
     return parser.parse_args(arguments)
@@ -66,10 +72,16 @@ async def serve(options: argparse.Namespace) -> None:
             router,
             max_body_bytes=int(options.max_body_mb * (1 << 20)),
             large_bodies=options.large_bodies,
+            max_held_bytes=int(options.max_held_mb * (1 << 20)),
+            max_streams=options.max_streams,
+            body_timeout_s=options.body_timeout_s,
+            idle_timeout_s=options.idle_timeout_s,
+            stream_timeout_s=options.stream_timeout_s,
             fallbacks=options.fallbacks,
             priorities=dict(options.priority),
             shed_inflight=options.shed_inflight,
             rewrite_model=options.rewrite_model,
+            expose_headers=options.expose_headers,
             conformance=options.conformance,
         )
         end = asyncio.Event()

@@ -8,6 +8,7 @@ has the reply to the body. In the others the headers leave before the body is th
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from cachelb.integrations.ext_proc import replies
@@ -19,10 +20,10 @@ from cachelb.integrations.ext_proc.messages import (
     BODY_STREAMED,
 )
 from cachelb.integrations.ext_proc.picking import Pick, Refusal
-from cachelb.openai import TAIL_BYTES, read_usage
+from cachelb.openai import TAIL_BYTES, read_usage, retry_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from cachelb.decision import Decision
     from cachelb.integrations.ext_proc.picking import Picker
@@ -58,13 +59,14 @@ class Exchange:
         self._headers: dict[str, str] = {}
         self._subset: list[str] | None = None
         self._body = bytearray()
+        self._held = self._kept = 0
         self._pick: Pick | None = None
         self._answered = False
         self._is_stream = False
         self._begun = False
         self._tail = b""
 
-    def receive(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    async def receive(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         """Take a message of the proxy in.
 
         Args:
@@ -84,15 +86,46 @@ class Exchange:
             self.over = True
             return ()
         kind = message.WhichOneof("request")
-        handle: Callable[[Any], Iterable[Any]] | None = getattr(self, f"_on_{kind}", None)
-        return () if handle is None else handle(message)
+        handle: Callable[[Any], Awaitable[Iterable[Any]]] | None = getattr(self, f"_on_{kind}", None)
+        return () if handle is None else await handle(message)
+
+    def deadline(self, began_s: float, now_s: float) -> float:
+        """Tell until when the next message has to come.
+
+        Args:
+            began_s: When the stream did.
+            now_s: The time of the same clock.
+
+        Returns:
+            The time.
+        """
+        options = self._picker.options
+        if self._pick is None:
+            return began_s + options.body_timeout_s
+        end_s = began_s + options.stream_timeout_s
+        # An answer whose body passes elsewhere is silent until it ends.
+        is_silent = self._answered and self._answer_mode == BODY_NONE
+        return end_s if is_silent else min(end_s, now_s + options.idle_timeout_s)
+
+    def expire(self) -> Iterable[Any]:
+        """Take note that the next message did not come in time.
+
+        Returns:
+            The replies to that: an answer for the client, if it has not sent the whole request.
+        """
+        self.over = True
+        if self._pick is None:
+            return self._refuse(self._picker.refuse(408, "slow-body", "the request took too long to arrive"))
+        self._picker.counts["expired"] += 1
+        return ()
 
     def close(self) -> None:
         """Take note that no message follows, which releases what is booked, whatever went before."""
         self.over = True
-        self._body.clear()
+        self._drop_body()
         if self._pick is None:
             return
+        self._forget_prompt(self._pick)
         if self._answered and self._answer_mode == BODY_NONE:
             # The body of the answer passes elsewhere: this is all we hear of its end.
             self._pick.decision.on_complete()
@@ -101,90 +134,147 @@ class Exchange:
 
     # --- the request ---
 
-    def _on_request_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    async def _on_request_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         self._headers = _read_headers(message.request_headers.headers)
         self._subset = _read_subset(message)
         if self._picker.options.conformance and _TEST_SELECTION in self._headers:
             self._subset = _split(self._headers[_TEST_SELECTION])
         # What is upgraded becomes a connection, whose body ends with it.
         if message.request_headers.end_of_stream or "upgrade" in self._headers:
-            return self._go("request_headers", None)
+            return await self._go("request_headers", None)
         if self._request_mode == BODY_DUPLEX:
             return ()
         if self._request_mode in _WHOLE:
             return (replies.headers_reply("request_headers"),)
         self._picker.counts["body-not-sent"] += 1
-        return self._go("request_headers", None)
+        return await self._go("request_headers", None)
 
-    def _on_request_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    async def _on_request_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         chunk, end = message.request_body.body, message.request_body.end_of_stream
         if self._pick is not None:
             if self._request_mode == BODY_DUPLEX:
                 return replies.streamed_replies("request_body", chunk, end=end)
             return (replies.body_reply("request_body"),)
+        picker, options = self._picker, self._picker.options
         self._body += chunk
-        if len(self._body) > self._picker.options.max_body_bytes:
-            if self._picker.options.large_bodies == "refuse":
-                return self._refuse(self._picker.too_large())
-            self._picker.counts["too-large"] += 1
-            return self._send(None, end=end)
+        self._hold(len(chunk))
+        refusal: tuple[int, str, str, float | None] | None = None
+        if len(self._body) > options.max_body_bytes:
+            refusal = 413, "too-large", f"the body is longer than {options.max_body_bytes} bytes", None
+        elif picker.held > options.max_held_bytes:
+            refusal = 503, "full", "too many requests arrive", 1.0
+        if refusal is not None:
+            if options.large_bodies == "refuse":
+                return self._refuse(picker.refuse(*refusal))
+            picker.counts[refusal[1]] += 1
+            return await self._send(None, end=end)
         if end or self._request_mode in _WHOLE:
-            return self._send(bytes(self._body), end=end)
+            return await self._send(bytes(self._body), end=end)
         return ()
 
-    def _on_request_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
-        sent = [] if self._pick is not None else list(self._send(bytes(self._body), end=False))
-        return sent if self.over else [*sent, replies.trailers_reply("request_trailers")]
+    async def _on_request_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+        sent = () if self._pick is not None else await self._send(bytes(self._body), end=False)
+        return sent if self.over else chain(sent, (replies.trailers_reply("request_trailers"),))
 
-    def _send(self, read: bytes | None, *, end: bool) -> Iterable[Any]:
+    async def _send(self, read: bytes | None, *, end: bool) -> Iterable[Any]:
         """Pick by as much of the body as is to be read, and give back what was held."""
         if self._request_mode != BODY_DUPLEX:
-            self._body.clear()
-            return self._go("request_body", read)
-        headers = self._go("request_headers", read)
+            self._drop_body()
+            return await self._go("request_body", read)
+        headers = await self._go("request_headers", read)
         if self._pick is None:
             return headers
-        body = bytes(self._body) if self._pick.body is None else self._pick.body
-        self._body.clear()
-        return [*headers, *replies.streamed_replies("request_body", body, end=end)]
+        if self._pick.body is not None:
+            self._replace_body(self._pick.body)
+            self._pick.body = None
+        return chain(headers, self._give_back(end=end))
 
-    def _go(self, part: str, body: bytes | None) -> Iterable[Any]:
+    def _give_back(self, *, end: bool) -> Iterator[Any]:
+        """Give the body back, of which every part counts as held until it is sent: a proxy may be slow to read."""
+        while True:
+            part = bytes(self._body[: replies.CHUNK_BYTES])
+            del self._body[: len(part)]
+            yield from replies.streamed_replies("request_body", part, end=end and not self._body)
+            self._hold(-min(len(part), self._held))
+            if not self._body:
+                return
+
+    async def _go(self, part: str, body: bytes | None) -> Iterable[Any]:
         if self._pick is not None:
             self._pick.decision.cancel()  # a proxy that sends two requests in one stream means the last
-        found = self._picker.pick(self._headers, body, self._subset)
+            self._forget_prompt(self._pick)
+        found = await self._picker.pick(self._headers, body, self._subset)
         if isinstance(found, Refusal):
             return self._refuse(found)
         self._pick = found
-        return (replies.picked_reply(part, found),)
+        self._keep_prompt(found)
+        reply = replies.picked_reply(part, found)
+        if part == "request_body" and found.body is not None:
+            self._hold(len(found.body))
+            found.body = None
+            return self._whole(reply)
+        return (reply,)
+
+    def _whole(self, reply: Any) -> Iterator[Any]:  # noqa: ANN401 - a message
+        yield reply
+        self._drop_body()
 
     def _refuse(self, refusal: Refusal) -> Iterable[Any]:
         self.over = True
-        self._body.clear()
+        self._drop_body()
         return (replies.refusal_reply(refusal),)
+
+    def _hold(self, count: int) -> None:
+        self._held += count
+        self._picker.held += count
+
+    def _replace_body(self, body: bytes) -> None:
+        self._drop_body()
+        self._body += body
+        self._hold(len(body))
+
+    def _drop_body(self) -> None:
+        self._hold(-self._held)
+        self._body.clear()
+
+    def _keep_prompt(self, pick: Pick) -> None:
+        """Keep the prompt, if there is room, until the answer begins: another worker may serve the request."""
+        size, picker = pick.prompt_bytes, self._picker
+        if picker.held + size > picker.options.max_held_bytes // 2:
+            pick.forget_prompt()
+            return
+        self._kept += size
+        picker.held += size
+
+    def _forget_prompt(self, pick: Pick) -> None:
+        pick.forget_prompt()
+        self._picker.held -= self._kept
+        self._kept = 0
 
     # --- the answer ---
 
-    def _on_response_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    async def _on_response_headers(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         if self._pick is None:
             return (replies.headers_reply("response_headers"),)
         served = _text(message, "envoy.lb", _SERVED)
         if served is not None:
             self._picker.commit(self._pick, served)
+        self._forget_prompt(self._pick)
         decision = self._pick.decision
         headers = _read_headers(message.response_headers.headers)
         self._answered = True
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         status = int(headers.get(":status", "200"))
         if status >= _CLIENT_ERROR:
-            _report_error(decision, status, _code_details(message))
+            _report_error(decision, status, _code_details(message), retry_after(headers))
         elif message.response_headers.end_of_stream:
             decision.on_complete()
-        shown = {name: value for name, value in decision.headers.items() if name.startswith("x-cachelb-")}
+        shown = self._picker.exposed(decision.headers)
         if self._picker.options.conformance:
             shown[_TEST_SERVED] = served or "fail: missing destination endpoint served metadata"
         return (replies.headers_reply("response_headers", shown),)
 
-    def _on_response_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    async def _on_response_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         chunk, end = message.response_body.body, message.response_body.end_of_stream
         if self._pick is not None:
             self._hear(self._pick, chunk)
@@ -194,7 +284,7 @@ class Exchange:
             return replies.streamed_replies("response_body", chunk, end=end)
         return (replies.body_reply("response_body"),)
 
-    def _on_response_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
+    async def _on_response_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         if self._pick is not None:
             self._pick.decision.on_complete(**read_usage(self._tail))
         return (replies.trailers_reply("response_trailers"),)
@@ -252,14 +342,14 @@ def _code_details(message: Any) -> str | None:  # noqa: ANN401 - a message
     return None
 
 
-def _report_error(decision: Decision[Any], status: int, details: str | None) -> None:
+def _report_error(decision: Decision[Any], status: int, details: str | None, retry_after_s: float | None) -> None:
     """End a request that failed, and blame the worker only for what it did.
 
     The proxy answers by itself when it cannot reach a worker, and for many reasons that have nothing to do with one,
     such as limits of its own.
     """
     if details is None or details == "via_upstream":
-        decision.on_error(status)
+        decision.on_error(status, retry_after_s=retry_after_s)
     elif status >= _SERVER_ERROR and _UPSTREAM.search(details) and "overflow" not in details:
         decision.on_error(502)
     else:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from cachelb.arguments import seconds, whole
 from cachelb.errors import NoWorkerAvailable
-from cachelb.openai import routing_arguments
+from cachelb.openai import INLINE_BYTES, header_filter, routing_arguments
 from cachelb.session import session_key
 
 if TYPE_CHECKING:
@@ -28,6 +33,15 @@ MOST_FALLBACKS = 3
 
 BodyMode: TypeAlias = Literal["none", "streamed", "buffered", "duplex"]
 
+_MOST_READING = 8
+"""Large bodies that are read or wait for it."""
+
+_READING_S = 1.0
+"""Seconds after which a large body is picked for unread: the costliest of 2 MB takes four."""
+
+_TOKEN_BYTES = 36
+"""Of a token id in a list."""
+
 _log = logging.getLogger("cachelb.ext_proc")
 
 
@@ -35,25 +49,32 @@ _log = logging.getLogger("cachelb.ext_proc")
 class Options:
     """What `EndpointPicker` was told; it documents the fields."""
 
-    max_body_bytes: int = 10 << 20
-    large_bodies: Literal["refuse", "pass"] = "refuse"
+    max_body_bytes: int = 2 << 20
+    large_bodies: Literal["refuse", "pass"] = "pass"
+    max_held_bytes: int = 256 << 20
+    max_streams: int = 4096
+    body_timeout_s: float = 30.0
+    idle_timeout_s: float = 600.0
+    stream_timeout_s: float = 3600.0
     fallbacks: int = 2
     priorities: Mapping[str, int] = field(default_factory=dict)
     shed_inflight: int | None = None
     rewrite_model: bool = False
     default_body_mode: BodyMode = "duplex"
+    expose_headers: Sequence[str] = ()
     conformance: bool = False
 
     def __post_init__(self) -> None:
         """Check what types alone do not."""
-        if self.max_body_bytes < 1:
-            raise ValueError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
+        for name in ("max_body_bytes", "max_held_bytes", "max_streams"):
+            whole(name, getattr(self, name), 1, sys.maxsize)
+        for name in ("body_timeout_s", "idle_timeout_s", "stream_timeout_s"):
+            seconds(name, getattr(self, name))
         if self.large_bodies not in {"refuse", "pass"}:
             raise ValueError(f"large_bodies must be 'refuse' or 'pass', got {self.large_bodies!r}")
-        if not 0 <= self.fallbacks <= MOST_FALLBACKS:
-            raise ValueError(f"fallbacks must be from 0 to {MOST_FALLBACKS}, got {self.fallbacks}")
-        if self.shed_inflight is not None and self.shed_inflight < 1:
-            raise ValueError(f"shed_inflight must be at least 1, got {self.shed_inflight}; None sheds nothing")
+        whole("fallbacks", self.fallbacks, 0, MOST_FALLBACKS)
+        if self.shed_inflight is not None:
+            whole("shed_inflight", self.shed_inflight, 1)
         if self.default_body_mode not in {"none", "streamed", "buffered", "duplex"}:
             raise ValueError(
                 f"default_body_mode must be 'none', 'streamed', 'buffered' or 'duplex', got {self.default_body_mode!r}"
@@ -75,6 +96,16 @@ class Pick:
     endpoints: list[str]
     arguments: RequestArguments
     body: bytes | None = None
+
+    @property
+    def prompt_bytes(self) -> int:
+        """Bytes of memory that the prompt takes, about."""
+        tokens: Any = self.arguments.get("tokens", ())  # a list, as it comes from JSON
+        return sys.getsizeof(self.arguments.get("text", "")) + _TOKEN_BYTES * len(tokens)
+
+    def forget_prompt(self) -> None:
+        """Drop the prompt; a booking elsewhere is made without it from here on."""
+        self.arguments = _without_prompt(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +138,20 @@ class Picker:
         """
         self.options = options
         self.counts: Counter[str] = Counter()
+        self.exposed = header_filter(options.expose_headers)
+        self.held = 0
         self._router = router
         self._addresses = addresses
+        self._pool = ThreadPoolExecutor(1, "cachelb-ext-proc")
+        self._reading = 0
 
-    def pick(self, headers: Mapping[str, str], body: bytes | None, subset: Sequence[str] | None) -> Pick | Refusal:
+    def close(self) -> None:
+        """End the thread."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def pick(
+        self, headers: Mapping[str, str], body: bytes | None, subset: Sequence[str] | None
+    ) -> Pick | Refusal:
         """Pick a worker and the next best ones, and book the load on the first.
 
         Args:
@@ -121,14 +162,14 @@ class Picker:
         Returns:
             The pick, or why there is none.
         """
-        arguments, sent = self._arguments(headers, body)
+        arguments, sent = await self._read(headers, body)
         among = self._addresses.among(subset)
         if among is not None:
             arguments["among"] = among
         try:
             try:
                 if self._sheds(arguments):
-                    return self._refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
+                    return self.refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
                 decision = self._select(arguments, subset)
             except (TypeError, ValueError):
                 # The prompt is none. What that means to the client is for the engine to say.
@@ -136,14 +177,10 @@ class Picker:
                 arguments = _without_prompt(arguments)
                 decision = self._select(arguments, subset)
         except NoWorkerAvailable as error:
-            return self._refuse(503, "no-worker", _summary(error, among), error.retry_after_s)
+            _log.debug("%s", error)
+            return self.refuse(503, "no-worker", "no worker is available", error.retry_after_s)
         self.counts["picked"] += 1
         return Pick(decision, self._ranked(decision, arguments), arguments, sent)
-
-    def too_large(self) -> Refusal:
-        """Refuse a body that is over the limit."""
-        limit = self.options.max_body_bytes
-        return self._refuse(413, "too-large", f"the body is longer than {limit} bytes")
 
     def commit(self, pick: Pick, served: str) -> None:
         """Move the booking to the worker that served the request.
@@ -169,20 +206,35 @@ class Picker:
         except NoWorkerAvailable:
             self.counts["served-unbooked"] += 1
 
-    def _arguments(self, headers: Mapping[str, str], body: bytes | None) -> tuple[RequestArguments, bytes | None]:
-        """Read what the router wants to know, and the new body if the model is to be renamed in it."""
-        parsed: Any = None
-        if body:
-            try:
-                parsed = json.loads(body)
-            except (ValueError, RecursionError):
-                self.counts["no-json"] += 1
-        arguments: RequestArguments = {}
-        if parsed is not None:
-            try:
-                arguments = routing_arguments(parsed, headers)
-            except (TypeError, ValueError):
-                self.counts["unroutable"] += 1
+    async def _read(self, headers: Mapping[str, str], body: bytes | None) -> tuple[RequestArguments, bytes | None]:
+        """Read what the router wants to know, and the new body if the model is to be renamed in it.
+
+        Large bodies are read in a thread, one at a time. Those it cannot get to soon are left unread.
+        """
+        if body is None or len(body) <= INLINE_BYTES:
+            return self._arguments(headers, *_parse(headers, body))
+        parsed: tuple[Any, RequestArguments, str | None] = None, {}, "unread"
+        if self._reading < _MOST_READING:
+            self._reading += 1
+            reading = asyncio.get_running_loop().run_in_executor(self._pool, _parse, headers, body)
+            reading.add_done_callback(self._has_read)
+            with contextlib.suppress(TimeoutError):
+                parsed = await asyncio.wait_for(reading, _READING_S)
+        return self._arguments(headers, *parsed)
+
+    def _has_read(self, _: object) -> None:
+        self._reading -= 1
+
+    def _arguments(
+        self,
+        headers: Mapping[str, str],
+        parsed: Any,  # noqa: ANN401 - JSON
+        arguments: RequestArguments,
+        trouble: str | None,
+    ) -> tuple[RequestArguments, bytes | None]:
+        """Add what the headers say."""
+        if trouble is not None:
+            self.counts[trouble] += 1
         if "session" not in arguments and (session := session_key(headers)) is not None:
             arguments["session"] = session
         if tenant := headers.get(TENANT):
@@ -232,10 +284,37 @@ class Picker:
             tried.append(found.key)
         return [address for key in tried if (address := self._addresses.of(key)) is not None]
 
-    def _refuse(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> Refusal:
+    def refuse(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> Refusal:
+        """Count and describe a refusal.
+
+        Args:
+            status: HTTP status of the answer.
+            reason: For counters and access logs.
+            message: For the client: it names no worker.
+            retry_after_s: When to try again, None for never.
+
+        Returns:
+            The refusal.
+        """
         self.counts[reason] += 1
         _log.debug("refused with %d: %s", status, message)
         return Refusal(status, message, reason, retry_after_s)
+
+
+def _parse(headers: Mapping[str, str], body: bytes | None) -> tuple[Any, RequestArguments, str | None]:
+    """Read a body: its JSON, what to route it by, and what is wrong with it."""
+    if not body:
+        return None, {}, None
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        return None, {}, "no-json"
+    if parsed is None:
+        return None, {}, None
+    try:
+        return parsed, routing_arguments(parsed, headers), None
+    except (TypeError, ValueError):
+        return parsed, {}, "unroutable"
 
 
 def _without_prompt(arguments: RequestArguments) -> RequestArguments:
@@ -243,11 +322,3 @@ def _without_prompt(arguments: RequestArguments) -> RequestArguments:
     left.pop("tokens", None)
     left.pop("text", None)
     return left
-
-
-def _summary(error: NoWorkerAvailable, among: list[str] | None) -> str:
-    """Tell why there is nobody, without naming workers to clients."""
-    reasons = Counter(why for key, why in error.reasons.items() if among is None or key in among)
-    if not reasons:
-        return "no worker is available: none may be chosen"
-    return "no worker is available: " + ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))

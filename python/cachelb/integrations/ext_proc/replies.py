@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cachelb.integrations.ext_proc.messages import OVERWRITE_OR_ADD, ProcessingResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from cachelb.integrations.ext_proc.picking import Pick, Refusal
 
@@ -78,7 +78,7 @@ def body_reply(part: str) -> Any:  # noqa: ANN401 - a message
     return reply
 
 
-def streamed_replies(part: str, body: bytes, *, end: bool) -> list[Any]:
+def streamed_replies(part: str, body: bytes, *, end: bool) -> Iterator[Any]:
     """Give a part of a body back to a proxy that does not keep it.
 
     Args:
@@ -86,18 +86,16 @@ def streamed_replies(part: str, body: bytes, *, end: bool) -> list[Any]:
         body: The bytes.
         end: Whether nothing follows, not even trailers.
 
-    Returns:
-        The replies.
+    Yields:
+        The replies, each made once the one before was sent: a proxy may be slow to read them.
     """
-    replies = []
     for start in range(0, max(len(body), 1), CHUNK_BYTES):
         reply = ProcessingResponse()
         streamed = getattr(reply, part).response.body_mutation.streamed_response
         streamed.SetInParent()
         streamed.body = body[start : start + CHUNK_BYTES]
         streamed.end_of_stream = end and start + CHUNK_BYTES >= len(body)
-        replies.append(reply)
-    return replies
+        yield reply
 
 
 def trailers_reply(part: str) -> Any:  # noqa: ANN401 - a message

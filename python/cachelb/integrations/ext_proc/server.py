@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cachelb.integrations.ext_proc.addresses import Addresses
 from cachelb.integrations.ext_proc.exchange import Exchange
 from cachelb.integrations.ext_proc.messages import SERVICE, ProcessingRequest, ProcessingResponse
 from cachelb.integrations.ext_proc.picking import Options, Picker
+from cachelb.integrations.ext_proc.replies import refusal_reply
 
 try:
     import grpc
@@ -19,7 +22,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
     from typing import Literal, Self
 
@@ -33,6 +36,9 @@ READINESS = "readiness"
 
 _MESSAGE_OVERHEAD = 1 << 20
 """Bytes of headers and metadata that may come with the longest body."""
+
+_LAST_WORDS_S = 1.0
+"""For the proxy to take the reply to a request that did not arrive."""
 
 
 class EndpointPicker(Generic[W]):
@@ -59,13 +65,19 @@ class EndpointPicker(Generic[W]):
         router: Router[W],
         *,
         address: Callable[[W], str] | None = None,
-        max_body_bytes: int = 10 << 20,
-        large_bodies: Literal["refuse", "pass"] = "refuse",
+        max_body_bytes: int = 2 << 20,
+        large_bodies: Literal["refuse", "pass"] = "pass",
+        max_held_bytes: int = 256 << 20,
+        max_streams: int = 4096,
+        body_timeout_s: float = 30.0,
+        idle_timeout_s: float = 600.0,
+        stream_timeout_s: float = 3600.0,
         fallbacks: int = 2,
         priorities: Mapping[str, int] | None = None,
         shed_inflight: int | None = None,
         rewrite_model: bool = False,
         default_body_mode: BodyMode = "duplex",
+        expose_headers: Sequence[str] = (),
         conformance: bool = False,
     ) -> None:
         """Prepare the service; `start` opens it.
@@ -74,7 +86,14 @@ class EndpointPicker(Generic[W]):
             router: Decides, and is told how requests went.
             address: Gives a worker's `ip:port`, None to read it from the worker's key.
             max_body_bytes: Bytes of a request's body that are held and read at most.
-            large_bodies: What becomes of longer ones: "refuse" answers 413, "pass" picks without reading them.
+            large_bodies: What becomes of longer ones, and of those for which there is no room: "pass" picks without
+                reading them, "refuse" answers 413 or 503.
+            max_held_bytes: Bytes of all bodies that are unfinished or that the proxy has not taken back yet, and of
+                prompts of requests without an answer yet, which take half of it at most.
+            max_streams: Requests open at once; further ones are answered with 503.
+            body_timeout_s: Seconds that a request may take to arrive, before it is answered with 408.
+            idle_timeout_s: Seconds without a message after which a stream ends and its load is released.
+            stream_timeout_s: Seconds that a request and its answer may take in all.
             fallbacks: Workers to name behind the picked one, for the proxy to try in turn, at most 3.
             priorities: Priorities by the value of the header `x-gateway-inference-objective`; 0 for the others.
             shed_inflight: A request of a negative priority is answered with 429 if the worker it would go to has this
@@ -82,6 +101,8 @@ class EndpointPicker(Generic[W]):
             rewrite_model: Put the name in the header `x-gateway-model-name-rewrite` into the body. Without it the name
                 counts for the pick only, and the body stays as it is.
             default_body_mode: How a proxy that does not tell sends bodies.
+            expose_headers: Which headers of decisions clients get, such as "x-cachelb-worker". They name workers and
+                show what is cached.
             conformance: Do what the tests of the Gateway API inference extension ask a picker for: pick from the
                 header `test-epp-endpoint-selection`, and show clients in `x-conformance-test-served-endpoint` who the
                 proxy says served them. Never where clients are not trusted.
@@ -89,14 +110,22 @@ class EndpointPicker(Generic[W]):
         Raises:
             ValueError: An argument is out of range.
         """
+        if not isinstance(priorities, Mapping | None):
+            raise TypeError(f"priorities must be a mapping of names to numbers, got {type(priorities).__name__}")
         options = Options(
             max_body_bytes=max_body_bytes,
             large_bodies=large_bodies,
+            max_held_bytes=max_held_bytes,
+            max_streams=max_streams,
+            body_timeout_s=body_timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            stream_timeout_s=stream_timeout_s,
             fallbacks=fallbacks,
             priorities=dict(priorities or {}),
             shed_inflight=shed_inflight,
             rewrite_model=rewrite_model,
             default_body_mode=default_body_mode,
+            expose_headers=expose_headers,
             conformance=conformance,
         )
         self._picker = Picker(router, Addresses(router, address), options)
@@ -130,6 +159,8 @@ class EndpointPicker(Generic[W]):
             options=[
                 # Two services on one port would share the requests, and neither would know of the other's.
                 ("grpc.so_reuseport", 0),
+                # Windows stay at 64 KB per stream; they grow to megabytes otherwise.
+                ("grpc.http2.bdp_probe", 0),
                 ("grpc.max_receive_message_length", 2 * self._picker.options.max_body_bytes + _MESSAGE_OVERHEAD),
                 ("grpc.max_send_message_length", -1),
             ]
@@ -160,6 +191,7 @@ class EndpointPicker(Generic[W]):
             return
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+        self._picker.close()
 
     async def set_ready(self, ready: bool) -> None:  # noqa: FBT001 - as `Router.set_ready`
         """Tell health checks whether requests may come.
@@ -181,22 +213,35 @@ class EndpointPicker(Generic[W]):
     def counts(self) -> dict[str, int]:
         """What happened how often.
 
-        "picked"; refused as "no-worker", "shed" or "too-large" (which also counts bodies that pass unread); picked by
-        headers alone because the body is "no-json", "unroutable" (no request for a completion) or "body-not-sent";
+        "picked"; refused as "no-worker", "shed", "slow-body" or "too-many-streams"; refused or passed unread as
+        "too-large" or because held bodies were "full"; picked by headers alone because the body is "no-json",
+        "unroutable" (no request for a completion), "body-not-sent" or was "unread" for want of time; "expired" streams;
         served by a "served-fallback", by somebody "served-unknown", or by one that could not be booked,
         "served-unbooked"; "observed" streams that want no reply.
         """
         return dict(self._picker.counts)
 
     async def _process(self, messages: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401 - untyped in grpc
+        if self._streams >= self._picker.options.max_streams:
+            refusal = self._picker.refuse(503, "too-many-streams", "too many requests are open", 1.0)
+            await context.write(refusal_reply(refusal))
+            return
         exchange = Exchange(self._picker)
+        clock_s = asyncio.get_running_loop().time
+        began_s = clock_s()
         self._streams += 1
         try:
-            async for message in messages:
-                for reply in exchange.receive(message):
+            async with asyncio.timeout_at(exchange.deadline(began_s, began_s)) as timeout:
+                async for message in messages:
+                    for reply in await exchange.receive(message):
+                        await context.write(reply)
+                    if exchange.over:
+                        return
+                    timeout.reschedule(exchange.deadline(began_s, clock_s()))
+        except TimeoutError:
+            async with asyncio.timeout(_LAST_WORDS_S):
+                for reply in exchange.expire():
                     await context.write(reply)
-                if exchange.over:
-                    return
         finally:
             self._streams -= 1
             exchange.close()

@@ -241,7 +241,7 @@ class CachelbCallback:
         except NoWorkerAvailable:
             return "no-worker"
         self._bookings[call] = _Booking(decision, now + self._deadline_s)
-        return pool[decision.key]
+        return pool[decision.worker]
 
     def _select(self, asked: RequestArguments, excluded: set[str]) -> Decision[str]:
         """Pick one that this request did not try, or, if it tried all, any: to try again is LiteLLM's decision."""

@@ -126,4 +126,4 @@ def usage(response: object, *, streamed: bool) -> Usage:
 
 def _count(holder: object, name: str) -> int | None:
     value = getattr(holder, name, None)
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if isinstance(value, int) else None

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from cachelb.router import Router
+from cachelb.secret import VARIABLE
+from cachelb.secret import read as read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,8 +85,8 @@ def build(given: Mapping[str, Any]) -> tuple[Router[str], Options]:
     """
     own = {option.name for option in fields(Options)}
     options = Options(**{name: value for name, value in given.items() if name in own})
-    if options.share_load and given.get("hash_seed") is None:
-        raise ValueError("share_load needs hash_seed: a number that all routers of the deployment hash with")
+    if options.share_load and not read_secret(given.get("secret")):
+        raise ValueError(f"share_load needs secret: a text that all routers of the deployment share, or {VARIABLE}")
     routing = {**_DEFAULTS, **{name: value for name, value in given.items() if name not in own}}
     if RAY_NAMES & routing.keys():
         routing.setdefault("policy", "prefix-affinity")

@@ -11,26 +11,27 @@ from cachelb.state.attachment import Attachment
 from cachelb.state.options import exchange_settings, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from cachelb.integrations.ray_serve.carrier import Trade
     from cachelb.router import Router
+    from cachelb.secret import Secret
 
 
 class RayState(Attachment):
     """Shares load and placements with all routers in the cluster that have one of the same name.
 
-    What is told is what `cachelb.state.ZmqMesh` tells; here one detached actor passes it on, so that nobody needs an
+    What is told is what `cachelb.state.ZmqMesh` tells; here one detached actor passes it on, so that no router needs an
     address. Each router calls it once per interval, in a thread: what one does, the others know after two intervals at
     most. The actor keeps the newest messages; if it is lost, another one is started, and the routers tell each other
-    everything. While it is away, each goes on alone. All routers need the same `hash_seed`, block size and models.
+    everything. While it is away, each goes on alone. All routers need the same `secret`, block size and models.
 
     Args:
         name: Which routers share.
         interval_s: Seconds between two calls of the actor.
         peer_timeout_s: Seconds after which a silent router is gone and its requests no longer count.
-        warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
+        warm_start_s: Seconds that attaching waits for a peer to tell what the fleet holds; 0 does not wait.
         ttl_s: Seconds that placements of others are believed without being found again here.
         max_mb: Megabytes of news that may wait here while the actor is away, and that the actor keeps.
         share_fleet: Tell the others when workers are added, changed, removed or marked ready here, and do what they
@@ -72,7 +73,8 @@ class RayState(Attachment):
             )
         )
 
-    def _carrier(self) -> RayCarrier:
+    def _carrier(self, secrets: Sequence[Secret]) -> RayCarrier:
+        del secrets  # the cluster is trusted
         return RayCarrier(self._connector())
 
     def _connector(self) -> Callable[[], Trade]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cachelb.sim.workloads.agent_sessions import read_agent_sessions
 from cachelb.sim.workloads.arrivals import (
     ArrivalProcess,
     Bursts,
@@ -38,6 +39,7 @@ __all__ = [
     "build",
     "from_requests",
     "parse_arrivals",
+    "read_agent_sessions",
     "read_azure",
     "read_mooncake",
     "read_sessions",

@@ -6,16 +6,22 @@ Times are rounded to microseconds: platforms may differ in the last bit of a log
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from cachelb.arguments import number, whole
+from cachelb.sim.checks import MOST_REQUESTS, pairs
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Seconds = npt.NDArray[np.float64]
+
+
+_LEAST, _MOST = 1e-9, 1e9
+"""Of rates per second, seconds and requests: once in thirty years, and as often as a clock ticks."""
 
 
 class ArrivalProcess(Protocol):
@@ -78,11 +84,11 @@ class Poisson:
     rate: float
 
     def __post_init__(self) -> None:
-        _positive("rate", self.rate)
+        positive("rate", self.rate)
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:
         """Return when requests arrive; see `ArrivalProcess`."""
-        return microseconds(np.cumsum(rng.standard_exponential(count)) / self.rate)
+        return microseconds(np.cumsum(rng.standard_exponential(requests(count))) / self.rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +109,11 @@ class Constant:
     rate: float
 
     def __post_init__(self) -> None:
-        _positive("rate", self.rate)
+        positive("rate", self.rate)
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
         """Return when requests arrive; see `ArrivalProcess`."""
-        return microseconds(np.arange(count) / self.rate)
+        return microseconds(np.arange(requests(count)) / self.rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +136,13 @@ class Gamma:
     cv: float
 
     def __post_init__(self) -> None:
-        _positive("rate", self.rate)
-        _positive("cv", self.cv)
+        positive("rate", self.rate)
+        positive("cv", self.cv)
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:
         """Return when requests arrive; see `ArrivalProcess`."""
         square = self.cv * self.cv
-        return microseconds(np.cumsum(rng.standard_gamma(1 / square, count)) * square / self.rate)
+        return microseconds(np.cumsum(rng.standard_gamma(1 / square, requests(count))) * square / self.rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +167,15 @@ class Steps:
     def __post_init__(self) -> None:
         if not self.stages:
             raise ValueError("stages must name at least one rate")
-        for rate, count in self.stages:
-            _positive("rate", rate)
-            _positive("requests of a stage", count)
+        for rate, count in pairs("stages", self.stages):
+            positive("rate", rate)
+            positive("requests of a stage", count)
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:
         """Return when requests arrive; see `ArrivalProcess`."""
-        rates = np.repeat([rate for rate, _ in self.stages], [requests for _, requests in self.stages])[:count]
+        count = requests(count)
+        each = [min(count, arrivals) for _, arrivals in self.stages]
+        rates = np.repeat([rate for rate, _ in self.stages], each)[:count]
         rates = np.concatenate([rates, np.full(count - len(rates), self.stages[-1][0])])
         return microseconds(np.cumsum(rng.standard_exponential(count) / rates))
 
@@ -193,11 +201,12 @@ class Ramp:
     last: float
 
     def __post_init__(self) -> None:
-        _positive("first", self.first)
-        _positive("last", self.last)
+        positive("first", self.first)
+        positive("last", self.last)
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:
         """Return when requests arrive; see `ArrivalProcess`."""
+        count = requests(count)
         share = np.arange(count) / max(1, count - 1)
         rates = self.first + (self.last - self.first) * share
         return microseconds(np.cumsum(rng.standard_exponential(count) / rates))
@@ -223,12 +232,12 @@ class Bursts:
     period_s: float
 
     def __post_init__(self) -> None:
-        _positive("size", self.size)
-        _positive("period_s", self.period_s)
+        positive("size", self.size)
+        positive("period_s", self.period_s)
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
         """Return when requests arrive; see `ArrivalProcess`."""
-        burst = (np.arange(count) // self.size).astype(np.float64)
+        burst = (np.arange(requests(count)) // self.size).astype(np.float64)
         return microseconds(burst * self.period_s)
 
 
@@ -250,6 +259,8 @@ class Given:
     seconds: Seconds
 
     def __post_init__(self) -> None:
+        if not isinstance(self.seconds, np.ndarray):
+            raise TypeError(f"seconds must be a numpy array, got {type(self.seconds).__name__}")
         if not len(self.seconds):
             raise ValueError("seconds must hold at least one time")
         if self.seconds[0] < 0:
@@ -261,7 +272,7 @@ class Given:
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
         """Return when requests arrive; see `ArrivalProcess`."""
-        lap, place = np.divmod(np.arange(count), len(self.seconds))
+        lap, place = np.divmod(np.arange(requests(count)), len(self.seconds))
         times: Seconds = self.seconds[place] + lap * float(self.seconds[-1])
         return microseconds(times)
 
@@ -307,7 +318,32 @@ def parse_arrivals(text: str, rate: float) -> ArrivalProcess:
     raise ValueError(f"arrivals {text!r}: use poisson, constant, gamma:CV, ramp:RATE, step:RATE@REQUESTS or bursts:N")
 
 
-def _positive(name: str, value: float) -> None:
-    """Raise for a value that makes no sense."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive, got {value}")
+def requests(count: int) -> int:
+    """Refuse more requests than a workload may have.
+
+    Args:
+        count: How many.
+
+    Returns:
+        The same.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is out of range.
+    """
+    return whole("count", count, 0, MOST_REQUESTS)
+
+
+def positive(name: str, value: float) -> None:
+    """Refuse what is no finite number above 0.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is out of range.
+    """
+    if number(name, value) > _MOST or value < _LEAST:
+        raise ValueError(f"{name} must be from {_LEAST:g} to {_MOST:g}, got {value:g}")

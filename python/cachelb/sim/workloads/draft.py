@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from cachelb.arguments import MOST_TOKENS, number, whole
+from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb.sim.mixing import mix, mix_in_place
 from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson, microseconds
 from cachelb.sim.workloads.workload import Workload, make
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _CHUNK_BLOCKS = 1_000_000
+_MOST_EXPONENT = 100.0
 
 
 class Piece(NamedTuple):
@@ -53,7 +56,8 @@ class Plan:
         block_size: Tokens per block.
 
     Raises:
-        ValueError: ``count`` or ``block_size`` is below 1, or ``seed`` negative.
+        ValueError: ``count`` or ``block_size`` is below 1, ``seed`` negative, or one of them too large.
+        TypeError: One of them is no whole number.
 
     Example:
         >>> from cachelb.sim.workloads import Plan, Poisson
@@ -67,9 +71,9 @@ class Plan:
     block_size: int = 16
 
     def __post_init__(self) -> None:
-        for key, least in {"seed": 0, "count": 1, "block_size": 1}.items():
-            if getattr(self, key) < least:
-                raise ValueError(f"{key} must be at least {least}, got {getattr(self, key)}")
+        whole("seed", self.seed, 0, (1 << 64) - 1)
+        whole("count", self.count, 1, MOST_REQUESTS)
+        whole("block_size", self.block_size, 1, MOST_TOKENS)
 
 
 class Draft:
@@ -125,9 +129,14 @@ class Draft:
 
         Returns:
             The piece.
+
+        Raises:
+            TypeError: It is no number.
+            ValueError: It is longer than a prompt may be.
         """
+        length = _length("tokens", tokens)
         self._next = (self._next + 1) % 2**64
-        return Piece(self._next, max(1, int(tokens)))
+        return Piece(self._next, length)
 
     def request(
         self,
@@ -151,6 +160,10 @@ class Draft:
 
         Returns:
             Its row.
+
+        Raises:
+            TypeError: A length is no number.
+            ValueError: The prompt or the answer is too long.
         """
         row = len(self)
         self._rows.append(len(self._pieces))
@@ -159,10 +172,12 @@ class Draft:
             self._pieces.append(piece.name)
             self._tokens.append(piece.tokens)
             tokens += piece.tokens
+        if tokens > MOST_TOKENS:
+            raise ValueError(f"request {row} has a prompt of {tokens} tokens, {MOST_TOKENS} at most")
         if isinstance(answer, Piece):
             self._known_answers = True
         else:
-            answer = Piece(0, max(1, int(answer)))
+            answer = Piece(0, _length("answer", answer))
         self._pieces.append(answer.name)
         self._tokens.append(answer.tokens)
         self._prompt.append(tokens)
@@ -243,7 +258,12 @@ class Draft:
         mix_in_place(before)
         sums = np.cumsum(before) - before
         state = mix(sums - np.repeat(sums[rows], per_row) + mix(names))
-        hashes = np.empty(int(blocks.sum()), dtype=np.uint64)
+        total = int(blocks.sum())
+        if total > MOST_BLOCKS:
+            raise ValueError(
+                f"workload {self.name!r} has {total} blocks, {MOST_BLOCKS} at most; lower count= or the lengths"
+            )
+        hashes = np.empty(total, dtype=np.uint64)
         filled = np.cumsum(blocks)
         begin, at = 0, 0
         while begin < len(names):
@@ -258,6 +278,16 @@ class Draft:
             hashes[at : at + len(chunk)] = chunk
             begin, at = end, at + len(chunk)
         return hashes, np.add.reduceat(blocks, rows)
+
+
+def _length(name: str, tokens: float) -> int:
+    """Return the length of a text: one token at least."""
+    if isinstance(tokens, bool) or not isinstance(tokens, (int, float, np.number)):
+        raise TypeError(f"{name} must be a number, got {type(tokens).__name__}")
+    if not tokens <= MOST_TOKENS:
+        shown = "a huge number" if isinstance(tokens, int) and tokens > 1 << 128 else tokens
+        raise ValueError(f"{name} must be {MOST_TOKENS} at most, got {shown}")
+    return int(max(1, tokens))
 
 
 def around(rng: np.random.Generator, median: float, sigma: float = 0.6) -> int:
@@ -302,8 +332,9 @@ class Zipf:
     """
 
     def __init__(self, count: int, exponent: float = 1.0) -> None:
-        if count < 1 or exponent < 0:
-            raise ValueError(f"need at least one thing to draw and an exponent of 0 or more, got {count}, {exponent}")
+        if count < 1:
+            raise ValueError(f"need at least one thing to draw, got {count}")
+        number("exponent", exponent, least=0.0, most=_MOST_EXPONENT)
         # Platforms may differ in the last bit of a power; rounding hides that.
         weights = np.array([round((1.0 / (place + 1)) ** exponent, 12) for place in range(count)])
         self._ends = np.cumsum(weights / weights.sum())

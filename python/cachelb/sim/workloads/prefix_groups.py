@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb.arguments import number
 from cachelb.sim.workloads.draft import Draft, Piece, Plan, near
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def prefix_shift(
     Raises:
         ValueError: A share is not between 0 and 1.
     """
+    for name, value in {"before": before, "after": after, "at": at}.items():
+        number(name, value, least=0.0, most=1.0)
     draft = Draft("prefix-shift", plan)
     turn = round(plan.count * at)
     _write(draft, lambda row, _group: before if row < turn else after, output_tokens, 0.1, turn=turn)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from cachelb.sim.workloads.draft import Draft, Plan, Zipf, around
 
 if TYPE_CHECKING:
     from cachelb.sim.workloads.workload import Workload
+
+
+_DRAWS = 200
+"""For each document of a prompt, until one that was not found."""
 
 
 def rag(
@@ -53,8 +58,13 @@ def rag(
     while not draft.full:
         count = int(draft.lengths.integers(1, most_per_prompt + 1))
         found: dict[int, None] = {}
-        while len(found) < count:
+        for _ in range(_DRAWS * count):
+            if len(found) == count:
+                break
             found[int(zipf.draw(draft.prefixes, 1)[0])] = None
+        # The others are so rare that they could be drawn for ever.
+        rest = (number for number in range(documents) if number not in found)
+        found |= dict.fromkeys(islice(rest, count - len(found)))
         numbers = sorted(found) if order == "sorted" else list(found)
         question = draft.piece(around(draft.lengths, question_tokens))
         prompt = [system, *(corpus[number] for number in numbers), question]

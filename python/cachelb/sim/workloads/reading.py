@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cachelb.arguments import MOST_TOKENS, whole
 from cachelb.errors import TraceError
 from cachelb.sim.textfile import json_object, read_lines
+from cachelb.sim.workloads.agent_sessions import ID_TOKENS, read_agent_sessions
 from cachelb.sim.workloads.generic import read_generic
 from cachelb.sim.workloads.traces import BLOCK_SIZE, read_azure, read_mooncake, read_sessions
 
 if TYPE_CHECKING:
     from cachelb.sim.workloads.workload import Workload
 
-FORMATS = ("mooncake", "sharegpt", "sessions", "azure", "generic")
+FORMATS = ("mooncake", "sharegpt", "sessions", "agents", "azure", "generic")
 """What `read_workload` can read."""
 
 
@@ -25,8 +28,8 @@ def read_workload(
     Args:
         path: ``.jsonl`` or ``.csv``, also compressed as ``.gz``, ``.xz`` or ``.zst``.
         kind: One of `FORMATS`; by default what the first row looks like.
-        block_size: Tokens per block of the workload; 16 by default, or what a generic file says.
-        limit: Read so many rows.
+        block_size: Tokens per block of the workload; 16 by default, 64 for agents, or what a generic file says.
+        limit: Read so many rows; of agents, sessions.
 
     Returns:
         The workload.
@@ -48,6 +51,9 @@ def read_workload(
     if kind is not None and kind not in FORMATS:
         raise ValueError(f"no format {kind!r}; use one of {', '.join(FORMATS)}")
     size = BLOCK_SIZE if block_size is None else block_size
+    whole("block_size", size, 1, MOST_TOKENS)
+    if limit is not None:
+        whole("limit", limit, 0, sys.maxsize)
     match kind or guess_format(path):
         case "mooncake":
             return read_mooncake(path, block_size=size, limit=limit)
@@ -56,6 +62,8 @@ def read_workload(
         case "sessions":
             workload = read_sessions(path, block_size=size)
             return workload if limit is None else workload.slice(0, limit)
+        case "agents":
+            return read_agent_sessions(path, block_size=block_size or ID_TOKENS, limit=limit)
         case "azure":
             return read_azure(path, block_size=size, limit=limit)
         case _:
@@ -82,6 +90,8 @@ def guess_format(path: str | Path) -> str:
     if not line:
         raise TraceError(f"{path}: no rows")
     row = json_object(line, where)
+    if "tool_tokens" in row:
+        return "agents"
     if "timestamp" in row:
         ids, tokens = row.get("hash_ids"), row.get("input_length")
         full = isinstance(ids, list) and isinstance(tokens, int) and len(ids) == tokens // BLOCK_SIZE

@@ -7,9 +7,10 @@ import inspect
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from cachelb.sim.checks import MOST_REQUESTS, check_arguments
 from cachelb.sim.workloads.adversarial import churn, giants, hot_set, tenants
 from cachelb.sim.workloads.agent import agent
-from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson, Steps, parse_arrivals
+from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson, Steps, parse_arrivals, positive
 from cachelb.sim.workloads.bursts import bursts
 from cachelb.sim.workloads.chat import chat
 from cachelb.sim.workloads.draft import Plan
@@ -136,13 +137,22 @@ def build(
         raise TypeError(f"workload {name!r} has no option {unknown[0]!r}; it has {', '.join(generator.options)}")
     if count is not None and duration_s is not None:
         raise TypeError("count and duration_s exclude each other; give one of them")
+    check_arguments(build, {"rate": rate, "duration_s": duration_s})
+    check_arguments(generator.builder, options)
     per_s = generator.rate if rate is None else rate
-    if count is None:
-        count = generator.count if duration_s is None else max(1, round(duration_s * per_s))
+    if count is None and duration_s is not None:
+        count = max(1, round(duration_s * per_s))
+        if count > MOST_REQUESTS:
+            raise ValueError(
+                f"duration_s={duration_s:g} makes {count} requests at rate {per_s:g}, {MOST_REQUESTS} at most"
+            )
+    elif count is None:
+        count = generator.count
     if generator.builder is bursts:
         if arrivals is not None:
             raise TypeError(f"workload {name!r} has no arrivals of its own choice; set size and period_s")
         if rate is not None:
+            positive("rate", rate)
             options.setdefault("period_s", options.get("size", generator.options["size"]) / rate)
     process = _arrivals(name, arrivals, per_s, count)
     plan = Plan(seed=seed, count=count, arrivals=process, block_size=block_size)

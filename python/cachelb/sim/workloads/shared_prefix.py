@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cachelb.sim.workloads.arrivals import Poisson
+from cachelb.sim.checks import pairs
+from cachelb.sim.workloads.arrivals import Poisson, positive
 from cachelb.sim.workloads.draft import Draft, Plan
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ def shared_prefix(
     if groups < 1 or prompts < 1:
         raise ValueError(f"groups and prompts must be at least 1, got {groups} and {prompts}")
     if stages is not None:
+        for rate, seconds in pairs("stages", stages):
+            positive("rate", rate)
+            positive("seconds", seconds)
         counts = [round(rate * seconds) for rate, seconds in stages]
         if not counts or min(counts) < 1:
             raise ValueError(f"every stage needs at least one request, got {list(stages)}")

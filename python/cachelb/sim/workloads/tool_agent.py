@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb.arguments import MOST_TOKENS, whole
 from cachelb.sim.workloads.draft import Draft, Plan, Zipf, around
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def tool_agent(
     """
     if min(long_share, short_share) < 0 or long_share + short_share > 1:
         raise ValueError(f"long_share and short_share must add up to at most 1, got {long_share} and {short_share}")
+    whole("long_tail_chunks", long_tail_chunks, 1, MOST_TOKENS // _CHUNK_TOKENS)
+    whole("short_tail_chunks", short_tail_chunks, 1, MOST_TOKENS // _CHUNK_TOKENS)
     draft = Draft("tool-agent", plan)
     long = [draft.piece(long_chunks * _CHUNK_TOKENS) for _ in range(long_templates)]
     short = [draft.piece(short_chunks * _CHUNK_TOKENS) for _ in range(short_templates)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cachelb.arguments import MOST_TOKENS, listed
+from cachelb.arguments import whole as whole_number
 from cachelb.errors import TraceError
+from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb.sim.expand import expand_ids
 from cachelb.sim.mixing import mix
 from cachelb.sim.textfile import id_list, json_object, number, read_lines, shown, whole
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from cachelb.sim.traces import Request
 
 BLOCK_SIZE = 16
+_MOST_DIGITS = 20
 """Tokens per block, as engines have by default."""
 
 _AZURE_KEYS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -105,8 +110,9 @@ def read_mooncake(
         ...     read_mooncake(path).prompt_tokens.tolist()
         [900]
     """
+    _check_reading(block_size, limit)
     rows = read_trace(path, id_tokens=id_tokens, full_blocks_only=full_blocks_only)
-    requests = list(islice(rows, limit))
+    requests = listed("requests", islice(rows, limit), MOST_REQUESTS)
     if not requests:
         raise TraceError(f"{path}: no rows; a trace has one JSON object per line")
     for place, request in enumerate(requests, start=1):
@@ -155,6 +161,9 @@ def read_sessions(
         ...     read_sessions(path).prompt_tokens.tolist()
         [40]
     """
+    _check_reading(block_size, None)
+    whole_number("id_tokens", id_tokens, 1)
+    whole_number("seed", seed, 0, (1 << 64) - 1)
     ids: list[int] = []
     columns: dict[str, list[int]] = {key: [] for key in ("each", "prompt", "output", "parent", "offset_ms")}
     last: dict[str, int] = {}
@@ -233,6 +242,7 @@ def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | N
         ...     read_azure(path).prompt_tokens.tolist()
         [4808]
     """
+    _check_reading(block_size, limit)
     lines = read_lines(path)
     where, header = next(lines, (f"{path}:1", ""))
     names = header.strip().lstrip("\ufeff").split(",")
@@ -247,8 +257,9 @@ def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | N
             raise TraceError(f"{where}: expected {len(names)} values, got {len(values)}")
         at_us.append(_timestamp_us(values[places[0]], where))
         for column, place, key in zip(tokens, places[1:], _AZURE_KEYS[1:], strict=True):
-            if not values[place].isdecimal() or not int(values[place]):
-                raise TraceError(f"{where}: {key} must be a whole number >= 1, got {shown(values[place])}")
+            written = values[place]
+            if not written.isdecimal() or len(written) > _MOST_DIGITS or not 1 <= int(written) <= MOST_TOKENS:
+                raise TraceError(f"{where}: {key} must be a whole number from 1 to {MOST_TOKENS}, got {shown(written)}")
             column.append(int(values[place]))
     if not at_us:
         raise TraceError(f"{path}: no rows below the header")
@@ -284,8 +295,17 @@ def unshared(
         (2, [0, 2, 2])
     """
     offsets = np.concatenate([[0], np.cumsum(prompt_tokens // block_size)])
+    if offsets[-1] > MOST_BLOCKS:
+        raise TraceError(f"the prompts have {offsets[-1]} blocks, {MOST_BLOCKS} at most; read it with limit=")
     start = mix(np.array([salt], dtype=np.uint64))
     return mix(np.arange(int(offsets[-1]), dtype=np.uint64) + start), offsets.astype(np.uint64)
+
+
+def _check_reading(block_size: int, limit: int | None) -> None:
+    """Refuse a block size or a limit out of range."""
+    whole_number("block_size", block_size, 1, MOST_TOKENS)
+    if limit is not None:
+        whole_number("limit", limit, 0, sys.maxsize)
 
 
 def at_least_one(row: dict[str, object], key: str, where: str) -> int:

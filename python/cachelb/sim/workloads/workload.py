@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cachelb.arguments import listed, number
+from cachelb.sim.checks import check_arguments
 from cachelb.sim.mixing import mix
-from cachelb.sim.workloads.arrivals import Poisson, microseconds
+from cachelb.sim.workloads.arrivals import Poisson, microseconds, positive
 from cachelb.sim.workloads.columns import check_ends, check_rows, gather, joined_offsets, runs, summary
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+_MOST_PARTS = 65_536
 _COLUMNS = {
     "arrival_s": np.float64,
     "parent": np.int64,
@@ -285,6 +288,7 @@ class Workload:
         Raises:
             ValueError: There is no part, or block sizes differ.
         """
+        parts = listed("parts", parts, _MOST_PARTS)
         if not parts:
             raise ValueError("concat needs at least one workload")
         if len({part.block_size for part in parts}) > 1:
@@ -334,8 +338,7 @@ class Workload:
         Raises:
             ValueError: ``factor`` is not positive.
         """
-        if not 0 < factor < float("inf"):
-            raise ValueError(f"factor must be positive, got {factor}")
+        positive("factor", factor)
         return replace(self, arrival_s=self.arrival_s / factor)
 
     def jitter(self, seconds: float, seed: int = 0) -> Workload:
@@ -351,8 +354,8 @@ class Workload:
         Raises:
             ValueError: ``seconds`` is negative.
         """
-        if not 0 <= seconds < float("inf"):
-            raise ValueError(f"seconds must be 0 or more, got {seconds}")
+        check_arguments(self.jitter, {"seconds": seconds, "seed": seed})
+        number("seconds", seconds, least=0.0, most=1e9)
         delay = microseconds(np.random.default_rng(seed).random(len(self)) * seconds)
         return replace(self, arrival_s=microseconds(self.arrival_s + delay)).in_order()
 
@@ -376,8 +379,8 @@ class Workload:
             >>> int(np.isfinite(hasty.abort_s).sum())
             89
         """
-        if not 0 <= share <= 1 or not 0 < mean_s < float("inf"):
-            raise ValueError(f"share must be from 0 to 1 and mean_s positive, got {share} and {mean_s}")
+        check_arguments(self.impatient, {"share": share, "mean_s": mean_s, "seed": seed})
+        positive("mean_s", mean_s)
         rng = np.random.default_rng(seed)
         leaves, patience = rng.random(len(self)) < share, rng.exponential(mean_s, len(self))
         return replace(self, abort_s=np.where(leaves, microseconds(patience), np.nan))
@@ -409,6 +412,8 @@ class Workload:
         Raises:
             ValueError: A fraction is not between 0 and 1, or the rate not positive.
         """
+        given = {"rate": rate, "seed": seed, "prompt": prompt, "output": output, "max_prompt_tokens": max_prompt_tokens}
+        check_arguments(self.rescale, given)
         for key, (new, old) in {"prompt": prompt, "output": output}.items():
             if not 0 < new <= old:
                 raise ValueError(f"{key} must be a fraction of at most 1, got {new}/{old}")

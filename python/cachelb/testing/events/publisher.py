@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import zmq
 
+from cachelb.arguments import whole
 from cachelb.events.endpoints import Endpoint
+from cachelb.events.sockets import REQUEST_BYTES, make_socket
 from cachelb.testing.events.messages import Form, encode_batch
 from cachelb.testing.fleet.sockets import TcpAddress
 
@@ -28,6 +30,7 @@ _SEQ: Final = struct.Struct(">q")
 _END: Final = b"\xff" * 8
 _DEADLINE_S: Final = 30.0
 _REQUEST_FRAMES: Final = 3
+_QUEUE: Final = 1000  # of an engine, which leaves ZeroMQ's own
 
 
 class EventPublisher:
@@ -68,6 +71,7 @@ class EventPublisher:
         dp_rank: int | None = 0,
         form: Form = "map",
     ) -> None:
+        whole("buffer_steps", buffer_steps, 0)
         self.replay_requests: list[int] = []
         self._addresses = (TcpAddress() if connect is None else None, TcpAddress() if replay else None)
         self._connect = connect
@@ -293,7 +297,7 @@ class EventPublisher:
             return
         self._context = zmq.Context()
         # XPUB sends as PUB does, and tells who subscribes.
-        self._pub = self._context.socket(zmq.XPUB)
+        self._pub = self._socket(zmq.XPUB)
         self._pub.set(zmq.XPUB_VERBOSER, 1)
         listening, replay = self._addresses
         if listening is None:
@@ -302,8 +306,12 @@ class EventPublisher:
         else:
             self._pub.bind(_tcp(listening))
         if replay is not None:
-            self._router = self._context.socket(zmq.ROUTER)
+            self._router = self._socket(zmq.ROUTER)
             self._router.bind(_tcp(replay))
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        assert self._context is not None
+        return make_socket(self._context, kind, receives=64, sends=_QUEUE, most_bytes=REQUEST_BYTES)
 
     def _close_sockets(self) -> None:
         context, self._context, self._pub, self._router = self._context, None, None, None

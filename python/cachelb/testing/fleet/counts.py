@@ -73,7 +73,8 @@ class SeenRequest:
         >>> from cachelb.testing import FakeFleet
         >>> with FakeFleet(1) as fleet:
         ...     body = json.dumps({"prompt": "hello", "max_tokens": 1}).encode()
-        ...     urllib.request.urlopen(f"{fleet.urls[0]}/v1/completions", body).close()
+        ...     url, json_type = f"{fleet.urls[0]}/v1/completions", {"Content-Type": "application/json"}
+        ...     urllib.request.urlopen(urllib.request.Request(url, body, json_type)).close()
         ...     seen = fleet.workers[0].requests[-1]
         >>> seen.path, seen.body["max_tokens"]
         ('/v1/completions', 1)

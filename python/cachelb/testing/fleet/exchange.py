@@ -70,7 +70,7 @@ class Exchange:
             return await self._answer()
         except RejectedError as error:
             self._end("rejected")
-            return json_error(error.status, str(error))
+            return json_error(error.status, str(error), error.kind)
         except (ConnectionError, web.RequestPayloadError):
             raise asyncio.CancelledError from None  # what aiohttp itself does if the client has gone
         finally:
@@ -82,7 +82,7 @@ class Exchange:
         coming = replica.peek_fault() or drawn
         if coming is not None and coming.kind == "refuse":
             self._cut(replica.take_fault() or coming)
-        body = parse_body(await self._request.read())
+        body = parse_body(await self._request.read(), self._request.headers.get("Content-Type", ""))
         replica.seen.append(SeenRequest(self._request.path, self._request.headers, body))
         # Planned faults go to whole requests, in the order in which these enter the engine.
         self._fault = fault = replica.take_fault() or drawn
@@ -206,14 +206,15 @@ def cut(transport: asyncio.Transport | None) -> None:
     transport.abort()
 
 
-def json_error(status: int, message: str) -> web.Response:
+def json_error(status: int, message: str, kind: str | None = None) -> web.Response:
     """Return an error as vLLM answers it.
 
     Args:
         status: The status.
         message: What is wrong.
+        kind: The ``type``, None for the one of vLLM's own errors of this status.
 
     Returns:
         The answer.
     """
-    return web.Response(status=status, body=error_body(status, message), content_type=_JSON)
+    return web.Response(status=status, body=error_body(status, message, kind), content_type=_JSON)

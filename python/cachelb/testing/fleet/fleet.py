@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from cachelb.arguments import whole
 from cachelb.testing.fleet.faults import Fault, FaultKind
 from cachelb.testing.fleet.loop_thread import LoopThread
 from cachelb.testing.fleet.options import EngineKind, WorkerOptions
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cachelb.events import Endpoint
+
+_MOST_WORKERS = 4096
 
 
 class FakeFleet:
@@ -69,9 +72,9 @@ class FakeFleet:
         >>> from cachelb.testing import FakeFleet
         >>> body = json.dumps({"prompt": "word" * 64, "max_tokens": 2}).encode()
         >>> with FakeFleet(2) as fleet:
-        ...     worker = fleet.workers[0]
+        ...     url, json_type = f"{fleet.urls[0]}/v1/completions", {"Content-Type": "application/json"}
         ...     for _ in range(2):
-        ...         with urllib.request.urlopen(f"{worker.url}/v1/completions", body) as answer:
+        ...         with urllib.request.urlopen(urllib.request.Request(url, body, json_type)) as answer:
         ...             usage = json.load(answer)["usage"]
         ...         print(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"])
         ...     [worker.counts.finished for worker in fleet.workers]
@@ -101,8 +104,7 @@ class FakeFleet:
         kv_replay: bool = True,
         report_cached_tokens: bool = True,
     ) -> None:
-        if workers < 0:
-            raise ValueError(f"workers is {workers}, it must be at least 0")
+        whole("workers", workers, 0, _MOST_WORKERS)
         self._first_workers = workers
         self._uds = uds
         self._seed = seed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ _ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitErr
 
 
 class RejectedError(Exception):
-    """A body that an engine would refuse.
+    """A request that the code of an engine would refuse.
 
     Args:
         message: Why.
@@ -36,6 +37,15 @@ class RejectedError(Exception):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+        self.kind = _ERROR_TYPES[status]
+
+
+class InvalidError(RejectedError):
+    """A request that does not fit the schema, which vLLM's web framework refuses before its own code sees it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.kind = HTTPStatus.BAD_REQUEST.phrase
 
 
 @dataclass(slots=True)
@@ -65,38 +75,42 @@ class Call:
     tells_cached: bool
 
 
-def error_body(status: int, message: str) -> bytes:
+def error_body(status: int, message: str, kind: str | None = None) -> bytes:
     """Return the body of an error as vLLM writes it.
 
     Args:
         status: Status of the answer.
         message: What is wrong.
+        kind: The ``type``, None for the one of vLLM's own errors of this status.
 
     Returns:
         JSON.
     """
-    kind = _ERROR_TYPES.get(status, "InternalServerError")
+    kind = kind or _ERROR_TYPES.get(status, "InternalServerError")
     return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}}).encode()
 
 
-def parse_body(data: bytes) -> dict[str, Any]:
+def parse_body(data: bytes, content_type: str) -> dict[str, Any]:
     """Read a body.
 
     Args:
         data: The bytes that arrived.
+        content_type: The header; vLLM compares its media type letter by letter. Older releases answer 415.
 
     Returns:
         The object they hold.
 
     Raises:
-        RejectedError: They hold none.
+        InvalidError: They hold none, or are not declared as JSON.
     """
+    if content_type.lower().split(";", 1)[0] != "application/json":
+        raise InvalidError("Unsupported Media Type: Only 'application/json' is allowed")
     try:
         body = json.loads(data)
-    except ValueError:
-        raise RejectedError("the body is no JSON") from None
+    except (ValueError, RecursionError):
+        raise InvalidError("the body is no JSON") from None
     if not isinstance(body, dict):
-        raise RejectedError("the body must be a JSON object")
+        raise InvalidError("the body must be a JSON object")
     return body
 
 
@@ -117,7 +131,7 @@ def parse_call(body: dict[str, Any], options: WorkerOptions, *, chat: bool) -> C
     model, lora = _model(body, options)
     kv_params = body.get("kv_transfer_params") or {}
     if not isinstance(kv_params, dict):
-        raise RejectedError("kv_transfer_params must be an object")
+        raise InvalidError("kv_transfer_params must be an object")
     if body.get("n", 1) != 1:
         raise RejectedError(f"n is {body['n']!r:.20}, it must be 1")
     tokens, tokenized = _prompt(body, kv_params, chat=chat)
@@ -131,10 +145,10 @@ def parse_call(body: dict[str, Any], options: WorkerOptions, *, chat: bool) -> C
         )
     stream_options = body.get("stream_options") or {}
     if not isinstance(stream_options, dict):
-        raise RejectedError("stream_options must be an object")
+        raise InvalidError("stream_options must be an object")
     salt = body.get("cache_salt")
     if salt is not None and not isinstance(salt, str):
-        raise RejectedError("cache_salt must be a string")
+        raise InvalidError("cache_salt must be a string")
     namespace = Namespace(lora, salt=salt) if lora or salt else None
     return Call(
         Job(tokens, max_tokens, namespace, salt or None),
@@ -155,7 +169,7 @@ def _model(body: dict[str, Any], options: WorkerOptions) -> tuple[str, str | Non
     if name is None:
         return (options.models or (DEFAULT_MODEL,))[0], None
     if not isinstance(name, str):
-        raise RejectedError("model must be a string")
+        raise InvalidError("model must be a string")
     if options.models is None or name == options.models[0]:
         return name, None
     if name not in options.models:
@@ -205,7 +219,7 @@ def encode_messages(body: dict[str, Any]) -> npt.NDArray[np.uint32]:
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise RejectedError("messages must be a list with at least one message")
+        raise InvalidError("messages must be a list with at least one message")
     try:
         opening = bool(body.get("add_generation_prompt", True))
         return encode(render_chat(messages, body.get("tools"), add_generation_prompt=opening))
@@ -215,10 +229,10 @@ def encode_messages(body: dict[str, Any]) -> npt.NDArray[np.uint32]:
 
 def _token_ids(value: object, field: str) -> npt.NDArray[np.uint32]:
     if not isinstance(value, list):
-        raise RejectedError(f"{field} must be a string or a list of token ids")
+        raise InvalidError(f"{field} must be a string or a list of token ids")
     # numpy would round floats, take booleans for numbers, and wrap numbers that are too large.
     if not set(map(type, value)) <= {int} or (value and (min(value) < 0 or max(value) > _MAX_TOKEN)):
-        raise RejectedError(f"every token id of {field} must be an integer from 0 to {_MAX_TOKEN}")
+        raise InvalidError(f"every token id of {field} must be an integer from 0 to {_MAX_TOKEN}")
     return np.array(value, dtype=np.uint32)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from cachelb.arguments import number, whole
 
 EngineKind: TypeAlias = Literal["vllm", "sglang"]
 
@@ -39,19 +39,16 @@ class WorkerOptions:
         """Check every field."""
         if self.engine not in get_args(EngineKind):
             raise ValueError(f"engine is {self.engine!r}, it must be 'vllm' or 'sglang'")
-        if isinstance(self.models, str):
-            raise TypeError(f"models is the string {self.models!r}, it must be a list of names")
+        if isinstance(self.models, str) or not isinstance(self.models, Sequence | None):
+            raise TypeError(f"models must be a list of names, got the {type(self.models).__name__} {self.models!r}")
         if self.models is not None and not self.models:
             raise ValueError("models is empty: name at least one, or pass None to accept every name")
         for name in ("block_size", "kv_blocks", "max_running", "default_max_tokens", "stream_interval"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
+            whole(name, getattr(self, name), 1)
         for name in ("prefill_tps", "decode_tps"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be above 0")
-        for name in ("time_scale", "remember"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 0")
+            number(name, getattr(self, name))
+        number("time_scale", self.time_scale, least=0.0)
+        whole("remember", self.remember, 0)
 
     @property
     def kv_tokens(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import deque
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -246,7 +247,7 @@ class Replica:
         try:
             response = await route(request)
         except RejectedError as error:
-            response = json_error(error.status, str(error))
+            response = json_error(error.status, str(error), error.kind)
         finally:
             self._busy.discard(transport)
         if not self.listening:
@@ -254,9 +255,9 @@ class Replica:
         return response
 
     def _no_route(self, request: web.BaseRequest) -> web.StreamResponse:
-        if any(path == request.path for _, path in self._routes):
-            return json_error(405, "Method Not Allowed")
-        return json_error(404, "Not Found")
+        known = any(path == request.path for _, path in self._routes)
+        status = HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND
+        return json_error(status, status.phrase, status.phrase)
 
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
         return await Exchange(self, request, chat=False).run()
@@ -265,7 +266,7 @@ class Replica:
         return await Exchange(self, request, chat=True).run()
 
     async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = parse_body(await request.read())
+        body = parse_body(await request.read(), request.headers.get("Content-Type", ""))
         prompt = body.get("prompt")
         tokens = (encode(prompt) if isinstance(prompt, str) else encode_messages(body)).tolist()
         page = {"count": len(tokens), "max_model_len": self.options.kv_tokens, "tokens": tokens, "token_strs": None}

@@ -253,8 +253,8 @@ impl Follower {
         let conflict = held.is_some_and(|held| !marks::same_time(held.ts, mark.ts));
         match self.marks.relation(mark) {
             Relation::Known => self.duplicate(),
-            Relation::Stray => self.restarted(None),
-            Relation::Next | Relation::Ahead if conflict => self.restarted(None),
+            Relation::Stray => self.restarted(Some(mark), Fate::Drop),
+            Relation::Next | Relation::Ahead if conflict => self.restarted(Some(mark), Fate::Drop),
             Relation::Next if mark.ts.is_some() => {
                 self.replay.progress = true;
                 self.drop_older(mark);
@@ -310,7 +310,7 @@ impl Follower {
             }
         } else if !self.replay.answered && self.marks.last().is_some() {
             // It does not have the message that was applied last.
-            return self.restarted(None).clear;
+            return self.restarted(None, Fate::Drop).clear;
         }
         None
     }
@@ -338,7 +338,7 @@ impl Follower {
                 self.due()
             }
             Relation::Stray => {
-                let verdict = self.restarted(None);
+                let verdict = self.restarted(Some(mark), Fate::Drop);
                 verdict.clear.map(Due::Clear)
             }
             Relation::Next | Relation::Ahead => {
@@ -389,7 +389,7 @@ impl Follower {
     }
 
     fn advance(&mut self, mark: Mark) {
-        if mark.seq == 0 && self.marks.last().is_none() {
+        if mark.seq == 0 {
             self.degraded = false;
         }
         self.marks.push(mark);
@@ -408,7 +408,7 @@ impl Follower {
     fn skip_to(&mut self, mark: Mark) -> Verdict {
         self.degraded = true;
         self.started |= self.phase == Phase::Following;
-        self.marks.restart_at(mark);
+        self.marks.push(mark);
         self.take_held(mark.seq);
         while let Some((&seq, _)) = self
             .held
@@ -428,29 +428,28 @@ impl Follower {
     /// The engine restarted, as this live message shows.
     fn restarted_live(&mut self, mark: Mark) -> Verdict {
         if mark.seq == 0 || !self.replayable {
-            self.begin_life();
+            self.begin_life(Some(mark));
             self.phase = Phase::Following;
             self.replay.next = None;
             self.degraded = mark.seq != 0;
             self.marks.push(mark);
             return self.cleared(Cause::Restart, Fate::Apply);
         }
-        self.restarted(Some(mark))
+        self.restarted(Some(mark), Fate::Hold)
     }
 
     /// The engine restarted: its messages are asked for from the first.
-    fn restarted(&mut self, live: Option<Mark>) -> Verdict {
-        self.begin_life();
+    fn restarted(&mut self, shown_by: Option<Mark>, fate: Fate) -> Verdict {
+        self.begin_life(shown_by);
         self.begin_replay();
-        let fate = live.map_or(Fate::Drop, |_| Fate::Hold);
         self.cleared(Cause::Restart, fate)
     }
 
-    fn begin_life(&mut self) {
+    fn begin_life(&mut self, shown_by: Option<Mark>) {
         self.generation += 1;
         self.degraded = false;
         self.replay.fruitless = 0;
-        self.marks.clear();
+        self.marks.end_life(shown_by);
         self.forget_held();
     }
 
@@ -515,7 +514,6 @@ impl Follower {
         };
         let payloads = self.held.values().filter_map(|held| held.payload.as_ref());
         self.held_bytes = payloads.map(|payload| payload.len()).sum();
-        self.marks.clear();
         if let Some(seq) = before {
             self.marks.push(Mark { seq, ts: None });
         }

@@ -25,11 +25,7 @@ pub fn hash_blocks(
         tokens.len().checked_div(block_size).unwrap_or(0),
         SequenceHash(0),
     );
-    let seeds = Seeds {
-        block: namespace.seed(seed),
-        chain: seed,
-    };
-    hash_slices(None, tokens, block_size.max(1), seeds, out);
+    hash_slices(None, tokens, block_size.max(1), namespace.seeds(seed), out);
 }
 
 /// Seeds of the two kinds of hashes.
@@ -87,7 +83,7 @@ pub(super) fn hash_windows(
     hasher: &Hasher,
     parent: Option<SequenceHash>,
     tokens: &[u32],
-    block_seed: u64,
+    seeds: Seeds,
     mm: &[MmObject],
     out: &mut [SequenceHash],
 ) {
@@ -95,9 +91,9 @@ pub(super) fn hash_windows(
     let blocks = hasher.windows(tokens, mm).map(|window| {
         content.clear();
         window.append_to(&mut content);
-        xxh3_64_with_seed(&content, block_seed)
+        xxh3_64_with_seed(&content, seeds.block)
     });
-    chain(parent, blocks, hasher.seed(), out);
+    chain(parent, blocks, seeds.chain, out);
 }
 
 #[inline]

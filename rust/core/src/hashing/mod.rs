@@ -7,14 +7,16 @@
 
 mod chained;
 mod multimodal;
+mod namespace;
 mod positional;
+mod spaces;
 mod text;
 mod units;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 pub use chained::hash_blocks;
 pub use multimodal::{MmObject, tell_apart};
+pub use namespace::{Identity, Namespace, NamespaceKey};
+pub use spaces::Spaces;
 pub use text::{hash_text, hash_text_into};
 pub use units::UNIT_BYTES;
 
@@ -42,7 +44,8 @@ pub enum Scheme {
     /// Hash of position and block, without the chain: equal blocks at equal positions alias although their prefixes
     /// differ. Kept for study; inexact by design.
     Positional,
-    /// No hash: tokens as they are, for a tree that compares them. The upper half is the namespace.
+    /// No hash: tokens as they are, for a tree that compares them. The upper half is the number of the namespace, which
+    /// [`Spaces`] gives.
     Units,
 }
 
@@ -85,59 +88,13 @@ impl Scheme {
     }
 }
 
-/// What separates the prompts of one `LoRA` adapter or cache salt from all others: it moves the seed of block hashes.
-///
-/// The default namespace is that of the base model without a salt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Namespace {
-    offset: u64,
-}
-
-impl Namespace {
-    /// Namespace of an adapter name and a salt; an empty string counts as absent.
-    #[must_use]
-    pub fn new(lora: Option<&str>, salt: Option<&str>) -> Self {
-        let part = |text: Option<&str>, seed| match text {
-            None | Some("") => 0,
-            Some(text) => xxh3_64_with_seed(text.as_bytes(), seed),
-        };
-        Self {
-            offset: part(lora, 0).wrapping_add(part(salt, 1)),
-        }
-    }
-
-    /// The same namespace within one of several models that share an index; an empty string counts as absent.
-    #[must_use]
-    pub fn with_model(self, model: &str) -> Self {
-        if model.is_empty() {
-            return self;
-        }
-        Self {
-            offset: self
-                .offset
-                .wrapping_add(xxh3_64_with_seed(model.as_bytes(), 2)),
-        }
-    }
-
-    /// A short name of the namespace, 0 for the default one; two others share theirs once in four billion.
-    #[must_use]
-    pub fn tag(self) -> u32 {
-        (self.offset ^ (self.offset >> 32)) as u32
-    }
-
-    /// Seed of the block hashes in this namespace.
-    #[must_use]
-    pub fn seed(self, seed: u64) -> u64 {
-        seed.wrapping_add(self.offset)
-    }
-}
-
 /// A scheme with its block size and seed, checked once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hasher {
     scheme: Scheme,
     block_size: usize,
     seed: u64,
+    key: Option<NamespaceKey>,
 }
 
 impl Hasher {
@@ -164,7 +121,26 @@ impl Hasher {
             scheme,
             block_size,
             seed,
+            key: None,
         })
+    }
+
+    /// The same with namespaces under a key, or by the published rule.
+    #[must_use]
+    pub fn keyed(self, key: Option<NamespaceKey>) -> Self {
+        Self { key, ..self }
+    }
+
+    /// The key of its namespaces, `None` for the published rule.
+    #[must_use]
+    pub fn key(&self) -> Option<NamespaceKey> {
+        self.key
+    }
+
+    /// The namespace of an adapter, a salt and a model.
+    #[must_use]
+    pub fn namespace(&self, identity: Identity<'_>) -> Namespace {
+        Namespace::of(self.key, identity)
     }
 
     /// The scheme.
@@ -246,19 +222,15 @@ impl Hasher {
         mm: &[MmObject],
         out: &mut [SequenceHash],
     ) {
-        let block_seed = namespace.seed(self.seed);
+        let seeds = namespace.seeds(self.seed);
         match self.scheme {
             Scheme::Chained if mm.is_empty() => {
-                let seeds = chained::Seeds {
-                    block: block_seed,
-                    chain: self.seed,
-                };
                 chained::hash_slices(parent, tokens, self.block_size, seeds, out);
             }
             Scheme::Chained | Scheme::Eagle => {
-                chained::hash_windows(self, parent, tokens, block_seed, mm, out);
+                chained::hash_windows(self, parent, tokens, seeds, mm, out);
             }
-            Scheme::Positional => positional::hash_windows(self, tokens, block_seed, mm, out),
+            Scheme::Positional => positional::hash_windows(self, tokens, seeds, mm, out),
             Scheme::Units => units::widen(tokens, namespace, mm, out),
         }
     }

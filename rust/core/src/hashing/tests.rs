@@ -91,15 +91,17 @@ fn chained_hashes_of_plain_tokens() {
 #[test]
 fn namespace_seeds() {
     assert_eq!(
-        Namespace::new(Some("adapter-a"), None).seed(1337),
+        Namespace::new(Some("adapter-a"), None).seeds(1337).block,
         0x7ab7_7913_e9c9_18d6
     );
     assert_eq!(
-        Namespace::new(None, Some("tenant-1")).seed(1337),
+        Namespace::new(None, Some("tenant-1")).seeds(1337).block,
         0xb63c_9e42_2c37_0a56
     );
     assert_eq!(
-        Namespace::new(Some("adapter-a"), Some("tenant-1")).seed(1337),
+        Namespace::new(Some("adapter-a"), Some("tenant-1"))
+            .seeds(1337)
+            .block,
         0x30f4_1756_1600_1df3
     );
     assert_eq!(Namespace::new(Some(""), Some("")), Namespace::default());
@@ -318,7 +320,7 @@ proptest! {
         let mut expected: Vec<u64> = Vec::new();
         for block in tokens.chunks_exact(block_size) {
             let bytes: Vec<u8> = block.iter().flat_map(|token| token.to_le_bytes()).collect();
-            let block = const_xxh3::xxh3_64_with_seed(&bytes, namespace.seed(seed));
+            let block = const_xxh3::xxh3_64_with_seed(&bytes, namespace.seeds(seed).block);
             let sequence = expected.last().map_or(block, |previous| {
                 const_xxh3::xxh3_64_with_seed(&[previous.to_le_bytes(), block.to_le_bytes()].concat(), seed)
             });

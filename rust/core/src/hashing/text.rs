@@ -41,11 +41,10 @@ pub fn hash_text_into(
     seed: u64,
     out: &mut [SequenceHash],
 ) {
-    let chunk_seed = xxh3_64_with_seed(CHUNK_TAG, namespace.seed(seed));
-    let chain_seed = xxh3_64_with_seed(CHAIN_TAG, seed);
+    let seeds = namespace.seeds(seed);
     let seeds = chained::Seeds {
-        block: chunk_seed,
-        chain: chain_seed,
+        block: xxh3_64_with_seed(CHUNK_TAG, seeds.block),
+        chain: xxh3_64_with_seed(CHAIN_TAG, seeds.chain),
     };
     chained::hash_bytes(None, text, chunk_bytes.max(1), seeds, out);
 }
@@ -72,8 +71,10 @@ mod tests {
 
     /// The rule, step by step, over an implementation of XXH3 that never takes a precomputed secret.
     fn model(text: &[u8], chunk_bytes: usize, namespace: Namespace, seed: u64) -> Vec<u64> {
-        let chunk_seed = const_xxh3::xxh3_64_with_seed(b"cachelb text chunk", namespace.seed(seed));
-        let chain_seed = const_xxh3::xxh3_64_with_seed(b"cachelb text chain", seed);
+        let chunk_seed =
+            const_xxh3::xxh3_64_with_seed(b"cachelb text chunk", namespace.seeds(seed).block);
+        let chain_seed =
+            const_xxh3::xxh3_64_with_seed(b"cachelb text chain", namespace.seeds(seed).chain);
         let mut out: Vec<u64> = Vec::new();
         for chunk in text.chunks_exact(chunk_bytes) {
             let chunk = const_xxh3::xxh3_64_with_seed(chunk, chunk_seed);

@@ -1,15 +1,13 @@
 //! Tokens and text as a tree takes them: not hashed, one unit each, in the lower half of what would be a hash.
 //!
-//! The upper half is the namespace, so that what begins alike under two adapters has nothing in common. Text becomes
-//! units of [`UNIT_BYTES`] bytes, about a token, in namespaces of its own.
+//! The upper half is the number of the namespace ([`super::Spaces`]), so that what begins alike under two adapters has
+//! nothing in common; its last bit is set for text, which becomes units of [`UNIT_BYTES`] bytes, about a token.
 
 use super::{MmObject, Namespace, tell_apart};
 use crate::ids::SequenceHash;
 
 /// Bytes of text in a unit.
 pub const UNIT_BYTES: usize = 4;
-/// Moves text out of the namespaces of tokens.
-const TEXT: u32 = 0x7e87_1e87;
 
 fn unit(space: u32, value: u32) -> SequenceHash {
     SequenceHash(u64::from(space) << 32 | u64::from(value))
@@ -22,7 +20,7 @@ pub(super) fn widen(
     mm: &[MmObject],
     out: &mut [SequenceHash],
 ) {
-    let space = namespace.tag();
+    let space = namespace.number() << 1;
     if mm.is_empty() {
         for (token, slot) in tokens.iter().zip(out) {
             *slot = unit(space, *token);
@@ -36,7 +34,7 @@ pub(super) fn widen(
 
 /// Replaces the content of `out` with the units of `text`; a tail that fills none is left out.
 pub(super) fn widen_text(text: &[u8], namespace: Namespace, out: &mut Vec<SequenceHash>) {
-    let space = namespace.tag() ^ TEXT;
+    let space = namespace.number() << 1 | 1;
     out.clear();
     out.extend(
         text.as_chunks::<UNIT_BYTES>()
@@ -49,7 +47,7 @@ pub(super) fn widen_text(text: &[u8], namespace: Namespace, out: &mut Vec<Sequen
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hashing::{Hasher, Scheme};
+    use crate::hashing::{Hasher, Scheme, Spaces};
 
     fn units(tokens: &[u32], namespace: Namespace, mm: &[MmObject]) -> Vec<u64> {
         let hasher = Hasher::new(Scheme::Units, 1, 7).unwrap();
@@ -68,7 +66,8 @@ mod tests {
 
     #[test]
     fn namespaces_text_and_objects_are_kept_apart() {
-        let salted = Namespace::new(None, Some("s"));
+        let salted = Spaces::default().number(Namespace::new(None, Some("s")));
+        let salted = salted.unwrap();
         let (plain, other) = (
             units(&[5], Namespace::default(), &[]),
             units(&[5], salted, &[]),

@@ -3,7 +3,6 @@
 use super::BlockIndex;
 use super::hints::prefetch;
 use super::runs::Holders;
-use super::table::Key;
 use crate::ids::SequenceHash;
 
 /// Blocks whose memory is asked for at once.
@@ -15,12 +14,12 @@ impl BlockIndex {
     pub fn prefetch(&self, hashes: &[SequenceHash]) {
         for hashes in hashes.chunks(ROUND) {
             for &hash in hashes {
-                self.table.prefetch(Key::new(hash));
+                self.table.prefetch(self.table.key(hash));
             }
             let mut places = [0; ROUND];
             let mut known = 0;
             for &hash in hashes {
-                if let Some(block) = self.table.probe(Key::new(hash)) {
+                if let Some(block) = self.table.probe(self.table.key(hash)) {
                     self.blocks.prefetch(block);
                     places[known] = block;
                     known += 1;

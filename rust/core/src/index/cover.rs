@@ -3,7 +3,6 @@
 use super::hints::prefetch;
 use super::lanes::slot_of;
 use super::runs::Entry;
-use super::table::Key;
 use super::{BlockIndex, NONE};
 use crate::ids::SequenceHash;
 
@@ -207,7 +206,8 @@ impl BlockIndex {
                 self.blocks.free(block, (hashes.len() - i) as u32);
                 return i as u32;
             }
-            self.table.insert(Key::new(hash), block, &self.blocks);
+            let key = self.table.key(hash);
+            self.table.insert(key, block, &self.blocks);
         }
         hashes.len() as u32
     }

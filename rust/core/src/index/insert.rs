@@ -113,20 +113,36 @@ impl BlockIndex {
         self.store_chain(worker, parent, hashes, medium, None, false)
     }
 
-    /// Stores what another router says: as [`Self::store`], but `hashes` is a chain computed as here. What is held longer
-    /// stays so.
+    /// Takes back what [`Self::store`] stored of a chain: of its leading blocks that are here, the last `held`, which
+    /// were new to the worker.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
-    pub fn adopt(
+    pub fn undo(
         &mut self,
         worker: WorkerId,
         parent: Option<SequenceHash>,
         hashes: &[SequenceHash],
+        held: u32,
         medium: Medium,
-        expires: Option<Millis>,
-    ) -> Result<u32> {
-        self.store_chain(worker, parent, hashes, medium, expires, false)
+    ) -> Result<()> {
+        self.worker(worker)?;
+        let find = |hash| self.table.find(hash, &self.blocks);
+        let mut last = parent.and_then(find).unwrap_or(NONE);
+        let mut stored = Vec::new();
+        for block in hashes.iter().map_while(|hash| find(*hash)) {
+            if self.block_before(block) != last {
+                break;
+            }
+            stored.push(block);
+            last = block;
+        }
+        let new = stored.len().saturating_sub(held as usize);
+        for block in stored.drain(new..).rev() {
+            self.withdraw(lane_of(worker.slot, medium), block, 1);
+        }
+        self.finish();
+        Ok(())
     }
 
     /// Stores `hash`, a block the worker holds in a medium that engines announce, in `medium` too, behind the block it is

@@ -11,7 +11,7 @@ pub struct Reach {
     pub gpu: u32,
     /// From there on, the blocks `[start, end)` in host memory.
     pub cpu: (u32, u32),
-    /// From there on, the blocks `[start, end)` on disk.
+    /// From there on, or else from the end of that in host memory on, the blocks `[start, end)` on disk.
     pub disk: (u32, u32),
 }
 
@@ -51,11 +51,18 @@ impl BlockIndex {
             return Reach::on_device(answer.confirmed(slot));
         }
         let gpu = self.covered(answer, slot, device, 0);
-        let segment = |medium| (gpu, self.covered(answer, slot, &[medium], gpu));
+        let segment = |medium, from| (from, self.covered(answer, slot, &[medium], from));
+        let cpu = segment(Medium::Cpu, gpu);
+        let disk = segment(Medium::Disk, gpu);
+        let is_empty = disk.1 == disk.0;
         Reach {
             gpu,
-            cpu: segment(Medium::Cpu),
-            disk: segment(Medium::Disk),
+            cpu,
+            disk: if is_empty {
+                segment(Medium::Disk, cpu.1)
+            } else {
+                disk
+            },
         }
     }
 
@@ -85,6 +92,19 @@ impl BlockIndex {
     pub fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
         let block = self.table.find(hash, &self.blocks)?;
         Some(self.depth(block))
+    }
+
+    /// The path that ends with a known block, `None` for an unknown one.
+    #[must_use]
+    pub fn path_to(&self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
+        let mut block = self.table.find(hash, &self.blocks)?;
+        let mut path = Vec::with_capacity(self.depth(block) as usize + 1);
+        while block != NONE {
+            path.push(self.blocks.hash(block));
+            block = self.block_before(block);
+        }
+        path.reverse();
+        Some(path)
     }
 
     /// Whether the worker holds a block in a medium.

@@ -51,7 +51,10 @@ impl BlockIndex {
         let mut last = NONE;
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            match self.table.probe(Key::new(hashes[middle as usize - 1])) {
+            match self
+                .table
+                .probe(self.table.key(hashes[middle as usize - 1]))
+            {
                 Some(block) => (low, last) = (middle, block),
                 None => high = middle,
             }
@@ -76,10 +79,10 @@ impl BlockIndex {
                 }
             };
             let mut depths = [0; K as usize];
-            let mut keys = [Key::new(SequenceHash(0)); K as usize];
+            let mut keys = [Key::NONE; K as usize];
             for j in 0..probes {
                 depths[j as usize] = depth(j);
-                keys[j as usize] = Key::new(hashes[depths[j as usize] as usize - 1]);
+                keys[j as usize] = self.table.key(hashes[depths[j as usize] as usize - 1]);
                 self.table.prefetch(keys[j as usize]);
             }
             if last != NONE {

@@ -11,7 +11,6 @@ use super::lanes::{Worker, lane_of, slot_of};
 use super::recency::NEVER;
 use super::runs::Entry;
 use super::sets::EMPTY;
-use super::table::Key;
 use super::{BlockIndex, Matcher, NONE};
 use crate::error::{Error, Result};
 use crate::ids::{Medium, Millis, SequenceHash};
@@ -219,7 +218,8 @@ impl BlockIndex {
                 if self.table.find(hash, &self.blocks).is_some() {
                     return refuse(format!("hash {:#x} stands twice", hash.0));
                 }
-                self.table.insert(Key::new(hash), block, &self.blocks);
+                let key = self.table.key(hash);
+                self.table.insert(key, block, &self.blocks);
             }
             self.restore_entries(reader, run, &moved)?;
         }

@@ -12,6 +12,7 @@
 use super::blocks::Blocks;
 use super::hints::{huge_pages, prefetch, touch};
 use crate::ids::SequenceHash;
+use crate::mixing::Mix;
 
 const SLOTS: usize = 7;
 const WORDS: usize = 8;
@@ -31,10 +32,13 @@ const PAGE: usize = 4096 / size_of::<u64>();
 pub(super) struct Key(u64);
 
 impl Key {
+    /// No key of any hash in particular.
+    pub(super) const NONE: Self = Self(0);
+
     #[inline]
-    pub(super) fn new(hash: SequenceHash) -> Self {
-        // Callers may store small integers as hashes; the multiply spreads them over the high bits that pick the bucket.
-        Self(hash.0.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    fn new(hash: SequenceHash, mix: Mix) -> Self {
+        // The high bits pick the bucket.
+        Self(mix.high(hash.0))
     }
 
     #[inline]
@@ -219,7 +223,7 @@ impl Resize {
     }
 
     /// Moves the next cluster into `current`.
-    fn move_cluster(&mut self, current: &mut Buckets, blocks: &Blocks) {
+    fn move_cluster(&mut self, current: &mut Buckets, blocks: &Blocks, mix: Mix) {
         let start = self.moved;
         let mut end = start;
         // The last cluster may reach around into buckets that were emptied before.
@@ -239,7 +243,7 @@ impl Resize {
             while used != 0 {
                 let block = bucket[used.trailing_zeros() as usize] as u32;
                 used &= used - 1;
-                let key = Key::new(blocks.hash(block));
+                let key = Key::new(blocks.hash(block), mix);
                 if self.distance(key) < end {
                     current.insert(key, block);
                 } else {
@@ -286,6 +290,7 @@ impl Resize {
 pub(super) struct Table {
     current: Buckets,
     resize: Option<Resize>,
+    mix: Mix,
     live: usize,
     /// Bytes that a smaller array may take while the larger one is emptied into it.
     pub(super) spare: usize,
@@ -296,9 +301,31 @@ impl Table {
         Self {
             current: Buckets::new(MIN_BUCKETS),
             resize: None,
+            mix: Mix::default(),
             live: 0,
             spare: usize::MAX,
         }
+    }
+
+    /// Where a hash lives.
+    #[inline]
+    pub(super) fn key(&self, hash: SequenceHash) -> Key {
+        Key::new(hash, self.mix)
+    }
+
+    /// The hash that lives at `place`.
+    #[cfg(test)]
+    pub(super) fn hash_at(&self, place: u64) -> SequenceHash {
+        SequenceHash(self.mix.invert(place))
+    }
+
+    /// How many buckets all keys together passed because they were full.
+    #[cfg(test)]
+    pub(super) fn passed(&self) -> u64 {
+        let array = &self.current;
+        (0..array.len())
+            .map(|b| array.bucket(b)[SLOTS] / PASSED)
+            .sum()
     }
 
     /// Forgets the arrays of a table without keys.
@@ -377,7 +404,7 @@ impl Table {
     /// The block with exactly this hash.
     #[inline]
     pub(super) fn find(&self, hash: SequenceHash, blocks: &Blocks) -> Option<u32> {
-        let key = Key::new(hash);
+        let key = self.key(hash);
         self.array(key)
             .find(key, |block| blocks.hash(block) == hash)
     }
@@ -413,7 +440,7 @@ impl Table {
     /// Hints that `hashes` are about to be looked for or added, the first of them if they are many.
     pub(super) fn prefetch_all(&self, hashes: &[SequenceHash]) {
         for &hash in &hashes[..hashes.len().min(AHEAD)] {
-            self.prefetch(Key::new(hash));
+            self.prefetch(self.key(hash));
         }
     }
 
@@ -425,7 +452,7 @@ impl Table {
             if self.current.len().min(old) < AHEAD {
                 // A small array may be full before the slice ends.
                 for (block, &hash) in (base..).zip(part) {
-                    self.insert(Key::new(hash), block, blocks);
+                    self.insert(self.key(hash), block, blocks);
                 }
                 continue;
             }
@@ -436,7 +463,7 @@ impl Table {
             self.advance(part.len(), blocks);
             self.live += part.len();
             for (block, &hash) in (base..).zip(part) {
-                let key = Key::new(hash);
+                let key = self.key(hash);
                 self.array_mut(key).insert(key, block);
             }
         }
@@ -445,7 +472,8 @@ impl Table {
     /// [`Self::remove`] for the blocks `base..`, fetching ahead. Returns how many were there.
     pub(super) fn remove_all(&mut self, base: u32, len: u32, blocks: &Blocks) -> u32 {
         let hashes = blocks.hashes(base, len);
-        let key = |i: usize| Key::new(SequenceHash(hashes[i]));
+        let mix = self.mix;
+        let key = |i: usize| Key::new(SequenceHash(hashes[i]), mix);
         for i in 0..hashes.len().min(AHEAD) {
             self.prefetch(key(i));
         }
@@ -476,7 +504,7 @@ impl Table {
         };
         resize.credit += resize.pace * changes.cast_signed();
         while resize.credit > 0 && resize.moved < resize.old.len() {
-            resize.move_cluster(&mut self.current, blocks);
+            resize.move_cluster(&mut self.current, blocks, self.mix);
         }
         if resize.moved >= resize.old.len() {
             self.resize = None;

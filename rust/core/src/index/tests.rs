@@ -2,6 +2,9 @@
 
 mod fed;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::{BlockIndex, Matcher, Overlaps};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
@@ -186,15 +189,34 @@ fn invariants_hold_under_random_operations_and_memory_returns() {
     }
 }
 
-/// The hash that the table's multiplication turns into `key`.
-fn hash_with_key(key: u64) -> SequenceHash {
-    // Newton's iteration for the inverse of an odd number modulo 2^64.
-    let odd = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut inverse = odd;
-    for _ in 0..6 {
-        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+/// A client that knows the seed can make prompts of any hashes. These had one home each in the table as it was, whose
+/// constant was public: a search passed all of them. The second list is made of steps instead.
+#[test]
+fn hashes_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
+    // The inverse of 0x9E37_79B9_7F4A_7C15 modulo 2^64.
+    let inverse = 0xF1DE_83E1_9937_733D_u64;
+    assert_eq!(inverse.wrapping_mul(0x9E37_79B9_7F4A_7C15), 1);
+    let lists: [fn(u64, u64) -> u64; 3] = [
+        |i, inverse| i.wrapping_mul(inverse),
+        |i, _| i << 32,
+        |i, _| i,
+    ];
+    for (list, hash) in lists.into_iter().enumerate() {
+        let (mut table, mut blocks) =
+            (super::table::Table::new(), super::blocks::Blocks::default());
+        let count = 20_000;
+        for i in 0..count {
+            let hash = SequenceHash(hash(i, inverse));
+            let (block, _) = blocks.alloc(1, true).unwrap();
+            blocks.set_hashes(block, &[hash]);
+            table.insert(table.key(hash), block, &blocks);
+        }
+        let passed = table.passed();
+        assert!(
+            passed < 20 * count,
+            "list {list}: {passed} buckets were passed"
+        );
     }
-    SequenceHash(key.wrapping_mul(inverse))
 }
 
 #[test]
@@ -215,18 +237,18 @@ fn table_finds_every_key_while_crowded_homes_wrap_around_and_arrays_change() {
                 } else {
                     dice.roll(4096) << 52
                 };
-                let hash = hash_with_key(top | low);
+                let hash = table.hash_at(top | low);
                 if table.find(hash, &blocks).is_some() {
                     continue;
                 }
                 let (block, _) = blocks.alloc(1, true).unwrap();
                 blocks.set_hashes(block, &[hash]);
-                table.insert(super::table::Key::new(hash), block, &blocks);
+                table.insert(table.key(hash), block, &blocks);
                 held.push((hash, block));
             } else {
                 let (hash, block) = held.swap_remove(dice.roll(held.len() as u64) as usize);
                 assert!(
-                    table.remove(super::table::Key::new(hash), block, &blocks),
+                    table.remove(table.key(hash), block, &blocks),
                     "round {round} step {step}"
                 );
                 assert_eq!(table.find(hash, &blocks), None);
@@ -241,6 +263,42 @@ fn table_finds_every_key_while_crowded_homes_wrap_around_and_arrays_change() {
                     );
                 }
                 assert_eq!(table.iter().count(), held.len());
+            }
+        }
+    }
+}
+
+/// What every worker holds in two media.
+fn held(index: &BlockIndex) -> Vec<(u32, Medium, u64)> {
+    let all = (0..2).flat_map(|slot| {
+        let media = [Medium::Gpu, Medium::Speculative];
+        media
+            .into_iter()
+            .flat_map(move |medium| (1..12).map(move |hash| (slot, medium, hash)))
+    });
+    all.filter(|(slot, medium, hash)| index.holds(worker(*slot), SequenceHash(*hash), *medium))
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn what_is_undone_leaves_what_was_there_before(
+        chains in vec((0_u32..2, any::<bool>(), prop::option::of(1_u64..12), vec(1_u64..12, 1..6)), 1..24)
+    ) {
+        let mut index = BlockIndex::new(Matcher::Kary);
+        for slot in 0..2 {
+            index.add_worker(worker(slot), 100);
+        }
+        for (slot, expected, parent, chain) in chains {
+            let medium = if expected { Medium::Speculative } else { Medium::Gpu };
+            let (parent, chain) = (parent.map(SequenceHash), chain.into_iter().map(SequenceHash).collect::<Vec<_>>());
+            let (before, conflicts) = (held(&index), index.stats().conflicts);
+            let new = index.store(worker(slot), parent, &chain, medium, None).unwrap();
+            index.validate().unwrap();
+            if index.stats().conflicts > conflicts || chain.len() == 3 {
+                index.undo(worker(slot), parent, &chain, new, medium).unwrap();
+                index.validate().unwrap();
+                prop_assert_eq!(held(&index), before);
             }
         }
     }

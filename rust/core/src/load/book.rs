@@ -7,14 +7,20 @@
 //! | `tokens(n)` | 0 | 0 | 0 | + blocks filled by the output |
 //! | `close` | -1 | - rest | - rest | - all of it |
 //!
-//! Every operation is O(1); `silent_since` looks at two bookings per call, so a booking whose owner vanished is found within
+//! A booking that names its blocks ([`LoadBook::hold`]) shares those with the others of its worker until it closes: of the
+//! prompts in flight, [`LoadBook::active_blocks`] counts every block once.
+//!
+//! Every other operation is O(1); `silent_since` looks at two bookings per call, so a booking whose owner vanished is found within
 //! half as many selects as there are open bookings.
 
+use std::collections::HashMap;
+
 use super::columns::{Load, Report};
+use super::named::{First, Named};
 use super::queue::{Ends, Neighbours};
 use super::reconcile::Said;
 use crate::error::{Error, Result};
-use crate::ids::{Millis, WorkerId};
+use crate::ids::{Millis, SequenceHash, WorkerId};
 
 /// Names one booking; an id of a closed booking names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +53,8 @@ pub(super) struct Booking {
     estimate_ms: f64,
     block_size: u64,
     decode_blocks: u64,
+    unnamed_blocks: u64,
+    first: Option<First>,
     booked: Millis,
     /// Its last sign of life.
     pub touched: Millis,
@@ -105,6 +113,8 @@ pub struct LoadBook {
     pub(super) queues: Vec<Ends>,
     /// By worker slot.
     pub(super) said: Vec<Option<Said>>,
+    /// Prompts of open bookings that named their blocks.
+    named: Named,
 }
 
 impl LoadBook {
@@ -123,6 +133,7 @@ impl LoadBook {
         };
         self.queues[slot] = Ends::NOBODY;
         self.said[slot] = None;
+        self.named.by_worker.forget(worker.slot);
         self.mark_changed(worker.slot);
     }
 
@@ -132,6 +143,7 @@ impl LoadBook {
             *load = Load::VACANT;
             self.queues[worker.slot as usize] = Ends::NOBODY;
             self.said[worker.slot as usize] = None;
+            self.named.by_worker.forget(worker.slot);
         }
     }
 
@@ -206,6 +218,28 @@ impl LoadBook {
         self.load(worker).map_or(0, |load| load.decode_blocks)
     }
 
+    /// Blocks that the prompts in flight hold on the worker in `slot`: those that bookings named once each, the others by
+    /// their number.
+    #[must_use]
+    pub fn active_blocks(&self, slot: u32) -> u64 {
+        let load = self.loads.get(slot as usize);
+        load.map_or(0, |load| load.active_blocks)
+    }
+
+    /// Leading blocks of a prompt that prompts in flight on the worker in `slot` hold already. Blocks of different
+    /// namespaces differ.
+    #[must_use]
+    pub fn shared_blocks(&self, slot: u32, namespace: u32, path: &[SequenceHash]) -> u64 {
+        self.named.by_worker.common(slot, namespace, path) as u64
+    }
+
+    /// Whether prompts in flight, on whatever worker, hold any of the leading blocks of a prompt.
+    #[must_use]
+    pub fn shares_any(&self, namespace: u32, path: &[SequenceHash]) -> bool {
+        let first = path.first().map(|first| (namespace, *first));
+        first.is_some_and(|first| self.named.firsts.contains_key(&first))
+    }
+
     /// Open bookings.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -227,6 +261,7 @@ impl LoadBook {
             + self.free.capacity() * size_of::<u32>()
             + self.queues.capacity() * size_of::<Ends>()
             + self.said.capacity() * size_of::<Option<Said>>()
+            + self.named.memory_bytes()
     }
 
     /// Sets the relative capacity of a worker.
@@ -283,7 +318,9 @@ impl LoadBook {
         load.pending += 1;
         load.pending_prefill_tokens += work.prefill_tokens;
         let block_size = u64::from(work.block_size.max(1));
-        load.prompt_blocks += work.prompt_tokens / block_size;
+        let blocks = work.prompt_tokens / block_size;
+        load.prompt_blocks += blocks;
+        load.active_blocks += blocks;
         load.pending_ms += work.estimate_ms;
         load.dispatched_tokens += work.prefill_tokens;
         let mut booking = Booking {
@@ -296,6 +333,8 @@ impl LoadBook {
             estimate_ms: work.estimate_ms,
             block_size,
             decode_blocks: 0,
+            unnamed_blocks: blocks,
+            first: None,
             booked: now,
             touched: now,
         };
@@ -313,6 +352,31 @@ impl LoadBook {
             entry,
             generation: self.bookings[entry as usize].generation,
         })
+    }
+
+    /// Names the full blocks of the prompt of an open booking: from now on those that it has in common with others of the
+    /// worker count once.
+    pub fn hold(&mut self, id: BookingId, namespace: u32, path: &[SequenceHash]) {
+        let (Some(booking), Some(first)) = (self.open(id), path.first()) else {
+            return;
+        };
+        let unnamed = std::mem::take(&mut booking.unnamed_blocks);
+        let worker = booking.worker;
+        let first = (namespace, *first);
+        let earlier = booking.first.replace(first);
+        let before = self.named.blocks(worker);
+        if let Some(earlier) = earlier {
+            self.named.close(id, earlier);
+        }
+        *self.named.firsts.entry(first).or_default() += 1;
+        if self.load(worker).is_some() {
+            let owners = &mut self.named.by_worker;
+            owners.placed(worker, id, (namespace, path), 0);
+        }
+        let after = self.named.blocks(worker);
+        if let Some(load) = self.load_mut(worker) {
+            load.active_blocks = load.active_blocks + after - unnamed - before;
+        }
     }
 
     fn open(&mut self, id: BookingId) -> Option<&mut Booking> {
@@ -386,19 +450,27 @@ impl LoadBook {
         let booking = self.open(id)?;
         let phase = booking.phase.take()?;
         booking.generation = booking.generation.wrapping_add(1);
-        let (worker, prefill, estimate_ms, blocks) = (
+        let (worker, first, prefill, estimate_ms, blocks, unnamed) = (
             booking.worker,
+            booking.first.take(),
             booking.prefill_tokens,
             booking.estimate_ms,
             booking.decode_blocks,
+            booking.unnamed_blocks,
         );
         let prompt_blocks = booking.tokens / booking.block_size;
         self.dequeue(id.entry);
         self.free.push(id.entry);
+        let before = self.named.blocks(worker);
+        if let Some(first) = first {
+            self.named.close(id, first);
+        }
+        let after = self.named.blocks(worker);
         if let Some(load) = self.load_mut(worker) {
             load.inflight -= 1;
             load.closed = load.closed.saturating_add(1);
             load.decode_blocks -= blocks;
+            load.active_blocks = load.active_blocks + after - unnamed - before;
             if phase == Phase::Booked {
                 load.leave_queue(prefill, prompt_blocks, estimate_ms);
             }
@@ -457,7 +529,7 @@ impl LoadBook {
     /// # Errors
     /// [`Error::Invariant`] naming the first slot or entry that disagrees.
     pub fn validate(&self) -> Result<()> {
-        let mut counted = vec![(0_u32, 0_u64, 0_u64, 0_u64, 0_u32); self.loads.len()];
+        let mut counted = vec![(0_u32, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32); self.loads.len()];
         let mut open = 0;
         for booking in self.bookings.iter().filter(|b| b.phase.is_some()) {
             open += 1;
@@ -466,9 +538,10 @@ impl LoadBook {
                 row.0 += 1;
                 row.1 += booking.prefill_tokens;
                 row.2 += booking.decode_blocks;
+                row.3 += booking.unnamed_blocks;
                 if booking.phase == Some(Phase::Booked) {
-                    row.3 += booking.tokens / booking.block_size;
-                    row.4 += 1;
+                    row.4 += booking.tokens / booking.block_size;
+                    row.5 += 1;
                 }
             }
         }
@@ -479,11 +552,21 @@ impl LoadBook {
             )));
         }
         self.validate_queues()?;
+        self.named.by_worker.validate()?;
+        let mut firsts = HashMap::default();
+        for first in self.bookings.iter().filter_map(|b| b.first) {
+            *firsts.entry(first).or_default() += 1;
+        }
+        if firsts != self.named.firsts {
+            return Err(Error::Invariant("first blocks are miscounted".into()));
+        }
         for (slot, (load, counted)) in self.loads.iter().zip(&counted).enumerate() {
             let held = (
                 load.inflight,
                 load.pending_prefill_tokens,
                 load.decode_blocks,
+                load.active_blocks
+                    .wrapping_sub(self.named.by_worker.distinct(slot as u32) as u64),
                 load.prompt_blocks,
                 load.pending,
             );

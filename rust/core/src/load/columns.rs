@@ -182,6 +182,8 @@ pub struct Load {
     pub head_since: Millis,
     /// Full blocks of the prompts of bookings without a first token.
     pub prompt_blocks: u64,
+    /// See [`super::LoadBook::active_blocks`].
+    pub active_blocks: u64,
     /// Prompt tokens per second, averaged over the bookings that got a first token.
     pub observed_prefill_tps: Known,
     /// Latest engine report.
@@ -213,6 +215,7 @@ impl Load {
         pending_ms: 0.0,
         head_since: Millis(0),
         prompt_blocks: 0,
+        active_blocks: 0,
         observed_prefill_tps: Known::UNKNOWN,
         report: Report::NONE,
     };

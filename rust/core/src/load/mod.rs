@@ -5,6 +5,7 @@
 
 mod book;
 mod columns;
+mod named;
 mod queue;
 mod reconcile;
 

@@ -1,7 +1,9 @@
 mod reconcile;
 
+use std::collections::HashSet;
+
 use super::*;
-use crate::ids::{Millis, WorkerId};
+use crate::ids::{Millis, SequenceHash, WorkerId};
 use proptest::prelude::*;
 
 const T0: Millis = Millis(0);
@@ -179,6 +181,97 @@ proptest! {
         prop_assert!(book.is_empty());
         for slot in 0..3_u32 {
             prop_assert_eq!(row(&book, worker(slot, generation[slot as usize])), (0, 0, 0));
+        }
+    }
+}
+
+fn named(path: &[u8]) -> Vec<SequenceHash> {
+    let mut chained = 7_u64;
+    let link = |unit: &u8| {
+        chained = (chained ^ u64::from(*unit)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        SequenceHash(chained)
+    };
+    path.iter().map(link).collect()
+}
+
+#[test]
+fn blocks_that_requests_share_count_once_until_the_last_of_them_ends() {
+    let (mut book, w) = (LoadBook::default(), worker(0, 0));
+    book.add_worker(w);
+    let path = named(b"abcd");
+    let ids: Vec<BookingId> = (0..3)
+        .map(|_| book.book(w, work(64, 64), T0).unwrap())
+        .collect();
+    assert_eq!(book.active_blocks(0), 12, "nothing is known of them");
+    for (id, end) in ids.iter().zip([4, 2, 4]) {
+        book.hold(*id, 0, &path[..end]);
+    }
+    assert_eq!(book.active_blocks(0), 4);
+    assert_eq!(book.shared_blocks(0, 0, &named(b"abxy")), 2);
+    assert_eq!(book.shared_blocks(0, 1, &path), 0, "another model");
+    book.first_token(ids[0], T0);
+    book.tokens(ids[0], 400, T0);
+    assert_eq!(book.active_blocks(0), 4, "outputs do not count");
+    book.close(ids[0]);
+    assert_eq!(book.active_blocks(0), 4);
+    book.close(ids[2]);
+    assert_eq!(book.active_blocks(0), 2);
+    book.close(ids[1]);
+    assert_eq!(book.active_blocks(0), 0);
+}
+
+proptest! {
+    #[test]
+    fn active_blocks_are_those_of_the_open_bookings(
+        ops in prop::collection::vec((0_u8..8, 0_usize..8, prop::collection::vec(0_u8..3, 0..6)), 0..120)
+    ) {
+        let mut book = LoadBook::default();
+        let mut generation = [0_u32; 2];
+        for slot in 0..2 {
+            book.add_worker(worker(slot, 0));
+        }
+        // Slot, path if it was named, and length.
+        let mut open: Vec<(BookingId, u32, Option<Vec<u8>>, u64)> = Vec::new();
+        for (op, pick, path) in ops {
+            let slot = pick % 2;
+            match op {
+                0..=3 => {
+                    let blocks = path.len() as u64;
+                    let at = worker(slot as u32, generation[slot]);
+                    let id = book.book(at, work(blocks * 16 + 5, 3), T0).unwrap();
+                    if op > 0 {
+                        book.hold(id, 0, &named(&path));
+                    }
+                    open.push((id, slot as u32, (op > 0).then_some(path), blocks));
+                }
+                4 => {
+                    book.remove_worker(worker(slot as u32, generation[slot]));
+                    generation[slot] += 1;
+                    book.add_worker(worker(slot as u32, generation[slot]));
+                    for (id, ..) in open.extract_if(.., |(_, on, ..)| *on == slot as u32) {
+                        book.close(id);
+                    }
+                }
+                _ if open.is_empty() => {}
+                5 => { book.tokens(open[pick % open.len()].0, 40, T0); }
+                _ => { book.close(open.swap_remove(pick % open.len()).0); }
+            }
+            book.validate().unwrap();
+            for slot in 0..2 {
+                let on = |entry: &&(BookingId, u32, Option<Vec<u8>>, u64)| entry.1 == slot;
+                let distinct: HashSet<&[u8]> = open
+                    .iter()
+                    .filter(on)
+                    .filter_map(|(_, _, path, _)| path.as_deref())
+                    .flat_map(|path| (1..=path.len()).map(move |end| &path[..end]))
+                    .collect();
+                let unnamed: u64 = open.iter().filter(on).filter(|e| e.2.is_none()).map(|e| e.3).sum();
+                prop_assert_eq!(book.active_blocks(slot), distinct.len() as u64 + unnamed);
+                let asked = [0, 1, 2, 0, 1];
+                let shared = (1..=5).take_while(|end| distinct.contains(&asked[..*end])).count();
+                prop_assert_eq!(book.shared_blocks(slot, 0, &named(&asked)), shared as u64);
+                prop_assert!(shared == 0 || book.shares_any(0, &named(&asked)));
+            }
         }
     }
 }

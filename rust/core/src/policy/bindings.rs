@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::error::{Error, Result};
+use crate::heap;
 use crate::ids::Millis;
 use crate::load::BookingId;
 
@@ -248,7 +250,7 @@ impl Bindings {
             self.make_room(now, true);
             let binding = Binding {
                 id: self.uses,
-                held: Vec::new(),
+                held: Vec::with_capacity(self.limits.workers),
                 proposal: None,
                 stumbled: false,
                 open: 0,
@@ -407,6 +409,15 @@ impl Bindings {
         self.table.len()
     }
 
+    pub fn memory_bytes(&self) -> usize {
+        heap::table(&self.table)
+            + self.table.len() * self.limits.workers * size_of::<u64>()
+            + heap::tree(&self.idle)
+            + heap::tree(&self.busy)
+            + heap::table(&self.open)
+            + heap::table(&self.sessions)
+    }
+
     /// Bookings that were not closed.
     #[cfg(test)]
     pub fn open(&self) -> usize {
@@ -414,26 +425,44 @@ impl Bindings {
     }
 
     /// Recounts everything.
-    #[cfg(test)]
-    pub fn validate(&self) {
-        let mut sessions = HashMap::default();
+    ///
+    /// # Errors
+    /// [`Error::Invariant`].
+    pub fn validate(&self) -> Result<()> {
+        let broken = |what: String| Err(Error::Invariant(what));
+        let mut sessions: ByOrder<u32> = HashMap::default();
+        let mut open: HashMap<(Key, u64), u32> = HashMap::new();
+        for booking in self.open.values() {
+            *open.entry((booking.key, booking.binding)).or_default() += 1;
+        }
         for (key, binding) in &self.table {
             for order in binding.workers().into_iter().flatten() {
-                *sessions.entry(order).or_default() += 1_u32;
+                *sessions.entry(order).or_default() += 1;
             }
-            let open = self.open.values();
-            let open = open.filter(|o| o.key == *key && o.binding == binding.id);
-            assert_eq!(open.count() as u32, binding.open);
-            assert!(binding.held.len() <= self.limits.workers);
+            let open = open.get(&(*key, binding.id)).copied().unwrap_or(0);
             let order = if binding.open == 0 {
                 &self.idle
             } else {
                 &self.busy
             };
-            assert_eq!(order.get(&binding.used), Some(key));
+            if open != binding.open
+                || binding.held.len() > self.limits.workers
+                || order.get(&binding.used) != Some(key)
+            {
+                return broken(format!(
+                    "{open} bookings of {binding:?}, or it is out of order"
+                ));
+            }
         }
-        assert_eq!(sessions, self.sessions);
-        assert_eq!(self.idle.len() + self.busy.len(), self.table.len());
-        assert!(self.table.len() <= self.limits.sessions);
+        if sessions != self.sessions {
+            return broken("sessions per worker are miscounted".to_owned());
+        }
+        let (listed, known) = (self.idle.len() + self.busy.len(), self.table.len());
+        if listed != known || known > self.limits.sessions {
+            return broken(format!(
+                "{known} sessions, {listed} of them in order of use"
+            ));
+        }
+        Ok(())
     }
 }

@@ -17,6 +17,7 @@
 use std::collections::HashMap;
 
 use crate::error::Result;
+use crate::heap;
 use crate::ids::{Millis, SequenceHash};
 use crate::load::BookingId;
 
@@ -242,7 +243,7 @@ impl Rule for BoundaryLearning {
         }
     }
 
-    fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, booking: BookingId) {
         self.ring.settle(view);
         let Some(path) = view.blocks else { return };
         let mut order = view.rows[choice.row].order;
@@ -334,7 +335,8 @@ impl Rule for BoundaryLearning {
     fn memory_bytes(&self) -> usize {
         let keys = |lesson: &Lesson| size_of_val(&*lesson.keys);
         self.routes.memory_bytes()
-            + self.open.capacity() * size_of::<(BookingId, Lesson)>()
+            + self.ring.memory_bytes()
+            + heap::table(&self.open)
             + self.open.values().map(keys).sum::<usize>()
     }
 

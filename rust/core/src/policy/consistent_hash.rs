@@ -56,7 +56,7 @@ impl Rule for ConsistentHash {
         }
     }
 
-    fn settle(&mut self, view: &View<'_>, _choice: Choice, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, _choice: Choice, _served: usize, _booking: BookingId) {
         self.ring.settle(view);
     }
 
@@ -66,6 +66,10 @@ impl Rule for ConsistentHash {
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         self.epsilon.map(|_| view.rows[row].load())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.ring.memory_bytes()
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -42,11 +42,9 @@ use self::groups::{Groups, group};
 use self::reach::{is_overloaded, within_reach};
 pub use self::settings::{Learning, Outside, Tie};
 use self::work::Work;
-use super::credits::Credits;
 use super::crowd::Crowd;
 use super::reason::Reason;
 use super::rng::Rng;
-use super::routes::{Claim, Told};
 use super::rule::{Choice, Ended, Rule};
 use super::view::View;
 
@@ -313,6 +311,14 @@ impl Learned {
 }
 
 impl Rule for Learned {
+    fn inner(&self) -> Option<&dyn Rule> {
+        Some(&*self.fallback)
+    }
+
+    fn inner_mut(&mut self) -> Option<&mut dyn Rule> {
+        Some(&mut *self.fallback)
+    }
+
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let heuristic = self.fallback.choose(view, rng);
         // Without a prompt there is nothing to ask about.
@@ -329,20 +335,8 @@ impl Rule for Learned {
         }
     }
 
-    fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
-        self.fallback.settle(view, choice, booking);
-        self.took(view, choice);
-        self.keep(view, choice.row, booking);
-    }
-
-    fn settle_beside(
-        &mut self,
-        view: &View<'_>,
-        choice: Choice,
-        served: usize,
-        booking: BookingId,
-    ) {
-        self.fallback.settle_beside(view, choice, served, booking);
+    fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, booking: BookingId) {
+        self.fallback.settled(view, choice, served, booking);
         self.took(view, choice);
         self.keep(view, served, booking);
     }
@@ -382,14 +376,6 @@ impl Rule for Learned {
         self.drift.forget(order);
     }
 
-    fn cache_lost(&mut self, order: u64) {
-        self.fallback.cache_lost(order);
-    }
-
-    fn finish_session(&mut self, key: &[u8]) -> bool {
-        self.fallback.finish_session(key)
-    }
-
     /// What the request is expected to cost; unknown where the model cannot tell.
     fn score(&self, view: &View<'_>, at: usize) -> Option<f64> {
         let row = row(view, &view.rows[at], &self.gpus);
@@ -414,46 +400,16 @@ impl Rule for Learned {
         scores
     }
 
-    fn records_placement(&self) -> bool {
+    fn scored_in_passing(&self) -> bool {
         true
     }
 
-    fn credits(&self) -> Credits {
-        self.fallback.credits()
+    fn higher_is_better(&self) -> bool {
+        false
     }
 
-    fn placement_ttl_ms(&self) -> Option<u64> {
-        self.fallback.placement_ttl_ms()
-    }
-
-    fn routes(&self) -> usize {
-        self.fallback.routes()
-    }
-
-    fn remote_routes(&self) -> usize {
-        self.fallback.remote_routes()
-    }
-
-    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
-        self.fallback.teaches(booking, now, each);
-    }
-
-    fn tell_routes(
-        &self,
-        told: Told,
-        most: usize,
-        now: Millis,
-        each: &mut dyn FnMut(Claim),
-    ) -> Option<Told> {
-        self.fallback.tell_routes(told, most, now, each)
-    }
-
-    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
-        self.fallback.hear_route(claim, now)
-    }
-
-    fn keeps_prompts(&self) -> bool {
-        self.fallback.keeps_prompts()
+    fn records_placement(&self) -> bool {
+        true
     }
 
     fn learned(&self) -> Option<LearnedStats> {

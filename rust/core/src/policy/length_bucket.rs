@@ -266,7 +266,7 @@ impl Rule for LengthBucket {
         Choice::warm(row, Reason::LengthBucket)
     }
 
-    fn settle(&mut self, view: &View<'_>, choice: Choice, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _booking: BookingId) {
         if !self.buckets.weigh(view.rows) {
             self.buckets.add(view.rows, self.settings.l_max);
             self.buckets.weigh(view.rows);
@@ -312,6 +312,13 @@ impl Rule for LengthBucket {
         let member = self.buckets.slots.find(row);
         let tokens = member.map_or(0, |at| self.buckets.members[at].tokens);
         Some(per_weight(tokens as f64, row.weight))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.window.capacity() * size_of::<Sent>()
+            + self.buckets.members.capacity() * size_of::<Member>()
+            + self.buckets.slots.memory_bytes()
+            + self.buckets.cuts.capacity() * size_of::<u64>()
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -75,7 +75,7 @@ pub use routes::{Claim, Rank, RouteKey, Told};
 pub use rule::{Choice, Ended, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
 pub use sticky_until_saturated::{StickyUntilSaturated, TtftSource};
-pub use view::{Candidate, Content, Media, Names, View};
+pub use view::{Active, Candidate, Content, Media, Names, View};
 pub use wait::ExpectedWait;
 
 #[cfg(test)]

@@ -4,14 +4,17 @@
 //! decay  = 1 / (1 + overlap_score_credit_decay * (active prefill - min active prefill) / request)
 //! credit = overlap_score_credit * decay * gpu + host_cache_hit_weight * cpu + disk_cache_hit_weight * disk
 //!          + shared_cache_multiplier * shared beyond gpu
-//! cost   = prefill_load_scale * max(0, active prefill + request - credit) + held blocks
+//! cost   = prefill_load_scale * max(0, active prefill + request - credit) + active blocks
 //!          + decode_active_request_weight * requests in flight
 //! ```
 //!
-//! Held are the prompt blocks of every request in flight, also of those that wait for their first token, and the blocks
-//! that outputs fill. Dynamo counts a block once that several requests of a worker share, and the request's own blocks
-//! unless they are among them; here shared blocks count for each. On a conversation trace the two agree within 3 % below
-//! saturation, and Dynamo's is ahead above it, where turns of one session wait side by side.
+//! Active are the blocks of the prompts in flight, also of those that wait for their first token, but not those of outputs,
+//! which Dynamo counts only if told to. Those that several requests share count once, and those that this request shares
+//! not at all: Dynamo adds the request's own blocks unless they are among the active ones, which is the same but for the
+//! length of the request. Requests without a prompt count the blocks they would fill.
+//!
+//! On workers that publish events, blocks are cached once an event says so. Placements before that are credited only if
+//! told how long, as Dynamo does.
 //!
 //! A temperature draws by softmax over costs scaled to 0..1, which gives up locality quickly: measured on a
 //! conversation trace, 0.5 was slower than round robin.
@@ -40,7 +43,7 @@ pub struct OverlapCost {
     pub shared_cache_multiplier: f64,
     /// Softmax temperature; 0 takes the lowest cost.
     pub router_temperature: f64,
-    /// How long a placement is believed on a worker that publishes events.
+    /// How long a placement counts as cached on a worker that publishes events, `None` for not before they say so.
     pub router_predicted_ttl_ms: Option<u64>,
 }
 
@@ -101,7 +104,6 @@ impl OverlapCost {
     fn cost(&self, view: &View<'_>, (request, least_active): (f64, f64), i: usize) -> f64 {
         let row = &view.rows[i];
         let active = active_prefill(view, row);
-        let load = view.load(row);
         let decay = if request > 0.0 && self.overlap_score_credit_decay > 0.0 {
             1.0 / (1.0 + self.overlap_score_credit_decay * (active - least_active) / request)
         } else {
@@ -112,7 +114,7 @@ impl OverlapCost {
             None => self.overlap_score_credit * decay * f64::from(row.overlap),
         };
         let cost = self.prefill_load_scale * (active + request - credit).max(0.0)
-            + (load.prompt_blocks + load.decode_blocks) as f64
+            + view.active_blocks(row) as f64
             + self.decode_active_request_weight * f64::from(row.inflight);
         per_weight(cost, row.weight)
     }
@@ -146,6 +148,10 @@ impl Rule for OverlapCost {
         true
     }
 
+    fn counts_active_blocks(&self) -> bool {
+        true
+    }
+
     fn credits(&self) -> Credits {
         Credits {
             gpu: 1.0,
@@ -157,7 +163,7 @@ impl Rule for OverlapCost {
     }
 
     fn placement_ttl_ms(&self) -> Option<u64> {
-        self.router_predicted_ttl_ms
+        Some(self.router_predicted_ttl_ms.unwrap_or(0))
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

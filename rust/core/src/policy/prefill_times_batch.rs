@@ -86,7 +86,7 @@ impl Rule for PrefillTimesBatch {
         Choice::by_cost(view, row)
     }
 
-    fn settle(&mut self, view: &View<'_>, choice: Choice, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _booking: BookingId) {
         if self.crowding > 0.0 {
             self.crowd.add(view, &view.rows[choice.row]);
         }

@@ -14,7 +14,7 @@ use super::power_of_two::{Compare, PowerOfTwo};
 use super::prompts::Prompts;
 use super::reason::Reason;
 use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::{Choice, Ended, Rule};
 use super::view::{Candidate, View, lowest_at};
 use crate::error::Result;
 use crate::ids::Millis;
@@ -128,10 +128,25 @@ impl Rule for PrefixAffinity {
         }
     }
 
-    fn settle(&mut self, view: &View<'_>, choice: Choice, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, booking: BookingId) {
         let row = &view.rows[choice.row];
-        self.prompts.record(view, row);
+        self.prompts.record(view, row, booking);
         self.forget_some(view, row);
+    }
+
+    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
+        self.prompts.proven(booking);
+    }
+
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        match ended {
+            Ended::Served => self.prompts.proven(booking),
+            Ended::Failed => self.prompts.failed(booking),
+        }
+    }
+
+    fn ended_all(&mut self) {
+        self.prompts.ended_all();
     }
 
     fn forget(&mut self, order: u64) {

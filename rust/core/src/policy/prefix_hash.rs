@@ -99,7 +99,7 @@ impl Rule for PrefixHash {
         }
     }
 
-    fn settle(&mut self, view: &View<'_>, _choice: Choice, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, _choice: Choice, _served: usize, _booking: BookingId) {
         self.ring.settle(view);
     }
 
@@ -109,6 +109,10 @@ impl Rule for PrefixHash {
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(view.rows[row].load())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.ring.memory_bytes()
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -6,12 +6,17 @@
 use std::borrow::Cow;
 
 use crate::error::Result;
-use crate::ids::WorkerId;
+use crate::heap;
+use crate::ids::{SequenceHash, WorkerId};
+use crate::load::BookingId;
+use crate::owners::{Orphaned, Owners};
 use crate::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
 use super::slots::ByOrder;
 use super::view::{Candidate, Content, View};
 
+/// Units per worker and tree that requests without a first token are remembered by.
+const MOST_WAITING: usize = 1 << 22;
 /// Characters of a token.
 const CHARACTERS: u64 = 4;
 
@@ -30,6 +35,8 @@ pub(super) struct Prompts {
     text: RadixTree<u8>,
     tokens: RadixTree<u32>,
     blocks: RadixTree<u32>,
+    /// Who waits for what of each tree.
+    waiting: (Owners<u8>, Owners<u32>, Owners<SequenceHash>),
     /// Workers by their order.
     workers: ByOrder<WorkerId>,
     /// Tokens per block.
@@ -46,6 +53,11 @@ impl Default for Prompts {
             text: tree(),
             tokens: tree(),
             blocks: tree(),
+            waiting: (
+                Owners::new(MOST_WAITING),
+                Owners::new(MOST_WAITING),
+                Owners::new(MOST_WAITING),
+            ),
             workers: ByOrder::default(),
             block_size: 1,
         }
@@ -103,6 +115,18 @@ fn depths<U: Unit, K: Key<U> + ?Sized>(
     }
 }
 
+/// Records a key of `total` units for a worker; returns how many it held before.
+fn insert<U: Unit, K: Key<U> + ?Sized>(
+    tree: &mut RadixTree<U>,
+    worker: WorkerId,
+    key: &K,
+    total: usize,
+) -> usize {
+    // A registered worker is refused nothing.
+    let new = tree.insert(worker, key, Use::default()).unwrap_or(0);
+    total.saturating_sub(new as usize)
+}
+
 impl Prompts {
     /// How much of the prompt every row's worker was sent, `None` for a request without a prompt.
     pub fn depths(&self, view: &View<'_>) -> Option<Depths> {
@@ -124,21 +148,68 @@ impl Prompts {
         }
     }
 
-    /// The row's worker is sent the prompt.
-    pub fn record(&mut self, view: &View<'_>, row: &Candidate) {
+    /// The row's worker is sent the prompt of `booking`.
+    pub fn record(&mut self, view: &View<'_>, row: &Candidate, booking: BookingId) {
         self.block_size = u64::from(view.block_size);
         let worker = self.register(row);
-        let (space, how) = (view.identity, Use::default());
-        // A registered worker is refused nothing.
-        let _ = match (view.content, view.blocks) {
-            (Content::Text(text), _) => {
-                let text = readable(text);
-                self.text.insert(worker, &Within(space, &*text), how)
+        let (space, (text, tokens, blocks)) = (view.identity, &mut self.waiting);
+        match (view.content, view.blocks) {
+            (Content::Text(bytes), _) => {
+                let given = readable(bytes);
+                let key = Within(space, &*given);
+                let held = insert(&mut self.text, worker, &key, u8::count(given.as_bytes()));
+                let held = u8::prefix(given.as_bytes(), held);
+                text.placed(worker, booking, (space, given.as_bytes()), held);
             }
-            (Content::Tokens(tokens), _) => self.tokens.insert(worker, &Within(space, tokens), how),
-            (Content::Hidden, Some(blocks)) => self.blocks.insert(worker, blocks, how),
-            (Content::Hidden, None) => Ok(0),
-        };
+            (Content::Tokens(given), _) => {
+                let key = Within(space, given);
+                let held = insert(&mut self.tokens, worker, &key, given.len());
+                tokens.placed(worker, booking, (space, given), held);
+            }
+            (Content::Hidden, Some(given)) => {
+                let held = insert(&mut self.blocks, worker, given, given.len());
+                blocks.placed(worker, booking, (0, given), held);
+            }
+            (Content::Hidden, None) => {}
+        }
+    }
+
+    /// The worker of `booking` answered.
+    pub fn proven(&mut self, booking: BookingId) {
+        let (text, tokens, blocks) = &mut self.waiting;
+        text.proven(booking);
+        tokens.proven(booking);
+        blocks.proven(booking);
+    }
+
+    /// `booking` failed before it was answered: what its worker was sent for its sake only is taken back.
+    pub fn failed(&mut self, booking: BookingId) {
+        let (text, tokens, blocks) = &mut self.waiting;
+        // A worker that left was forgotten with all that it was sent.
+        if let Some(gone) = text.failed(booking) {
+            let Orphaned { worker, path, .. } = &gone;
+            let keep = u8::floor(path, gone.keep, 1);
+            let keep = u8::count(&path[..keep]) as u32;
+            let path = readable(path);
+            let key = Within(gone.namespace, &*path);
+            let _ = self.text.truncate(*worker, &key, keep);
+        }
+        if let Some(gone) = tokens.failed(booking) {
+            let key = Within(gone.namespace, &*gone.path);
+            let _ = self.tokens.truncate(gone.worker, &key, gone.keep as u32);
+        }
+        if let Some(gone) = blocks.failed(booking) {
+            let keep = gone.keep as u32;
+            let _ = self.blocks.truncate(gone.worker, &*gone.path, keep);
+        }
+    }
+
+    /// Nothing waits any more.
+    pub fn ended_all(&mut self) {
+        let (text, tokens, blocks) = &mut self.waiting;
+        text.clear();
+        tokens.clear();
+        blocks.clear();
     }
 
     fn register(&mut self, row: &Candidate) -> WorkerId {
@@ -204,6 +275,10 @@ impl Prompts {
     /// Forgets a worker.
     pub fn forget(&mut self, order: u64) {
         if let Some(worker) = self.workers.remove(&order) {
+            let (text, tokens, blocks) = &mut self.waiting;
+            text.forget(worker.slot);
+            tokens.forget(worker.slot);
+            blocks.forget(worker.slot);
             let _ = self.text.remove_worker(worker);
             let _ = self.tokens.remove_worker(worker);
             let _ = self.blocks.remove_worker(worker);
@@ -214,7 +289,10 @@ impl Prompts {
         self.text.memory_bytes()
             + self.tokens.memory_bytes()
             + self.blocks.memory_bytes()
-            + self.workers.capacity() * size_of::<(u64, WorkerId)>()
+            + self.waiting.0.memory_bytes()
+            + self.waiting.1.memory_bytes()
+            + self.waiting.2.memory_bytes()
+            + heap::table(&self.workers)
     }
 
     /// Recounts the trees.
@@ -224,6 +302,9 @@ impl Prompts {
     pub fn validate(&self) -> Result<()> {
         self.text.validate()?;
         self.tokens.validate()?;
-        self.blocks.validate()
+        self.blocks.validate()?;
+        self.waiting.0.validate()?;
+        self.waiting.1.validate()?;
+        self.waiting.2.validate()
     }
 }

@@ -78,6 +78,13 @@ impl Ring {
         }
     }
 
+    pub fn memory_bytes(&self) -> usize {
+        self.members.capacity() * size_of::<Member>()
+            + self.members.iter().map(|m| m.name.len()).sum::<usize>()
+            + self.slots.memory_bytes()
+            + self.points.capacity() * size_of::<(u64, u32)>()
+    }
+
     fn covers(&self, rows: &[Candidate]) -> bool {
         let scale = self.scale();
         rows.iter().all(|row| {

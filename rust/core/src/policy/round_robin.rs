@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use crate::heap;
 use crate::load::BookingId;
 
 use super::reason::Reason;
@@ -75,7 +76,7 @@ impl Rule for RoundRobin {
         Choice::warm(row, Reason::RoundRobin)
     }
 
-    fn settle(&mut self, view: &View<'_>, choice: Choice, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _booking: BookingId) {
         let chosen = choice.row;
         self.last = Some(view.rows[chosen].order);
         if weights_are_equal(view.rows) {
@@ -103,6 +104,10 @@ impl Rule for RoundRobin {
 
     fn higher_is_better(&self) -> bool {
         true
+    }
+
+    fn memory_bytes(&self) -> usize {
+        heap::table(&self.credits)
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -10,13 +10,14 @@
 //! it, so of an idle conversation the deepest goes first.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Bound;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result};
+use crate::heap;
 use crate::ids::{Millis, SequenceHash};
+use crate::mixing::Mix;
 
 /// Workers that a route names; the oldest claim makes room.
 const MAX_HOLDERS: usize = 16;
@@ -41,26 +42,6 @@ pub struct Claim {
 /// How far all routes were told: those behind it are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Told(Option<(Rank, u64)>);
-
-/// Keys are uniform already.
-#[derive(Debug, Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = self.0.rotate_left(5) ^ hash;
-    }
-}
 
 /// Whose observation a route is. The lower one goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,7 +110,7 @@ impl Seen<'_> {
 #[derive(Debug)]
 pub(super) struct Routes {
     limits: Limits,
-    table: HashMap<RouteKey, Route, BuildHasherDefault<Identity>>,
+    table: HashMap<RouteKey, Route, Mix>,
     /// By rank and last use: the first goes first.
     queue: BTreeMap<(Rank, u64), RouteKey>,
     /// Routes heard from others.
@@ -326,11 +307,10 @@ impl Routes {
 
     pub fn memory_bytes(&self) -> usize {
         let holders = |route: &Route| route.holders.capacity() * size_of::<Holder>();
-        let queued = size_of::<(Rank, u64)>() + size_of::<RouteKey>();
-        self.table.capacity() * (size_of::<(RouteKey, Route)>() + 1)
+        heap::table(&self.table)
             + self.table.values().map(holders).sum::<usize>()
-            + self.queue.len() * queued
-            + self.depths.len() * size_of::<(u32, u32)>()
+            + heap::tree(&self.queue)
+            + heap::tree(&self.depths)
     }
 
     /// Recounts everything.

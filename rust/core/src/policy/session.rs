@@ -17,17 +17,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::Result;
 use crate::ids::Millis;
-use crate::learned::LearnedStats;
-use crate::load::BookingId;
+use crate::load::{BookingId, Known};
 
 use super::bindings::{Bindings, Key, Limits};
-use super::credits::Credits;
 use super::gate::SpillGate;
 use super::reason::Reason;
 use super::rendezvous::Rendezvous;
 use super::rng::Rng;
-use super::routes::{Claim, Told};
-use super::rule::{Choice, Ended, Rule};
+use super::rule::{Choice, Ended, Rule, each_score};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 
 /// What binds a session to a worker.
@@ -88,6 +85,15 @@ enum Bound {
     },
 }
 
+/// What ranks the workers of a new session.
+enum Placing<'a> {
+    /// A draw by rendezvous.
+    Draw,
+    Base(&'a dyn Rule),
+    /// How many sessions they have.
+    Sessions,
+}
+
 impl Session {
     /// A rule that has seen no session.
     #[must_use]
@@ -121,6 +127,14 @@ impl Session {
         Rendezvous {
             seed: self.settings.seed,
             epsilon: None,
+        }
+    }
+
+    fn placing(&self) -> Placing<'_> {
+        match &self.base {
+            _ if self.settings.mode == SessionMode::Hash => Placing::Draw,
+            Some(base) => Placing::Base(&**base),
+            None => Placing::Sessions,
         }
     }
 
@@ -176,6 +190,17 @@ impl Session {
 }
 
 impl Rule for Session {
+    fn inner(&self) -> Option<&dyn Rule> {
+        self.base.as_deref()
+    }
+
+    fn inner_mut(&mut self) -> Option<&mut dyn Rule> {
+        match &mut self.base {
+            Some(base) => Some(&mut **base),
+            None => None,
+        }
+    }
+
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let Some(key) = view.key else {
             return match &self.base {
@@ -198,21 +223,19 @@ impl Rule for Session {
         }
     }
 
-    fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
-        let Some(key) = view.key.map(|key| self.hash(key)) else {
-            if let Some(base) = &mut self.base {
-                base.settle(view, choice, booking);
+    fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, booking: BookingId) {
+        let mut placed = true;
+        if let Some(key) = view.key {
+            if self.settings.mode == SessionMode::Hash {
+                return;
             }
-            return;
-        };
-        if self.settings.mode == SessionMode::Hash {
-            return;
+            let key = self.hash(key);
+            placed = !matches!(self.find(view, key), Bound::Here(_));
+            let order = view.rows[choice.row].order;
+            self.bindings.used(key, order, placed, booking, view.now);
         }
-        let placed = !matches!(self.find(view, key), Bound::Here(_));
-        let order = view.rows[choice.row].order;
-        self.bindings.used(key, order, placed, booking, view.now);
         if let Some(base) = self.base.as_mut().filter(|_| placed) {
-            base.settle(view, choice, booking);
+            base.settled(view, choice, served, booking);
         }
     }
 
@@ -220,12 +243,6 @@ impl Rule for Session {
         self.bindings.proven(booking);
         if let Some(base) = &mut self.base {
             base.proven(booking, first_token);
-        }
-    }
-
-    fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
-        if let Some(base) = &mut self.base {
-            base.served(booking, output_tokens, now);
         }
     }
 
@@ -243,12 +260,6 @@ impl Rule for Session {
         }
     }
 
-    fn describe(&mut self, order: u64, gpu: Option<&str>) {
-        if let Some(base) = &mut self.base {
-            base.describe(order, gpu);
-        }
-    }
-
     fn forget(&mut self, order: u64) {
         self.bindings.forget(order);
         if let Some(base) = &mut self.base {
@@ -256,108 +267,51 @@ impl Rule for Session {
         }
     }
 
-    fn cache_lost(&mut self, order: u64) {
-        if let Some(base) = &mut self.base {
-            base.cache_lost(order);
-        }
-    }
-
     fn finish_session(&mut self, key: &[u8]) -> bool {
-        self.bindings.finish(self.hash(key))
+        let base = self.base.as_mut();
+        let below = base.is_some_and(|base| base.finish_session(key));
+        self.bindings.finish(self.hash(key)) || below
     }
 
     /// Sessions per weight, or what places new sessions ranks by.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        match &self.base {
-            _ if self.settings.mode == SessionMode::Hash => self.rendezvous().score(view, row),
-            Some(base) => base.score(view, row),
-            None => Some(self.sessions(&view.rows[row])),
+        match self.placing() {
+            Placing::Draw => self.rendezvous().score(view, row),
+            Placing::Base(base) => base.score(view, row),
+            Placing::Sessions => Some(self.sessions(&view.rows[row])),
+        }
+    }
+
+    fn scores(&self, view: &View<'_>) -> Vec<Known> {
+        match self.placing() {
+            Placing::Base(base) => base.scores(view),
+            Placing::Draw | Placing::Sessions => each_score(self, view),
         }
     }
 
     fn scored_in_passing(&self) -> bool {
-        match &self.base {
-            _ if self.settings.mode == SessionMode::Hash => false,
-            Some(base) => base.scored_in_passing(),
-            None => true,
+        match self.placing() {
+            Placing::Draw => false,
+            Placing::Base(base) => base.scored_in_passing(),
+            Placing::Sessions => true,
         }
     }
 
     fn higher_is_better(&self) -> bool {
-        match &self.base {
-            _ if self.settings.mode == SessionMode::Hash => true,
-            Some(base) => base.higher_is_better(),
-            None => false,
+        match self.placing() {
+            Placing::Draw => true,
+            Placing::Base(base) => base.higher_is_better(),
+            Placing::Sessions => false,
         }
-    }
-
-    fn records_placement(&self) -> bool {
-        self.base
-            .as_ref()
-            .is_some_and(|base| base.records_placement())
-    }
-
-    fn credits(&self) -> Credits {
-        let base = self.base.as_ref();
-        base.map_or(Credits::DEFAULT, |base| base.credits())
-    }
-
-    fn placement_ttl_ms(&self) -> Option<u64> {
-        self.base.as_ref()?.placement_ttl_ms()
-    }
-
-    fn goes_by_events(&self) -> bool {
-        let base = self.base.as_ref();
-        base.is_some_and(|base| base.goes_by_events())
-    }
-
-    fn routes(&self) -> usize {
-        self.base.as_ref().map_or(0, |base| base.routes())
-    }
-
-    fn remote_routes(&self) -> usize {
-        let base = self.base.as_ref();
-        base.map_or(0, |base| base.remote_routes())
-    }
-
-    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
-        if let Some(base) = &self.base {
-            base.teaches(booking, now, each);
-        }
-    }
-
-    fn tell_routes(
-        &self,
-        told: Told,
-        most: usize,
-        now: Millis,
-        each: &mut dyn FnMut(Claim),
-    ) -> Option<Told> {
-        self.base.as_ref()?.tell_routes(told, most, now, each)
-    }
-
-    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
-        self.base.as_mut()?.hear_route(claim, now)
-    }
-
-    fn keeps_prompts(&self) -> bool {
-        let base = self.base.as_ref();
-        base.is_some_and(|base| base.keeps_prompts())
-    }
-
-    fn learned(&self) -> Option<LearnedStats> {
-        self.base.as_ref()?.learned()
-    }
-
-    fn model(&self) -> Option<Vec<u8>> {
-        self.base.as_ref()?.model()
     }
 
     fn memory_bytes(&self) -> usize {
-        self.base.as_ref().map_or(0, |base| base.memory_bytes())
+        let base = self.base.as_ref().map_or(0, |base| base.memory_bytes());
+        self.bindings.memory_bytes() + base
     }
 
     fn validate(&self) -> Result<()> {
+        self.bindings.validate()?;
         self.base.as_ref().map_or(Ok(()), |base| base.validate())
     }
 

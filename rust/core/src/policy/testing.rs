@@ -95,6 +95,7 @@ impl Scene {
         View {
             rows: &self.rows,
             loads: &self.loads,
+            active: None,
             media: &self.media,
             names: &NAMES,
             blocks: self.blocks.as_deref(),

@@ -1,7 +1,7 @@
 //! What a rule sees: one row per eligible candidate, and the picks every rule shares.
 
 use crate::ids::{Millis, SequenceHash};
-use crate::load::{Load, Report};
+use crate::load::{Load, LoadBook, Report};
 
 use super::rng::Rng;
 
@@ -62,7 +62,8 @@ pub(crate) fn per_weight(value: f64, weight: f64) -> f64 {
 }
 
 /// Where one candidate holds the request's blocks: a run on the device from block 0, and per other medium the segment
-/// that continues it. Segments are `[start, end)` in blocks with `start <= gpu < end`, else empty.
+/// that continues it. Segments are `[start, end)` in blocks with `start <= gpu < end`, else empty; that on disk may also
+/// continue the one in host memory, with `gpu < start <= cpu.1 < end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Media {
     /// Leading blocks in device memory.
@@ -115,6 +116,8 @@ pub struct View<'a> {
     pub rows: &'a [Candidate],
     /// Load columns by slot.
     pub loads: &'a [Load],
+    /// What requests in flight hold, if anybody counts it.
+    pub active: Option<Active<'a>>,
     /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
     pub media: &'a [Media],
     /// Names by [`Candidate::offer`].
@@ -143,7 +146,29 @@ pub struct View<'a> {
     pub max_report_age_ms: u64,
 }
 
+/// The blocks of requests in flight, of the model that the request is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Active<'a> {
+    /// The load book.
+    pub book: &'a LoadBook,
+    /// Keeps the blocks of one model apart from those of another.
+    pub namespace: u32,
+    /// Whether requests in flight hold any of this one's blocks.
+    pub is_shared: bool,
+}
+
 impl View<'_> {
+    /// Blocks that requests in flight on the worker of a row hold beside those of this request, each counted once.
+    #[must_use]
+    pub fn active_blocks(&self, row: &Candidate) -> u64 {
+        let all = self.load(row).active_blocks;
+        let Some(active) = self.active.filter(|active| active.is_shared) else {
+            return all;
+        };
+        let path = self.blocks.unwrap_or_default();
+        all - active.book.shared_blocks(row.slot, active.namespace, path)
+    }
+
     /// Full blocks of the prompt, `None` if it is unknown.
     #[must_use]
     pub fn total_blocks(&self) -> Option<u32> {

@@ -69,9 +69,11 @@ impl<U: Unit> RadixTree<U> {
             self.hold_path(known, spot.upto, lane, expires);
         }
         let last = self.extend(known, lane, key, spot.at..spot.at + admitted, room);
-        self.touch(last, lane, how, expires);
-        if how.trust == Trust::Local {
-            self.drop_redundant(worker.slot, last);
+        if last != NONE {
+            self.touch(last, lane, how, expires);
+            if how.trust == Trust::Local {
+                self.drop_redundant(worker.slot, last);
+            }
         }
         let held = self.worker(worker)?.distinct - before;
         let mut steps = STEPS;
@@ -187,6 +189,11 @@ impl<U: Unit> RadixTree<U> {
                 label.shrink_to_fit();
             }
             let space = if node == NONE { key.namespace() } else { 0 };
+            // A key in memory that others write to may not be what was looked up: two children that begin alike would be
+            // one too many.
+            if at == stretch.start && self.nodes.begins(node, space, &label, self.page) {
+                break;
+            }
             at += label.len();
             node = self.nodes.add(node, space, label, self.page);
             let len = self.nodes[node].len;

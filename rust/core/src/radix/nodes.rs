@@ -9,6 +9,7 @@ use crate::index::NONE;
 use crate::index::runs::{Entry, Holders};
 use crate::index::sets::EMPTY;
 use crate::index::slab::{Slab, Slot};
+use crate::mixing::Mix;
 
 /// Heads per segment of the table.
 const SEGMENT: usize = 1024;
@@ -86,6 +87,7 @@ impl<U> Slot for Node<U> {
 #[derive(Debug)]
 pub(super) struct Nodes<U> {
     items: Slab<Node<U>>,
+    mix: Mix,
     segments: Vec<Box<[u32; SEGMENT]>>,
     buckets: u32,
     live: u32,
@@ -99,6 +101,7 @@ impl<U> Default for Nodes<U> {
     fn default() -> Self {
         Self {
             items: Slab::default(),
+            mix: Mix::default(),
             segments: Vec::new(),
             buckets: 0,
             live: 0,
@@ -131,13 +134,9 @@ fn bytes<U>(label: &Vec<U>) -> usize {
 }
 
 #[inline]
-fn mix(hash: u64, word: u32) -> u64 {
-    let hash = (hash ^ u64::from(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    hash ^ hash >> 29
-}
-
-fn hash_of(parent: u32, space: u32, step: impl Iterator<Item = u32>) -> u32 {
-    let hash = step.fold(mix(u64::from(parent), space), mix);
+fn hash_of(mix: Mix, parent: u32, space: u32, step: impl Iterator<Item = u32>) -> u32 {
+    let first = mix.all(u64::from(parent) << 32 | u64::from(space));
+    let hash = step.fold(first, |hash, word| mix.all(hash ^ u64::from(word)));
     (hash ^ hash >> 32) as u32
 }
 
@@ -157,7 +156,12 @@ impl<U: Unit> Nodes<U> {
             return None;
         }
         let space = if parent == NONE { key.namespace() } else { 0 };
-        let hash = hash_of(parent, space, (at..at + step).map(|i| key.unit(i).word()));
+        let hash = hash_of(
+            self.mix,
+            parent,
+            space,
+            (at..at + step).map(|i| key.unit(i).word()),
+        );
         let mut node = self.head(self.bucket(hash));
         while node != NONE {
             let n = &self.items[node];
@@ -172,6 +176,21 @@ impl<U: Unit> Nodes<U> {
             node = n.next;
         }
         None
+    }
+
+    /// Whether a child of `parent` begins as `label` does.
+    pub(super) fn begins(&self, parent: u32, space: u32, label: &[U], page: usize) -> bool {
+        if self.live == 0 {
+            return false;
+        }
+        let first = &label[..label[0].step(page)];
+        let hash = hash_of(self.mix, parent, space, first.iter().map(|u| u.word()));
+        let live = |node: u32| (node != NONE).then_some(node);
+        let next = |node: &u32| live(self.items[*node].next);
+        std::iter::successors(live(self.head(self.bucket(hash))), next).any(|node| {
+            let n = &self.items[node];
+            n.hash == hash && n.parent == parent && n.space == space && n.label.starts_with(first)
+        })
     }
 
     /// Adds a node that nobody holds yet.
@@ -329,7 +348,12 @@ impl<U: Unit> Nodes<U> {
         let n = &self.items[node];
         let parent = n.parent;
         let step = n.label[0].step(page);
-        let hash = hash_of(parent, n.space, n.label[..step].iter().map(|u| u.word()));
+        let hash = hash_of(
+            self.mix,
+            parent,
+            n.space,
+            n.label[..step].iter().map(|u| u.word()),
+        );
         if self.buckets == 0 {
             self.grow();
         }
@@ -437,6 +461,15 @@ impl<U: Unit> Nodes<U> {
 
     pub(super) fn is_live(&self, node: u32) -> bool {
         self.items.is_live(node)
+    }
+
+    /// Nodes in the fullest bucket.
+    #[cfg(test)]
+    pub(super) fn longest_bucket(&self) -> usize {
+        let live = |node: u32| (node != NONE).then_some(node);
+        let next = |node: &u32| live(self.items[*node].next);
+        let chain = |bucket| std::iter::successors(live(self.head(bucket)), next).count();
+        (0..self.buckets).map(chain).max().unwrap_or(0)
     }
 
     pub(super) fn len(&self) -> u32 {

@@ -1,5 +1,8 @@
 //! Unit tests of single mechanisms; the model tests live in `rust/core/tests`.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::{EDGE, Key, PrefixOverlaps, RadixTree, STEPS, Time, Trust, Unit, Use};
 use crate::error::Error;
 use crate::ids::{Millis, SequenceHash, WorkerId};
@@ -306,4 +309,89 @@ fn whatever_is_restored_is_sound() {
         }
     }
     assert!(sound > 0, "most changes of a time or a letter do no harm");
+}
+
+/// A client that knows the table's function could pick tokens whose nodes all hang in one bucket: here those that did so
+/// in the table as it was, whose constant was public.
+#[test]
+fn tokens_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
+    let mix = |hash: u64, word: u32| {
+        let hash = (hash ^ u64::from(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        hash ^ hash >> 29
+    };
+    let root = mix(u64::from(u32::MAX), 0);
+    let meet = |token: &u32| {
+        let hash = mix(root, *token);
+        ((hash ^ hash >> 32) as u32).trailing_zeros() >= 12
+    };
+    let tokens: Vec<u32> = (0..1 << 24).filter(meet).take(2_000).collect();
+    assert_eq!(tokens.len(), 2_000);
+    let mut tree = RadixTree::<u32>::new(1, None).unwrap();
+    let worker = WorkerId {
+        slot: 0,
+        generation: 0,
+    };
+    tree.add_worker(worker, u32::MAX);
+    for token in &tokens {
+        tree.record(worker, &[*token][..], None).unwrap();
+    }
+    assert!(
+        tree.nodes.longest_bucket() <= 16,
+        "{}",
+        tree.nodes.longest_bucket()
+    );
+}
+
+/// Tokens in memory that somebody else writes to: they are `first` until the `after`th look, and then `then`.
+struct Changing {
+    first: Vec<u32>,
+    then: Vec<u32>,
+    left: std::cell::Cell<usize>,
+}
+
+impl Changing {
+    fn now(&self) -> &[u32] {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        if left > 0 { &self.first } else { &self.then }
+    }
+}
+
+impl Key<u32> for Changing {
+    fn len(&self) -> usize {
+        self.first.len()
+    }
+
+    fn unit(&self, at: usize) -> u32 {
+        self.now()[at]
+    }
+
+    fn common(&self, at: usize, label: &[u32]) -> usize {
+        Key::common(self.now(), at, label)
+    }
+
+    fn copy_to(&self, range: std::ops::Range<usize>, out: &mut Vec<u32>) {
+        Key::copy_to(self.now(), range, out);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_key_that_changes_while_it_is_inserted_leaves_a_sound_tree(
+        known in vec(vec(0_u32..3, 1..8), 0..6),
+        first in vec(0_u32..3, 8),
+        then in vec(0_u32..3, 8),
+        after in 0_usize..12,
+        page in 1_usize..3,
+    ) {
+        let mut tree = RadixTree::<u32>::new(page, None).unwrap();
+        let worker = WorkerId { slot: 0, generation: 0 };
+        tree.add_worker(worker, u32::MAX);
+        for tokens in known {
+            tree.record(worker, &*tokens, None).unwrap();
+        }
+        let key = Changing { first, then, left: std::cell::Cell::new(after) };
+        tree.record(worker, &key, None).unwrap();
+        tree.validate().unwrap();
+    }
 }

@@ -117,7 +117,8 @@ impl Budget {
         grown.map_or(0, |()| new)
     }
 
-    /// The worker holds what another router says, until `expires`, likewise. Returns the blocks it did not hold before.
+    /// The worker holds what another router says, until `expires`, likewise. Returns the blocks it did not hold before,
+    /// `None` if the chain contradicts what is stored: nothing of it stays then.
     pub fn adopt(
         &mut self,
         pools: &mut [Pool],
@@ -126,17 +127,41 @@ impl Budget {
         anchor: Option<SequenceHash>,
         hashes: &[SequenceHash],
         expires: Option<Millis>,
-    ) -> u32 {
-        let mut new = 0;
+    ) -> Option<u32> {
+        let (mut new, mut refused) = (0, false);
         let grown = self.grow(pools, at, hashes.len(), |pool| {
             let Some(Store::Exact(index)) = &mut pool.index else {
                 return Ok(true);
             };
-            new += index.adopt(worker, anchor, hashes, medium, expires)?;
-            Ok(index.cut().is_none())
+            let conflicts = index.stats().conflicts;
+            // Given by another router, not computed from tokens here.
+            new += index.store(worker, anchor, hashes, medium, expires)?;
+            refused = index.stats().conflicts > conflicts;
+            Ok(refused || index.cut().is_none())
         });
+        if refused {
+            self.disown(&mut pools[at], (worker, medium), anchor, hashes, new);
+            return None;
+        }
         // A worker that is not in the index holds nothing there.
-        grown.map_or(0, |()| new)
+        Some(grown.map_or(0, |()| new))
+    }
+
+    /// Takes back what [`Self::adopt`] brought, the last `new` blocks of what is here of the chain.
+    pub fn disown(
+        &mut self,
+        pool: &mut Pool,
+        (worker, medium): (WorkerId, Medium),
+        anchor: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        new: u32,
+    ) {
+        self.change(pool, |pool| {
+            if let Some(Store::Exact(index)) = &mut pool.index {
+                // A worker that is not in the index holds nothing there.
+                let _ = index.undo(worker, anchor, hashes, new, medium);
+            }
+        });
     }
 
     /// The worker holds a block in one more medium, likewise. Returns whether that is new.

@@ -32,8 +32,10 @@ pub enum Standing {
     OtherModel,
     /// Serves the other half of a pair only.
     OtherRole,
-    /// Failed or pushed back lately, and others did not.
+    /// Failed lately, and others did not.
     Failing,
+    /// Answered 429 or 503 lately, and others did not.
+    PushingBack,
     /// Reports more load than the veto allows, and others do not.
     Vetoed,
 }
@@ -52,6 +54,7 @@ impl Standing {
             Self::OtherModel => "not serving the model",
             Self::OtherRole => "not in the role",
             Self::Failing => "failing",
+            Self::PushingBack => "pushing back",
             Self::Vetoed => "overloaded",
         }
     }
@@ -95,6 +98,8 @@ impl Role {
 pub struct Profile {
     /// Which half of a pair it serves.
     pub role: Role,
+    /// Whether it is one of several ranks of its worker.
+    pub ranked: bool,
     /// How long its weight takes to rise from a quarter to full.
     pub slow_start_ms: u64,
     /// The models it serves; `None` serves all.
@@ -103,6 +108,15 @@ pub struct Profile {
     pub engine: Facts,
     /// Name of its device's model.
     pub gpu: Option<Arc<str>>,
+}
+
+impl Profile {
+    /// Key and rank of the candidate called `name` that has this profile, as [`super::Offer::rank`] made it of them.
+    #[must_use]
+    pub fn split<'a>(&self, name: &'a str) -> (&'a str, Option<u32>) {
+        let parts = name.rsplit_once('#').filter(|_| self.ranked);
+        parts.map_or((name, None), |(key, rank)| (key, rank.parse().ok()))
+    }
 }
 
 /// A new worker begins at this share of its weight.
@@ -178,6 +192,7 @@ const VACANT: Member = Member {
     fed: None,
     profile: Profile {
         role: Role::Both,
+        ranked: false,
         pools: None,
         engine: Facts {
             kv_blocks: None,

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
 use crate::load::{LoadBook, Report};
-use crate::policy::{Candidate, Names, View};
+use crate::policy::{Active, Candidate, Names, View};
 use crate::sorting::sort_rarely;
 
 use super::fleet::{Profile, Standing};
@@ -35,6 +35,13 @@ pub(super) fn view<'a>(
     View {
         rows,
         loads: book.loads(),
+        active: pool.counts_active.then_some(Active {
+            book,
+            namespace: request.pool.0,
+            is_shared: request
+                .blocks
+                .is_some_and(|(path, _)| book.shares_any(request.pool.0, path)),
+        }),
         media: rows.media(),
         names,
         blocks: request.blocks.map(|(hashes, _)| hashes),
@@ -255,7 +262,10 @@ impl Selector {
                 member.is_some_and(|member| member.health.is_out(request.now))
             };
             for offer in self.rows.retain_some(|row| !out(row)) {
-                offers.set_standing(offer as usize, Standing::Failing);
+                let id = offers[offer as usize].id;
+                let member = id.and_then(|id| self.fleet.member(id));
+                let rests = member.is_some_and(|member| member.health.rests());
+                offers.set_standing(offer as usize, kept_out(rests));
             }
         }
         let veto = self.settings.veto;
@@ -269,6 +279,15 @@ impl Selector {
                 offers.set_standing(offer as usize, Standing::Vetoed);
             }
         }
+    }
+}
+
+/// The standing of a worker that is passed over.
+fn kept_out(rests: bool) -> Standing {
+    if rests {
+        Standing::PushingBack
+    } else {
+        Standing::Failing
     }
 }
 
@@ -295,8 +314,8 @@ impl Selector {
             Standing::Draining
         } else if !member.ready {
             Standing::NotReady
-        } else if self.settings.breaker.is_some() && member.health.is_out(now) {
-            Standing::Failing
+        } else if member.health.is_out(now) {
+            kept_out(member.health.rests())
         } else if report.is_some_and(|report| is_vetoed(report, &self.settings, now)) {
             Standing::Vetoed
         } else {

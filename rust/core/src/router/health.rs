@@ -2,7 +2,8 @@
 //!
 //! Only what happens before the first byte counts: a worker that answers is there. A failure count that reaches the
 //! breaker's limit keeps the worker out for the cooldown; then one request may try it, and one more failure keeps it out
-//! again. Backpressure (429, 503) is no failure: it keeps the worker out for a moment and counts nothing.
+//! again. Backpressure (429, 503) is no failure: it keeps the worker out for a moment, or as long as it asked for, and
+//! counts nothing. Answers to other requests do not end that, for they were sent before.
 
 use crate::ids::Millis;
 
@@ -23,6 +24,8 @@ pub(super) struct Health {
     /// Passed over until then.
     out_until: Millis,
     failures: u32,
+    /// Whether it is passed over because it pushed back.
+    rests: bool,
 }
 
 impl Health {
@@ -30,6 +33,7 @@ impl Health {
     pub const NONE: Self = Self {
         out_until: Millis(0),
         failures: 0,
+        rests: false,
     };
 
     /// Whether the worker is passed over at `now`.
@@ -42,14 +46,22 @@ impl Health {
         self.out_until
     }
 
+    /// Whether it is passed over, if it is, because it pushed back and not because it failed.
+    pub fn rests(&self) -> bool {
+        self.rests
+    }
+
     /// It answered.
     pub fn answered(&mut self) {
-        *self = Self::NONE;
+        self.failures = 0;
+        if !self.rests {
+            self.out_until = Millis(0);
+        }
     }
 
     /// It answered a request that was the client's fault: a worker that is tried again is there.
     pub fn is_there(&mut self, breaker: Breaker) {
-        if self.failures >= breaker.failures {
+        if self.failures >= breaker.failures && !self.rests {
             self.out_until = Millis(0);
         }
     }
@@ -57,21 +69,28 @@ impl Health {
     /// A request was sent to it. If it had been kept out, the others wait for what comes of it.
     pub fn tried(&mut self, breaker: Breaker, now: Millis) {
         if self.failures >= breaker.failures {
-            self.out_until = Millis(now.0.saturating_add(breaker.cooldown_ms));
+            self.keep_out(breaker, now);
         }
+    }
+
+    fn keep_out(&mut self, breaker: Breaker, now: Millis) {
+        let until = Millis(now.0.saturating_add(breaker.cooldown_ms));
+        self.out_until = self.out_until.max(until);
+        self.rests = false;
     }
 
     /// A request failed before its first byte.
     pub fn failed(&mut self, breaker: Breaker, now: Millis) {
         self.failures = self.failures.saturating_add(1);
         if self.failures >= breaker.failures {
-            self.out_until = Millis(now.0.saturating_add(breaker.cooldown_ms));
+            self.keep_out(breaker, now);
         }
     }
 
     /// It said that it has too much to do.
-    pub fn pushed_back(&mut self, breaker: Breaker, now: Millis) {
-        let until = Millis(now.0.saturating_add(breaker.backpressure_ms));
+    pub fn pushed_back(&mut self, rest_ms: u64, now: Millis) {
+        self.rests |= !self.is_out(now);
+        let until = Millis(now.0.saturating_add(rest_ms));
         self.out_until = self.out_until.max(until);
     }
 }
@@ -132,10 +151,28 @@ mod tests {
     fn backpressure_passes_by_without_counting() {
         let mut health = Health::NONE;
         for _ in 0..10 {
-            health.pushed_back(BREAKER, Millis(100));
+            health.pushed_back(BREAKER.backpressure_ms, Millis(100));
         }
         assert!(health.is_out(Millis(599)) && !health.is_out(Millis(600)));
+        assert!(health.rests());
         health.failed(BREAKER, Millis(700));
         assert!(!health.is_out(Millis(700)));
+    }
+
+    #[test]
+    fn a_rest_outlasts_answers_and_is_not_taken_for_failures() {
+        let mut health = Health::NONE;
+        health.pushed_back(9_000, Millis(0));
+        health.answered();
+        health.is_there(BREAKER);
+        assert!(health.is_out(Millis(8_999)) && health.rests());
+        for at in 1..4 {
+            health.failed(BREAKER, Millis(at));
+        }
+        assert!(health.is_out(Millis(8_999)) && !health.rests(), "it fails");
+        health.pushed_back(500, Millis(4));
+        assert!(!health.rests(), "it still fails");
+        health.answered();
+        assert!(!health.is_out(Millis(5)));
     }
 }

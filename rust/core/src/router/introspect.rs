@@ -205,6 +205,7 @@ impl Selector {
         }
         for pool in &self.pools {
             pool.index.as_ref().map_or(Ok(()), Store::validate)?;
+            pool.unproven.validate()?;
             pool.rules().try_for_each(Rule::validate)?;
             for stats in pool.rules().filter_map(Rule::learned) {
                 let (pending, open) = (stats.pending, self.book.len());

@@ -22,9 +22,9 @@ pub enum Ending {
     Failed,
     /// Given up.
     Cancelled,
-    /// Its owner vanished without a word.
+    /// Nobody kept the decision to say what came of it: given up, too.
     Abandoned,
-    /// No sign of life for the time to live of bookings.
+    /// No sign of life for the time to live of bookings, or of the router that booked it.
     Expired,
     /// The engine's reports say that it no longer runs.
     Reconciled,
@@ -62,7 +62,7 @@ impl Ending {
     #[must_use]
     pub fn ended(self) -> Ended {
         match self {
-            Self::Completed | Self::Abandoned | Self::Expired | Self::Reconciled => Ended::Served,
+            Self::Completed | Self::Expired | Self::Reconciled => Ended::Served,
             _ => Ended::Failed,
         }
     }
@@ -82,8 +82,8 @@ pub struct Usage {
 /// What a rule beside the first one would have done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShadowPick {
-    /// Unique name of the candidate.
-    pub name: Arc<str>,
+    /// Key of the worker.
+    pub key: Arc<str>,
     /// Why.
     pub reason: Reason,
     /// Prompt tokens that candidate need not have computed.
@@ -141,8 +141,10 @@ pub struct Record {
     pub wanted: Wanted,
     /// The model.
     pub pool: PoolId,
-    /// Unique name of the candidate.
-    pub name: Arc<str>,
+    /// Key of the worker.
+    pub key: Arc<str>,
+    /// Its rank, `None` if the worker has one rank.
+    pub rank: Option<u32>,
     /// Why.
     pub reason: Reason,
     /// Length of the prompt.
@@ -259,6 +261,8 @@ pub struct Ledger {
     pub lost: Lost,
     /// Bookings by ending, indexed as [`Ending::ALL`].
     pub endings: [u64; Ending::ALL.len()],
+    /// Counts of engines that cannot be believed or read.
+    pub unread_usage: u64,
     /// Selections that found nobody.
     pub no_worker: u64,
     /// Times that events and metrics of an engine came to disagree about its block size.

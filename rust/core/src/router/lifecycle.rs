@@ -84,7 +84,7 @@ impl Selector {
             if let Some(breaker) = self.settings.breaker.filter(|_| phase == Phase::Booked) {
                 match ending {
                     Ending::Failed => health.failed(breaker, now),
-                    Ending::Backpressure => health.pushed_back(breaker, now),
+                    Ending::Backpressure => health.pushed_back(breaker.backpressure_ms, now),
                     Ending::Client => health.is_there(breaker),
                     _ => {}
                 }
@@ -104,6 +104,20 @@ impl Selector {
         self.ledger.ended(ending, open.record);
         self.leave_if_drained(worker);
         true
+    }
+
+    /// The worker of a booking asked to be left alone for a while, which counts no failure.
+    pub fn rest(&mut self, id: BookingId, rest_ms: u64, now: Millis) {
+        let worker = self.book.worker(id);
+        if let Some(health) = worker.and_then(|worker| self.fleet.health_mut(worker)) {
+            health.pushed_back(rest_ms, now);
+            self.out_until = self.out_until.max(health.out_until());
+        }
+    }
+
+    /// An engine stated `counts` counts that cannot be believed or read.
+    pub fn count_unread_usage(&mut self, counts: u64) {
+        self.ledger.unread_usage += counts;
     }
 
     /// Takes in what the engine counted for a decision that was ended without it, as that of a prefill worker is when the

@@ -5,6 +5,8 @@
 //! | `settings` | what a selector and its pools are built from |
 //! | `request` | one request, and the pick that answers it |
 //! | `offers` | the workers one request may use |
+//! | `naming` | what a worker is called in every output |
+//! | `common_name` | which of the undeclared models the engines serve |
 //! | `fleet` | who the workers are, what they serve, whether they take requests now |
 //! | `fed` | workers whose engines say what they hold |
 //! | `sizes` | engines whose blocks are not of the router's size |
@@ -33,6 +35,7 @@
 mod batch;
 mod budget;
 mod checks;
+mod common_name;
 mod fed;
 mod fleet;
 mod gather;
@@ -41,6 +44,7 @@ mod introspect;
 mod leases;
 mod ledger;
 mod lifecycle;
+mod naming;
 mod offers;
 mod pair;
 mod placement;
@@ -56,16 +60,17 @@ mod sizes;
 mod survey;
 mod timing;
 mod trail;
-mod unproven;
 mod workers;
 
 pub use batch::BatchTerms;
+pub use common_name::CommonName;
 pub use fed::Fed;
 pub use fleet::{Profile, Role, Standing};
 pub use health::Breaker;
 pub use ledger::{
     Ending, Funnel, Ledger, Lost, Record, ShadowPick, ShadowTally, Usage, WorkerState,
 };
+pub use naming::{Name, TagKey, whole};
 pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};

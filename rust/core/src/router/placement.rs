@@ -66,7 +66,7 @@ impl Selector {
         if names_paths {
             self.say_placed(booking, worker, request.pool, hashes, held);
             let unproven = &mut self.pools[at].unproven;
-            unproven.placed(worker.slot, booking, hashes, held);
+            unproven.placed(worker, booking, (0, hashes), held);
         }
         Ok(())
     }

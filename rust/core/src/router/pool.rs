@@ -5,6 +5,7 @@ use crate::hashing::Scheme;
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::index::BlockIndex;
 use crate::load::BookingId;
+use crate::owners::{Orphaned, Owners};
 use crate::policy::{Ended, Rng, Rule};
 use crate::positional::PositionalIndex;
 use crate::radix::RadixTree;
@@ -15,7 +16,6 @@ use super::fleet::Member;
 use super::leases::Leases;
 use super::request::Wanted;
 use super::settings::{Placements, PoolSettings};
-use super::unproven::Unproven;
 
 /// A rule that decides beside the first one, with a generator of its own.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(super) struct Pool {
     /// Whether a worker's blocks were ever to be cut to whole ones of its engine. Few fleets have such workers, and
     /// the others need not ask for each.
     pub coarse: bool,
+    /// Whether a rule counts the blocks that requests in flight share once.
+    pub counts_active: bool,
     pub placements: Placements,
     rule: Box<dyn Rule>,
     prefill: Option<Box<dyn Rule>>,
@@ -39,7 +41,8 @@ pub(super) struct Pool {
     pub index: Option<Store>,
     /// The answer to the latest lookup.
     pub overlaps: Depths,
-    pub unproven: Unproven,
+    /// Who waits for placements on workers without events.
+    pub unproven: Owners<SequenceHash>,
     /// Placements on workers whose events will tell.
     pub leases: Leases,
     /// Whether another router ever placed anything, which is believed for a time.
@@ -69,9 +72,11 @@ impl Pool {
             decode,
             shadows,
         } = settings;
+        let mut seeds = Rng::new(seed);
         let mut pool = Self {
             block_size,
             coarse: false,
+            counts_active: false,
             placements,
             rule,
             prefill,
@@ -80,18 +85,19 @@ impl Pool {
                 .into_iter()
                 .map(|rule| Shadow {
                     rule,
-                    rng: Rng::new(seed),
+                    // Each its own, or rules that draw would all draw alike.
+                    rng: Rng::new(seeds.bits()),
                 })
                 .collect(),
             index: None,
             overlaps: Depths::default(),
-            unproven: Unproven::new(
-                placements.max_blocks_per_worker as usize,
-                placements.scheme != Scheme::Units,
-            ),
+            unproven: Owners::new(placements.max_blocks_per_worker as usize),
             leases: Leases::default(),
             hearsay: false,
         };
+        // What a tree is asked with are tokens, not blocks.
+        let blocks = placements.scheme != Scheme::Units;
+        pool.counts_active = blocks && pool.rules().any(Rule::counts_active_blocks);
         if pool.rules().any(Rule::records_placement) {
             pool.index = Some(store_of(&placements));
         }
@@ -323,7 +329,7 @@ impl Pool {
         first_token: Option<Millis>,
         now: Millis,
     ) {
-        self.unproven.take(worker.slot, booking);
+        self.unproven.proven(booking);
         if let Some(index) = &mut self.index {
             let renew = &mut renewing(index);
             self.leases.answered(worker, booking, now, renew);
@@ -343,16 +349,24 @@ impl Pool {
         if !unproven {
             return 0;
         }
-        let recorded = self.unproven.take(worker.slot, booking);
         let expected = self.leases.take(worker, booking);
-        let index = self.index.as_mut().filter(|_| ended == Ended::Failed);
-        let Some(index) = index else { return 0 };
-        let outcomes = [
-            index.take_back(worker, &recorded.path, recorded.keep, None),
-            index.take_back(worker, &expected, 0, Some(Medium::Speculative)),
-        ];
-        debug_assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-        outcomes.into_iter().flatten().map(u64::from).sum()
+        if ended == Ended::Served {
+            self.unproven.proven(booking);
+            return 0;
+        }
+        let recorded = self.unproven.failed(booking);
+        let Some(index) = &mut self.index else {
+            return 0;
+        };
+        let mut gone = 0;
+        if let Some(Orphaned { path, keep, .. }) = recorded {
+            gone += index.take_back(worker, &path, keep).unwrap_or(0);
+        }
+        if !expected.is_empty() {
+            let expected = index.remove(worker, &expected, Some(Medium::Speculative));
+            gone += expected.unwrap_or(0);
+        }
+        u64::from(gone)
     }
 
     /// A pool of the same settings that knows nothing.

@@ -110,17 +110,19 @@ fn media_of(index: &Store, pool: &Pool, slot: u32, fed: Fed, usable: Usable) -> 
     };
     let whole = |blocks| usable.whole(blocks);
     let gpu = whole(reach.gpu);
-    let segment = |(start, end): (u32, u32)| {
-        if start <= gpu && whole(end) > gpu {
-            (gpu, whole(end))
+    let segment = |(start, end): (u32, u32), from: u32| {
+        if start <= from && whole(end) > from {
+            (from, whole(end))
         } else {
-            (gpu, gpu)
+            (from, from)
         }
     };
+    let cpu = segment(reach.cpu, gpu);
+    let behind = if reach.disk.0 <= gpu { gpu } else { cpu.1 };
     Media {
         gpu,
-        cpu: segment(reach.cpu),
-        disk: segment(reach.disk),
+        cpu,
+        disk: segment(reach.disk, behind),
         external: (gpu, gpu),
     }
 }

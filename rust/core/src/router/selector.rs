@@ -237,6 +237,11 @@ impl Selector {
         };
         let booking = self.book.book(worker, work, request.now)?;
         pick.booking = Some(booking);
+        if pool.counts_active
+            && let Some((hashes, _)) = request.blocks
+        {
+            self.book.hold(booking, request.pool.0, hashes);
+        }
         self.say_booked(booking, worker, request.pool, work);
         self.rng = decided.rng.clone();
         if choice.cold {
@@ -289,10 +294,10 @@ impl Selector {
             let matched = usable(row.slot).tokens(row.overlap);
             if !choice.refused {
                 let served = decided.choice.row;
-                shadow.rule.settle_beside(&view, choice, served, booking);
+                shadow.rule.settled(&view, choice, served, booking);
             }
             ShadowPick {
-                name: Arc::clone(&offers[row.offer as usize].name),
+                key: Arc::clone(&offers[row.offer as usize].key),
                 reason: choice.reason,
                 matched_tokens: if choice.refused { 0 } else { matched },
                 agrees: !choice.refused && row.offer as usize == decided.pick.offer,
@@ -320,7 +325,8 @@ impl Selector {
             number: request.number,
             wanted: request.wanted,
             pool: request.pool,
-            name: Arc::clone(&offers[pick.offer].name),
+            key: Arc::clone(&offers[pick.offer].key),
+            rank: offers[pick.offer].rank,
             reason: pick.reason,
             prompt_tokens: request.prompt_tokens,
             best_matched_tokens: pick.best_matched_tokens,

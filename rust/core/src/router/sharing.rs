@@ -71,7 +71,16 @@ pub struct Told {
     pub routes: u64,
     /// Changes of the fleet that others made and that were the last word.
     pub changes: u64,
+    /// Placements refused whole: a block of theirs is known behind another one, or twice among them.
+    pub conflicts: u64,
+    /// Entries refused because their router, or all of them together, had as much here as is kept.
+    pub crowded: u64,
 }
+
+/// Routers that are heard at once.
+const MOST_ORIGINS: usize = 1024;
+/// What all routers together may have here, in times of what one may.
+const ALL_ORIGINS: usize = 16;
 
 /// A worker as another router names it.
 #[derive(Debug, Clone)]
@@ -81,6 +90,11 @@ struct Theirs {
     epoch: u64,
     /// Entries up to this number were made before it knew.
     since: u64,
+}
+
+/// Bytes of a name that is kept, about.
+fn named_bytes(name: &str) -> usize {
+    name.len() + 128
 }
 
 /// A booking of another router.
@@ -93,6 +107,13 @@ struct Remote {
     decoding: bool,
     /// In the book here; `None` while the worker is not known.
     booked: Option<BookingId>,
+    /// Bytes it takes, with the blocks that end with it if it fails.
+    bytes: usize,
+}
+
+impl Remote {
+    /// Bytes of one that placed nothing: here, in the book and among the open ones.
+    const BYTES: usize = 256;
 }
 
 /// Another router.
@@ -100,10 +121,13 @@ struct Remote {
 struct Peer {
     /// Number of the next entry.
     next: u64,
-    /// Fingerprints of its models.
-    pools: Vec<Option<u64>>,
-    workers: Vec<Option<Theirs>>,
+    /// Fingerprints of its models, by its numbers: those it still uses, in any order.
+    pools: HashMap<u32, u64>,
+    /// Likewise its workers.
+    workers: HashMap<u32, Theirs>,
     bookings: HashMap<u64, Remote>,
+    /// Bytes of all of it, about.
+    bytes: usize,
 }
 
 /// The state of it.
@@ -115,12 +139,17 @@ pub(super) struct Sharing {
     ttl_ms: u64,
     /// By pool: equal where hashes mean the same.
     fingerprints: Vec<u64>,
-    /// By slot: generation and number in the journal.
-    named: Vec<Option<(u32, u32)>>,
-    names: u32,
+    /// By slot, which is the worker's number in the journal: the generation that was told.
+    named: Vec<Option<u32>>,
     /// How often caches were lost, by name.
     epochs: HashMap<Arc<str>, u64>,
+    /// Bytes of those names.
+    epoch_bytes: usize,
     peers: HashMap<u64, Peer>,
+    /// Bytes that one router may have here.
+    limit: usize,
+    /// Bytes that all have.
+    heard: usize,
     /// What is said of the fleet itself, if that is shared.
     words: Option<Register>,
     told: Told,
@@ -138,9 +167,11 @@ impl Sharing {
             ttl_ms,
             fingerprints: Vec::new(),
             named: Vec::new(),
-            names: 0,
             epochs: HashMap::new(),
+            epoch_bytes: 0,
             peers: HashMap::new(),
+            limit,
+            heard: 0,
             words: None,
             told: Told::default(),
         }
@@ -152,9 +183,47 @@ impl Sharing {
 
     /// The number of a worker in the journal, `None` if it was not told yet.
     fn numbered(&self, worker: WorkerId) -> Option<u32> {
-        let named = self.named.get(worker.slot as usize).copied().flatten();
-        let (_, number) = named.filter(|(generation, _)| *generation == worker.generation)?;
-        Some(number)
+        let told = self.named.get(worker.slot as usize).copied().flatten();
+        (told == Some(worker.generation)).then_some(worker.slot)
+    }
+
+    /// Whether a router may have `more` bytes here, which it has from now on. Counted if not.
+    fn take(&mut self, origin: u64, more: usize) -> bool {
+        let all = self.limit.saturating_mul(ALL_ORIGINS);
+        let peer = self.peers.entry(origin).or_default();
+        let fits =
+            peer.bytes.saturating_add(more) <= self.limit && self.heard.saturating_add(more) <= all;
+        if fits {
+            peer.bytes += more;
+            self.heard += more;
+        } else {
+            self.told.crowded += 1;
+        }
+        fits
+    }
+
+    /// A router has `less` bytes here.
+    fn give_back(&mut self, origin: u64, less: usize) {
+        if let Some(peer) = self.peers.get_mut(&origin) {
+            peer.bytes -= less;
+            self.heard -= less;
+        }
+    }
+
+    /// How often a cache was lost. Of names that are not `known` here, as many are kept as one router may tell.
+    fn lost(&mut self, name: &str, epoch: u64, known: bool) -> bool {
+        if let Some(before) = self.epochs.get_mut(name) {
+            *before = epoch;
+            return true;
+        }
+        let bytes = named_bytes(name);
+        if !known && self.epoch_bytes.saturating_add(bytes) > self.limit {
+            self.told.crowded += 1;
+            return false;
+        }
+        self.epoch_bytes += bytes;
+        self.epochs.insert(name.into(), epoch);
+        true
     }
 
     /// The number of a worker in the journal, which is told if it is new.
@@ -164,22 +233,20 @@ impl Sharing {
         }
         let slot = worker.slot as usize;
         let name = name()?;
-        let number = self.names;
-        self.names += 1;
         if slot >= self.named.len() {
             self.named.resize(slot + 1, None);
         }
-        self.named[slot] = Some((worker.generation, number));
+        self.named[slot] = Some(worker.generation);
         let epoch = self.epoch(&name);
         self.journal.say(
             Entry::Worker {
-                index: number,
+                index: worker.slot,
                 epoch,
                 name: &name,
             },
             &[],
         );
-        Some(number)
+        Some(worker.slot)
     }
 
     fn pool(&mut self, index: u32, fingerprint: u64) {
@@ -189,15 +256,10 @@ impl Sharing {
 
     /// Heap bytes, about.
     pub fn memory_bytes(&self) -> usize {
-        let names: usize = self.epochs.keys().map(|name| name.len() + 32).sum();
-        let of = |peer: &Peer| {
-            peer.bookings.capacity() * size_of::<(u64, Remote)>()
-                + peer.workers.capacity() * size_of::<Option<Theirs>>()
-        };
         self.journal.waiting()
-            + names
-            + self.named.capacity() * size_of::<Option<(u32, u32)>>()
-            + self.peers.values().map(of).sum::<usize>()
+            + self.epoch_bytes
+            + self.named.capacity() * size_of::<Option<u32>>()
+            + self.heard
             + self.words.as_ref().map_or(0, Register::memory_bytes)
     }
 

@@ -326,7 +326,7 @@ mod tests {
             Millis(0),
         );
         let (records, _, _) = s.ledger().since(0, 8);
-        assert_eq!(&*records[0].shadows[0].name, "c");
+        assert_eq!(&*records[0].shadows[0].key, "c");
     }
 
     #[test]

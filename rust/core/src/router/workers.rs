@@ -10,7 +10,7 @@ use crate::policy::Rng;
 
 use super::budget::Budget;
 use super::checks::Checks;
-use super::fleet::{Fleet, Profile};
+use super::fleet::{Fleet, Member, Profile};
 use super::ledger::{Ending, Ledger, Usage};
 use super::pool::Pool;
 use super::request::PoolId;
@@ -175,9 +175,8 @@ impl Selector {
     pub fn remove_draining(&mut self, key: &str) -> usize {
         let mut leaving = Vec::new();
         for (name, id) in self.fleet.ids() {
-            let rank = name.strip_prefix(key);
-            let own = rank.is_some_and(|rank| rank.is_empty() || rank.starts_with('#'));
-            if own && self.fleet.member(id).is_some_and(|m| m.draining) {
+            let own = |m: &Member| m.draining && m.profile.split(&name).0 == key;
+            if self.fleet.member(id).is_some_and(own) {
                 leaving.push(name);
             }
         }

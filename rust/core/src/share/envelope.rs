@@ -3,21 +3,28 @@
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 use crate::error::{Error, Result};
-use crate::hashing::{Hasher, Namespace};
+use crate::hashing::{Hasher, Identity, Namespace, hash_text};
 
 const MAGIC: &[u8; 4] = b"clbs";
 /// Rises with every change of what entries there are or what they mean: who cannot read one of them cannot know what it
 /// missed, so other versions are refused as a whole.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const HEAD: usize = 4 + 1 + 1 + 8 + 8 + 4;
 const CHECKSUM: usize = 8;
 
-/// Equal for two models of two routers if equal prompts have equal hashes there. Tells nothing of the seed but by trying.
+/// Equal for two models of two routers if equal prompts have equal hashes there, in every namespace. Tells nothing of
+/// seed and key but by trying.
 #[must_use]
 pub fn fingerprint(hasher: &Hasher, model: Option<&str>) -> u64 {
     let tokens: Vec<u32> = (0..=2 * hasher.block_size() as u32).collect();
-    let mut chain = Vec::new();
+    let (mut chain, mut keyed) = (Vec::new(), Vec::new());
     hasher.hash(&tokens, Namespace::default(), &[], &mut chain);
+    let namespace = hasher.namespace(Identity {
+        salt: Some("fingerprint"),
+        ..Identity::default()
+    });
+    hash_text(b"fingerprint", 4, namespace, hasher.seed(), &mut keyed);
+    chain.append(&mut keyed);
     let sum = chain.iter().fold(hasher.scheme() as u64, |sum, hash| {
         xxh3_64_with_seed(&hash.0.to_le_bytes(), sum)
     });

@@ -18,6 +18,8 @@ use super::wire::{Entries, number, text};
 const MOST_GONE: usize = 4096;
 /// Workers there are words on. Nobody has more, and what is said of further ones is not taken in.
 const MOST_WORKERS: usize = 1 << 16;
+/// Bytes of all words that are kept, about.
+const MOST_BYTES: usize = 1 << 26;
 /// Ranks that a worker may have.
 const MOST_RANKS: u32 = 4096;
 /// Models that a worker may name.
@@ -182,6 +184,19 @@ struct Said {
 }
 
 impl Said {
+    /// Bytes it takes under a name, about.
+    fn bytes(&self, name: &str) -> usize {
+        let both = self.standing.iter().chain(&self.ready);
+        let words = both.map(|(_, word)| match word {
+            Word::Here(about) => {
+                let names = about.gpu.iter().chain(&about.models);
+                names.map(|name| size_of::<String>() + name.len()).sum()
+            }
+            _ => 0,
+        });
+        size_of::<(Arc<str>, Self)>() + 64 + name.len() + words.sum::<usize>()
+    }
+
     fn of(&self, word: &Word) -> Option<&(Version, Word)> {
         match word {
             Word::Ready(_) => self.ready.as_ref(),
@@ -205,6 +220,8 @@ pub struct Register {
     said: HashMap<Arc<str>, Said>,
     /// Versions of workers taken out.
     gone: BTreeSet<(Version, Arc<str>)>,
+    /// Bytes of all that is said.
+    bytes: usize,
     /// Workers of which others had the last word and that nobody here acted on, and whether it was on their standing.
     due: BTreeMap<Arc<str>, bool>,
 }
@@ -218,6 +235,7 @@ impl Register {
             counter: 0,
             said: HashMap::new(),
             gone: BTreeSet::new(),
+            bytes: 0,
             due: BTreeMap::new(),
         }
     }
@@ -257,26 +275,36 @@ impl Register {
     }
 
     fn set(&mut self, name: &str, version: Version, word: Word) -> bool {
-        if !self.said.contains_key(name) && self.said.len() >= MOST_WORKERS {
+        let known = self.said.get(name);
+        if known.is_none() && self.said.len() >= MOST_WORKERS {
             return false;
         }
+        let before = known.map_or(0, |said| said.bytes(name));
+        let mut after = known.cloned().unwrap_or_default();
+        match word {
+            Word::Ready(_) => after.ready = Some((version, word)),
+            _ => after.standing = Some((version, word)),
+        }
+        let bytes = self.bytes - before + after.bytes(name);
+        if bytes > MOST_BYTES {
+            return false;
+        }
+        self.bytes = bytes;
         let name: Arc<str> = name.into();
         self.counter = self.counter.max(version.counter);
         let said = self.said.entry(Arc::clone(&name)).or_default();
         if let Some(before) = said.gone() {
             self.gone.remove(&(before, Arc::clone(&name)));
         }
-        match word {
-            Word::Ready(_) => said.ready = Some((version, word)),
-            _ => said.standing = Some((version, word)),
-        }
+        *said = after;
         if let Some(version) = said.gone() {
             self.gone.insert((version, name));
         }
         if self.gone.len() > MOST_GONE
             && let Some((_, oldest)) = self.gone.pop_first()
         {
-            self.said.remove(&oldest);
+            let said = self.said.remove(&oldest);
+            self.bytes -= said.map_or(0, |said| said.bytes(&oldest));
             self.due.remove(&oldest);
         }
         true
@@ -324,9 +352,7 @@ impl Register {
     /// Heap bytes, about.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let names: usize = self.said.keys().map(|name| name.len() + 32).sum();
-        self.said.capacity() * size_of::<(Arc<str>, Said)>()
-            + names
+        self.bytes
             + self.gone.len() * size_of::<(Version, Arc<str>)>()
             + self.due.len() * size_of::<Arc<str>>()
     }
@@ -341,6 +367,8 @@ impl Register {
             .filter_map(|(name, said)| Some((said.gone()?, Arc::clone(name))))
             .collect();
         let listed = gone.iter().all(|word| self.gone.contains(word));
+        let bytes = self.said.iter().map(|(name, said)| said.bytes(name));
+        let bytes: usize = bytes.sum();
         let highest = self.iter().map(|(_, version, _)| version.counter).max();
         let broken = if !listed || gone.len() != self.gone.len() || gone.len() > MOST_GONE {
             format!(
@@ -348,6 +376,8 @@ impl Register {
                 gone.len(),
                 self.gone.len()
             )
+        } else if bytes != self.bytes || bytes > MOST_BYTES {
+            format!("words take {bytes} bytes, {} are counted", self.bytes)
         } else if highest.unwrap_or(0) > self.counter {
             format!("a word is of {highest:?}, after {}", self.counter)
         } else if let Some(name) = self.due.keys().find(|name| !self.said.contains_key(*name)) {

@@ -34,6 +34,8 @@ impl<'a> Chain<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keys<'a>(&'a [[u8; KEY]]);
 
+/// Bytes of the longest name.
+const MOST_TEXT: u64 = 1 << 14;
 /// Bytes of a route.
 const KEY: usize = 4 + 8;
 
@@ -319,6 +321,10 @@ impl<'a> Entries<'a> {
 
     pub(super) fn text(&mut self) -> Result<&'a str> {
         let length = self.number()?;
+        if length > MOST_TEXT {
+            let why = format!("a name of {length} bytes is longer than {MOST_TEXT}");
+            return Err(Error::BadMessage(why));
+        }
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let (text, rest) = self.bytes.split_at_checked(length).ok_or_else(cut_off)?;
         self.bytes = rest;

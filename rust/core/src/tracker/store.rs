@@ -130,22 +130,19 @@ impl Store {
         }
     }
 
-    /// Takes a placement back: blocks, deepest first, or of a tree what follows the first `keep` tokens of the prompt.
+    /// Takes back a placement along `path` beyond its first `keep` blocks.
     pub(crate) fn take_back(
         &mut self,
         worker: WorkerId,
         path: &[SequenceHash],
         keep: usize,
-        medium: Option<Medium>,
     ) -> Result<u32> {
-        match self {
-            _ if path.is_empty() => Ok(0),
-            Self::Tree(tree) => {
-                let dropped = tree.truncate(worker, path, keep as u32)?;
-                Ok(u32::try_from(dropped).unwrap_or(u32::MAX))
-            }
-            _ => self.remove(worker, path, medium),
+        if let Self::Tree(tree) = self {
+            let dropped = tree.truncate(worker, path, keep as u32)?;
+            return Ok(u32::try_from(dropped).unwrap_or(u32::MAX));
         }
+        let deepest_first: Vec<SequenceHash> = path[keep..].iter().rev().copied().collect();
+        self.remove(worker, &deepest_first, None)
     }
 
     pub(crate) fn clear(&mut self, worker: WorkerId) -> Result<u64> {
@@ -360,6 +357,14 @@ impl Store {
     pub(crate) fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
         match self {
             Self::Exact(index) => index.depth_of(hash),
+            Self::Positional(_) | Self::Tree(_) => None,
+        }
+    }
+
+    /// The path that ends with a known block.
+    pub(crate) fn path_to(&self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
+        match self {
+            Self::Exact(index) => index.path_to(hash),
             Self::Positional(_) | Self::Tree(_) => None,
         }
     }

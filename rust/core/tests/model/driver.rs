@@ -338,10 +338,14 @@ impl Driver {
         let covered = |media: &[Medium], from| self.naive.covered(id, hashes, media, from);
         let reach = |device: &[Medium]| {
             let gpu = covered(device, 0);
+            let cpu = covered(&[Medium::Cpu], gpu);
+            // Behind the device, or else behind host memory.
+            let disk = covered(&[Medium::Disk], gpu);
+            let from = if disk > gpu { gpu } else { cpu };
             Reach {
                 gpu,
-                cpu: (gpu, covered(&[Medium::Cpu], gpu)),
-                disk: (gpu, covered(&[Medium::Disk], gpu)),
+                cpu: (gpu, cpu),
+                disk: (from, covered(&[Medium::Disk], from)),
             }
         };
         let confirmed = reach(&[Medium::Gpu]);

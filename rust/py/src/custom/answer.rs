@@ -6,7 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString, PyTuple};
 
-use crate::args::type_name;
+use crate::args::{self, type_name};
 
 /// A row out of `rows`, at least one, and why: from an int, or from an int and a reason.
 pub fn read_answer(answer: &Bound<'_, PyAny>, rows: usize) -> PyResult<(usize, Reason)> {
@@ -20,13 +20,13 @@ pub fn read_answer(answer: &Bound<'_, PyAny>, rows: usize) -> PyResult<(usize, R
 }
 
 fn reason(given: &Bound<'_, PyAny>) -> PyResult<Reason> {
-    let Ok(text) = given.cast::<PyString>() else {
+    if !given.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!(
             "choose() must give its reason as str, got {}",
             type_name(given)
         )));
-    };
-    let text = text.to_str()?;
+    }
+    let text = args::text(given, "the reason that choose() gives")?;
     let known = Reason::ALL.iter().find(|reason| reason.name() == text);
     known.copied().ok_or_else(|| {
         PyValueError::new_err(format!(

@@ -10,7 +10,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
 
 use super::memory::Memory;
-use crate::args::ranged;
+use crate::args::{named, ranged};
 use crate::call::Call;
 use crate::prompt::Prompt;
 use crate::router::Registered;
@@ -179,7 +179,11 @@ fn unknown_column(py: Python<'_>, name: &str) -> PyErr {
 #[pymethods]
 impl FleetView {
     /// A column as a read-only array on the view's own memory.
-    fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    fn column<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = named::name)] name: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let column = Column::named(name).ok_or_else(|| unknown_column(py, name))?;
         let memory = self
             .memory

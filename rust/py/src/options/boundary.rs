@@ -4,8 +4,9 @@ use cachelb_core::policy::{BoundaryLearned, BoundaryLearning, Teaches};
 use pyo3::prelude::*;
 
 use super::hash::{idle, vnodes};
-use super::read::{NOT_NEGATIVE, Options, number};
+use super::read::{NOT_NEGATIVE, Options};
 use super::{Common, Need, Ruled};
+use crate::args::number;
 use crate::call::MAX_TOKENS;
 
 /// Most routes remembered.
@@ -19,7 +20,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
     let optional = |name| {
         let value = given.optional(name)?;
         value
-            .map(|value| number(name, &value, NOT_NEGATIVE))
+            .map(|value| number(&value, name, NOT_NEGATIVE))
             .transpose()
     };
     let teaches = [("served", Teaches::Served), ("original", Teaches::Original)];

@@ -8,8 +8,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, number, whole};
+use super::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options};
 use super::{Common, Need, Ruled};
+use crate::args::{number, ranged, text};
 
 /// The rule called `rule`, `None` if it is none of these.
 pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Option<Ruled>> {
@@ -78,7 +79,7 @@ fn cache_aware(given: &Options<'_, '_>) -> PyResult<CacheAware> {
 pub fn min_matched_tokens(given: &Options<'_, '_>) -> PyResult<Option<u64>> {
     let value = given.optional("min_matched_tokens")?;
     value
-        .map(|v| whole("min_matched_tokens", &v, 1, u64::MAX))
+        .map(|v| ranged(&v, "min_matched_tokens", 1, u64::MAX))
         .transpose()
 }
 
@@ -86,15 +87,18 @@ pub fn min_matched_tokens(given: &Options<'_, '_>) -> PyResult<Option<u64>> {
 pub fn spill_gate(given: &Options<'_, '_>) -> PyResult<SpillGate> {
     let margin = given.required("balance_abs_threshold")?;
     let margin = match margin.cast::<PyString>() {
-        Ok(text) if text.to_str()? == "auto" => Margin::AutoAmong(given.replicas()?),
+        Ok(_) if text(&margin, "balance_abs_threshold")? == "auto" => {
+            Margin::AutoAmong(given.replicas()?)
+        }
         Ok(text) => {
             let text = format!(
-                "balance_abs_threshold must be \"auto\" or a number, 0 or more, got {text:?}"
+                "balance_abs_threshold must be \"auto\" or a number, 0 or more, got {:?}",
+                text.to_string_lossy()
             );
             return Err(PyValueError::new_err(text));
         }
         Err(_) => {
-            let requests = number("balance_abs_threshold", &margin, NOT_NEGATIVE)?;
+            let requests = number(&margin, "balance_abs_threshold", NOT_NEGATIVE)?;
             Margin::Fixed(requests / given.replicas()?)
         }
     };

@@ -15,8 +15,9 @@ use pyo3::types::{PyMapping, PySequence, PyString};
 use crate::args::type_name;
 
 use super::classic::{min_matched_tokens, spill_gate};
-use super::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis, number};
+use super::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
 use super::{Common, Need, Ruled};
+use crate::args::{Range, number, text};
 
 /// The rule called `rule`, `None` if it is none of these.
 pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Option<Ruled>> {
@@ -47,13 +48,9 @@ pub fn optional_gate(given: &Options<'_, '_>) -> PyResult<Option<SpillGate>> {
     Ok(given.flag("gate")?.then_some(gate))
 }
 
-fn optional_number(
-    given: &Options<'_, '_>,
-    name: &str,
-    range: super::read::Range,
-) -> PyResult<Option<f64>> {
+fn optional_number(given: &Options<'_, '_>, name: &str, range: Range) -> PyResult<Option<f64>> {
     let value = given.optional(name)?;
-    value.map(|value| number(name, &value, range)).transpose()
+    value.map(|value| number(&value, name, range)).transpose()
 }
 
 fn prefix_cache_and_load(given: &Options<'_, '_>) -> PyResult<PrefixCacheAndLoad> {
@@ -91,18 +88,18 @@ fn overlap_cost(given: &Options<'_, '_>) -> PyResult<OverlapCost> {
 fn sticky_until_saturated(given: &Options<'_, '_>) -> PyResult<StickyUntilSaturated> {
     let peak = given.required("peak_prefill_throughput")?;
     let throughput = match peak.cast::<PyString>() {
-        Ok(text) if text.to_str()? == "observed" => TtftSource::Throughput {
+        Ok(_) if text(&peak, "peak_prefill_throughput")? == "observed" => TtftSource::Throughput {
             peak: StickyUntilSaturated::PEAK_PREFILL_THROUGHPUT,
             observed: true,
         },
         Ok(text) => {
-            let text = text.to_str()?;
             return Err(PyValueError::new_err(format!(
-                "peak_prefill_throughput must be \"observed\" or a number above 0, got {text:?}"
+                "peak_prefill_throughput must be \"observed\" or a number above 0, got {:?}",
+                text.to_string_lossy()
             )));
         }
         Err(_) => TtftSource::Throughput {
-            peak: number("peak_prefill_throughput", &peak, ABOVE_ZERO)?,
+            peak: number(&peak, "peak_prefill_throughput", ABOVE_ZERO)?,
             observed: false,
         },
     };
@@ -139,7 +136,7 @@ fn queue_over_throughput(given: &Options<'_, '_>) -> PyResult<QueueOverThroughpu
     let Ok(by_worker) = value.cast::<PyMapping>() else {
         return Ok(QueueOverThroughput {
             throughput: HashMap::new(),
-            default_throughput: number("throughput", &value, ABOVE_ZERO)?,
+            default_throughput: number(&value, "throughput", ABOVE_ZERO)?,
         });
     };
     let mut throughput = HashMap::new();
@@ -152,8 +149,8 @@ fn queue_over_throughput(given: &Options<'_, '_>) -> PyResult<QueueOverThroughpu
             );
             return Err(PyTypeError::new_err(text));
         };
-        let name = name.to_str()?.to_owned();
-        let value = number(&format!("throughput[{name:?}]"), &value, ABOVE_ZERO)?;
+        let name = text(name, "a key of throughput")?.to_owned();
+        let value = number(&value, &format!("throughput[{name:?}]"), ABOVE_ZERO)?;
         throughput.insert(name, value);
     }
     let default_throughput = if throughput.is_empty() {
@@ -200,8 +197,8 @@ pub fn prefill_time(given: &Options<'_, '_>) -> PyResult<PrefillTime> {
     };
     let factor = |i: usize| {
         number(
-            &format!("prefill[{i}]"),
             &factors.get_item(i)?,
+            &format!("prefill[{i}]"),
             NOT_NEGATIVE,
         )
     };
@@ -257,7 +254,7 @@ fn credits(given: &Options<'_, '_>) -> PyResult<Credits> {
                 )));
             }
         };
-        *slot = number(&format!("credits[{}]", medium.repr()?), &value, FRACTION)?;
+        *slot = number(&value, &format!("credits[{}]", medium.repr()?), FRACTION)?;
     }
     Ok(credits)
 }

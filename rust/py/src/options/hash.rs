@@ -4,13 +4,12 @@ use cachelb_core::policy::{
     Assignment, ConsistentHash, LengthBucket, LengthBucketing, PrefixHash, PrefixHashing,
     Rendezvous, Session, SessionMode, Sessions,
 };
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::classic::spill_gate;
-use super::read::{ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, Options, millis, number, whole};
+use super::read::{ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, Options, millis};
 use super::{Base, Common, Need, Ruled, read_rule};
-use crate::args::type_name;
+use crate::args::{Items, MAX_ITEMS, number, ranged};
 use crate::call::MAX_TOKENS;
 
 /// Most points of a worker on a ring.
@@ -32,7 +31,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
         "consistent-hash" => {
             let epsilon = given.optional("epsilon")?;
             let epsilon = epsilon
-                .map(|value| number("epsilon", &value, NOT_NEGATIVE))
+                .map(|value| number(&value, "epsilon", NOT_NEGATIVE))
                 .transpose()?;
             Ruled::new(
                 ConsistentHash::new(vnodes(given)?, epsilon, common.seed),
@@ -100,7 +99,7 @@ fn session(given: &Options<'_, '_>, common: Common) -> PyResult<Ruled> {
     let options = Options(&base.options);
     let seed = options.optional("seed")?;
     let seed = seed
-        .map(|value| whole("seed", &value, 0, u64::MAX))
+        .map(|value| ranged(&value, "seed", 0, u64::MAX))
         .transpose()?
         .unwrap_or(common.seed);
     let placed = read_rule(&base.rule, &options, Common { seed })?;
@@ -117,7 +116,7 @@ fn margin(given: &Options<'_, '_>) -> PyResult<f64> {
 pub(super) fn idle(given: &Options<'_, '_>, name: &str) -> PyResult<u64> {
     let value = given.optional(name)?;
     value.map_or(Ok(u64::MAX), |value| {
-        Ok(millis(number(name, &value, ABOVE_ZERO)?))
+        Ok(millis(number(&value, name, ABOVE_ZERO)?))
     })
 }
 
@@ -129,16 +128,11 @@ pub(super) fn vnodes(given: &Options<'_, '_>) -> PyResult<u32> {
 fn cache_boundaries(given: &Options<'_, '_>) -> PyResult<Vec<u64>> {
     let value = given.required("cache_boundaries")?;
     let block_size = given.integer("block_size", 1, 1024)?;
-    let items = value.try_iter().map_err(|_| {
-        let found = type_name(&value);
-        PyTypeError::new_err(format!(
-            "cache_boundaries must be a sequence of int, not {found}"
-        ))
-    })?;
+    let items = Items::of(&value, "cache_boundaries", "a sequence of int", MAX_ITEMS)?;
     let read = |(i, item): (usize, PyResult<Bound<'_, PyAny>>)| {
-        whole(
-            &format!("cache_boundaries[{i}]"),
+        ranged(
             &item?,
+            &format!("cache_boundaries[{i}]"),
             block_size,
             u64::from(u32::MAX),
         )

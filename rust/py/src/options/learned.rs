@@ -9,8 +9,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis, number, whole};
+use super::read::{ABOVE_ZERO, FRACTION, LONGEST_S, NOT_NEGATIVE, Options, millis};
 use super::{Common, Need, Ruled, read_rule};
+use crate::args::{number, ranged};
 use crate::call::MAX_TOKENS;
 use crate::error::to_python;
 
@@ -25,7 +26,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
     let (fallback, need) = fallback(given, common)?;
     let optional = |name, range| {
         let value = given.optional(name)?;
-        value.map(|value| number(name, &value, range)).transpose()
+        value.map(|value| number(&value, name, range)).transpose()
     };
     let outside = [
         ("worker", Outside::Worker),
@@ -33,7 +34,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
         ("ignore", Outside::Ignored),
     ];
     let seed = given.0.get_item("seed")?.filter(|seed| !seed.is_none());
-    let seed = seed.map(|seed| whole("seed", &seed, 0, u64::MAX));
+    let seed = seed.map(|seed| ranged(&seed, "seed", 0, u64::MAX));
     let timeout_ms = optional("timeout_ms", ABOVE_ZERO)?;
     let schedule = schedule(given, seed.transpose()?.unwrap_or(common.seed))?;
     let settings = Learning {
@@ -52,7 +53,7 @@ pub fn read(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Opt
         // A run that is to be repeated must not depend on how fast the machine is.
         timeout: timeout_ms
             .filter(|_| schedule.training == Training::Background)
-            .map(|limit| Duration::from_secs_f64(limit / 1e3)),
+            .map(|limit| Duration::from_secs_f64((limit / 1e3).min(LONGEST_S))),
         max_model_age_ms: optional("max_model_age_s", ABOVE_ZERO)?.map(millis),
         reward: reward(given)?,
         clip_s: given.number("clip_ttft_s", ABOVE_ZERO)?,
@@ -97,7 +98,7 @@ fn schedule(given: &Options<'_, '_>, seed: u64) -> PyResult<Schedule> {
         ("inline", Training::Inline),
     ];
     let freeze = given.optional("freeze_after")?;
-    let freeze = freeze.map(|value| whole("freeze_after", &value, 0, u64::MAX));
+    let freeze = freeze.map(|value| ranged(&value, "freeze_after", 0, u64::MAX));
     Ok(Schedule {
         n_min: count("n_min")?,
         theta: count("theta")?,
@@ -117,7 +118,7 @@ fn schedule(given: &Options<'_, '_>, seed: u64) -> PyResult<Schedule> {
 
 fn reward(given: &Options<'_, '_>) -> PyResult<Reward> {
     let slo = given.optional("slo_ttft_ms")?;
-    let slo = slo.map(|value| number("slo_ttft_ms", &value, ABOVE_ZERO));
+    let slo = slo.map(|value| number(&value, "slo_ttft_ms", ABOVE_ZERO));
     match (
         given.choice("reward", &[("ttft", 0), ("e2e", 1), ("slo", 2)])?,
         slo.transpose()?,

@@ -12,7 +12,7 @@ mod tree;
 
 use std::hash::{BuildHasher, RandomState};
 
-use cachelb_core::hashing::{Hasher, Scheme};
+use cachelb_core::hashing::{Hasher, NamespaceKey, Scheme};
 use cachelb_core::index::Matcher;
 use cachelb_core::policy::Rule;
 use cachelb_core::router::Placements;
@@ -22,7 +22,8 @@ use pyo3::types::PyDict;
 
 use crate::call::MAX_TOKENS;
 
-use self::read::{ABOVE_ZERO, Options, millis, number, whole};
+use self::read::{ABOVE_ZERO, Options, millis};
+use crate::args::{number, ranged};
 
 /// What a policy needs from the prompt of a request, beside its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -149,7 +150,7 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
     let block_size = page_size(&given)?.unwrap_or(blocks);
     let seed = given
         .optional("seed")?
-        .map(|value| whole("seed", &value, 0, u64::MAX))
+        .map(|value| ranged(&value, "seed", 0, u64::MAX))
         .transpose()?
         .unwrap_or_else(|| RandomState::new().hash_one(rule));
     let ruled = read_rule(rule, &given, Common { seed })?;
@@ -170,7 +171,8 @@ pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured
     };
     Ok(Configured {
         hasher: Hasher::new(placements.scheme, block_size as usize, hash_seed)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?,
+            .map_err(|error| PyValueError::new_err(error.to_string()))?
+            .keyed(Some(NamespaceKey::of_process())),
         ruled,
         placements,
         seed,
@@ -248,7 +250,7 @@ pub fn placements(given: &Options<'_, '_>, block_size: u64) -> PyResult<Placemen
         max_blocks_per_worker: most as u32,
         ttl_ms: given
             .optional("ttl_s")?
-            .map(|v| number("ttl_s", &v, ABOVE_ZERO))
+            .map(|v| number(&v, "ttl_s", ABOVE_ZERO))
             .transpose()?
             .map(millis),
     };

@@ -4,19 +4,20 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyString};
+use pyo3::types::{PyDict, PyString};
 
-use crate::args::{ranged, type_name};
+use crate::args::{Range, flag, number, ranged, text, wrong_type};
 
-/// Seconds that are positive and finite; beyond five hundred million years they saturate.
+/// Seconds that are positive and finite, in milliseconds: what is longer than [`LONGEST_S`] lasts that long.
 pub fn millis(seconds: f64) -> u64 {
     #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
-    let millis = (seconds * 1000.0).ceil() as u64;
+    let millis = (seconds.min(LONGEST_S) * 1000.0).ceil() as u64;
     millis
 }
 
-/// A range of numbers, in words and as a test.
-pub type Range = (&'static str, fn(f64) -> bool);
+/// Over 30,000 years: no sum of two times overflows.
+pub const LONGEST_S: f64 = 1e12;
+
 pub const FRACTION: Range = ("between 0 and 1", |v| (0.0..=1.0).contains(&v));
 pub const NOT_NEGATIVE: Range = ("a finite number, 0 or more", |v| v.is_finite() && v >= 0.0);
 pub const ABOVE_ZERO: Range = ("a finite number above 0", |v| v.is_finite() && v > 0.0);
@@ -43,23 +44,19 @@ impl<'py> Options<'_, 'py> {
     /// A whole number in a range.
     #[inline(never)]
     pub fn integer(&self, name: &str, low: u64, high: u64) -> PyResult<u64> {
-        whole(name, &self.required(name)?, low, high)
+        ranged(&self.required(name)?, name, low, high)
     }
 
     /// A number in a range.
     #[inline(never)]
     pub fn number(&self, name: &str, range: Range) -> PyResult<f64> {
-        number(name, &self.required(name)?, range)
+        number(&self.required(name)?, name, range)
     }
 
     /// True or False, nothing that merely counts as either.
     #[inline(never)]
     pub fn flag(&self, name: &str) -> PyResult<bool> {
-        let value = self.required(name)?;
-        let flag = value.cast::<PyBool>().map_err(|_| {
-            PyTypeError::new_err(format!("{name} must be bool, not {}", type_name(&value)))
-        })?;
-        Ok(flag.is_true())
+        flag(&self.required(name)?, name)
     }
 
     /// Routers that share the fleet: each sees its part of the load, so absolute margins are divided by it.
@@ -90,15 +87,11 @@ impl<'py> Options<'_, 'py> {
                 .collect();
             names.join(", ")
         };
-        let Ok(text) = value.cast::<PyString>() else {
-            let text = format!(
-                "{name} must be one of {}, not {}",
-                accepted(),
-                type_name(&value)
-            );
-            return Err(PyTypeError::new_err(text));
-        };
-        let text = text.to_str()?;
+        if !value.is_instance_of::<PyString>() {
+            let expected = format!("one of {}", accepted());
+            return Err(wrong_type(&value, name, &expected));
+        }
+        let text = text(&value, name)?;
         let found = choices
             .iter()
             .find(|(name, _)| *name == text)
@@ -110,34 +103,4 @@ impl<'py> Options<'_, 'py> {
             ))
         })
     }
-}
-
-/// A whole number in a range; bool does not count.
-#[inline(never)]
-pub fn whole(name: &str, value: &Bound<'_, PyAny>, low: u64, high: u64) -> PyResult<u64> {
-    if value.is_instance_of::<PyBool>() {
-        return Err(PyTypeError::new_err(format!(
-            "{name} must be int, got bool"
-        )));
-    }
-    ranged(value, name, low, high)
-}
-
-/// A real number in a range; whatever converts to float counts, except bool.
-#[inline(never)]
-pub fn number(name: &str, value: &Bound<'_, PyAny>, (expected, accepts): Range) -> PyResult<f64> {
-    let read = value.extract::<f64>();
-    let wrong_type = |error: &PyErr| error.is_instance_of::<PyTypeError>(value.py());
-    if value.is_instance_of::<PyBool>() || read.as_ref().is_err_and(wrong_type) {
-        return Err(PyTypeError::new_err(format!(
-            "{name} must be a number, not {}",
-            type_name(value)
-        )));
-    }
-    read.ok().filter(|v| accepts(*v)).ok_or_else(|| {
-        let got = value
-            .str()
-            .map_or_else(|_| String::from("a huge number"), |text| text.to_string());
-        PyValueError::new_err(format!("{name} must be {expected}, got {got}"))
-    })
 }

@@ -5,8 +5,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::cost::{optional_gate, prefill_time};
-use super::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, Options, Range, millis};
+use super::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, Options, millis};
 use super::{Common, Need, Ruled};
+use crate::args::Range;
 use crate::call::MAX_TOKENS;
 
 /// The rule called `rule`, `None` if it is none of these.

@@ -90,7 +90,7 @@ impl NativeRouter {
                 };
                 let failed = batch.iter().find(|(offers, _)| nobody(offers));
                 let offers = failed.map_or(&[][..], |(offers, _)| &offers[..]);
-                return Err(no_worker(py, offers, &error)?);
+                return Err(no_worker(py, offers, &[], &error)?);
             }
         };
         let mut decisions = Vec::with_capacity(picks.len());

@@ -3,6 +3,7 @@
 use cachelb_core::router::Facts;
 use pyo3::prelude::*;
 
+use super::roster::Seat;
 use super::{NativeRouter, unknown_worker};
 use crate::args::ranged;
 use crate::error::to_python;
@@ -30,21 +31,19 @@ impl NativeRouter {
         };
         let key = self.key_name(worker)?;
         let changing = self.change(py);
-        let before = self.roster.now();
-        let seat = before.seat(&key).ok_or_else(|| unknown_worker(py, &key))?;
-        let names = seat.names();
+        let known = |seat: &Seat| (seat.names(), seat.profile.engine);
+        let (names, known) =
+            (self.roster.now().seat(&key).map(known)).ok_or_else(|| unknown_worker(py, &key))?;
         self.engine
             .locked(py, |selector| selector.learn(&key, &names, facts))?
             .map_err(|error| to_python(&error))?;
-        let engine = seat.profile.engine.updated(facts);
-        if engine != seat.profile.engine {
-            self.roster.change(py, |seats| {
-                if let Some(seat) = seats.iter_mut().find(|seat| *seat.key == *key) {
-                    seat.profile.engine = engine;
-                }
-            });
-        }
+        let engine = known.updated(facts);
+        let displaced = (engine != known).then(|| {
+            self.roster
+                .edit(py, &key, |seat| seat.profile.engine = engine)
+        });
         drop(changing);
+        drop(displaced);
         Ok(())
     }
 }

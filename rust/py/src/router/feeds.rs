@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cachelb_core::events::{
@@ -14,11 +14,12 @@ use cachelb_core::events::{
     Streams, Totals, Worth,
 };
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::router::PoolId;
+use cachelb_core::router::{CommonName, PoolId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
+use super::roster::Seat;
 use super::{NativeRouter, unknown_worker};
 use crate::args::{ranged, type_name};
 use crate::call::Model;
@@ -40,13 +41,22 @@ pub(super) struct WorkerStreams {
     pub streams: Streams,
 }
 
+impl WorkerStreams {
+    /// Whether they are those of the worker in `seat`.
+    fn are_of(&self, seat: &Seat) -> bool {
+        Arc::ptr_eq(&self.life, &seat.ready)
+            && self.ids.len() == seat.dp_size as usize
+            && self.home == seat.profile.home()
+    }
+}
+
 /// Names of models that no pool was declared for, and what they mean where engines tell of their caches.
 #[derive(Debug, Default)]
 struct Undeclared {
     /// Events came for the first pool.
     fed: AtomicBool,
     /// What the engines call their model; nothing in events says so.
-    own: OnceLock<Box<str>>,
+    own: Mutex<CommonName>,
     /// Adapters that events named.
     adapters: Mutex<HashSet<Box<str>>>,
 }
@@ -54,7 +64,7 @@ struct Undeclared {
 /// The streams of all workers.
 #[derive(Debug, Default)]
 pub(super) struct Feeds {
-    /// Locked with the GIL held only, so that a fork finds it free.
+    /// Locked by threads that are attached to the interpreter alone, and a fork stops those: it finds it free.
     workers: Mutex<HashMap<Arc<str>, Arc<WorkerStreams>>>,
     /// What streams counted that are gone.
     retired: Mutex<Totals>,
@@ -100,24 +110,38 @@ impl Feeds {
         *lock(&self.retired) = Totals::default();
     }
 
-    /// What an undeclared name means. The first one that is no adapter is what engines call their model, of which events
-    /// say nothing, so it is not mixed into hashes; a dry run only asks.
-    pub fn meaning<'a>(&self, name: &'a str, dry_run: bool) -> Model<'a> {
+    /// What an undeclared name means. The commonest one that is no adapter is what engines call their model, of which
+    /// events say nothing, so it is not mixed into hashes; a dry run only asks. Where every worker names its models
+    /// (`declared`), clients open no namespaces with other names.
+    pub fn meaning<'a>(&self, name: &'a str, declared: bool, dry_run: bool) -> Model<'a> {
         let undeclared = &self.undeclared;
-        if !undeclared.fed.load(Ordering::Relaxed) {
-            return Model::Mixed(name);
-        }
-        if lock(&undeclared.adapters).contains(name) {
+        let fed = undeclared.fed.load(Ordering::Relaxed);
+        if fed && lock(&undeclared.adapters).contains(name) {
             return Model::Adapter(name);
         }
-        let own = if dry_run {
-            undeclared.own.get()
+        if declared {
+            return Model::Unknown;
+        }
+        if !fed {
+            return Model::Mixed(name);
+        }
+        let mut own = lock(&undeclared.own);
+        let is_own = if dry_run {
+            own.get().is_none_or(|own| own == name)
         } else {
-            Some(undeclared.own.get_or_init(|| name.into()))
+            own.count(name)
         };
-        match own {
-            Some(own) if **own != *name => Model::Mixed(name),
-            _ => Model::Own,
+        if is_own {
+            Model::Own
+        } else {
+            Model::Mixed(name)
+        }
+    }
+
+    /// An event of the first pool named an adapter. For attached threads, as whatever locks these names.
+    fn learn_adapter(&self, name: &str) {
+        if lock(&self.undeclared.adapters).insert(name.into()) {
+            lock(&self.undeclared.own).drop_name(name);
         }
     }
 }
@@ -226,47 +250,55 @@ impl NativeRouter {
     /// The streams of a registered worker.
     fn streams(&self, py: Python<'_>, key: &str) -> PyResult<Arc<WorkerStreams>> {
         let registered = self.roster.now();
+        let known = |seat: &Seat| self.feeds.get(key).filter(|known| known.are_of(seat));
+        if let Some(known) = registered.seat(key).and_then(known) {
+            return Ok(known);
+        }
+        drop(registered);
+        // Looked for again: two threads may have the first messages of a worker.
+        let _changing = self.change(py);
+        let registered = self.roster.now();
         let Some(seat) = registered.seat(key) else {
             self.feeds.unknown.fetch_add(1, Ordering::Relaxed);
             return Err(unknown_worker(py, key));
         };
-        let home = seat.profile.home();
-        if let Some(known) = self.feeds.get(key) {
-            let same = Arc::ptr_eq(&known.life, &seat.ready)
-                && known.ids.len() == seat.dp_size as usize
-                && known.home == home;
-            if same {
-                return Ok(known);
-            }
+        if let Some(known) = known(seat) {
+            return Ok(known);
         }
+        if let Some(old) = self.feeds.get(key) {
+            self.engine.locked(py, |selector| {
+                for id in &old.ids {
+                    selector.set_worth(*id, Worth::Refused);
+                }
+            })?;
+        }
+        let new = Arc::new(self.new_streams(py, seat)?);
+        let old = lock(&self.feeds.workers).insert(Arc::clone(&seat.key), Arc::clone(&new));
+        if let Some(old) = old {
+            self.feeds.retire(&old);
+        }
+        Ok(new)
+    }
+
+    fn new_streams(&self, py: Python<'_>, seat: &Seat) -> PyResult<WorkerStreams> {
+        let home = seat.profile.home();
         let names = seat.names();
         let ids: Option<Vec<WorkerId>> = self.engine.locked(py, |selector| {
             names.iter().map(|name| selector.find(name)).collect()
         })?;
-        let ids = ids.ok_or_else(|| unknown_worker(py, key))?;
+        let ids = ids.ok_or_else(|| unknown_worker(py, &seat.key))?;
         let hasher = self.readers()[home.0 as usize].hasher;
         let streams = Streams::new(FeedSettings {
             ingest: IngestSettings::new(hasher),
             follower: FollowerSettings::default(),
             ranks: seat.dp_size,
         });
-        let new = Arc::new(WorkerStreams {
+        Ok(WorkerStreams {
             ids,
             home,
             life: Arc::clone(&seat.ready),
             streams,
-        });
-        let old = lock(&self.feeds.workers).insert(Arc::clone(&seat.key), Arc::clone(&new));
-        if let Some(old) = old {
-            let stale = &old.ids;
-            self.engine.locked(py, |selector| {
-                for id in stale {
-                    selector.set_worth(*id, Worth::Refused);
-                }
-            })?;
-            self.feeds.retire(&old);
-        }
-        Ok(new)
+        })
     }
 
     /// Runs `work` on a worker's streams without the GIL.
@@ -305,16 +337,19 @@ impl NativeRouter {
         payload: &Bound<'_, PyBytes>,
     ) -> PyResult<(u32, Option<u64>)> {
         let payload = payload.as_bytes();
-        let adapters = &self.feeds.undeclared.adapters;
-        let progress = self.on_streams(py, key, |worker, host, at| {
-            let learn = |name: &str| {
-                if worker.home == PoolId::default() {
-                    lock(adapters).insert(name.into());
-                }
-            };
+        // Learnt after it, attached: a fork is to find the locks of names free.
+        let mut adapters: Vec<Box<str>> = Vec::new();
+        let (progress, home) = self.on_streams(py, key, |worker, host, at| {
+            let learn = |name: &str| adapters.push(name.into());
             let streams = &worker.streams;
-            streams.message(delivery, (rank, seq), payload, at, host, learn)
+            let progress = streams.message(delivery, (rank, seq), payload, at, host, learn);
+            (progress, worker.home)
         })?;
+        if home == PoolId::default() {
+            for name in adapters {
+                self.feeds.learn_adapter(&name);
+            }
+        }
         Ok((progress.applied, progress.replay))
     }
 
@@ -364,8 +399,7 @@ impl NativeRouter {
     /// Keys of the workers that are registered now, and how many ranks each has.
     fn _kv_workers(&self) -> Vec<(String, u32)> {
         let now = self.roster.now();
-        let seats = now.seats.iter();
-        seats
+        now.seats()
             .map(|seat| (seat.key.to_string(), seat.dp_size))
             .collect()
     }

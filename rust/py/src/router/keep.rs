@@ -44,8 +44,9 @@ pub(super) fn tell_all(engine: &Engine, pools: u32, now: Millis) -> Vec<Vec<u8>>
 #[derive(Debug)]
 pub struct SnapshotPieces {
     engine: Arc<Engine>,
-    /// What is left: nothing after the last piece.
-    state: Mutex<(Option<Keeper>, Vec<u8>)>,
+    /// What is left: nothing after the last piece. In a box, since its checksum is aligned to 64 bytes, and Python's
+    /// objects are not.
+    state: Mutex<(Option<Box<Keeper>>, Vec<u8>)>,
 }
 
 #[pymethods]
@@ -96,7 +97,7 @@ impl NativeRouter {
         let keeper = Keeper::begin(&self.fingerprints(), self.hash_seed(), kept_ms, &mut piece);
         SnapshotPieces {
             engine: Arc::clone(&self.engine),
-            state: Mutex::new((Some(keeper), piece)),
+            state: Mutex::new((Some(Box::new(keeper)), piece)),
         }
     }
 

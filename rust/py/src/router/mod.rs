@@ -12,29 +12,29 @@ mod select;
 mod share;
 mod views;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
-use cachelb_core::router::{PairTerms, Role, Selector};
+use cachelb_core::router::{PairTerms, Role, Selector, TagKey, whole};
 use cachelb_core::share::{About, fingerprint};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList};
 
-use crate::args::{ranged, type_name};
+use crate::args::{named, number, ranged, text};
 use crate::clock::Clock;
 use crate::custom::Customs;
 use crate::engine::Engine;
 use crate::error::to_python;
-use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis, number};
+use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::callable;
 use crate::prompt::Reader;
-use crate::workers::{key_of, name_of};
+use crate::workers::{key_of, names_of, raw_of, readable_again, resolve};
 use cachelb_core::sorting::sort_rarely;
 
 pub use self::keep::SnapshotPieces;
@@ -50,20 +50,29 @@ use self::roster::{Roster, Seat};
 const MAX_DP_SIZE: u64 = 4096;
 
 /// Native half of the router: fleet, loads, block indexes and rules.
-#[pyclass(subclass, frozen, generic, weakref, dict, module = "cachelb._core")]
+#[pyclass(
+    subclass,
+    frozen,
+    generic,
+    weakref,
+    dict,
+    name = "Router",
+    module = "cachelb._core"
+)]
 #[derive(Debug)]
 pub struct NativeRouter {
     engine: Arc<Engine>,
     roster: Roster,
     /// By pool.
     readers: Mutex<Arc<[Reader]>>,
+    keys: pools::HashKeys,
     key: Option<Py<PyAny>>,
     customs: Customs,
     feeds: Feeds,
     terms: PairTerms,
     /// Requests that wait for a worker and that a release may help.
     waiters: AtomicIsize,
-    /// Whether a thread is changing selector and roster, which must agree.
+    /// Whether a thread is changing selector, roster and readers, which must agree.
     changing: AtomicBool,
     /// What the selector was made of, for the child of a fork that cannot use it.
     template: Mutex<Selector>,
@@ -73,13 +82,21 @@ pub struct NativeRouter {
 
 impl NativeRouter {
     fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
-        name_of(worker, self.key.as_ref())
+        let raw = raw_of(worker, self.key.as_ref())?;
+        let now = self.roster.now();
+        Ok(resolve(&raw, self.tags(), |name| now.seat(name).is_some()))
     }
 
-    /// The key a worker is registered under, even if it is a `str`.
-    fn own_key<'py>(&self, worker: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+    /// The key of a worker as the caller has it, even if it is a `str`.
+    fn own_raw(&self, worker: &Bound<'_, PyAny>, position: usize) -> PyResult<Arc<str>> {
         let key = self.key.as_ref().map(|key| key.bind(worker.py()));
-        key_of(worker, key, 0)
+        let raw = key_of(worker, key, position)?;
+        Ok(whole(text(&raw, "a worker's key")?).into())
+    }
+
+    /// What tags of names are made with: routers that share state have it in common.
+    fn tags(&self) -> TagKey {
+        TagKey::of(&self.readers()[0].hasher)
     }
 
     /// Names of the candidates of a registered worker.
@@ -121,7 +138,8 @@ impl NativeRouter {
         Ok(())
     }
 
-    /// Waits until no other thread changes the fleet. The selector may let the GIL go between the halves of a change.
+    /// Waits until no other thread changes fleet or models. The selector may let the GIL go between the halves of a
+    /// change, if there is one.
     fn change(&self, py: Python<'_>) -> Changing<'_> {
         while self.changing.swap(true, Ordering::Acquire) {
             py.detach(std::thread::yield_now);
@@ -191,21 +209,21 @@ impl NativeRouter {
     ) -> PyResult<Self> {
         let given = Options(settings);
         let settings = pools::settings(&given)?;
-        let hash_seed = given.integer("hash_seed", 0, u64::MAX)?;
+        let keys = pools::HashKeys::read(&given)?;
         let mut specs = pools.iter();
         let first = specs
             .next()
             .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;
-        let first = pools::read(first.cast::<PyDict>()?, hash_seed)?;
+        let first = pools::read(first.cast::<PyDict>()?, keys)?;
         let mut readers = vec![first.reader];
         let mut selector = Selector::new(settings, first.settings);
         let roster = Roster::default();
         for spec in specs {
-            let pool = pools::read(spec.cast::<PyDict>()?, hash_seed)?;
+            let pool = pools::read(spec.cast::<PyDict>()?, keys)?;
             let id = selector.add_pool(pool.settings);
             readers.push(pool.reader);
             if let Some(model) = pool.model {
-                roster.add_model(spec.py(), model, id);
+                drop(roster.add_model(spec.py(), model, id));
             }
         }
         Ok(Self {
@@ -217,6 +235,7 @@ impl NativeRouter {
             waiters: AtomicIsize::new(0),
             changing: AtomicBool::new(false),
             readers: Mutex::new(readers.into()),
+            keys,
             key: callable("key", key)?,
             customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
             terms: PairTerms {
@@ -231,33 +250,29 @@ impl NativeRouter {
     }
 
     /// Registers a worker, or changes what is known of one. Returns whether it is new.
-    #[pyo3(signature = (worker, *, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None))]
+    #[pyo3(signature = (worker, *, name=None, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn _add_worker(
         &self,
         py: Python<'_>,
         worker: &Bound<'_, PyAny>,
+        name: Option<&str>,
         weight: Option<&Bound<'_, PyAny>>,
-        role: &str,
+        #[pyo3(from_py_with = named::role)] role: &str,
         dp_size: Option<&Bound<'_, PyAny>>,
         models: Option<Vec<String>>,
-        gpu: Option<String>,
+        #[pyo3(from_py_with = named::gpu_or_none)] gpu: Option<&str>,
         kv_blocks: Option<&Bound<'_, PyAny>>,
         slow_start_s: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
-        let key = self.own_key(worker)?;
-        let key: Arc<str> = key.to_str()?.into();
-        if key.is_empty() {
-            return Err(PyValueError::new_err(
-                "the key of a worker must not be empty",
-            ));
-        }
+        let mut raw = self.own_raw(worker, 0)?;
+        let mut worker = worker.clone();
         let weight = match weight {
-            Some(weight) => number("weight", weight, ABOVE_ZERO)?,
+            Some(weight) => number(weight, "weight", ABOVE_ZERO)?,
             None => 1.0,
         };
         let slow_start = match slow_start_s {
-            Some(seconds) => millis(number("slow_start_s", seconds, NOT_NEGATIVE)?),
+            Some(seconds) => millis(number(seconds, "slow_start_s", NOT_NEGATIVE)?),
             None => 0,
         };
         let dp_size = match dp_size {
@@ -270,26 +285,36 @@ impl NativeRouter {
             dp_size,
             slow_start_ms: slow_start,
             kv_blocks: count("kv_blocks", kv_blocks)?,
-            gpu,
+            gpu: gpu.map(str::to_owned),
             models: models.unwrap_or_default(),
         };
         let changing = self.change(py);
-        let (new, before) = self.take_seat(worker, &key, about, true, &changing)?;
-        // Before the caller's old object is dropped, which may run code.
+        // Found during the change, so that workers of one name that are added at a time get different names.
+        let key = name.map_or_else(|| self.new_name(&mut worker, &mut raw), Arc::from);
+        if key.is_empty() {
+            return Err(PyValueError::new_err(
+                "the key of a worker must not be empty",
+            ));
+        }
+        let (new, displaced) = self.take_seat(&worker, &key, raw, about, true, &changing)?;
         drop(changing);
-        drop(before);
+        drop(displaced);
         Ok(new)
     }
 
-    /// Opens the index of one more model.
-    fn _add_pool(&self, spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<()> {
+    /// Opens the index of one more model, unless it has one.
+    fn _add_pool(&self, spec: &Bound<'_, PyDict>) -> PyResult<()> {
         let py = spec.py();
-        let pool = pools::read(spec, hash_seed)?;
+        let pool = pools::read(spec, self.keys)?;
         let model = pool
             .model
             .ok_or_else(|| PyValueError::new_err("a pool needs a model"))?;
-        let fresh = pools::read(spec, hash_seed)?;
+        let fresh = pools::read(spec, self.keys)?;
         let shared = fingerprint(&pool.reader.hasher, Some(&model));
+        let changing = self.change(py);
+        if self.roster.now().models.contains_key(&model) {
+            return Ok(());
+        }
         let id = self.engine.locked(py, |selector| {
             let id = selector.add_pool(pool.settings);
             selector.share_pool(shared);
@@ -302,7 +327,9 @@ impl NativeRouter {
         let mut readers = self.readers().to_vec();
         readers.push(pool.reader);
         *self.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers.into();
-        self.roster.add_model(py, model, id);
+        let displaced = self.roster.add_model(py, model, id);
+        drop(changing);
+        drop(displaced);
         Ok(())
     }
 
@@ -315,18 +342,26 @@ impl NativeRouter {
 
     /// Takes a worker out: at once, or when its last request ends.
     #[pyo3(signature = (worker, *, drain=false))]
-    fn remove_worker(&self, worker: &Bound<'_, PyAny>, drain: bool) -> PyResult<bool> {
+    fn remove_worker(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = named::drain)] drain: bool,
+    ) -> PyResult<bool> {
         let py = worker.py();
         let key = self.key_name(worker)?;
         let changing = self.change(py);
-        let (known, before) = self.leave_seat(py, &key, drain, true, &changing)?;
+        let (known, displaced) = self.leave_seat(py, &key, drain, true, &changing)?;
         drop(changing);
-        drop(before);
+        drop(displaced);
         Ok(known)
     }
 
     /// Marks a worker ready or not; what it holds stays known.
-    fn _set_ready(&self, worker: &Bound<'_, PyAny>, ready: bool) -> PyResult<()> {
+    fn _set_ready(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = named::ready)] ready: bool,
+    ) -> PyResult<()> {
         let (py, key) = (worker.py(), self.key_name(worker)?);
         let changing = self.change(py);
         if self.roster.now().seat(&key).is_none() {
@@ -336,22 +371,39 @@ impl NativeRouter {
     }
 
     /// Puts another object in the place of a registered worker's.
-    fn _replace_object(&self, py: Python<'_>, key: &str, worker: &Bound<'_, PyAny>) {
+    fn _replace_object(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        worker: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let same = |seat: &Seat| seat.object.as_ptr() == worker.as_ptr();
         if self.roster.now().seat(key).is_none_or(same) {
-            return;
+            return Ok(());
         }
-        self.roster.change(py, |seats| {
-            if let Some(seat) = seats.iter_mut().find(|seat| *seat.key == *key) {
-                seat.object = worker.clone().unbind();
-            }
+        let raw = self.own_raw(worker, 0)?;
+        let changing = self.change(py);
+        let displaced = self.roster.edit(py, key, |seat| {
+            seat.object = worker.clone().unbind();
+            seat.raw = raw;
         });
+        drop(changing);
+        drop(displaced);
+        Ok(())
+    }
+
+    /// The key of a registered worker as the caller has it, with the credentials that its name lacks: for what connects
+    /// to the worker, never to be shown.
+    fn _address_of(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        let now = self.roster.now();
+        let seat = now.seat(name).ok_or_else(|| unknown_worker(py, name))?;
+        Ok(seat.raw.to_string())
     }
 
     /// GPU models by worker, of the workers that have one named.
     fn _gpus(&self) -> HashMap<String, String> {
         let now = self.roster.now();
-        let named = now.seats.iter().filter_map(|seat| {
+        let named = now.seats().filter_map(|seat| {
             let gpu = seat.gpu.as_ref()?;
             Some((seat.key.to_string(), gpu.to_string()))
         });
@@ -368,7 +420,11 @@ impl NativeRouter {
     }
 
     /// Forgets which workers a session is bound to.
-    fn finish_session(&self, py: Python<'_>, session: &str) -> PyResult<bool> {
+    fn finish_session(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::session)] session: &str,
+    ) -> PyResult<bool> {
         let key = session.as_bytes();
         self.engine
             .locked(py, |selector| selector.finish_session(key))
@@ -391,7 +447,7 @@ impl NativeRouter {
         age_s: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let read = |name, value: Option<&Bound<'_, PyAny>>, range| {
-            value.map(|value| number(name, value, range)).transpose()
+            value.map(|value| number(value, name, range)).transpose()
         };
         let (py, this) = (slf.py(), slf.get());
         let age = read("age_s", age_s, NOT_NEGATIVE)?.map_or(0, millis);
@@ -415,16 +471,13 @@ impl NativeRouter {
     /// Keys of the registered workers, in order of registration.
     fn keys(&self) -> Vec<String> {
         let now = self.roster.now();
-        now.seats.iter().map(|seat| seat.key.to_string()).collect()
+        now.seats().map(|seat| seat.key.to_string()).collect()
     }
 
     /// The registered workers, in the same order.
     fn workers(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
         let now = self.roster.now();
-        now.seats
-            .iter()
-            .map(|seat| seat.object.clone_ref(py))
-            .collect()
+        now.seats().map(|seat| seat.object.clone_ref(py)).collect()
     }
 
     /// Key of a worker given as itself or as its key.
@@ -437,9 +490,24 @@ impl NativeRouter {
         self.waiters.fetch_add(change, Ordering::Relaxed);
     }
 
-    /// The key a worker is registered under. A `str` is a worker here, not a key.
-    fn _own_key<'py>(&self, worker: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
-        self.own_key(worker)
+    /// The workers of a collection, and the names that they are registered under if they are all there are.
+    fn _named<'py>(
+        &self,
+        workers: Bound<'py, PyAny>,
+    ) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<String>)> {
+        let listed = readable_again("workers", workers)?;
+        let listed: Vec<_> = listed.try_iter()?.collect::<PyResult<_>>()?;
+        let raws = (0..)
+            .zip(&listed)
+            .map(|(i, worker)| self.own_raw(worker, i));
+        let raws = raws.collect::<PyResult<Vec<_>>>()?;
+        let raws: Vec<&str> = raws.iter().map(|raw| &**raw).collect();
+        let listed_raws: HashSet<&str> = raws.iter().copied().collect();
+        let now = self.roster.now();
+        let known = |name: &str| now.seat(name).is_some();
+        let holder = |name: &str| listed_raws.get(&*now.seat(name)?.raw).copied();
+        let names = names_of(&raws, self.tags(), known, holder);
+        Ok((listed, names))
     }
 
     /// Starts the sources if this is the child of a fork and its first use.
@@ -467,8 +535,7 @@ impl NativeRouter {
             let now = self.engine.now(py)?;
             let registered = self.roster.now();
             let seats: Vec<_> = registered
-                .seats
-                .iter()
+                .seats()
                 .map(|seat| {
                     let ready = seat.ready.load(Ordering::Relaxed);
                     (seat.offers(), seat.profile.clone(), seat.weight, ready)
@@ -496,19 +563,4 @@ impl NativeRouter {
         self.customs.traverse(&visit)?;
         self.roster.traverse(&visit)
     }
-}
-
-/// An argument that is a `str`, or nothing.
-fn text<'py>(
-    name: &str,
-    value: Option<Bound<'py, PyAny>>,
-) -> PyResult<Option<Bound<'py, PyString>>> {
-    value
-        .map(|value| {
-            let found = type_name(&value);
-            value
-                .cast_into::<PyString>()
-                .map_err(|_| PyTypeError::new_err(format!("{name} must be str, not {found}")))
-        })
-        .transpose()
 }

@@ -1,15 +1,14 @@
 //! Settings of a router and of its models, from dictionaries made by the Python half.
 
-use cachelb_core::hashing::Hasher;
+use cachelb_core::hashing::{Hasher, NamespaceKey};
 use cachelb_core::policy::Rule;
 use cachelb_core::router::{Breaker, Placements, PoolSettings, Settings, Veto};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::options::read::{
-    ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, millis, number,
-};
+use crate::args::{number, text};
+use crate::options::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::options::{Common, Need, page_size, placements, read_rule};
 use crate::prompt::Reader;
 
@@ -22,11 +21,11 @@ const BACKPRESSURE_MS: u64 = 500;
 pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
     let bound = |name, range| {
         let value = given.optional(name)?;
-        value.map(|value| number(name, &value, range)).transpose()
+        value.map(|value| number(&value, name, range)).transpose()
     };
     let megabytes = given.optional("max_memory_mb")?;
     let megabytes = megabytes
-        .map(|value| number("max_memory_mb", &value, AT_LEAST_ONE))
+        .map(|value| number(&value, "max_memory_mb", AT_LEAST_ONE))
         .transpose()?;
     let failures = given.integer("breaker_failures", 0, u64::from(u32::MAX))? as u32;
     Ok(Settings {
@@ -35,7 +34,7 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
         max_report_age_ms: millis(given.number("max_report_age_s", ABOVE_ZERO)?),
         reconcile_grace_ms: given
             .optional("reconcile_grace_s")?
-            .map(|value| number("reconcile_grace_s", &value, NOT_NEGATIVE))
+            .map(|value| number(&value, "reconcile_grace_s", NOT_NEGATIVE))
             .transpose()?
             .map(millis),
         registered: true,
@@ -54,6 +53,27 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
     })
 }
 
+/// What the hashes of all models are made with.
+#[derive(Debug, Clone, Copy)]
+pub struct HashKeys {
+    seed: u64,
+    namespaces: NamespaceKey,
+}
+
+impl HashKeys {
+    /// Reads `hash_seed` and `namespace_key`, without which namespaces are those of the process.
+    pub fn read(given: &Options<'_, '_>) -> PyResult<Self> {
+        let key = given.optional("namespace_key")?;
+        Ok(Self {
+            seed: given.integer("hash_seed", 0, u64::MAX)?,
+            namespaces: match key {
+                Some(key) => NamespaceKey::new(key.extract()?),
+                None => NamespaceKey::of_process(),
+            },
+        })
+    }
+}
+
 /// One model's part of the router.
 pub struct Pool {
     pub model: Option<String>,
@@ -62,7 +82,7 @@ pub struct Pool {
 }
 
 /// Reads `{"model", "block_size", "rule", "prefill", "decode", "shadows"}`, rules being pairs of name and options.
-pub fn read(spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<Pool> {
+pub fn read(spec: &Bound<'_, PyDict>, keys: HashKeys) -> PyResult<Pool> {
     let given = Options(spec);
     let mut block_size = given.integer("block_size", 1, 1024)? as u32;
     let mut need = Need::default();
@@ -70,7 +90,7 @@ pub fn read(spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<Pool> {
     let mut rule = |pair: &Bound<'_, PyAny>| -> PyResult<Box<dyn Rule>> {
         let (name, options): (String, Bound<'_, PyDict>) = pair.extract()?;
         let options = Options(&options);
-        let ruled = read_rule(&name, &options, Common { seed: hash_seed })?;
+        let ruled = read_rule(&name, &options, Common { seed: keys.seed })?;
         need = need.and(ruled.need);
         if kept.is_none() && ruled.rule.records_placement() {
             if let Some(pages) = page_size(&options)? {
@@ -89,11 +109,14 @@ pub fn read(spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<Pool> {
         .map(|pair| rule(&pair?))
         .collect::<PyResult<Vec<_>>>()?;
     let placements = kept.unwrap_or_default();
-    let hasher = Hasher::new(placements.scheme, block_size as usize, hash_seed)
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let hasher = Hasher::new(placements.scheme, block_size as usize, keys.seed)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?
+        .keyed(Some(keys.namespaces));
     let model = given.optional("model")?;
     Ok(Pool {
-        model: model.map(|model| model.extract()).transpose()?,
+        model: model
+            .map(|model| text(&model, "a model's name").map(str::to_owned))
+            .transpose()?,
         settings: PoolSettings {
             block_size,
             placements,
@@ -102,6 +125,6 @@ pub fn read(spec: &Bound<'_, PyDict>, hash_seed: u64) -> PyResult<Pool> {
             decode,
             shadows,
         },
-        reader: Reader { hasher, need },
+        reader: Reader::new(hasher, need),
     })
 }

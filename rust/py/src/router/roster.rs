@@ -1,21 +1,26 @@
-//! The registered workers: one immutable list that every change replaces.
+//! The registered workers: one list, which a change replaces if a selection still uses it.
 //!
-//! A selection works on offers of its own, since it writes standings into them. They are taken from a stock and given
+//! To build a fleet takes time in proportion to it: a list that nothing else uses is changed in place, a worker that goes
+//! leaves its place vacant, and what selections read is made by the first of them. A selection works on offers of its own, since it writes standings into them. They are taken from a stock and given
 //! back, so that no selection copies the list as long as it does not change.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cachelb_core::router::{Offer, Offers, PoolId, Profile};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 /// One worker.
 #[derive(Debug)]
 pub struct Seat {
     pub object: Py<PyAny>,
+    /// Its name in every output.
     pub key: Arc<str>,
+    /// Its key as the caller has it, which may hold credentials.
+    pub raw: Arc<str>,
     /// Data-parallel ranks; 1 is a worker without ranks.
     pub dp_size: u32,
     pub gpu: Option<Arc<str>>,
@@ -29,6 +34,7 @@ impl Seat {
         Self {
             object: self.object.clone_ref(py),
             key: Arc::clone(&self.key),
+            raw: Arc::clone(&self.raw),
             dp_size: self.dp_size,
             gpu: self.gpu.clone(),
             profile: self.profile.clone(),
@@ -53,35 +59,63 @@ impl Seat {
     }
 }
 
+/// What selections read, made from the workers.
+#[derive(Debug)]
+struct Lined {
+    offers: Vec<Offer>,
+    /// Position in `seats` by position in `offers`.
+    seat_of: Vec<u32>,
+}
+
 /// The workers at one time.
 #[derive(Debug, Default)]
 pub struct Registered {
     version: u64,
-    pub seats: Vec<Seat>,
+    /// In order of registration; `None` where one went.
+    seats: Vec<Option<Seat>>,
     by_key: HashMap<Arc<str>, usize>,
-    offers: Vec<Offer>,
-    /// Position in `seats` by position in `offers`.
-    seat_of: Vec<u32>,
+    lined: OnceLock<Lined>,
     /// Models that have an index of their own.
     pub models: HashMap<String, PoolId>,
+    /// Workers that do not name the models they serve.
+    undeclared: usize,
+    /// Workers that are not their own keys.
+    objects: usize,
 }
 
 impl Registered {
+    /// Every worker, in order of registration.
+    pub fn seats(&self) -> impl Iterator<Item = &Seat> {
+        self.seats.iter().flatten()
+    }
+
+    /// Whether every worker names the models it serves.
+    pub fn declared(&self) -> bool {
+        !self.by_key.is_empty() && self.undeclared == 0
+    }
+
+    /// Whether every worker is its own key.
+    pub fn are_keys(&self) -> bool {
+        self.objects == 0
+    }
+
     /// Another worker that has a candidate of one of these names.
     pub fn rival(&self, key: &str, names: &[Arc<str>]) -> Option<&str> {
-        let taken = |offer: &&Offer| *offer.key != *key && names.contains(&offer.name);
-        self.offers.iter().find(taken).map(|offer| &*offer.key)
+        let holder = |name: &Arc<str>| {
+            let whole = self.seat(name).filter(|seat| seat.dp_size == 1);
+            whole.or_else(|| {
+                let (key, rank) = name.rsplit_once('#')?;
+                let seat = self.seat(key).filter(|seat| seat.dp_size > 1)?;
+                let canonical = |own: &u32| *own < seat.dp_size && own.to_string() == rank;
+                rank.parse().ok().filter(canonical).map(|_| seat)
+            })
+        };
+        let others = names.iter().filter_map(holder).map(|seat| &*seat.key);
+        others.into_iter().find(|other| *other != key)
     }
 
     pub fn seat(&self, key: &str) -> Option<&Seat> {
-        self.by_key.get(key).map(|&at| &self.seats[at])
-    }
-
-    /// Key and rank of a candidate by its unique name; of one that is gone, the name and no rank.
-    pub fn split<'a>(&self, name: &'a str) -> (&'a str, Option<u32>) {
-        let ranked = |key: &str| self.seat(key).is_some_and(|seat| seat.dp_size > 1);
-        let parts = name.rsplit_once('#').filter(|(key, _)| ranked(key));
-        parts.map_or((name, None), |(key, rank)| (key, rank.parse().ok()))
+        self.seats[*self.by_key.get(key)?].as_ref()
     }
 
     /// The model that has pool `pool` to itself.
@@ -92,8 +126,89 @@ impl Registered {
 
     /// The worker behind an offer.
     pub fn seat_of(&self, offer: usize) -> &Seat {
-        &self.seats[self.seat_of[offer] as usize]
+        let at = self.lined().seat_of[offer] as usize;
+        self.seats[at].as_ref().expect("an offer is a worker's")
     }
+
+    fn lined(&self) -> &Lined {
+        self.lined.get_or_init(|| {
+            let (mut offers, mut seat_of) = (Vec::new(), Vec::new());
+            for (at, seat) in (0..).zip(&self.seats) {
+                offers.extend(seat.iter().flat_map(Seat::offers));
+                seat_of.resize(offers.len(), at);
+            }
+            Lined { offers, seat_of }
+        })
+    }
+
+    /// Puts a worker in the place of the one of its key, which is returned, or at the end.
+    pub fn put(&mut self, py: Python<'_>, seat: Seat) -> Option<Seat> {
+        self.count(py, &seat, true);
+        if let Some(&at) = self.by_key.get(&seat.key) {
+            let old = self.seats[at].replace(seat)?;
+            self.count(py, &old, false);
+            return Some(old);
+        }
+        self.by_key.insert(Arc::clone(&seat.key), self.seats.len());
+        self.seats.push(Some(seat));
+        None
+    }
+
+    /// Takes a worker out.
+    pub fn take(&mut self, py: Python<'_>, key: &str) -> Option<Seat> {
+        let seat = self.seats[self.by_key.remove(key)?].take()?;
+        self.count(py, &seat, false);
+        if self.by_key.len() * 2 < self.seats.len() {
+            self.seats.retain(Option::is_some);
+            let keys = self
+                .seats
+                .iter()
+                .flatten()
+                .map(|seat| Arc::clone(&seat.key));
+            self.by_key = keys.zip(0..).collect();
+        }
+        Some(seat)
+    }
+
+    fn count(&mut self, py: Python<'_>, seat: &Seat, comes: bool) {
+        let change = |count: &mut usize| {
+            if comes {
+                *count += 1;
+            } else {
+                *count -= 1;
+            }
+        };
+        if seat.profile.pools.is_none() {
+            change(&mut self.undeclared);
+        }
+        if !seat.object.bind(py).is_exact_instance_of::<PyString>() {
+            change(&mut self.objects);
+        }
+    }
+
+    fn clone_ref(&self, py: Python<'_>) -> Self {
+        let seats = self.seats.iter();
+        Self {
+            version: self.version,
+            seats: seats
+                .map(|seat| seat.as_ref().map(|seat| seat.clone_ref(py)))
+                .collect(),
+            by_key: self.by_key.clone(),
+            lined: OnceLock::new(),
+            models: self.models.clone(),
+            undeclared: self.undeclared,
+            objects: self.objects,
+        }
+    }
+}
+
+/// What a change displaced. It may hold the last of an object of the caller, whose end runs code: to be dropped when
+/// others may change the workers again.
+#[must_use]
+#[derive(Debug)]
+pub struct Displaced {
+    _seat: Option<Seat>,
+    _before: Option<Arc<Registered>>,
 }
 
 /// Offers kept for the next selections.
@@ -112,60 +227,51 @@ impl Roster {
         Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the list by what `change` makes of a copy. Callers must not run at the same time; the GIL sees to it.
-    pub fn change<R>(&self, py: Python<'_>, change: impl FnOnce(&mut Vec<Seat>) -> R) -> R {
-        let before = self.now();
-        let mut seats: Vec<Seat> = before.seats.iter().map(|seat| seat.clone_ref(py)).collect();
-        let result = change(&mut seats);
-        let (mut offers, mut seat_of) = (Vec::new(), Vec::new());
-        for (i, seat) in seats.iter().enumerate() {
-            let own = seat.offers();
-            seat_of.extend(own.iter().map(|_| i as u32));
-            offers.extend(own);
-        }
-        let by_key = seats
-            .iter()
-            .enumerate()
-            .map(|(i, seat)| (Arc::clone(&seat.key), i))
-            .collect();
-        self.replace(Registered {
-            version: before.version + 1,
-            seats,
-            by_key,
-            offers,
-            seat_of,
-            models: before.models.clone(),
-        });
-        result
-    }
-
-    /// Names the pool of a model.
-    pub fn add_model(&self, py: Python<'_>, model: String, pool: PoolId) {
-        let before = self.now();
-        let mut models = before.models.clone();
-        models.insert(model, pool);
-        self.replace(Registered {
-            version: before.version + 1,
-            seats: before.seats.iter().map(|seat| seat.clone_ref(py)).collect(),
-            by_key: before.by_key.clone(),
-            offers: before.offers.clone(),
-            seat_of: before.seat_of.clone(),
-            models,
-        });
-    }
-
-    fn replace(&self, new: Registered) {
-        let new = Arc::new(new);
-        let before = std::mem::replace(
-            &mut *self.now.lock().unwrap_or_else(PoisonError::into_inner),
-            new,
-        );
+    /// Has `change` make the list a new one, for which it is copied if anything else uses it. `change` returns the worker
+    /// that it displaced and must not drop any.
+    pub fn change(
+        &self,
+        py: Python<'_>,
+        change: impl FnOnce(&mut Registered) -> Option<Seat>,
+    ) -> Displaced {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = (Arc::get_mut(&mut now).is_none())
+            .then(|| Arc::new(now.clone_ref(py)))
+            .map(|copy| std::mem::replace(&mut *now, copy));
+        let registered = Arc::get_mut(&mut now).expect("the lock is held, and the copy is new");
+        registered.version += 1;
+        registered.lined = OnceLock::new();
+        let seat = change(registered);
+        drop(now);
         self.stock
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
-        // May drop objects of the caller, which run code: only now that nothing is locked.
-        drop(before);
+        Displaced {
+            _seat: seat,
+            _before: before,
+        }
+    }
+
+    /// Changes a worker in its place, if there is one.
+    pub fn edit(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        edit: impl FnOnce(&mut Seat),
+    ) -> Option<Displaced> {
+        // Not under the lock, where no reference to an object may be given up.
+        let mut seat = self.now().seat(key)?.clone_ref(py);
+        edit(&mut seat);
+        Some(self.change(py, |workers| workers.put(py, seat)))
+    }
+
+    /// Names the pool of a model.
+    pub fn add_model(&self, py: Python<'_>, model: String, pool: PoolId) -> Displaced {
+        self.change(py, |workers| {
+            workers.models.insert(model, pool);
+            None
+        })
     }
 
     /// Offers of `registered`, all of them candidates.
@@ -177,7 +283,7 @@ impl Roster {
                 return offers;
             }
         }
-        Offers::versioned(registered.offers.clone(), registered.version)
+        Offers::versioned(registered.lined().offers.clone(), registered.version)
     }
 
     /// Takes offers back, whose ids are now known.
@@ -196,8 +302,6 @@ impl Roster {
         if Arc::strong_count(&now) > 1 {
             return Ok(());
         }
-        now.seats
-            .iter()
-            .try_for_each(|seat| visit.call(&seat.object))
+        now.seats().try_for_each(|seat| visit.call(&seat.object))
     }
 }

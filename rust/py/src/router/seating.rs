@@ -5,34 +5,59 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_core::router::{Facts, Profile, Role, Selector};
+use cachelb_core::router::{Facts, Name, Profile, Role, Selector};
 use cachelb_core::share::{About, Word};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::error::to_python;
+use crate::workers::resolve;
 
-use super::roster::{Registered, Seat};
+use super::roster::{Displaced, Seat};
 use super::{Changing, NativeRouter};
 
 pub(super) const ROLES: [Role; 3] = [Role::Both, Role::Prefill, Role::Decode];
 
 impl NativeRouter {
-    /// Registers a worker, or changes what is known of one. Returns whether it is new, and the workers before, to be
-    /// dropped when others may change them again.
+    /// The name of a worker that is added. One that differs from a registered worker in nothing but credentials gets a
+    /// tag; a `str` without any is the name of the registered worker, which keeps its own.
+    pub(super) fn new_name(&self, worker: &mut Bound<'_, PyAny>, raw: &mut Arc<str>) -> Arc<str> {
+        let now = self.roster.now();
+        let key = Arc::clone(raw);
+        let name = Name::of(&key);
+        let Some(seat) = now.seat(&name.shown) else {
+            let known = |name: &str| now.seat(name).is_some();
+            return resolve(&key, self.tags(), known).into();
+        };
+        if seat.raw == *raw {
+            return Arc::clone(&seat.key);
+        }
+        if name.is_secret {
+            return name.tagged(&key, self.tags()).into();
+        }
+        if Name::of(&seat.raw).is_secret && worker.is_instance_of::<PyString>() {
+            *worker = seat.object.bind(worker.py()).clone();
+            *raw = Arc::clone(&seat.raw);
+        }
+        Arc::clone(&seat.key)
+    }
+
+    /// Registers a worker, or changes what is known of one. Returns whether it is new, and what it displaced.
     pub(super) fn take_seat(
         &self,
         worker: &Bound<'_, PyAny>,
         key: &Arc<str>,
+        raw: Arc<str>,
         about: About,
         own: bool,
         _changing: &Changing<'_>,
-    ) -> PyResult<(bool, Arc<Registered>)> {
+    ) -> PyResult<(bool, Displaced)> {
         let py = worker.py();
-        let known = self.roster.now();
+        // Let go before the change, which copies a list that is in use.
+        let before = self.roster.now();
         let pool = |model: &String| {
-            let pool = known.models.get(model).copied();
+            let pool = before.models.get(model).copied();
             pool.ok_or_else(|| PyValueError::new_err(format!("model {model:?} has no pool")))
         };
         let pools = (!about.models.is_empty())
@@ -47,18 +72,21 @@ impl NativeRouter {
             },
             slow_start_ms: about.slow_start_ms,
             gpu: about.gpu.as_deref().map(Into::into),
+            ranked: about.dp_size > 1,
         };
         let now = self.engine.now(py)?;
+        // Credentials never leave the process, and without them others could not use the worker.
+        let own = own && !Name::of(&raw).is_secret;
         let mut seat = Seat {
             object: worker.clone().unbind(),
             key: Arc::clone(key),
+            raw,
             dp_size: about.dp_size,
             gpu: about.gpu.as_deref().map(Into::into),
             profile: Profile::default(),
             weight: about.weight,
             ready: Arc::new(AtomicBool::new(true)),
         };
-        let before = self.roster.now();
         let old: Vec<Arc<str>> = before.seat(key).map(Seat::names).unwrap_or_default();
         let names = seat.names();
         if let Some(rival) = before.rival(key, &names) {
@@ -71,6 +99,7 @@ impl NativeRouter {
             // What a load source found out is told once.
             profile.engine = old.profile.engine.updated(profile.engine);
         }
+        drop(before);
         seat.profile = profile.clone();
         self.engine
             .locked(py, |selector| {
@@ -88,16 +117,11 @@ impl NativeRouter {
                 Ok(())
             })?
             .map_err(|error| to_python(&error))?;
-        self.roster.change(py, |seats| {
-            match seats.iter_mut().find(|old| old.key == *key) {
-                Some(old) => *old = seat,
-                None => seats.push(seat),
-            }
-        });
-        Ok((old.is_empty(), before))
+        let displaced = self.roster.change(py, |workers| workers.put(py, seat));
+        Ok((old.is_empty(), displaced))
     }
 
-    /// Takes a worker out: at once, or when its last request ends. Returns whether it was known, and the workers before.
+    /// Takes a worker out: at once, or when its last request ends. Returns whether it was known, and what it displaced.
     pub(super) fn leave_seat(
         &self,
         py: Python<'_>,
@@ -105,9 +129,8 @@ impl NativeRouter {
         drain: bool,
         own: bool,
         _changing: &Changing<'_>,
-    ) -> PyResult<(bool, Arc<Registered>)> {
-        let before = self.roster.now();
-        let Some(seat) = before.seat(key) else {
+    ) -> PyResult<(bool, Option<Displaced>)> {
+        let Some(names) = self.roster.now().seat(key).map(Seat::names) else {
             let left = if drain {
                 0
             } else {
@@ -119,9 +142,8 @@ impl NativeRouter {
                     left
                 })?
             };
-            return Ok((left > 0, before));
+            return Ok((left > 0, None));
         };
-        let names = seat.names();
         self.engine.locked(py, |selector| {
             for name in &names {
                 if drain {
@@ -135,10 +157,9 @@ impl NativeRouter {
                 selector.say_words(key, [word]);
             }
         })?;
-        self.roster
-            .change(py, |seats| seats.retain(|seat| *seat.key != *key));
+        let displaced = self.roster.change(py, |workers| workers.take(py, key));
         self.feeds.forget(key);
-        Ok((true, before))
+        Ok((true, Some(displaced)))
     }
 
     /// Marks a registered worker ready or not.
@@ -167,32 +188,39 @@ impl NativeRouter {
     }
 
     /// Whether the workers are their own keys, so that one can be registered that only has a name.
-    fn workers_are_keys(&self, py: Python<'_>) -> bool {
-        let is_key = |seat: &Seat| seat.object.bind(py).is_exact_instance_of::<PyString>();
-        self.key.is_none() && self.roster.now().seats.iter().all(is_key)
+    fn workers_are_keys(&self) -> bool {
+        self.key.is_none() && self.roster.now().are_keys()
     }
 
     /// Does what another router said last of a worker. Returns whether the worker was known, or is now.
-    fn follow(&self, py: Python<'_>, key: &str, changing: &Changing<'_>) -> PyResult<bool> {
+    fn follow(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        displaced: &mut Option<Displaced>,
+        changing: &Changing<'_>,
+    ) -> PyResult<bool> {
         let Some(due) = self.engine.locked(py, |selector| selector.take_word(key))? else {
             // It was changed here since.
             return Ok(true);
         };
-        let known = self.roster.now();
-        let known = known.seat(key).map(|seat| seat.object.clone_ref(py));
+        let identity = |seat: &Seat| (seat.object.clone_ref(py), Arc::clone(&seat.raw));
+        let known = self.roster.now().seat(key).map(identity);
         match (due.standing, known) {
             (Some(Word::Here(about)), known) => {
-                let object = match known {
-                    Some(object) => object.into_bound(py),
-                    None if self.workers_are_keys(py) && !key.is_empty() => {
-                        PyString::new(py, key).into_any()
+                let (object, raw) = match known {
+                    Some((object, raw)) => (object.into_bound(py), raw),
+                    None if self.workers_are_keys() && !key.is_empty() => {
+                        (PyString::new(py, key).into_any(), key.into())
                     }
                     None => return Ok(false),
                 };
-                self.take_seat(&object, &key.into(), about, false, changing)?;
+                let (_, old) = self.take_seat(&object, &key.into(), raw, about, false, changing)?;
+                *displaced = Some(old);
             }
             (Some(word), _) => {
-                self.leave_seat(py, key, word == Word::Draining, false, changing)?;
+                let drain = word == Word::Draining;
+                (_, *displaced) = self.leave_seat(py, key, drain, false, changing)?;
             }
             (None, Some(_)) => {}
             (None, None) => return Ok(false),
@@ -209,7 +237,7 @@ impl NativeRouter {
     /// Workers that another router changed, with the models it named, and that were not changed here yet.
     fn _fleet_changes(&self, py: Python<'_>) -> PyResult<Vec<(String, Vec<String>)>> {
         let due = self.engine.locked(py, |selector| selector.words_due())?;
-        let keys = self.workers_are_keys(py);
+        let keys = self.workers_are_keys();
         let now = self.roster.now();
         let named = due.into_iter().map(|(key, due)| {
             let models = match due.standing {
@@ -224,14 +252,13 @@ impl NativeRouter {
     /// Does what another router said last of a worker; what cannot be done is counted.
     fn _follow(&self, py: Python<'_>, key: &str) -> PyResult<()> {
         let changing = self.change(py);
-        // Kept until others may change the workers again: to drop the last of an object may run code.
-        let before = self.roster.now();
-        let done = self.follow(py, key, &changing);
+        let mut displaced = None;
+        let done = self.follow(py, key, &mut displaced, &changing);
         if !matches!(done, Ok(true)) {
             self.engine.locked(py, Selector::count_stranger)?;
         }
         drop(changing);
-        drop(before);
+        drop(displaced);
         done.map(|_| ())
     }
 }

@@ -8,11 +8,12 @@ use cachelb_core::{Error, Result};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::PyDict;
 
+use super::NativeRouter;
 use super::roster::Registered;
-use super::{NativeRouter, text};
-use crate::call::{self, Call, Model, Tried};
+use crate::args::{self, named};
+use crate::call::{self, Call, Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
 use crate::explain::explanation;
@@ -167,7 +168,7 @@ impl NativeRouter {
         &self,
         py: Python<'_>,
         call: &Call,
-        tried: &[Arc<str>],
+        tried: &[Try],
         scratch: &mut Scratch,
         kind: Kind,
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
@@ -187,7 +188,7 @@ impl NativeRouter {
                 number: ready.number,
                 prompt_tokens: ready.prompt.length,
             }),
-            Err(error) => Err(no_worker(py, &offers, &error)?),
+            Err(error) => Err(no_worker(py, &offers, tried, &error)?),
         }
     }
 
@@ -196,23 +197,30 @@ impl NativeRouter {
         &self,
         py: Python<'_>,
         call: &Call,
-        tried: &[Arc<str>],
+        tried: &[Try],
         registered: &Registered,
         scratch: &mut Scratch,
         dry_run: bool,
     ) -> PyResult<Ready> {
         let now = self.engine.now(py)?;
-        let name = call.model.as_ref().map(|model| model.bind(py).to_str());
+        let name = call
+            .model
+            .as_ref()
+            .map(|model| args::text(model.bind(py), "model"));
         let name = name.transpose()?.filter(|name| !name.is_empty());
         let pool = name.and_then(|name| registered.models.get(name).copied());
         // A model without an index of its own shares the first one.
         let undeclared = name.filter(|_| pool.is_none());
-        let model = undeclared.map_or(Model::Own, |name| self.feeds.meaning(name, dry_run));
+        let model = undeclared.map_or(Model::Own, |name| {
+            self.feeds.meaning(name, registered.declared(), dry_run)
+        });
         let pool = pool.unwrap_or(PoolId(0));
         let readers = self.readers();
         let reader = &readers[pool.0 as usize];
         let prompt = call.prompt(py, reader, model, scratch)?;
-        let limits = Limits::read(py, call, tried, self.key.as_ref().map(|key| key.bind(py)))?;
+        let key = self.key.as_ref().map(|key| key.bind(py));
+        let known = |name: &str| registered.seat(name).is_some();
+        let limits = Limits::read(py, call, tried, key, self.tags(), known)?;
         let mut offers = self.roster.offers(registered);
         if let Some(limits) = limits {
             limits.apply(&mut offers);
@@ -333,12 +341,7 @@ impl Ready {
     }
 
     /// The core's request; its hashes are in `scratch`.
-    pub fn request<'a>(
-        &'a self,
-        call: &Call,
-        tried: &[Arc<str>],
-        scratch: &'a Scratch,
-    ) -> Request<'a> {
+    pub fn request<'a>(&'a self, call: &Call, tried: &[Try], scratch: &'a Scratch) -> Request<'a> {
         let hashes = scratch.hashes.as_slice();
         Request {
             pool: self.pool,
@@ -381,12 +384,12 @@ impl NativeRouter {
         mm: Option<Bound<'_, PyAny>>,
         session: Option<Bound<'_, PyAny>>,
         tenant: Option<Bound<'_, PyAny>>,
-        priority: i64,
+        #[pyo3(from_py_with = named::priority)] priority: i64,
         max_output_tokens: Option<Bound<'_, PyAny>>,
         expected_output_tokens: Option<Bound<'_, PyAny>>,
         among: Option<Bound<'_, PyAny>>,
         exclude: Option<Bound<'_, PyAny>>,
-        dry_run: bool,
+        #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
     ) -> PyResult<Decision> {
         let call = read(
             tokens,
@@ -414,21 +417,25 @@ impl NativeRouter {
     #[pyo3(signature = (*, dry_run=false, **arguments))]
     fn _select_pair(
         slf: &Bound<'_, Self>,
-        dry_run: bool,
+        #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
         arguments: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(Option<Decision>, Decision)> {
         Self::pair(slf, from_keywords(arguments)?, Vec::new(), dry_run)
     }
 
-    /// Picks again for the request of `decision`, leaving out the workers of `failed` and those it was tried on before.
+    /// Ends both halves and picks again for their request, without the worker of `failed` and those that failed before.
     fn _retry_pair(
         slf: &Bound<'_, Self>,
         failed: &Bound<'_, Decision>,
+        other: Option<&Bound<'_, Decision>>,
     ) -> PyResult<(Option<Decision>, Decision)> {
-        let failed = failed.get();
-        let mut tried = failed.tried.clone();
-        tried.push(Arc::clone(&failed.key));
-        Self::pair(slf, failed.call.clone_ref(slf.py()), tried, failed.is_dry())
+        let py = slf.py();
+        failed.get().try_again(py, |call, tried, dry_run| {
+            if let Some(other) = other {
+                other.get().cancel(py)?;
+            }
+            Self::pair(slf, call, tried, dry_run)
+        })
     }
 
     /// What the next selection would pick, and what it sees of every worker.
@@ -489,15 +496,16 @@ pub(super) fn from_keywords(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<C
         "exclude",
     ];
     for key in given.keys() {
-        let key = key.cast_into::<PyString>()?;
-        if !names.contains(&key.to_str()?) {
+        if !names.contains(&args::text(&key, "a keyword")?) {
             return Err(PyTypeError::new_err(format!(
                 "unexpected keyword argument {key:?}; there are {}",
                 names.join(", ")
             )));
         }
     }
-    let priority = get("priority")?.map(|value| value.extract()).transpose()?;
+    let priority = get("priority")?
+        .map(|value| named::priority(&value))
+        .transpose()?;
     read(
         get("tokens")?,
         get("text")?,
@@ -544,24 +552,21 @@ fn read(
             .map(|items| readable_again(argument, items).map(Bound::unbind))
             .transpose()
     };
-    let text = |name, value| -> PyResult<Option<Py<PyString>>> {
-        Ok(text(name, value)?.map(Bound::unbind))
-    };
     let count = |name, value: Option<Bound<'_, PyAny>>| call::tokens(name, value.as_ref());
     Ok(Call {
         workers: None,
         tokens: tokens.map(Bound::unbind),
-        text: text("text", prompt)?,
+        text: call::string("text", prompt)?,
         messages: messages.map(Bound::unbind),
         blocks: blocks.map(Bound::unbind),
         boundaries: boundaries.map(Bound::unbind),
         prompt_tokens: count("prompt_tokens", prompt_tokens)?,
-        model: text("model", model)?,
-        lora: text("lora", lora)?,
-        cache_salt: text("cache_salt", cache_salt)?,
+        model: call::string("model", model)?,
+        lora: call::string("lora", lora)?,
+        cache_salt: call::string("cache_salt", cache_salt)?,
         mm: mm.map(Bound::unbind),
-        session: text("session", session)?,
-        tenant: text("tenant", tenant)?,
+        session: call::string("session", session)?,
+        tenant: call::string("tenant", tenant)?,
         priority,
         max_output_tokens: count("max_output_tokens", max_output_tokens)?,
         expected_output_tokens: count("expected_output_tokens", expected_output_tokens)?,

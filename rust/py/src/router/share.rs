@@ -17,8 +17,10 @@ impl NativeRouter {
     pub(super) fn fingerprints(&self) -> Vec<u64> {
         let known = self.roster.now();
         let readers = self.readers();
-        let each = readers.iter().enumerate();
-        each.map(|(at, reader)| fingerprint(&reader.hasher, known.model(PoolId(at as u32))))
+        // The reader of a model that another thread opens is there before its name.
+        let named = readers.iter().take(known.models.len() + 1).enumerate();
+        named
+            .map(|(at, reader)| fingerprint(&reader.hasher, known.model(PoolId(at as u32))))
             .collect()
     }
 }
@@ -35,6 +37,8 @@ impl NativeRouter {
         max_bytes: usize,
         share_fleet: bool,
     ) -> PyResult<()> {
+        // A model is opened before or after, and shared in both cases.
+        let _changing = self.change(py);
         let fingerprints = self.fingerprints();
         self.engine.locked(py, |selector| {
             selector.share(origin, &fingerprints, millis(ttl_s), max_bytes);
@@ -122,6 +126,8 @@ impl NativeRouter {
         found.set_item(intern!(py, "dropped"), told.dropped)?;
         found.set_item(intern!(py, "routes"), told.routes)?;
         found.set_item(intern!(py, "changes"), told.changes)?;
+        found.set_item(intern!(py, "conflicts"), told.conflicts)?;
+        found.set_item(intern!(py, "crowded"), told.crowded)?;
         Ok(found)
     }
 }

@@ -1,7 +1,5 @@
 //! Counters and columns of a router as plain Python values, read when somebody asks.
 
-use std::sync::Arc;
-
 use cachelb_core::ids::Medium;
 use cachelb_core::load::Load;
 use cachelb_core::policy::Reason;
@@ -14,13 +12,15 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use super::NativeRouter;
 use super::roster::Registered;
+use crate::args::named;
 use crate::engine::Engine;
 use crate::error::to_python;
 use crate::learned_stats::stats_dict;
 
 /// One candidate's state, copied out under the lock.
 struct Row {
-    name: Arc<str>,
+    key: String,
+    rank: Option<u32>,
     role: &'static str,
     standing: Standing,
     load: Load,
@@ -38,6 +38,7 @@ struct Copied {
     decisions: [Vec<u64>; Wanted::ALL.len()],
     endings: [u64; Ending::ALL.len()],
     no_worker: u64,
+    unread_usage: u64,
     funnel: Funnel,
     shadows: Vec<ShadowTally>,
     evictions: [(&'static str, u64); 6],
@@ -118,6 +119,7 @@ impl NativeRouter {
                 decisions: ledger.decisions.clone(),
                 endings: ledger.endings,
                 no_worker: ledger.no_worker,
+                unread_usage: ledger.unread_usage,
                 funnel: ledger.funnel,
                 shadows: ledger.shadows.clone(),
                 evictions: evictions(selector),
@@ -153,6 +155,7 @@ impl NativeRouter {
         counters.set_item("decisions", by_reason)?;
         counters.set_item("endings", by_ending)?;
         counters.set_item("no_worker", copied.no_worker)?;
+        counters.set_item("unread_usage", copied.unread_usage)?;
         counters.set_item(
             "funnel",
             (
@@ -186,19 +189,20 @@ impl NativeRouter {
     /// What is known of every candidate.
     fn _worker_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let now = self.engine.now(py)?;
-        let registered = self.roster.now();
         let rows: Vec<Row> = self.engine.locked(py, |selector| {
             let mut rows = Vec::new();
             for (name, id) in selector.workers() {
                 if let (Some((profile, standing)), Some(load)) =
                     (selector.condition(id, now), selector.book().load(id))
                 {
+                    let (key, rank) = profile.split(&name);
                     rows.push(Row {
+                        key: key.into(),
+                        rank,
                         role: profile.role.name(),
                         standing,
                         load: *load,
                         blocks: selector.blocks_by_medium(id),
-                        name,
                     });
                 }
             }
@@ -207,9 +211,8 @@ impl NativeRouter {
         let list = PyList::empty(py);
         for row in rows {
             let fields = PyDict::new(py);
-            let (key, rank) = registered.split(&row.name);
-            fields.set_item("key", key)?;
-            fields.set_item("dp_rank", rank)?;
+            fields.set_item("key", row.key)?;
+            fields.set_item("dp_rank", row.rank)?;
             fields.set_item("role", row.role)?;
             let state = match row.standing {
                 Standing::Candidate => "ready",
@@ -256,8 +259,8 @@ impl NativeRouter {
     fn _learned_model<'py>(
         &self,
         py: Python<'py>,
-        model: Option<&str>,
-        part: &str,
+        #[pyo3(from_py_with = named::model_or_none)] model: Option<&str>,
+        #[pyo3(from_py_with = named::part)] part: &str,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let pool = match model {
             None => PoolId(0),
@@ -278,8 +281,8 @@ impl NativeRouter {
     fn _records_since<'py>(
         &self,
         py: Python<'py>,
-        cursor: u64,
-        limit: usize,
+        #[pyo3(from_py_with = named::cursor)] cursor: u64,
+        #[pyo3(from_py_with = named::limit)] limit: usize,
     ) -> PyResult<(Bound<'py, PyList>, u64, u64)> {
         let (records, next, lost) = self
             .engine
@@ -309,10 +312,9 @@ impl NativeRouter {
         fields.set_item("id", Engine::id(self.engine.nonce(), record.number))?;
         fields.set_item("part", record.wanted.name())?;
         fields.set_item("age_s", seconds(decided, now))?;
-        let (key, rank) = registered.split(&record.name);
         fields.set_item("model", registered.model(record.pool))?;
-        fields.set_item("key", key)?;
-        fields.set_item("dp_rank", rank)?;
+        fields.set_item("key", &*record.key)?;
+        fields.set_item("dp_rank", record.rank)?;
         fields.set_item("reason", record.reason.name())?;
         fields.set_item("prompt_tokens", record.prompt_tokens)?;
         fields.set_item("best_matched_tokens", record.best_matched_tokens)?;
@@ -343,9 +345,8 @@ impl NativeRouter {
         fields.set_item("gpu", record.gpu.as_deref())?;
         let shadows = PyList::empty(py);
         for shadow in &record.shadows {
-            let (key, _) = registered.split(&shadow.name);
             shadows.append((
-                key,
+                &*shadow.key,
                 shadow.reason.name(),
                 shadow.matched_tokens,
                 shadow.agrees,

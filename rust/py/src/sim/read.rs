@@ -12,8 +12,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use crate::args::{Items, MAX_ITEMS, Range, number, ranged, text, wrong_type};
 use crate::error::to_python;
-use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, Range, number};
+use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options};
 
 /// More than any engine has.
 const MANY: u64 = u32::MAX as u64;
@@ -115,8 +116,16 @@ pub fn workload(block_size: u32, columns: &Bound<'_, PyDict>) -> PyResult<Worklo
 }
 
 fn pairs(name: &str, rows: &Bound<'_, PyAny>) -> PyResult<Vec<(f64, f64)>> {
-    rows.extract()
-        .map_err(|error| PyValueError::new_err(format!("{name} must be pairs of numbers: {error}")))
+    let pair = |row: PyResult<Bound<'_, PyAny>>| {
+        let (first, second): (Bound<'_, PyAny>, Bound<'_, PyAny>) = row?
+            .extract()
+            .map_err(|_| wrong_type(rows, name, "pairs of numbers"))?;
+        let any: Range = ("a number", |_| true);
+        Ok((number(&first, name, any)?, number(&second, name, any)?))
+    };
+    Items::of(rows, name, "pairs of numbers", MAX_ITEMS)?
+        .map(pair)
+        .collect()
 }
 
 fn timing(given: &Bound<'_, PyAny>) -> PyResult<Timing> {
@@ -192,8 +201,14 @@ pub fn workers(given: &Bound<'_, PyList>) -> PyResult<Vec<WorkerSettings>> {
 }
 
 fn incident(given: &Bound<'_, PyAny>) -> PyResult<(f64, u32, Incident)> {
-    let (at, worker, what): (f64, u32, String) = given.extract()?;
-    let what = match what.as_str() {
+    let expected = "tuples of seconds, worker and event";
+    let (at, worker, what): (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>) = given
+        .extract()
+        .map_err(|_| wrong_type(given, "incidents", expected))?;
+    let at = number(&at, "seconds of an incident", NOT_NEGATIVE)?;
+    let worker = ranged(&worker, "worker of an incident", 0, MANY)? as u32;
+    let what = text(&what, "event of an incident")?;
+    let what = match what {
         "crash" => Incident::Crash,
         "join" => Incident::Join,
         "drain" => Incident::Drain,
@@ -211,15 +226,15 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
     let mut options = RunOptions::default();
     for (name, value) in given.iter() {
         let name: String = name.extract()?;
-        let seconds = |range| number(&name, &value, range);
+        let seconds = |range| number(&value, &name, range);
         match name.as_str() {
             "event_loss" => options.event_loss = seconds(FRACTION)?,
             "replay_delay" => {
                 let given = Some(&value).filter(|value| !value.is_none());
-                let given = given.map(|value| number(&name, value, NOT_NEGATIVE));
+                let given = given.map(|value| number(value, &name, NOT_NEGATIVE));
                 options.replay_delay = given.transpose()?;
             }
-            "loss_seed" => options.loss_seed = value.extract()?,
+            "loss_seed" => options.loss_seed = ranged(&value, &name, 0, u64::MAX)?,
             "event_lag" => options.event_lag = seconds(NOT_NEGATIVE)?,
             "report_lag" => options.report_lag = seconds(NOT_NEGATIVE)?,
             "net_delay" => options.net_delay = seconds(NOT_NEGATIVE)?,
@@ -233,8 +248,7 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
             }
             "oracle" => options.oracle = Options(given).flag(&name)?,
             "incidents" => {
-                options.incidents = value
-                    .try_iter()?
+                options.incidents = Items::of(&value, &name, "a sequence", MAX_ITEMS)?
                     .map(|one| incident(&one?))
                     .collect::<PyResult<_>>()?;
             }

@@ -32,10 +32,12 @@ pub(super) fn same_time(a: Option<f64>, b: Option<f64>) -> bool {
     a.zip(b).is_none_or(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// The messages applied last, by number.
+/// The messages that came last, by number: those applied, and those given up as unreadable.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     recent: VecDeque<Mark>,
+    /// Those of the lives that ended last, without the unreadable.
+    past: VecDeque<Mark>,
 }
 
 impl Marks {
@@ -47,8 +49,11 @@ impl Marks {
         self.recent.front().copied()
     }
 
+    /// Remembers a message, in place of what could not be read of it.
     pub fn push(&mut self, mark: Mark) {
-        if self.recent.len() == REMEMBERED {
+        if self.last().is_some_and(|last| last.seq == mark.seq) {
+            self.recent.pop_back();
+        } else if self.recent.len() == REMEMBERED {
             self.recent.pop_front();
         }
         self.recent.push_back(mark);
@@ -58,15 +63,30 @@ impl Marks {
         self.recent.clear();
     }
 
-    /// Starts over with a message.
-    pub fn restart_at(&mut self, mark: Mark) {
-        self.recent.clear();
-        self.recent.push_back(mark);
+    /// The engine restarted. Past is every message up to the last one that is older than `shown_by`, a message of the new
+    /// life, although its number is not lower; without such a message all are.
+    pub fn end_life(&mut self, shown_by: Option<Mark>) {
+        let older = |known: &Mark| {
+            shown_by.is_none_or(|shown| known.seq >= shown.seq && known.ts < shown.ts)
+        };
+        let ended = self.recent.iter().rposition(older).map_or(0, |at| at + 1);
+        let readable = self
+            .recent
+            .drain(..)
+            .take(ended)
+            .filter(|known| known.ts.is_some());
+        self.past.extend(readable);
+        let forgotten = self.past.len().saturating_sub(REMEMBERED);
+        self.past.drain(..forgotten);
     }
 
-    /// What a message is to these. One older than all of them in number and time was known once: a clock is taken not to
-    /// go back while an engine restarts.
+    /// What a message is to these. One that is older than one of a higher number was known once: a clock is taken not to
+    /// go back while an engine restarts. One that could not be read is still due until the next one comes.
     pub fn relation(&self, mark: Mark) -> Relation {
+        let is_past = self.past.back().is_some_and(|end| mark.ts <= end.ts);
+        if is_past && self.past.contains(&mark) {
+            return Relation::Known;
+        }
         let Some(last) = self.last() else {
             return if mark.seq == 0 {
                 Relation::Next
@@ -81,13 +101,14 @@ impl Marks {
                 Relation::Ahead
             };
         }
-        let known = self.recent.iter().find(|known| known.seq == mark.seq);
-        let is_old = if let Some(known) = known {
-            same_time(known.ts, mark.ts)
-        } else {
-            let oldest = self.recent.iter().find_map(|known| known.ts);
-            mark.ts
-                .is_none_or(|ts| oldest.is_some_and(|oldest| ts <= oldest))
+        if mark.seq == last.seq && last.ts.is_none() && mark.ts.is_some() {
+            return Relation::Next;
+        }
+        let mut readable = self.recent.iter().filter(|known| known.ts.is_some());
+        let is_old = match readable.find(|known| known.seq >= mark.seq) {
+            Some(known) if known.seq == mark.seq => same_time(known.ts, mark.ts),
+            Some(above) => mark.ts <= above.ts,
+            None => mark.ts.is_none(),
         };
         if is_old {
             Relation::Known
@@ -97,6 +118,6 @@ impl Marks {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.recent.capacity() * size_of::<Mark>()
+        (self.recent.capacity() + self.past.capacity()) * size_of::<Mark>()
     }
 }

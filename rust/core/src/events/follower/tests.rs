@@ -1,5 +1,7 @@
 use super::*;
 
+mod orders;
+
 const T: f64 = 1_000.0;
 
 /// A message of the first life: numbers and times rise together.
@@ -473,4 +475,50 @@ fn the_highest_number_does_not_overflow() {
     assert_eq!(follower.replay_ended(false), None);
     assert_eq!(due(&mut follower), [Err(Cause::Loss)]);
     assert_eq!(follower.live(later(0)).clear, Some(Cause::Restart));
+}
+
+#[test]
+fn a_restart_at_a_number_that_was_unreadable_is_no_duplicate() {
+    for replayable in [false, true] {
+        let mut follower = Follower::new(FollowerSettings::default());
+        follower.connected(replayable);
+        follower.live(unreadable(0));
+        if replayable {
+            follower.hold(unreadable(0), &[]);
+            follower.replay_ended(false);
+        }
+        due(&mut follower);
+        assert_eq!(follower.live(at(1)), APPLY);
+        assert_eq!(follower.live(at(0)), DUPLICATE, "readable, and too late");
+        assert_eq!(
+            follower.live(later(0)),
+            cleared(Cause::Restart, Fate::Apply),
+            "younger than the message after it"
+        );
+        assert_eq!(follower.state(), FeedState::Live);
+    }
+}
+
+#[test]
+fn a_message_that_can_be_read_at_last_is_applied() {
+    let mut follower = following(4, false);
+    assert_eq!(follower.live(unreadable(5)).clear, Some(Cause::Loss));
+    assert_eq!(follower.live(unreadable(5)), DUPLICATE);
+    assert_eq!(follower.live(at(3)), DUPLICATE, "applied before the loss");
+    assert_eq!(follower.live(at(5)), APPLY);
+    assert_eq!(follower.live(at(5)), DUPLICATE);
+    assert_eq!(follower.live(at(6)), APPLY);
+}
+
+#[test]
+fn a_duplicate_of_the_life_before_is_no_news() {
+    let mut follower = following(4, false);
+    assert_eq!(
+        follower.live(later(0)),
+        cleared(Cause::Restart, Fate::Apply)
+    );
+    for seq in 0..=4 {
+        assert_eq!(follower.live(at(seq)), DUPLICATE, "{seq}");
+    }
+    assert_eq!(follower.live(later(1)), APPLY);
 }

@@ -6,7 +6,7 @@ use super::super::pages::Before;
 use super::super::space::Space;
 use super::super::stats::DropReason;
 use super::{Ingest, MAX_ADAPTER_BYTES, MAX_ADAPTERS, Refusal};
-use crate::hashing::Namespace;
+use crate::hashing::Identity;
 use crate::ids::{Medium, SequenceHash};
 
 /// Cache groups times media that are told apart.
@@ -118,7 +118,11 @@ impl Ingest {
     /// What a store follows; `None` if its parent is not known.
     pub(super) fn base(&mut self, store: &Incoming<'_>) -> Option<Result<Base, DropReason>> {
         let Some(parent) = store.parent else {
-            let namespace = Namespace::new(store.lora, store.salt);
+            let namespace = self.settings.hasher.namespace(Identity {
+                lora: store.lora,
+                salt: store.salt,
+                model: None,
+            });
             let number = self.namespaces.take(namespace).ok_or(DropReason::Full);
             return Some(number.map(|namespace| Base {
                 chain: None,

@@ -157,7 +157,7 @@ fn segments_continue_the_device_run_without_a_gap() {
     let confirmed = Reach {
         gpu: 4,
         cpu: (4, 10),
-        disk: (4, 4),
+        disk: (10, 12),
     };
     assert_eq!(index.confirmed_media(&out, 0), confirmed);
     let believed = Reach {

@@ -40,7 +40,7 @@ fn scene(total: u32, workers: &[At]) -> Scene {
         .collect();
     for (i, at) in workers.iter().enumerate() {
         scene.rows[i].pending_prefill_tokens = at.prefill * 16;
-        scene.loads[i].decode_blocks = at.decode;
+        scene.loads[i].active_blocks = at.decode;
     }
     scene
 }
@@ -170,6 +170,10 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
     };
     assert_eq!(costs(&D, &scene(10, &[shared])), [8.0]);
     assert_eq!(costs(&half, &scene(10, &[shared])), [5.0]);
+    // So does disk that begins where host memory ends.
+    let mut behind = scene(10, &[tiers]);
+    behind.media[0].disk = (5, 9);
+    assert_eq!(costs(&D, &behind), [4.8]);
     // Disk that starts behind a gap is out of reach.
     let mut gap = scene(
         10,
@@ -180,13 +184,6 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
     );
     gap.media[0].disk = (6, 10);
     assert_eq!(costs(&D, &gap), [6.0]);
-}
-
-#[test]
-fn blocks_of_requests_that_wait_for_their_first_token_are_held_too() {
-    let mut scene = scene(10, &[decode(3), At::default()]);
-    scene.loads[1].prompt_blocks = 5;
-    assert_eq!(costs(&D, &scene), [13.0, 15.0]);
 }
 
 #[test]
@@ -220,6 +217,6 @@ fn ties_are_drawn_and_a_request_without_a_prompt_is_served_by_load() {
         assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
     }
     let mut scene = Scene::new(&[(0, 0), (0, 0)]);
-    scene.loads[0].decode_blocks = 3;
+    scene.loads[0].active_blocks = 3;
     assert_eq!(scene.choose(&D, 1), (1, Reason::NoKey));
 }

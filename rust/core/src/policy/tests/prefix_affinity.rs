@@ -36,6 +36,7 @@ impl Scene {
 
     fn view<'a>(&'a self, content: Content<'a>, blocks: Option<&'a [SequenceHash]>) -> View<'a> {
         View {
+            active: None,
             rows: &self.rows,
             loads: &[],
             media: &[],

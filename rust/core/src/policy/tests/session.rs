@@ -86,7 +86,7 @@ impl Desk {
     }
 
     fn validate(&self) {
-        self.rule.bindings().validate();
+        self.rule.bindings().validate().unwrap();
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::events::{FeedState, Heard, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::BookingId;
-use crate::policy::{Credits, KvAware, Margin, Reason, Scoring, SpillGate};
+use crate::policy::{Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, SpillGate};
 use crate::router::{
     Ending, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector, Settings,
     Usage,
@@ -40,7 +40,7 @@ fn believed(state: FeedState, engine_block_size: u32) -> Worth {
 }
 
 impl Fleet {
-    fn new(rule: KvAware) -> Self {
+    fn new(rule: impl Rule + 'static) -> Self {
         let settings = Settings {
             registered: true,
             max_memory_bytes: Some(1 << 20),
@@ -371,12 +371,49 @@ fn blocks_in_other_media_count_by_their_credit() {
     let (pick, seen) = fleet.selector.preview(&mut offers, &request).unwrap();
     assert_eq!(pick.offer, 2);
     let held = seen[2].held;
-    assert_eq!((held.confirmed, held.speculative), ([4, 6, 0], 0));
+    assert_eq!((held.confirmed, held.speculative), ([4, 6, 2], 0));
+    // Credits are for one continuation of device memory, the longest.
     assert!(
         (seen[2].matched_tokens - 140.8).abs() < 1e-9,
         "{}",
         seen[2].matched_tokens
     );
+}
+
+/// The host tier behind the device, and disk behind that: Dynamo's cost follows all three.
+#[test]
+fn disk_that_begins_where_host_memory_ends_is_credited() {
+    let cost = |disk: bool| {
+        let settings = Settings {
+            registered: true,
+            ..Settings::default()
+        };
+        let rule = Box::new(OverlapCost::DEFAULT);
+        let pool = PoolSettings::new(rule, 16, Placements::default());
+        let mut selector = Selector::new(settings, pool);
+        let worker = selector.add_worker("a", Profile::default(), Millis(0));
+        selector.set_worth(worker, believed(FeedState::Live, 16));
+        let path = prompt(0, 16);
+        let mut announce = |from: usize, to: usize, medium| {
+            let parent = from.checked_sub(1).map(|at| path[at]);
+            selector.announce(worker, parent, &path[from..to], medium, Millis(0));
+        };
+        announce(0, 4, Medium::Gpu);
+        announce(4, 8, Medium::Cpu);
+        if disk {
+            announce(8, 12, Medium::Disk);
+        }
+        let request = Request {
+            blocks: Some((&path, Origin::Tokens)),
+            prompt_tokens: 256,
+            ..Request::default()
+        };
+        let mut offers = Offers::new(vec![Offer::new("a")]);
+        let (_, seen) = selector.preview(&mut offers, &request).unwrap();
+        (seen[0].score.get().unwrap(), seen[0].overlap_blocks)
+    };
+    // 16 blocks less 4 on the device, 4 in host memory by 0.75 and 4 on disk by 0.25.
+    assert_eq!((cost(false), cost(true)), ((9.0, 8), (8.0, 12)));
 }
 
 #[test]
@@ -388,6 +425,22 @@ fn nothing_is_expected_where_speculation_is_off() {
     let path = prompt(0, 10);
     fleet.select(&path, 0);
     assert_eq!(fleet.matched(&path, 1), 0);
+}
+
+/// As Dynamo does it: to credit what waits draws the turns of a session to one queue.
+#[test]
+fn dynamos_cost_credits_placements_before_their_events_only_if_told_to() {
+    let path = prompt(0, 10);
+    for (router_predicted_ttl_ms, matched) in [(None, 0), (Some(2_000), 10)] {
+        let mut fleet = Fleet::new(OverlapCost {
+            router_predicted_ttl_ms,
+            ..OverlapCost::DEFAULT
+        });
+        let pick = fleet.select(&path, 0);
+        assert_eq!(fleet.matched(&path, 1), matched);
+        fleet.announce(pick.offer, &path, 0, Medium::Gpu, 2);
+        assert_eq!(fleet.matched(&path, 3), 10);
+    }
 }
 
 #[test]

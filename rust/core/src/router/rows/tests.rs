@@ -223,8 +223,7 @@ impl Side {
                     role,
                     slow_start_ms,
                     pools: pool.map(|pool| Box::from([PoolId(pool)])),
-                    engine: Facts::default(),
-                    gpu: None,
+                    ..Profile::default()
                 };
                 format!("{:?}", s.add_worker(name(at), profile, now))
             }
@@ -247,8 +246,6 @@ impl Side {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
-
     #[test]
     fn kept_rows_are_those_made_anew(
         steps in prop::collection::vec(step(), 1..120),

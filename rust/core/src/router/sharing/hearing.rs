@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Heard, Peer, Remote, Sharing, Theirs};
+use super::{Heard, MOST_ORIGINS, Peer, Remote, Sharing, Theirs, named_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::{BookingId, Phase, Work};
@@ -12,6 +12,10 @@ use crate::router::request::PoolId;
 use crate::router::selector::{Open, Selector};
 use crate::share::{Chain, Entries, Entry, Kind, Message, Register, Word};
 
+/// Bytes of a model of another router, about.
+const POOL_BYTES: usize = 64;
+/// Tokens of a prompt of another router: sums of more could overflow.
+const MOST_TOKENS: u64 = u32::MAX as u64;
 /// How long what others placed is believed on a worker that announces what it holds.
 const EXPECTED_MS: u64 = 2_000;
 
@@ -37,11 +41,7 @@ impl Selector {
                     return Ok(Heard::Applied(0));
                 }
                 self.drop_peer(message.origin, now);
-                let peer = Peer {
-                    next: message.first,
-                    ..Peer::default()
-                };
-                self.sharing_mut().peers.insert(message.origin, peer);
+                self.sharing_mut().welcome(message.origin)?.next = message.first;
             }
             Kind::Continued => {
                 if !sharing.peers.contains_key(&message.origin) {
@@ -50,12 +50,10 @@ impl Selector {
             }
             Kind::Words => {}
             Kind::Delta | Kind::Heartbeat => {
-                let new = message.first == 0;
-                let peers = &mut sharing.peers;
-                if new && message.count > 0 {
-                    peers.entry(message.origin).or_default();
+                if message.first == 0 && message.count > 0 {
+                    sharing.welcome(message.origin)?;
                 }
-                let Some(peer) = peers.get_mut(&message.origin) else {
+                let Some(peer) = sharing.peers.get_mut(&message.origin) else {
                     return Ok(Heard::Gap);
                 };
                 if message.first > peer.next {
@@ -76,6 +74,11 @@ impl Selector {
         let mut applied = 0;
         let part_of_snapshot = message.kind != Kind::Delta;
         for entry in Entries::new(message.entries).skip(skip.min(u64::from(u32::MAX)) as usize) {
+            let entry = entry.and_then(|entry| match entry {
+                Entry::Stated { .. } => Ok(entry),
+                _ if message.kind != Kind::Words => Ok(entry),
+                _ => Err(Error::BadMessage("it has more than words".into())),
+            });
             match entry {
                 Ok(entry) => {
                     let number = if part_of_snapshot {
@@ -119,13 +122,14 @@ impl Selector {
 
     /// Another router must be heard anew: its bookings end. Returns how many there were.
     pub(super) fn drop_peer(&mut self, origin: u64, now: Millis) -> usize {
-        let peer = self
-            .sharing
-            .as_mut()
-            .and_then(|sharing| sharing.peers.remove(&origin));
+        let peer = self.sharing.as_mut().and_then(|sharing| {
+            let peer = sharing.peers.remove(&origin)?;
+            sharing.heard -= peer.bytes;
+            Some(peer)
+        });
         let bookings = peer.map_or_else(HashMap::new, |peer| peer.bookings);
         for booking in bookings.values().filter_map(|remote| remote.booked) {
-            self.close(booking, Ending::Abandoned, Usage::default(), now);
+            self.close(booking, Ending::Expired, Usage::default(), now);
         }
         bookings.len()
     }
@@ -153,6 +157,7 @@ impl Selector {
                 return Err(Error::Invariant(text));
             }
         }
+        sharing.check_bytes()?;
         sharing.words.as_ref().map_or(Ok(()), Register::validate)
     }
 
@@ -166,8 +171,13 @@ impl Selector {
     pub(super) fn apply(&mut self, origin: u64, number: u64, entry: Entry<'_>, now: Millis) {
         match entry {
             Entry::Pool { index, fingerprint } => {
-                let pools = &mut self.peer(origin).pools;
-                put_at(pools, index, Some(fingerprint));
+                let sharing = self.sharing_mut();
+                let known = sharing.peers.get(&origin);
+                if known.is_some_and(|peer| peer.pools.contains_key(&index))
+                    || sharing.take(origin, POOL_BYTES)
+                {
+                    self.peer(origin).pools.insert(index, fingerprint);
+                }
             }
             Entry::Worker { index, epoch, name } => {
                 let theirs = Theirs {
@@ -175,13 +185,12 @@ impl Selector {
                     epoch,
                     since: number,
                 };
-                put_at(&mut self.peer(origin).workers, index, Some(theirs));
-                self.cache_was_lost(name, epoch);
+                if self.sharing_mut().name(origin, index, theirs) {
+                    self.cache_was_lost(name, epoch);
+                }
             }
             Entry::Cleared { worker, epoch } => {
-                let workers = &mut self.peer(origin).workers;
-                let theirs = workers.get_mut(worker as usize).and_then(Option::as_mut);
-                if let Some(theirs) = theirs {
+                if let Some(theirs) = self.peer(origin).workers.get_mut(&worker) {
                     if epoch > theirs.epoch {
                         theirs.epoch = epoch;
                         theirs.since = number.saturating_add(1);
@@ -197,6 +206,7 @@ impl Selector {
                 prompt_tokens,
                 prefill_tokens,
             } => {
+                let prompt_tokens = prompt_tokens.min(MOST_TOKENS);
                 let work = Work {
                     prompt_tokens,
                     prefill_tokens: prefill_tokens.min(prompt_tokens),
@@ -207,6 +217,7 @@ impl Selector {
                     work,
                     decoding: false,
                     booked: None,
+                    bytes: Remote::BYTES,
                 };
                 self.book_remote(origin, key, remote, now);
             }
@@ -229,6 +240,8 @@ impl Selector {
             }
             Entry::Closed { key, failed } => {
                 let remote = self.peer(origin).bookings.remove(&key);
+                let bytes = remote.map_or(0, |remote| remote.bytes);
+                self.sharing_mut().give_back(origin, bytes);
                 if let Some(booking) = remote.and_then(|remote| remote.booked) {
                     let ending = if failed {
                         Ending::Failed
@@ -269,11 +282,14 @@ impl Selector {
         if epoch <= sharing.epoch(name) {
             return;
         }
-        sharing.epochs.insert(name.into(), epoch);
-        let Some(worker) = self.fleet.find(name) else {
+        let found = self.fleet.find(name);
+        let sharing = self.sharing_mut();
+        if !sharing.lost(name, epoch, found.is_some()) {
+            return;
+        }
+        let Some(worker) = found else {
             return;
         };
-        let sharing = self.sharing_mut();
         if let Some(worker) = sharing.number(worker, || Some(name.into())) {
             sharing.journal.say(Entry::Cleared { worker, epoch }, &[]);
         }
@@ -306,10 +322,17 @@ impl Selector {
     }
 
     fn book_remote(&mut self, origin: u64, key: u64, remote: Remote, now: Millis) {
-        let before = self.peer(origin).bookings.insert(key, remote);
-        if let Some(before) = before.and_then(|before| before.booked) {
-            self.close(before, Ending::Abandoned, Usage::default(), now);
+        let before = self.peer(origin).bookings.remove(&key);
+        if let Some(before) = before {
+            self.sharing_mut().give_back(origin, before.bytes);
+            if let Some(booked) = before.booked {
+                self.close(booked, Ending::Expired, Usage::default(), now);
+            }
         }
+        if !self.sharing_mut().take(origin, remote.bytes) {
+            return;
+        }
+        self.peer(origin).bookings.insert(key, remote);
         // Counts strangers.
         self.theirs(origin, remote.at, 0);
         self.book_now(origin, key, now);
@@ -409,39 +432,64 @@ impl Selector {
             self.sharing_mut().told.stale += 1;
             return;
         }
-        let index = self.pools[pool.0 as usize].index.as_ref();
-        let depth = match (anchor, index) {
-            (_, None) => return,
-            (None, _) => Some(0),
-            (Some(anchor), Some(index)) => index.depth_of(anchor).map(|depth| depth + 1),
-        };
-        let Some(depth) = depth else {
-            self.sharing_mut().told.orphans += 1;
+        let fed = self.is_fed(worker, pool);
+        let shared_ms = self.sharing_mut().ttl_ms;
+        let booking = self.peer(origin).bookings.get(&key);
+        let booking = booking.and_then(|remote| remote.booked);
+        let at = pool.0 as usize;
+        let Some(index) = self.pools[at].index.as_ref() else {
             return;
         };
-        let fed = self.is_fed(worker, pool);
+        if anchor.is_some_and(|anchor| index.depth_of(anchor).is_none()) {
+            self.sharing_mut().told.orphans += 1;
+            return;
+        }
+        let hashes: Vec<SequenceHash> = chain.iter().collect();
         let (medium, ttl_ms) = if fed {
             (Medium::Speculative, EXPECTED_MS)
         } else {
-            (Medium::Gpu, self.sharing_mut().ttl_ms)
+            (Medium::Gpu, shared_ms)
         };
-        let own = self.pools[pool.0 as usize].placements.ttl_ms;
+        let own = self.pools[at].placements.ttl_ms;
         let ttl_ms = own.map_or(ttl_ms, |own| own.min(ttl_ms));
         let until = Some(Millis(now.0.saturating_add(ttl_ms)));
-        let hashes: Vec<SequenceHash> = chain.iter().collect();
-        let at = pool.0 as usize;
         let lane = (worker, medium);
         self.pools[at].hearsay = true;
         let new = self
             .budget
             .adopt(&mut self.pools, at, lane, anchor, &hashes, until);
+        let Some(new) = new else {
+            self.sharing_mut().told.conflicts += 1;
+            return;
+        };
+        let mut path = Vec::new();
+        if booking.is_some() {
+            // They are remembered until the request ends.
+            let index = self.pools[at].index.as_ref();
+            let above = anchor.and_then(|anchor| index?.path_to(anchor));
+            path = above.unwrap_or_default();
+            let bytes = size_of_val(&*path) + size_of_val(&*hashes);
+            if !self.sharing_mut().take(origin, bytes) {
+                let pool = &mut self.pools[at];
+                self.budget.disown(pool, lane, anchor, &hashes, new);
+                return;
+            }
+            if let Some(remote) = self.peer(origin).bookings.get_mut(&key) {
+                remote.bytes += bytes;
+            }
+        }
         self.sharing_mut().told.blocks += u64::from(new);
-        let booking = self.peer(origin).bookings.get(&key);
-        let booking = booking.and_then(|remote| remote.booked);
-        if let Some(booking) = booking.filter(|_| !fed) {
-            let held = hashes.len().saturating_sub(new as usize);
+        if let Some(booking) = booking {
+            path.extend(hashes);
+            if self.pools[at].counts_active {
+                self.book.hold(booking, pool.0, &path);
+            }
+            if fed {
+                return;
+            }
+            let held = path.len().saturating_sub(new as usize);
             let unproven = &mut self.pools[at].unproven;
-            unproven.adopted(worker.slot, booking, depth as usize, anchor, &hashes, held);
+            unproven.placed(worker, booking, (0, &path), held);
         }
     }
 
@@ -465,6 +513,56 @@ impl Selector {
 }
 
 impl Sharing {
+    /// A router gives a worker a number, which may have been another one's. Returns whether there is room.
+    fn name(&mut self, origin: u64, index: u32, theirs: Theirs) -> bool {
+        let peer = self.peers.get_mut(&origin);
+        if let Some(before) = peer.and_then(|peer| peer.workers.remove(&index)) {
+            self.give_back(origin, named_bytes(&before.name));
+        }
+        let fits = self.take(origin, named_bytes(&theirs.name));
+        if let Some(peer) = self.peers.get_mut(&origin).filter(|_| fits) {
+            peer.workers.insert(index, theirs);
+        }
+        fits
+    }
+
+    /// Begins to hear a router, unless too many are heard.
+    fn welcome(&mut self, origin: u64) -> Result<&mut Peer> {
+        if self.peers.len() >= MOST_ORIGINS && !self.peers.contains_key(&origin) {
+            let why = format!("{MOST_ORIGINS} routers are heard already, which is the most");
+            return Err(Error::BadMessage(why));
+        }
+        Ok(self.peers.entry(origin).or_default())
+    }
+
+    /// Recounts the bytes of every router.
+    fn check_bytes(&self) -> Result<()> {
+        let mut all = 0;
+        for (origin, peer) in &self.peers {
+            let workers = peer
+                .workers
+                .values()
+                .map(|theirs| named_bytes(&theirs.name));
+            let bookings = peer.bookings.values().map(|remote| remote.bytes);
+            let bytes = peer.pools.len() * POOL_BYTES + workers.chain(bookings).sum::<usize>();
+            if bytes != peer.bytes || bytes > self.limit {
+                return Err(Error::Invariant(format!(
+                    "router {origin} has {bytes} bytes here, {} are counted, {} allowed",
+                    peer.bytes, self.limit
+                )));
+            }
+            all += bytes;
+        }
+        let names: usize = self.epochs.keys().map(|name| named_bytes(name)).sum();
+        if all != self.heard || names != self.epoch_bytes {
+            return Err(Error::Invariant(format!(
+                "routers have {all} bytes here and names {names}, {} and {} are counted",
+                self.heard, self.epoch_bytes
+            )));
+        }
+        Ok(())
+    }
+
     /// The pool, if it is known, and the name of the worker that another router means, and whether the worker's cache is the one it knows.
     fn ours(
         &self,
@@ -473,8 +571,8 @@ impl Sharing {
         number: u64,
     ) -> Option<(Option<PoolId>, Arc<str>, bool)> {
         let peer = self.peers.get(&origin)?;
-        let fingerprint = peer.pools.get(pool as usize).copied().flatten();
-        let theirs = peer.workers.get(worker as usize)?.as_ref()?;
+        let fingerprint = peer.pools.get(&pool).copied();
+        let theirs = peer.workers.get(&worker)?;
         let own = &self.fingerprints;
         let pool = fingerprint.and_then(|theirs| own.iter().position(|&own| own == theirs));
         let pool = pool.map(|pool| PoolId(pool as u32));
@@ -482,17 +580,4 @@ impl Sharing {
         let current = theirs.epoch >= self.epoch(&theirs.name) && number >= theirs.since;
         Some((pool, Arc::clone(&theirs.name), current))
     }
-}
-
-fn put_at<T: Clone>(items: &mut Vec<Option<T>>, index: u32, item: Option<T>) {
-    /// More of either no router has.
-    const MOST: usize = 1 << 20;
-    let index = index as usize;
-    if index >= MOST {
-        return;
-    }
-    if index >= items.len() {
-        items.resize(index + 1, None);
-    }
-    items[index] = item;
 }

@@ -27,6 +27,7 @@ fn lend<R>(
     let mut exchange = |selector: &mut Selector| {
         if let (Some(own), Some(other)) = (own.as_mut(), &mut selector.sharing) {
             std::mem::swap(&mut own.epochs, &mut other.epochs);
+            std::mem::swap(&mut own.epoch_bytes, &mut other.epoch_bytes);
         }
         std::mem::swap(own, &mut selector.sharing);
     };
@@ -37,7 +38,11 @@ fn lend<R>(
 }
 
 fn stand_in(fingerprints: &[u64], ttl_ms: u64) -> Sharing {
-    let mut sharing = Sharing::new(STAND_IN, ttl_ms, 0);
+    let mut sharing = Sharing {
+        // What a file holds takes about as much here.
+        limit: usize::MAX,
+        ..Sharing::new(STAND_IN, ttl_ms, 0)
+    };
     for (index, &fingerprint) in fingerprints.iter().enumerate() {
         sharing.pool(index as u32, fingerprint);
     }
@@ -49,7 +54,8 @@ fn stand_in(fingerprints: &[u64], ttl_ms: u64) -> Sharing {
 pub struct Keeper {
     sharing: Option<Box<Sharing>>,
     walk: Option<Walk>,
-    keeping: Keeping,
+    /// Boxed, as it must lie at a multiple of 64 and Python's objects do not.
+    keeping: Box<Keeping>,
 }
 
 impl Keeper {
@@ -60,7 +66,7 @@ impl Keeper {
         Self {
             sharing: Some(Box::new(stand_in(fingerprints, 0))),
             walk: None,
-            keeping: Keeping::begin(kept_ms, seed, out),
+            keeping: Box::new(Keeping::begin(kept_ms, seed, out)),
         }
     }
 
@@ -124,7 +130,7 @@ impl<'a> Kept<'a> {
         }
         let Some(entries) = Keeping::open(&message, seed) else {
             return refuse(
-                "it is of a router with another hash_seed; build this one with the same",
+                "it is of a router with another secret or hash_seed; build this one with the same",
             );
         };
         let mut kept = Self {
@@ -179,14 +185,14 @@ impl<'a> Kept<'a> {
         let models = self.fingerprints.iter().filter(known).count();
         if models == 0 {
             return refuse(
-                "it is of a router with another block_size or another way to hash prompts; build this one with the same",
+                "it is of a router with another block_size, secret or way to hash prompts; build this one with the same",
             );
         }
         let mut sharing = stand_in(fingerprints, ttl_ms);
         // Alone, a router does not count how often caches were lost.
         for &(name, epoch) in &self.workers {
-            let known = sharing.epochs.entry(name.into()).or_default();
-            *known = epoch.max(*known);
+            let epoch = epoch.max(sharing.epoch(name));
+            sharing.lost(name, epoch, true);
         }
         Ok(Restoring {
             unknown_models: self.fingerprints.len() - models,

@@ -1,7 +1,5 @@
 //! What this router tells others.
 
-use std::sync::Arc;
-
 use super::{Sharing, Told, key};
 use crate::ids::{Millis, SequenceHash, WorkerId};
 use crate::load::{BookingId, Phase, Work};
@@ -103,10 +101,9 @@ impl Selector {
         let Some(sharing) = &mut self.sharing else {
             return;
         };
-        let name: Arc<str> = name.into();
-        let epoch = sharing.epoch(&name).saturating_add(1);
-        sharing.epochs.insert(Arc::clone(&name), epoch);
-        if let Some(worker) = sharing.number(worker, || Some(name)) {
+        let epoch = sharing.epoch(name).saturating_add(1);
+        sharing.lost(name, epoch, true);
+        if let Some(worker) = sharing.number(worker, || Some(name.into())) {
             sharing.journal.say(Entry::Cleared { worker, epoch }, &[]);
         }
     }

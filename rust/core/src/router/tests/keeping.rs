@@ -236,8 +236,6 @@ fn entries_out_of_place_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
-
     /// Whatever is damaged is refused, though the checksum is put right, and changes nothing.
     #[test]
     fn damage_is_refused(

@@ -10,6 +10,8 @@ use proptest::prelude::*;
 mod faults;
 #[path = "sharing_fleet.rs"]
 mod fleet;
+#[path = "sharing_hostile.rs"]
+mod hostile;
 #[path = "sharing_routes.rs"]
 mod routes;
 
@@ -455,8 +457,6 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     /// Every message may be lost, come twice or late; then all is delivered, and everybody believes the same of the load
     /// and at least what all placed since the worker's last loss.
     #[test]

@@ -256,8 +256,6 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     /// Messages are lost, come twice or late, routers restart with the workers of the beginning; then all is delivered.
     /// All have the same workers, as the last word on each says, and the same load, which is that of their open requests.
     #[test]

@@ -300,8 +300,6 @@ fn keys(path: &[SequenceHash]) -> Vec<(u64, u32)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     /// Messages are lost, come twice or late, routers restart; then all is delivered. Nobody believes in a route that was
     /// not learned on the worker's present cache, and everybody knows all that were, but where it has learned its own.
     #[test]

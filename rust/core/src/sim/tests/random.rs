@@ -7,8 +7,6 @@ use super::run::{done, fleet, workload};
 use super::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
     /// Every request ends once, and the same run is the same.
     #[test]
     fn every_request_ends_once_and_runs_repeat(

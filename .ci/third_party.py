@@ -1,0 +1,76 @@
+"""Write rust/THIRD-PARTY-LICENSES.txt, the licences of the crates in the wheel.
+
+With `--check`, fail unless the file is the one that would be written.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+WRITTEN = ROOT / "rust" / "THIRD-PARTY-LICENSES.txt"
+HEAD = """\
+The extension module `cachelb._core` contains the crates below, each under the licence named. Where there are
+alternatives, all texts that the crate carries are here. `python .ci/third_party.py` writes this file.
+"""
+
+
+def linked() -> list[dict[str, Any]]:
+    """List the crates that are part of the extension on some platform, by name."""
+    command = ["cargo", "metadata", "--format-version", "1", "--locked"]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout)
+    packages = {package["id"]: package for package in found["packages"]}
+    nodes = {node["id"]: node for node in found["resolve"]["nodes"]}
+    own = set(found["workspace_members"])
+    waiting, seen = list(own), set(own)
+    while waiting:
+        for needed in nodes[waiting.pop()]["deps"]:
+            normal = any(kind["kind"] is None for kind in needed["dep_kinds"])
+            macro = any("proc-macro" in target["kind"] for target in packages[needed["pkg"]]["targets"])
+            if normal and not macro and needed["pkg"] not in seen:
+                seen.add(needed["pkg"])
+                waiting.append(needed["pkg"])
+    return sorted((packages[each] for each in seen - own), key=lambda package: (package["name"], package["version"]))
+
+
+def texts(package: dict[str, Any]) -> list[str]:
+    """Read the licences that a crate's source carries; without any, it is used under Apache-2.0, if it may be."""
+    folder = Path(package["manifest_path"]).parent
+    names = ("LICEN[CS]E*", "COPYING*", "UNLICENSE*", "NOTICE*")
+    files = sorted({file for name in names for file in folder.glob(name) if file.is_file()})
+    if not files:
+        if "Apache-2.0" not in package["license"].replace("/", " OR ").split(" OR "):
+            message = f"{package['name']} {package['version']}, {package['license']}, has no licence text"
+            raise FileNotFoundError(message)
+        files = [ROOT / "LICENSE"]
+    return ["\n".join(line.rstrip() for line in file.read_text("utf-8").strip().splitlines()) for file in files]
+
+
+def document() -> str:
+    """Write every text once, below the crates that it is of."""
+    of: defaultdict[str, list[str]] = defaultdict(list)
+    for package in linked():
+        for text in texts(package):
+            of[text].append(f"{package['name']} {package['version']}: {package['license']}")
+    parts = ["\n".join(crates) + f"\n\n{text}\n" for text, crates in of.items()]
+    return f"\n{'=' * 80}\n\n".join([HEAD, *parts])
+
+
+def main() -> int:
+    """Write the file, or compare it."""
+    text = document()
+    if "--check" not in sys.argv[1:]:
+        WRITTEN.write_text(text, encoding="utf-8")
+    elif WRITTEN.read_text("utf-8") != text:
+        print(f"{WRITTEN.relative_to(ROOT)} is not that of Cargo.lock: run python .ci/third_party.py")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

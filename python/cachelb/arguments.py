@@ -1,0 +1,126 @@
+"""Checks of arguments, each of which names the argument, the value and what would be right."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T = TypeVar("T")
+
+MOST_ITEMS = 1 << 20
+"""Items that are read of something that can be iterated; `_core` reads as many."""
+
+MOST_TOKENS = 1 << 24
+"""Tokens of one prompt, likewise."""
+
+_LONGEST_S = 1e9
+"""Thirty years: as long as for ever, and no clock or timer of the system overflows."""
+
+
+def number(
+    name: str, value: object, *, above: float = 0.0, least: float | None = None, most: float | None = None
+) -> float:
+    """Refuse anything but a finite number in a range.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+        above: What it must be above.
+        least: What it must be at least, instead of that.
+        most: What it may be at most.
+
+    Returns:
+        The number.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be a finite number, got {found}")
+    if found < least if least is not None else found <= above:
+        bound = f"{least:g} or more" if least is not None else f"above {above:g}"
+        raise ValueError(f"{name} must be {bound}, got {value}")
+    if most is not None and found > most:
+        raise ValueError(f"{name} must be {most:g} at most, got {value}")
+    return found
+
+
+def seconds(name: str, value: object, *, least: float | None = None) -> float:
+    """Refuse anything but a span of time. Spans beyond thirty years are as long as that.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+        least: What it must be at least; None is more than 0.
+
+    Returns:
+        The seconds.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is out of range.
+    """
+    return min(number(name, value, least=least), _LONGEST_S)
+
+
+def whole(name: str, value: object, least: int, most: int = (1 << 31) - 1) -> int:
+    """Refuse anything but a whole number in a range.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+        least: What it must be at least.
+        most: What it may be at most.
+
+    Returns:
+        The number.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be int, got {type(value).__name__}")
+    if not least <= value <= most:
+        shown = value if abs(value) < 1 << 128 else "a huge number"
+        bound = f"at least {least}" if value < least else f"at most {most}"
+        raise ValueError(f"{name} must be {bound}, got {shown}")
+    return value
+
+
+def listed(name: str, items: Iterable[T], most: int = MOST_ITEMS) -> list[T]:
+    """Read something that can be iterated, but not for ever.
+
+    Args:
+        name: What it is called.
+        items: What was given.
+        most: How many there may be.
+
+    Returns:
+        The items.
+
+    Raises:
+        TypeError: It cannot be iterated, or is a text.
+        ValueError: There are too many.
+    """
+    if isinstance(items, (str, bytes)):
+        raise TypeError(f"{name} must be several, got one {type(items).__name__}; put it in a list")
+    try:
+        iterator = iter(items)
+    except TypeError:
+        raise TypeError(f"{name} must be an iterable, got {type(items).__name__}") from None
+    found = list(islice(iterator, most + 1))
+    if len(found) > most:
+        raise ValueError(f"{name} must have {most} items at most, got more")
+    return found

@@ -1,0 +1,165 @@
+"""What gateways ask engines through a relay, and the answers, passed on as fast as the gateway takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import zmq
+
+from cachelb.events.frames import END, split_replay
+from cachelb.events.sockets import received
+
+if TYPE_CHECKING:
+    from cachelb.events.sockets import Hub
+
+_AT_ONCE: Final = 256
+_PASSAGES: Final = 1024
+_IDLE_S: Final = 60.0
+"""After which an answer that does not go on is given up; the client did so before."""
+
+_PAUSES_S: Final = (0.005, 0.1)
+"""Until it is tried again whether the gateway takes more, first and at most: a ROUTER does not tell for one peer."""
+
+
+class Passage:
+    """One request to an engine, and its answers on their way back.
+
+    Args:
+        passages: All of them.
+        hub: The thread's sockets.
+        asker: Who asked: the name that the answering socket has for it.
+        address: The engine's replay socket.
+        deadline_s: When it is given up.
+
+    Raises:
+        zmq.ZMQError: There can be no connection.
+
+    Attributes:
+        asker: Who asked.
+        socket: The connection to the engine, which is not read while an answer is kept.
+        deadline_s: When it is given up.
+        kept: An answer that the gateway did not take yet.
+        pause_s: Seconds until it is tried again.
+        again_s: When that is.
+    """
+
+    def __init__(self, passages: Passages, hub: Hub, asker: bytes, address: str, deadline_s: float) -> None:
+        self._passages = passages
+        self.asker = asker
+        self.socket = hub.dealer(self, address)
+        self.deadline_s = deadline_s
+        self.kept: list[bytes] | None = None
+        self.pause_s = _PAUSES_S[0]
+        self.again_s = 0.0
+
+    def on_readable(self) -> None:
+        """Pass on what the engine answered."""
+        if self.kept is not None or self.socket.closed:
+            return
+        for frames in received(self.socket, _AT_ONCE):
+            if not self._passages.answer(self, frames):
+                return
+
+
+class Passages:
+    """All requests under way. No answer is dropped: what a gateway does not take waits at the engine.
+
+    Args:
+        hub: The thread's sockets.
+        answers: Where gateways ask, and are answered.
+
+    Attributes:
+        asked: Requests that were passed on.
+    """
+
+    def __init__(self, hub: Hub, answers: zmq.Socket[bytes]) -> None:
+        self.asked = 0
+        self._hub = hub
+        self._answers = answers
+        self._open: dict[bytes, Passage] = {}
+        self._now_s = 0.0
+
+    def ask(self, asker: bytes, address: str, request: list[bytes]) -> bool:
+        """Pass a request on, in place of the one before of the same peer.
+
+        Args:
+            asker: The name that the answering socket has for the client.
+            address: The engine's replay socket.
+            request: The frames for it.
+
+        Returns:
+            Whether it was; not beyond a number at once.
+        """
+        if len(self._open) >= _PASSAGES:
+            return False
+        known = self._open.get(asker)
+        if known is not None:
+            self._end(known)
+        try:
+            passage = Passage(self, self._hub, asker, address, self._now_s + _IDLE_S)
+        except zmq.ZMQError:
+            return False
+        self._open[asker] = passage
+        self.asked += 1
+        passage.socket.send_multipart(request)
+        return True
+
+    def answer(self, passage: Passage, frames: list[bytes]) -> bool:
+        """Pass an answer on as it is, or keep it and read no more until it is taken.
+
+        Args:
+            passage: Whose.
+            frames: The answer.
+
+        Returns:
+            Whether the next one may be read.
+        """
+        try:
+            self._answers.send_multipart([passage.asker, *frames], zmq.NOBLOCK)
+        except zmq.Again:
+            passage.kept = frames
+            passage.again_s = self._now_s + passage.pause_s
+            self._hub.pause(passage.socket)
+            return False
+        except zmq.ZMQError:  # the client is gone
+            self._end(passage)
+            return False
+        passage.deadline_s = self._now_s + _IDLE_S
+        answer = split_replay(frames)
+        if answer is not None and answer[0] == END:
+            self._end(passage)
+            return False
+        return True
+
+    def settle(self, now_s: float) -> float | None:
+        """Give up what waits for too long, and go on where answers may be taken again.
+
+        Args:
+            now_s: The time.
+
+        Returns:
+            When to go on with others, None for never.
+        """
+        self._now_s = now_s
+        next_s: float | None = None
+        for passage in list(self._open.values()):
+            if passage.deadline_s <= now_s:
+                self._end(passage)
+                continue
+            if passage.kept is not None and passage.again_s <= now_s:
+                self._go_on(passage)
+            if passage.kept is not None and (next_s is None or passage.again_s < next_s):
+                next_s = passage.again_s
+        return next_s
+
+    def _go_on(self, passage: Passage) -> None:
+        frames, passage.kept = passage.kept or [], None
+        passage.pause_s = min(2 * passage.pause_s, _PAUSES_S[1])
+        self._hub.resume(passage.socket)
+        if self.answer(passage, frames):
+            passage.pause_s = _PAUSES_S[0]
+
+    def _end(self, passage: Passage) -> None:
+        del self._open[passage.asker]
+        passage.kept = None
+        self._hub.close(passage.socket)

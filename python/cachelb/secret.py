@@ -1,0 +1,142 @@
+"""The secret of a fleet, and the keys that are made of it.
+
+Namespaces, block hashes and the messages of sharing are keyed with it. scrypt makes guessing slow, blake2b makes a key
+per purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+VARIABLE: Final = "CACHELB_SECRET"
+"""The environment variable that holds the secret of routers that are given none."""
+
+_LEAST: Final = 16
+_MOST: Final = 8
+_MAKE: Final = 'python -c "import secrets; print(secrets.token_urlsafe())" makes one'
+
+
+class Secret:
+    """Keys made of one secret; the text itself is not kept here.
+
+    Args:
+        text: The secret.
+
+    Example:
+        >>> one, same = Secret("known to all gateways"), Secret("known to all gateways")
+        >>> one.key("frames") == same.key("frames"), one.key("frames") == one.key("mesh"), one
+        (True, False, Secret(...))
+    """
+
+    __slots__ = ("_root", "hash_seed", "namespace_key")
+
+    def __init__(self, text: str) -> None:
+        self._root = _root(text)
+        self.namespace_key = self.key("namespaces", 16)
+        self.hash_seed = int.from_bytes(self.key("block hashes", 8))
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+    def key(self, purpose: str, size: int = 32) -> bytes:
+        """Make a key.
+
+        Args:
+            purpose: What it is for; keys of different purposes have nothing in common.
+            size: Its bytes, 64 at most.
+
+        Returns:
+            The key.
+        """
+        return hashlib.blake2b(purpose.encode(), key=self._root, digest_size=size).digest()
+
+
+@lru_cache(maxsize=_MOST)
+def _root(text: str) -> bytes:
+    return hashlib.scrypt(text.encode(), salt=b"cachelb", n=1 << 14, r=8, p=1, dklen=32)
+
+
+def read(secret: object) -> tuple[Secret, ...]:
+    """Read the `secret` of a router, or that of the environment if it is None.
+
+    Args:
+        secret: A text, or the new one and those before it.
+
+    Returns:
+        The first is a router's own, all are believed; none if there is none.
+
+    Raises:
+        TypeError: It is neither text nor a sequence of texts.
+        ValueError: One of them is too short, or there are none or too many.
+
+    Example:
+        >>> read(["since today: Xn4gTz8qP", "before today: k0wQh3rV"])
+        (Secret(...), Secret(...))
+        >>> read("short")
+        Traceback (most recent call last):
+        ValueError: secret must have 16 characters or more, this one has 5: python -c "import secrets; ...
+    """
+    if secret is None:
+        secret = _from_environment()
+        if secret is None:
+            return ()
+    listed = [secret] if isinstance(secret, str) else secret
+    if isinstance(listed, bytes) or not isinstance(listed, Sequence):
+        raise TypeError(f"secret must be text, or a list of texts such as [new, old], not {type(secret).__name__}")
+    if not 1 <= len(listed) <= _MOST:
+        raise ValueError(f"secret must be one text, or a list of 1 to {_MOST}, not of {len(listed)}")
+    return tuple(map(_one, listed))
+
+
+def one(secret: object) -> Secret:
+    """Read the `secret` of a function that hashes.
+
+    Args:
+        secret: A text, or several, of which the first counts.
+
+    Returns:
+        Its keys.
+
+    Raises:
+        TypeError: It is neither text nor a sequence of texts.
+        ValueError: It is too short.
+    """
+    return read([secret] if isinstance(secret, str) else secret)[0]
+
+
+def _one(text: object) -> Secret:
+    if not isinstance(text, str):
+        raise TypeError(f"a secret must be text, not {type(text).__name__}")
+    if len(text) < _LEAST:
+        raise ValueError(f"secret must have {_LEAST} characters or more, this one has {len(text)}: {_MAKE}")
+    return Secret(text)
+
+
+def _from_environment() -> object:
+    """Return what the environment has: text, or a JSON list of texts."""
+    found = os.environ.get(VARIABLE)
+    if not found:
+        return None
+    return from_text(found)
+
+
+def from_text(value: str) -> object:
+    """Read a secret that is written as text: itself, or a JSON list.
+
+    Args:
+        value: The text.
+
+    Returns:
+        The text, or the list.
+    """
+    if value.startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value

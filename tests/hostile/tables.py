@@ -1,0 +1,193 @@
+"""Hostile values, what may leave a call that gets one, and calls of the simulator that take numbers.
+
+A case varies every numeric option, found by its annotation. What it returns is used, so that a value that is taken must
+also work.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cachelb import NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError, sim
+from cachelb.sim import FleetSpec, Incident, Signals, Slo, WorkerSpec, Workload, workloads
+from cachelb.sim.expand import blocks_per_id
+from cachelb.sim.gpus import find_gpu, find_model, kv_tokens
+from cachelb.sim.lru_bound import PoolProfile, ReuseProfile
+from cachelb.sim.timing import Roofline
+from cachelb.sim.traces import Request, read_trace
+from cachelb.sim.workloads import WORKLOADS, Draft, Plan, Poisson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+NAN, INF = float("nan"), float("inf")
+NUMBERS: tuple[Any, ...] = (
+    *(0, -1, 1, 2**31, 2**32, 2**63, 2**64, -(2**63), 10**400),
+    *(0.0, -0.5, NAN, INF, -INF, 1e30, 1e300, 5e-324),
+    *("x", None, True, (), [], {}, object()),
+)
+EXPECTED = (TypeError, ValueError, UnknownWorkerError, NoWorkerAvailable, SnapshotError, TraceError)
+INTERNALS = (
+    *("Native", "PyO3", "is not an instance of", "object cannot be", "u64", "usize", "internal error"),
+    *("not supported between", "unsupported operand", "must be real number", "cannot convert", "ufunc", "to unpack"),
+    *("non-iterable", "not iterable", "low >= high", "can't multiply", "NoneType' object"),
+)
+_NUMERIC = re.compile(r"\b(int|float)\b")
+
+
+def survives(call: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """Return what the call returns, or None after an error that is documented and names no internals."""
+    refused: BaseException
+    try:
+        return call(**given)
+    except EXPECTED as error:
+        refused = error
+    text = str(refused)
+    assert not text.startswith("argument '"), text
+    assert not any(word in text for word in INTERNALS), text
+    assert not isinstance(refused, UnicodeError), text  # it carries the whole text
+    return None
+
+
+def _shown(made: Any) -> object:
+    return repr(made)
+
+
+def _listed(made: Any) -> object:
+    return list(made)
+
+
+class Case(NamedTuple):
+    """A callable, arguments it takes, and what is done with its result."""
+
+    call: Callable[..., Any]
+    given: Mapping[str, Any] = {}
+    use: Callable[[Any], object] = _shown
+    varied: Callable[..., Any] | None = None
+    """Whose options are varied, if not the callable's."""
+
+    def options(self) -> list[str]:
+        """Return the numeric options by name."""
+        found = inspect.signature(self.varied or self.call).parameters.values()
+        numeric = [each for each in found if _NUMERIC.search(str(each.annotation))]
+        return [each.name for each in numeric if "Callable" not in str(each.annotation)]
+
+    def vary(self) -> int:
+        """Give every option every number, alone; return how many were taken."""
+        taken = 0
+        for option, value in itertools.product(self.options(), NUMBERS):
+            made = survives(self.call, {**self.given, option: value})
+            if made is not None:
+                taken += 1
+                survives(self.use, {"made": made})
+        return taken
+
+
+def _small(name: str = "chat", count: int = 20, **options: Any) -> Workload:
+    return workloads.build(name, seed=1, count=count, **options)
+
+
+def _run(made: FleetSpec | None = None, **options: Any) -> sim.SimResult:
+    return sim.simulate(CHATS, made or FLEET, "least-loaded", **options)
+
+
+CHATS = _small()
+FLEET = FleetSpec.parse("2xh100")
+GPU, MODEL = find_gpu("h100"), find_model("llama-3-8b")
+RNG = np.random.default_rng(1)
+REQUESTS = [Request(0.0, 1024, 10, (1, 2)), Request(1.0, 1024, 10, (1, 3))]
+MOONCAKE = '{"timestamp": 0, "input_length": 1024, "output_length": 10, "hash_ids": [1, 2]}\n'
+SESSIONS = (
+    '{"session_id": "a", "turn": 0, "offset_ms": 0, "input_length": 40, "output_length": 5, "hash_ids": [0, 1]}\n'
+)
+AGENTS = (
+    '{"id": "a", "tool_tokens": 50, "system_tokens": 14, '
+    '"requests": [{"t": 0.0, "in": 130, "out": 5, "hash_ids": [1, 2]}]}\n'
+)
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.0099300,100,10\n"
+
+
+def _times(made: Any) -> object:
+    return made.times(10, np.random.default_rng(1))
+
+
+def _worker(**options: Any) -> FleetSpec:
+    return FleetSpec((WorkerSpec(GPU, MODEL, **options),))
+
+
+def simulator(path: Path) -> dict[str, Case]:
+    """The simulator's front.
+
+    Args:
+        path: A folder for traces.
+
+    Returns:
+        The cases by name.
+    """
+    mooncake, azure, sessions = path / "mooncake.jsonl", path / "azure.csv", path / "sessions.jsonl"
+    agents = path / "agents.jsonl"
+    agents.write_text(AGENTS)
+    sessions.write_text(SESSIONS)
+    mooncake.write_text(MOONCAKE)
+    azure.write_text(AZURE)
+    draft = Draft("mine", Plan(seed=1, count=2))
+    generators = {
+        f"build {name}": Case(workloads.build, {"name": name, "count": 20}, _columns, generator.builder)
+        for name, generator in WORKLOADS.items()
+    }
+    return generators | {
+        "build": Case(workloads.build, {"name": "rag"}, _columns),
+        "WorkerSpec": Case(_worker, {}, _run, WorkerSpec),
+        "FleetSpec.parse": Case(FleetSpec.parse, {"text": "1xh100"}, _run),
+        "Roofline": Case(lambda **given: _worker(timing=Roofline(**given)), {}, _run, Roofline),
+        "Signals": Case(Signals, {"kv_events": True}, lambda made: _run(signals=made)),
+        "Incident": Case(Incident, {"at_s": 0.5, "worker": 0, "what": "crash"}, lambda made: _run(incidents=(made,))),
+        "Slo": Case(Slo, {}, lambda made: sim.compare(CHATS, FLEET, ["random"], slo=made).settings),
+        "simulate": Case(sim.simulate, {"workload": CHATS, "fleet": FLEET}),
+        "compare": Case(sim.compare, {"workload": CHATS, "fleet": FLEET, "policies": ["random"]}),
+        "Workload.speed_up": Case(CHATS.speed_up, {"factor": 2.0}, _columns),
+        "Workload.jitter": Case(CHATS.jitter, {"seconds": 2.0}, _columns),
+        "Workload.impatient": Case(CHATS.impatient, {"share": 0.5, "mean_s": 1.0}, _columns),
+        "Workload.rescale": Case(CHATS.rescale, {"rate": 1.0}, _columns),
+        "Workload.slice": Case(CHATS.slice, {}, _columns),
+        "Poisson": Case(Poisson, {"rate": 1.0}, _times),
+        "Constant": Case(workloads.Constant, {"rate": 1.0}, _times),
+        "Gamma": Case(workloads.Gamma, {"rate": 1.0, "cv": 1.0}, _times),
+        "Bursts": Case(workloads.Bursts, {"size": 2, "period_s": 1.0}, _times),
+        "Ramp": Case(workloads.Ramp, {"first": 1.0, "last": 2.0}, _times),
+        "Steps": Case(
+            lambda rate, count: workloads.Steps(((rate, count), (1.0, 1))), {"rate": 1.0, "count": 1}, _times, _step
+        ),
+        "parse_arrivals": Case(workloads.parse_arrivals, {"text": "poisson", "rate": 1.0}, _times),
+        "Poisson.times": Case(lambda count: Poisson(1.0).times(count, RNG), {}, _shown, _count),
+        "Plan": Case(Plan, {}, lambda made: Draft("mine", made)),
+        "Draft.piece": Case(draft.piece, {"tokens": 10}),
+        "from_requests": Case(workloads.from_requests, {"name": "x", "requests": REQUESTS, "id_tokens": 512}, _columns),
+        "read_agent_sessions": Case(workloads.read_agent_sessions, {"path": agents}, _columns),
+        "read_azure": Case(workloads.read_azure, {"path": azure}, _columns),
+        "read_mooncake": Case(workloads.read_mooncake, {"path": mooncake}, _columns),
+        "read_sessions": Case(workloads.read_sessions, {"path": sessions}, _columns),
+        "read_workload": Case(workloads.read_workload, {"path": mooncake}, _columns),
+        "read_trace": Case(read_trace, {"path": mooncake}, _listed),
+        "kv_tokens": Case(kv_tokens, {"gpu": GPU, "model": MODEL}),
+        "ReuseProfile": Case(ReuseProfile, {"requests": REQUESTS, "id_tokens": 512, "block_size": 16}),
+        "ReuseProfile.hits": Case(ReuseProfile(REQUESTS, id_tokens=512, block_size=512).hits),
+        "PoolProfile.hits": Case(PoolProfile(CHATS).hits),
+        "blocks_per_id": Case(blocks_per_id, {"id_tokens": 512, "block_size": 16}),
+    }
+
+
+def _columns(made: Workload) -> object:
+    return made.columns(), len(made)
+
+
+def _step(rate: float, count: int) -> None: ...
+
+
+def _count(count: int) -> None: ...

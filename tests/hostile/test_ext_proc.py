@@ -1,0 +1,264 @@
+"""The endpoint picker against clients that send much, slowly, or what is costly to read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from tests.models.ext_proc_client import BUFFERED, DUPLEX, Proxy, run, serve, until
+
+from cachelb import Router
+from cachelb.integrations.ext_proc import picking
+from cachelb.openai import INLINE_BYTES
+
+if TYPE_CHECKING:
+    from tests.models.ext_proc_client import Service, Stream
+
+URLS = [f"http://10.0.0.{number}:8000" for number in (1, 2, 3)]
+BODY = json.dumps({"prompt": "Two driven jocks help fax my big quiz. " * 20}).encode()
+PIECE = b" " * 60_000
+
+
+async def begin_body(service: Service, pieces: int) -> Stream:
+    """Send a body that does not end."""
+    stream = service.stream()
+    await stream.send_headers()
+    for _ in range(pieces):
+        await stream.send_body(PIECE, end=False)
+    return stream
+
+
+async def assert_serves(service: Service) -> None:
+    """Another client's request is served, and its prompt is read."""
+    unread = service.picker.counts.get("no-json", 0)
+    stream = service.stream()
+    assert (await stream.request(BODY)).body == BODY
+    await stream.answer_headers()
+    await stream.answer_body(b"{}")
+    await stream.finish()
+    assert service.picker.counts.get("no-json", 0) == unread
+
+
+@pytest.mark.parametrize("large", ["pass", "refuse"])
+def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: Any) -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router, max_held_bytes=10 * len(PIECE), large_bodies=large) as service:
+            held = service.picker._picker
+            streams = [await begin_body(service, 2) for _ in range(5)]
+            await until(lambda: held.held == 10 * len(PIECE))
+            over = await begin_body(service, 1)
+            if large == "refuse":
+                status, headers, _ = await over.read_refusal()
+                assert (status, headers["retry-after"]) == (503, "1")
+            else:
+                assert len((await over.read_picked(body=False)).endpoints) == 3
+            assert service.picker.counts["full"] == 1
+            await until(lambda: held.held == 10 * len(PIECE))
+            for stream in [*streams, over]:
+                stream.call.cancel()
+            await service.settled()
+            assert (held.held, router.stats().open_requests) == (0, 0)
+            await assert_serves(service)
+
+    run(main())
+
+
+MARGIN = 32 << 20
+SERVER = """
+import asyncio, sys
+from cachelb import Router
+from cachelb.integrations.ext_proc import EndpointPicker
+
+async def main():
+    picker = EndpointPicker(Router(["http://10.0.0.1:8000"]), max_held_bytes=int(sys.argv[1]))
+    print(await picker.start("127.0.0.1:0"), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def memory_bytes(pid: int, what: str) -> int:
+    """Read how much memory a process has, or had at most."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split(f"{what}:")[1].split()[0]) << 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() -> None:
+    streams, most = 150, 32 << 20
+    windows = [("grpc.http2.bdp_probe", 0)]  # of 64 KB, as what this side does not read is to stay at the other one
+
+    async def main(port: int, pid: int) -> None:
+        before = memory_bytes(pid, "VmRSS")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=windows) as channel:
+            proxy = Proxy(channel)
+
+            async def send(stream: Stream) -> None:
+                while True:
+                    await stream.send_body(PIECE, end=False)
+
+            async with asyncio.TaskGroup() as group:
+                begun = []
+                for _ in range(streams):
+                    stream = proxy.stream()
+                    await stream.send_headers()
+                    begun.append((stream, group.create_task(send(stream))))
+                for stream, _ in begun:  # none of them reads its body back
+                    await stream.read_picked(body=False)
+                served = proxy.stream()
+                assert (await served.request(BODY)).body == BODY
+                for stream, sending in begun:
+                    sending.cancel()
+                    stream.call.cancel()
+        grown = memory_bytes(pid, "VmHWM") - before
+        assert grown < most * 5 // 4 + (streams << 19) + MARGIN, f"{grown >> 20} MB"
+
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(most)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            run(main(int(process.stdout.readline()), process.pid))
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["kept", "no room"])
+def test_prompts_are_held_until_the_answer_begins_if_there_is_room(*, room: bool) -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router, max_held_bytes=10 * len(BODY) if room else len(BODY)) as service:
+            held = service.picker._picker
+            stream = service.stream()
+            endpoints = (await stream.request(BODY)).endpoints
+            if room:
+                await until(lambda: len(BODY) * 0.9 < held.held < len(BODY) * 1.1)
+            else:
+                await until(lambda: held.held == 0)
+            await stream.answer_headers(served=endpoints[1])
+            assert held.held == 0
+            await stream.answer_body(b"{}")
+            await stream.finish()
+            await service.settled()
+            assert (held.held, service.picker.counts["served-fallback"]) == (0, 1)
+            found = router.select_worker(text=json.loads(BODY)["prompt"], dry_run=True)
+            assert (f"{found.key}".endswith(endpoints[1]) and found.matched_tokens > 0) == room
+
+    run(main())
+
+
+def test_streams_are_bounded() -> None:
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1), max_streams=4) as service:
+            streams = [await begin_body(service, 1) for _ in range(4)]
+            await until(lambda: service.picker.open_streams == 4)
+            status, headers, body = await service.stream().read_refusal()
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert json.loads(body)["error"]["type"] == "too_many_streams"
+            streams[0].call.cancel()
+            await until(lambda: service.picker.open_streams == 3)
+            await assert_serves(service)
+
+    run(main())
+
+
+@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
+def test_request_that_takes_too_long_to_arrive_is_408(modes: dict[str, int]) -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router, body_timeout_s=0.2) as service:
+            stream = service.stream(modes)
+            await stream.send_headers()
+            if modes is BUFFERED:
+                await stream.read()
+            else:
+                await stream.send_body(PIECE, end=False)
+            status, _, _ = await stream.read_refusal()
+            assert status == 408
+            assert service.picker.counts == {"slow-body": 1}
+            await service.settled()
+            assert service.picker._picker.held == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("limit", ["idle_timeout_s", "stream_timeout_s"])
+@pytest.mark.parametrize("answered", [False, True], ids=["no answer", "half an answer"])
+def test_stream_that_falls_silent_ends_and_releases_its_load(limit: str, answered: bool) -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        limits: dict[str, Any] = {limit: 0.3}
+        async with serve(router, **limits) as service:
+            stream = service.stream()
+            await stream.request(BODY)
+            if answered:
+                await stream.answer_headers(kind="text/event-stream")
+                await stream.answer_body(b"data: {}\n\n", end=False)
+            assert await stream.read() is None
+            await service.settled()
+            assert service.picker.counts["expired"] == 1
+            assert router.stats().open_requests == 0
+            assert router.stats().endings["cancelled"] == 1
+
+    run(main())
+
+
+def test_answer_that_passes_elsewhere_may_be_silent() -> None:
+    async def main() -> None:
+        router = Router(URLS, seed=1)
+        async with serve(router, idle_timeout_s=0.1) as service:
+            stream = service.stream({"request": 4, "answer": 0})
+            await stream.request(BODY)
+            await stream.answer_headers()
+            await asyncio.sleep(0.3)  # three times what ends any other stream
+            assert router.stats().open_requests == 1
+            await stream.finish()
+            await service.settled()
+            assert router.stats().endings["completed"] == 1
+
+    run(main())
+
+
+def test_body_that_is_costly_to_read_does_not_hold_up_others() -> None:
+    # Half a second of work here, 11 s at 8 MB: many small tools, each of which is rendered on its own.
+    costly = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
+    assert len(costly) > INLINE_BYTES
+
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1)) as service:
+            first = service.stream()
+            await first.send_headers()
+            await first.send_body(costly)
+            picker = service.picker._picker
+            await until(lambda: picker._reading == 1)
+            await assert_serves(service)
+            assert picker._reading == 1, "the other request was served while this one was read"
+            picked = await first.read_picked()
+            assert picked.body == costly
+
+    run(main())
+
+
+def test_bodies_that_cannot_be_read_soon_go_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picking, "_READING_S", 0.001)  # a hundredth of what any machine takes
+    costly = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
+
+    async def main() -> None:
+        async with serve(Router(URLS, seed=1)) as service:
+            streams = [service.stream() for _ in range(12)]
+            for stream in streams:
+                await stream.send_headers()
+                await stream.send_body(costly)
+            for stream in streams:
+                assert (await stream.read_picked()).body == costly
+            assert service.picker.counts["picked"] == 12
+            assert service.picker.counts["unread"] == 12
+            await assert_serves(service)
+
+    run(main())

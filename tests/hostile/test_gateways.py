@@ -1,0 +1,93 @@
+"""The example gateways as processes of their own, against clients and workers that hold on to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from tests.gateways import GATEWAYS
+from tests.http_client import DEADLINE_S, JSON, complete, connect, send
+
+from cachelb import Router
+from cachelb.testing import FakeFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROLES = {"starlette_gateway": ("both",), "aiohttp_gateway": ("both",), "pd_gateway": ("prefill", "decode")}
+"""Of the workers behind each example."""
+PROMPT = "Amazingly few discotheques provide jukeboxes. " * 30
+
+
+@contextlib.contextmanager
+def started(name: str, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run an example; yield the process and its address."""
+    command = [sys.executable, "-u", str(EXAMPLES / f"{name}.py"), *words, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout)))[0]
+            yield process, address
+        finally:
+            process.kill()
+
+
+def begin_body(url: str, body: bytes, length: int) -> socket.socket:
+    """Send the head of a request and a part of its body."""
+    parts = urlsplit(url)
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=DEADLINE_S)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_sigterm_ends_a_gateway_with_stalled_workers_within_its_grace_and_keeps_the_snapshot(
+    name: str, tmp_path: Path
+) -> None:
+    config, snapshot = tmp_path / "gateway.json", tmp_path / "router.snapshot"
+    with FakeFleet(len(ROLES[name])) as fleet:
+        options = {"secret": "known to all gateways"}
+        workers = [{"url": url, "role": role} for url, role in zip(fleet.urls, ROLES[name], strict=True)]
+        config.write_text(json.dumps({"router": options, "workers": workers, "load": {}}))
+        words = ("--config", str(config), "--snapshot", str(snapshot), "--grace-s", "1")
+        with started(name, *words) as (process, url), contextlib.ExitStack() as held:
+            assert complete(url, PROMPT, max_tokens=1).status == 200
+            fleet.fail("stall")
+            for _ in range(3):
+                stalled = held.enter_context(contextlib.closing(connect(url)))
+                stalled.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}), JSON)
+            held.enter_context(begin_body(url, b"{", 100))
+            fleet.wait_for(lambda: fleet.workers[0]._replica.counts.faults["stall"] == 3)
+            process.send_signal(signal.SIGTERM)
+            # Less than the servers' own grace: a minute, or without end.
+            assert process.wait(50) in {0, -signal.SIGTERM}
+            fleet.wait_for(lambda: not any(worker._replica.counts.open for worker in fleet.workers))
+    assert snapshot.stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_body_over_the_limit_is_refused_before_it_is_there(name: str) -> None:
+    with FakeFleet(1) as fleet, GATEWAYS[name](Router(fleet.urls)) as url:
+        with begin_body(url, b" " * (4 << 20) + b"x", 1 << 40) as connection:
+            assert connection.recv(64).startswith(b"HTTP/1.1 413")
+        assert complete(url, PROMPT, max_tokens=1).status == 200
+        assert fleet.workers[0].counts.started == 1
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+@pytest.mark.parametrize("body", [b"[" * 70_000, b'{"prompt": [-1]}', b"\xff"], ids=["deep", "token", "bytes"])
+def test_body_that_cannot_be_read_is_the_fault_of_the_client(name: str, body: bytes) -> None:
+    with FakeFleet(1) as fleet, GATEWAYS[name](Router(fleet.urls)) as url:
+        assert send(url, "/v1/completions", body).status == 400
+        assert fleet.workers[0].counts.started == 0

@@ -1,0 +1,105 @@
+"""Routers that share: askers without end, too many routers, and frames too long to be read."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hostile.strangers import resident_mb
+from tests.state.addresses import wait_until
+from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, load, make_router, routers
+
+from cachelb import Router
+from cachelb.errors import CachelbError
+from cachelb.state.exchange import _TELL_S
+from cachelb.state.redis_carrier import RedisCarrier
+from cachelb.state.redis_link import _MOST_BYTES
+from cachelb.state.zmq_carrier import ZmqCarrier
+
+if TYPE_CHECKING:
+    from tests.state.redis_server import RedisServer
+    from tests.state.transports import RedisFleet
+
+
+def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: Counter[Router[Any]] = Counter()
+    original = Router._tell_all
+
+    def counted(router: Router[Any]) -> list[bytes]:
+        told[router] += 1
+        return original(router)
+
+    monkeypatch.setattr(Router, "_tell_all", counted)
+    receive = ZmqCarrier.receive
+
+    def asking(carrier: ZmqCarrier, timeout_s: float) -> Any:
+        for address in list(carrier._peers):
+            carrier.ask(0, address)
+        return receive(carrier, timeout_s)
+
+    with routers(MeshFleet(), 3) as found:
+        told.clear()
+        begun = time.monotonic()
+        monkeypatch.setattr(ZmqCarrier, "receive", asking)
+        wait_until(lambda: len(told) == 3 and min(told.values()) >= 5)
+        most = max(told.values())
+        assert most <= (time.monotonic() - begun) / _TELL_S + 2, "one per interval, whoever asks"
+        assert all(state.stats().failures == 0 for _, state in found)
+
+
+def test_routers_beyond_the_most_are_refused() -> None:
+    with make_router() as router, make_router() as other:
+        router._share(1, 60.0, 1 << 20)
+        refused = 0
+        for origin in range(2, 1100):
+            other._share(origin, 60.0, 1 << 20)
+            for message in other._tell():
+                try:
+                    router._hear(message)
+                except CachelbError as error:
+                    assert "1024 routers are heard already" in str(error)  # noqa: PT017 - counted
+                    refused += 1
+        assert len(router._origins()) == 1024
+        assert refused >= 1098 - 1024
+        other._unshare()
+        router._unshare()
+
+
+@pytest.mark.parametrize(
+    ("frame_bytes", "secret"),
+    [(_MOST_BYTES // 8, SECRET), (_MOST_BYTES // 8, [SECRET, OTHER]), (50_000_000, SECRET)],
+    ids=["together too long", "together too long, two secrets", "each too long"],
+)
+def test_frames_too_long_to_be_read_stop_sharing_for_a_moment_only(
+    redis_fleet: RedisFleet, server: RedisServer, monkeypatch: pytest.MonkeyPatch, frame_bytes: int, secret: Any
+) -> None:
+    redis_fleet.server = server
+    opened: Counter[RedisCarrier] = Counter()
+    original = RedisCarrier.open
+
+    def counted(carrier: RedisCarrier) -> None:
+        original(carrier)
+        opened[carrier] += 1
+
+    with routers(redis_fleet, 2, make={"secret": secret}) as ((router, mine), (other, theirs)):
+        monkeypatch.setattr(RedisCarrier, "open", counted)
+        before = resident_mb()
+        with server.client() as client:
+            pipe = client.pipeline(transaction=True)
+            for _ in range(16):
+                pipe.xadd(redis_fleet.stream, {"f": bytes(frame_bytes)})
+            pipe.execute()
+        for state in (mine, theirs):
+            wait_until(lambda state=state: state.stats().failures > 0, 60)  # type: ignore[misc]
+            wait_until(lambda state=state: state.stats().failing == "", 60)  # type: ignore[misc]
+        decision = router.select_worker(tokens=STORY)
+        wait_until(lambda: load(other) == 1, 60)
+        decision.on_complete()
+        wait_until(lambda: load(other) == 0)
+        # That is 0.3 to 1.4 s where nothing else runs. The server takes longer to answer at all where others do.
+        assert max(opened.values()) <= 3, "connections after the one that failed"
+        assert resident_mb() < before + 4 * (_MOST_BYTES >> 20)
+        with server.client() as client:
+            assert int(client.memory_usage(redis_fleet.stream) or 0) < _MOST_BYTES, "the server has it no more"

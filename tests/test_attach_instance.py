@@ -1,0 +1,33 @@
+"""What takes an instance says so to a class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cachelb
+from cachelb.events import ZmqSource
+from cachelb.policies import CacheAware
+from cachelb.records import JsonlRecords
+from cachelb.sources import MetricsSource
+from cachelb.state import RedisState, SnapshotFile, ZmqMesh
+
+ATTACHABLE = (MetricsSource, ZmqSource, ZmqMesh, RedisState, SnapshotFile, JsonlRecords)
+
+
+@pytest.mark.parametrize("kind", ATTACHABLE)
+def test_attach_asks_for_an_instance(kind: Any) -> None:
+    router = cachelb.Router(["a"])
+    for method in ("attach", "detach"):
+        call = rf"{method}\({kind.__name__}\(\.\.\.\)\)"
+        with pytest.raises(TypeError, match=f"an instance, not the class {kind.__name__}: {call}"):
+            getattr(router, method)(kind)
+    router.close()
+
+
+@pytest.mark.parametrize("argument", ["policy", "prefill_policy", "decode_policy"])
+def test_a_policy_is_asked_for_as_an_instance(argument: str) -> None:
+    arguments: dict[str, Any] = {argument: CacheAware}
+    with pytest.raises(TypeError, match=r"not the class CacheAware; pass CacheAware\(\)"):
+        cachelb.Router(["a"], **arguments)

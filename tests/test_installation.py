@@ -1,0 +1,122 @@
+"""What pages, messages and builds say of installing, and what `make` installs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+EXTRAS = set(PROJECT["project"]["optional-dependencies"])
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+PACKAGE_README = ROOT / PROJECT["project"]["readme"]
+PAGES = (ROOT / "README.md", PACKAGE_README, *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py"))
+COMMAND = re.compile(r"pip install ([^`#\n]+)")
+
+
+def installed(text: str) -> list[str]:
+    """Return what the `pip install` commands of a text name."""
+    return [word for found in COMMAND.finditer(text) for word in shlex.split(found[1])]
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+def test_every_page_installs_from_a_checkout_or_a_wheel(page: Path) -> None:
+    words = installed(page.read_text("utf-8"))
+    assert not [word for word in words if word.startswith("cachelb")], "cachelb is in no index"
+    own = [re.fullmatch(r"(?:\.|NAME\.whl)(?:\[(.+)\])?", word) for word in words]
+    extras = {extra for found in own if found and found[1] for extra in found[1].split(",")}
+    assert extras <= EXTRAS
+    assert not words or any(own), f"{words} does not install cachelb"
+
+
+def test_pages_that_need_extras_install_them() -> None:
+    named = {
+        extra for page in PAGES for word in installed(page.read_text("utf-8")) for extra in EXTRAS if extra in word
+    }
+    assert named >= {"cli", "events", "extproc", "litellm", "prometheus", "ray", "testing", "tokenizers", "yaml"}
+
+
+def test_messages_name_extras_that_there_are() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "python" / "cachelb").rglob("*.py"))
+    named = set(re.findall(r"pip install 'cachelb\[(\w+)\]'", sources))
+    assert len(named) > 8
+    assert named <= EXTRAS
+
+
+def test_the_readme_of_the_package_links_to_nothing_that_an_index_lacks() -> None:
+    links = re.findall(r"\]\(([^)]*)\)", PACKAGE_README.read_text("utf-8"))
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def pins(lock: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([a-z0-9._-]+)(?:\[.*\])?==(\S+)", lock.read_text("utf-8"), re.MULTILINE):
+        found.setdefault(name, set()).add(version)
+    return found
+
+
+def group(name: str) -> list[Requirement]:
+    found: list[Requirement] = []
+    for entry in PROJECT["dependency-groups"][name]:
+        found += [Requirement(entry)] if isinstance(entry, str) else group(entry["include-group"])
+    return found
+
+
+@pytest.mark.parametrize("name", ["dev", "envoy", "production-stack", "wheels"])
+def test_locks_have_what_the_groups_ask_for(name: str) -> None:
+    pinned = pins(ROOT / "requirements" / f"{name}.lock")
+    for requirement in group(name):
+        versions = pinned.get(requirement.name.lower().replace("_", "-"), set())
+        assert versions, f"{requirement.name} is not in requirements/{name}.lock: run `make lock`"
+        assert all(requirement.specifier.contains(version) for version in versions), f"{requirement}: run `make lock`"
+
+
+@pytest.mark.parametrize("lock", [pytest.param(lock, id=lock.stem) for lock in LOCKS])
+def test_every_pin_has_hashes_and_names_no_index(lock: Path) -> None:
+    text = lock.read_text("utf-8")
+    blocks = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert len(blocks) == sum(map(len, pins(lock).values()))
+    assert all("--hash=sha256:" in block for block in blocks)
+    assert "://" not in text
+
+
+def test_what_demo_and_tests_install_agrees() -> None:
+    dev = pins(ROOT / "requirements" / "dev.lock")
+    assert {name: dev[name] for name in pins(ROOT / "requirements" / "run.lock")} == pins(
+        ROOT / "requirements" / "run.lock"
+    )
+
+
+def build(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Begin a build as pip does, with `folder` as the only one that programs are found in."""
+    env = {**os.environ, "PATH": str(folder), **environment}
+    command = [sys.executable, "-c", "import build_backend"]
+    return subprocess.run(command, env=env, cwd=ROOT / "rust", capture_output=True, text=True, check=False)
+
+
+def test_a_build_without_rust_ends_at_once_and_says_how_to_get_it(tmp_path: Path) -> None:
+    run = build(tmp_path)
+    needed = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["package"]["rust-version"]
+    assert run.returncode == 1
+    assert f"needs Rust {needed} or newer, and `cargo` does not run here" in run.stderr
+    assert "https://rustup.rs" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert build(tmp_path, CACHELB_FETCH_RUST="1").returncode == 0
+
+
+def test_a_build_with_an_old_rust_names_its_version(tmp_path: Path) -> None:
+    for program in ("cargo", "rustc"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho '{program} 1.63.0 (old)'\n")
+        (tmp_path / program).chmod(0o755)
+    assert "and this is cargo 1.63.0 (old)." in build(tmp_path).stderr
+    for program in ("cargo", "rustc"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho '{program} 99.0.0'\n")
+    assert build(tmp_path).returncode == 0

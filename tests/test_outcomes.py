@@ -1,0 +1,238 @@
+"""Which exceptions count against a worker, and how a worker rests that asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import httpx
+import pytest
+
+import cachelb
+from cachelb.openai import retry_after
+from cachelb.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REQUEST = httpx.Request("POST", "http://gpu0")
+
+
+def answered(status: int, **headers: str) -> httpx.HTTPStatusError:
+    return httpx.HTTPStatusError("no", request=REQUEST, response=httpx.Response(status, headers=headers))
+
+
+def made(name: str, module: str, base: type[Exception] = Exception, **attributes: Any) -> Exception:
+    """Make an exception of a library that need not be installed."""
+    parent = type(name, (base,), {"__module__": module})
+    error: Exception = type("Special", (parent,), {"__module__": "mine", **attributes})()
+    return error
+
+
+def raised_from(cause: Exception) -> Exception:
+    error = RuntimeError("the upstream failed")
+    error.__cause__ = cause
+    return error
+
+
+def raised_during(other: Exception) -> Exception:
+    error = KeyError("mine")
+    error.__context__ = other
+    return error
+
+
+class HostileError(Exception):
+    @property
+    def status_code(self) -> int:
+        raise RuntimeError("no status")
+
+    response = status_code
+
+
+def raising(error: BaseException) -> Iterator[bytes]:
+    yield b"a"
+    raise error
+
+
+def grpc_code(name: str) -> Callable[..., Any]:
+    return lambda _self: type("StatusCode", (), {"name": name})
+
+
+EXCEPTIONS = [
+    (KeyError("mine"), "cancelled"),
+    (ValueError("mine"), "cancelled"),
+    (RuntimeError("mine"), "cancelled"),
+    (AssertionError(), "cancelled"),
+    (HostileError(), "cancelled"),
+    (raised_during(ConnectionResetError()), "cancelled"),
+    (asyncio.CancelledError(), "cancelled"),
+    (KeyboardInterrupt(), "cancelled"),
+    (httpx.StreamConsumed(), "cancelled"),
+    (ExceptionGroup("both", [KeyError(), ValueError()]), "cancelled"),
+    (ConnectionRefusedError(), "failed"),
+    (TimeoutError(), "failed"),
+    (OSError("unreachable"), "failed"),
+    (asyncio.IncompleteReadError(b"", 5), "failed"),
+    (http.client.IncompleteRead(b""), "failed"),
+    (httpx.ConnectError("no"), "failed"),
+    (httpx.ReadTimeout("no"), "failed"),
+    (httpx.RemoteProtocolError("cut"), "failed"),
+    (aiohttp.ServerDisconnectedError(), "failed"),
+    (aiohttp.ClientPayloadError(), "failed"),
+    (made("HTTPError", "urllib3.exceptions"), "failed"),
+    (made("APIConnectionError", "openai"), "failed"),
+    (made("RpcError", "grpc", code=grpc_code("UNAVAILABLE")), "failed"),
+    (made("RpcError", "grpc", code=grpc_code("CANCELLED")), "cancelled"),
+    (made("RpcError", "grpc", code=grpc_code("RESOURCE_EXHAUSTED")), "backpressure"),
+    (made("RpcError", "grpc", code=grpc_code("INVALID_ARGUMENT")), "client"),
+    (raised_from(httpx.ConnectError("no")), "failed"),
+    (ExceptionGroup("both", [KeyError(), ConnectionResetError()]), "failed"),
+    (answered(500), "failed"),
+    (answered(404), "client"),
+    (answered(429), "backpressure"),
+    (made("Mine", "mine", status_code=502), "failed"),
+    (made("Mine", "mine", status=503), "backpressure"),
+    (made("Mine", "mine", status_code="502"), "cancelled"),
+    (made("Mine", "mine", status=True), "cancelled"),
+]
+
+
+def endings(router: cachelb.Router[str]) -> dict[str, int]:
+    return {ending: count for ending, count in router.stats().endings.items() if count}
+
+
+@pytest.mark.parametrize(("error", "outcome"), EXCEPTIONS, ids=[repr(error)[:40] for error, _ in EXCEPTIONS])
+@pytest.mark.parametrize("how", ["on_error", "with", "track", "track_sync", "pair on_error", "pair with"])
+def test_only_transports_and_statuses_count_against_a_worker(error: BaseException, outcome: str, how: str) -> None:
+    router = cachelb.Router(["a"], seed=1)
+    pair = router.select_pair() if how.startswith("pair") else None
+    decision: Any = pair or router.select_worker()
+    if how.endswith("on_error"):
+        assert decision.on_error(error) == outcome
+    elif how.endswith("with"):
+        with pytest.raises(type(error)), decision:
+            raise error
+    else:
+
+        async def stream() -> Any:
+            for item in raising(error):
+                yield item
+
+        async def consume() -> None:
+            async for _ in decision.track(stream()):
+                pass
+
+        with pytest.raises(type(error)):
+            list(decision.track_sync(raising(error))) if how == "track_sync" else asyncio.run(consume())
+    assert endings(router) == {outcome: 1}
+
+
+def test_an_error_of_the_callers_own_code_counts_no_failure_of_a_worker() -> None:
+    router = cachelb.Router(["a", "b"], seed=1)
+    for _ in range(12):
+        with pytest.raises(KeyError), router.select_worker():
+            raise KeyError("mine")
+    assert [row.state for row in router.stats().workers] == ["ready", "ready"]
+    assert endings(router) == {"cancelled": 12}
+    for _ in range(12):
+        with pytest.raises(ConnectionError), router.select_worker(among=["a"]):
+            raise ConnectionError
+    assert [row.state for row in router.stats().workers] == ["failing", "ready"]
+
+
+def test_a_with_block_of_a_pair_blames_the_worker_that_was_at_work() -> None:
+    router: cachelb.Router[str] = cachelb.Router(seed=1, breaker_failures=1)
+    router.add_worker("p", role="prefill")
+    router.add_worker("d", role="decode")
+    with pytest.raises(ConnectionError), router.select_pair(tokens=range(64)):
+        raise ConnectionError
+    assert {row.key: row.state for row in router.stats().workers} == {"p": "failing", "d": "ready"}
+    assert endings(router) == {"failed": 1, "cancelled": 1}
+
+
+@pytest.mark.parametrize("error", [600, 999], ids=str)
+def test_a_status_that_http_does_not_have_is_a_failure(error: int) -> None:
+    assert cachelb.Router(["a"]).select_worker().on_error(error) == "failed"
+
+
+# --- backpressure ---
+
+
+def test_one_429_is_a_rest_and_no_failure() -> None:
+    clock = ManualClock()
+    router = cachelb.Router(["a", "b"], seed=1, clock=clock)
+    assert router.select_worker(among=["a"]).on_error(429) == "backpressure"
+    assert {row.key: row.state for row in router.stats().workers} == {"a": "pushing back", "b": "ready"}
+    seen = {view.key: view.state for view in router.explain().candidates}
+    assert seen == {"a": "pushing back", "b": "available"}
+    clock.advance(0.6)
+    assert router.stats().workers[0].state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("told", "rests_s"),
+    [({"retry_after_s": 7}, 7.0), ({"retry_after_s": 1e30}, 60.0), ({"retry_after_s": 0}, 0.5), ({}, 0.5)],
+    ids=str,
+)
+@pytest.mark.parametrize("breaker_failures", [0, 5])
+def test_a_worker_rests_as_long_as_it_asked(told: dict[str, float], rests_s: float, breaker_failures: int) -> None:
+    clock = ManualClock()
+    router = cachelb.Router(["a", "b"], seed=1, clock=clock, breaker_failures=breaker_failures)
+    if breaker_failures == 0 and rests_s == 0.5:
+        rests_s = 0.0  # without a breaker only what a worker asks for counts
+    other = router.select_worker(among=["a"])
+    router.select_worker(among=["a"]).on_error(503, **told)
+    other.on_first_token()  # sent before: shows nothing of the present
+    if rests_s:
+        clock.advance(rests_s - 0.01)
+        assert {router.select_worker().key for _ in range(20)} == {"b"}
+        assert router.select_worker(among=["a"]).key == "a", "nobody else is there"
+    clock.advance(0.02)
+    assert router.stats().workers[0].state == "ready"
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), "soon", True])
+def test_a_rest_that_is_no_number_of_seconds_is_refused(wrong: Any) -> None:
+    decision = cachelb.Router(["a"]).select_worker()
+    with pytest.raises((TypeError, ValueError), match="retry_after_s"):
+        decision.on_error(429, retry_after_s=wrong)
+    assert decision.is_open
+
+
+@pytest.mark.parametrize("how", ["on_error", "with", "track_sync"])
+def test_the_rest_is_read_from_the_answer_of_an_exception(how: str) -> None:
+    clock = ManualClock()
+    router = cachelb.Router(["a", "b"], seed=1, clock=clock)
+    error, decision = answered(429, **{"Retry-After": "9"}), router.select_worker(among=["a"])
+    if how == "on_error":
+        decision.on_error(error)
+    elif how == "with":
+        with pytest.raises(httpx.HTTPStatusError), decision:
+            raise error
+    else:
+        with pytest.raises(httpx.HTTPStatusError):
+            list(decision.track_sync(raising(error)))
+    clock.advance(8.9)
+    assert router.stats().workers[0].state == "pushing back"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "3"}, 3.0),
+        ({"Retry-After": " 0.5 "}, 0.5),
+        (httpx.Headers({"RETRY-AFTER": "3"}), 3.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "1e30"}, None),
+        ({"retry-after": "9" * 40}, None),
+        ({"retry-after": "Wed, 99 Oct 99999 07:28:00 GMT"}, None),
+        ({"retry-after": 3}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_retry_after_is_read_or_left_alone(headers: Any, seconds: float | None) -> None:
+    assert retry_after(headers) == seconds

@@ -1,0 +1,34 @@
+"""Shadows draw for themselves: neither with the policy that picks nor with one another."""
+
+from __future__ import annotations
+
+from cachelb import Router
+
+KEYS = ["gpu0", "gpu1", "gpu2", "gpu3"]
+REQUESTS = 2_000
+
+
+def picks(router: Router[str]) -> list[tuple[str, ...]]:
+    """What the policy and its shadows picked for one request after the other."""
+    for _ in range(REQUESTS):
+        with router.select_worker():
+            pass
+    records, _, lost = router.records_since(0)
+    assert lost == 0
+    return [(record.key, *(shadow.key for shadow in record.shadows)) for record in records]
+
+
+def test_random_beside_random_agrees_by_chance_only() -> None:
+    router: Router[str] = Router(KEYS, policy="random", shadow=["random", "random"], seed=7)
+    rows = picks(router)
+    assert len(rows) == REQUESTS
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        alike = sum(row[one] == row[other] for row in rows)
+        # A quarter is expected, give or take 19.
+        assert 400 < alike < 600, (one, other)
+
+
+def test_shadows_of_one_seed_repeat_themselves() -> None:
+    runs = [picks(Router(KEYS, policy="random", shadow=["random", "random"], seed=seed)) for seed in (7, 7, 8)]
+    assert runs[0] == runs[1]
+    assert [row[1] for row in runs[0]] != [row[1] for row in runs[2]]

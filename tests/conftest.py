@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # One fixed seed and no deadline: no run depends on luck or on the machine's load. `make test-long` runs more cases, and
 # `make test-random` others.
@@ -73,3 +78,12 @@ def traces() -> Path:
 def captures() -> Path:
     """Messages about KV caches that real engines sent."""
     return DATA / "captures"
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Threads change places far more often than usual."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)

@@ -22,7 +22,7 @@ from tests.test_threads import run
 from cachelb import BlockTracker, Router, UnknownWorkerError, hash_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 BLOCK = 4
 LENGTH = 2_000
@@ -31,14 +31,7 @@ FULL = range(2**31, 2**31 + LENGTH)
 EITHER = (0x01010101_01010101, 0xFEFEFEFE_FEFEFEFE)
 """Of which no byte is that of the other, so that half of one beside half of the other is neither."""
 
-
-@pytest.fixture(autouse=True)
-def frequent_switches() -> Iterator[None]:
-    """Threads change places far more often than usual."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("frequent_switches")
 
 
 def beside(write: Callable[[random.Random], None], reads: Sequence[Callable[[], None]], *, rounds: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -12,18 +11,11 @@ import pytest
 from cachelb import BlockTracker, hash_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 THREADS = 8
 
-
-@pytest.fixture(autouse=True)
-def frequent_switches() -> Iterator[None]:
-    """Threads change places far more often than usual."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("frequent_switches")
 
 
 def run(work: Callable[[int], None], *, threads: int = THREADS) -> None:

@@ -17,7 +17,7 @@ MOST_ITEMS = 1 << 20
 MOST_TOKENS = 1 << 24
 """Tokens of one prompt, likewise."""
 
-_LONGEST_S = 1e9
+LONGEST_S = 1e9
 """Thirty years: as long as for ever, and no clock or timer of the system overflows."""
 
 
@@ -71,7 +71,7 @@ def seconds(name: str, value: object, *, least: float | None = None) -> float:
         TypeError: It is something else.
         ValueError: It is out of range.
     """
-    return min(number(name, value, least=least), _LONGEST_S)
+    return min(number(name, value, least=least), LONGEST_S)
 
 
 def whole(name: str, value: object, least: int, most: int = (1 << 31) - 1) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cachelb.arguments import MOST_TOKENS, listed, number, whole
+from cachelb.arguments import LONGEST_S, MOST_TOKENS, listed, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,6 @@ MOST_REQUESTS: Final = 10_000_000
 MOST_BLOCKS: Final = 1 << 28
 """Of all prompts and answers of a workload; 8 bytes each."""
 
-_MOST_S: Final = 1e9
 _MOST_PASS_S: Final = 3600.0
 _MOST_RATE: Final = 1e9
 _MOST_THINGS: Final = 1_000_000
@@ -161,7 +160,7 @@ def _most(name: str, *, of_whole: bool = False) -> float:
     by_end = {
         "tokens": MOST_TOKENS,
         "_per_s": _MOST_FLOAT,
-        "_s": _MOST_S,
+        "_s": LONGEST_S,
         "_seconds": _MOST_PASS_S,
         "_share": 1.0,
         "_spread": _MOST_SPREAD,

@@ -2,9 +2,8 @@
 //! with every kind of memory of prompts against a ledger of owners per block.
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
+mod ledger;
 mod rules;
-
-use std::collections::{BTreeMap, BTreeSet};
 
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Millis, SequenceHash};
@@ -15,6 +14,7 @@ use cachelb_core::router::{
     Settings, Standing, Usage, Wanted,
 };
 use cachelb_core::tracker::Origin;
+use ledger::{Ledger, blocks};
 use proptest::prelude::*;
 
 const WORKERS: [&str; 3] = ["a", "b", "c"];
@@ -64,64 +64,6 @@ const CASES: [Case; 7] = [
     ),
 ];
 
-/// A block, by all before it and itself.
-type Block = (usize, Vec<u64>);
-
-/// Every block by itself, every waiting request with its path.
-#[derive(Debug, Default)]
-struct Ledger {
-    held: BTreeSet<Block>,
-    speculative: BTreeSet<Block>,
-    waiting: BTreeMap<u64, (usize, Vec<u64>)>,
-}
-
-fn blocks(worker: usize, path: &[u64]) -> impl Iterator<Item = Block> {
-    (1..=path.len()).map(move |end| (worker, path[..end].to_vec()))
-}
-
-impl Ledger {
-    fn place(&mut self, id: u64, worker: usize, path: &[u64]) {
-        for block in blocks(worker, path) {
-            if self.held.insert(block.clone()) {
-                self.speculative.insert(block);
-            }
-        }
-        if blocks(worker, path).any(|block| self.speculative.contains(&block)) {
-            self.waiting.insert(id, (worker, path.to_vec()));
-        }
-    }
-
-    fn answer(&mut self, id: u64) {
-        if let Some((worker, path)) = self.waiting.remove(&id) {
-            for block in blocks(worker, &path) {
-                self.speculative.remove(&block);
-            }
-        }
-    }
-
-    fn fail(&mut self, id: u64) {
-        let Some((worker, path)) = self.waiting.remove(&id) else {
-            return;
-        };
-        for block in blocks(worker, &path) {
-            let owned =
-                |(on, other): &(usize, Vec<u64>)| *on == worker && other.starts_with(&block.1);
-            if !self.waiting.values().any(owned) && self.speculative.remove(&block) {
-                self.held.remove(&block);
-            }
-        }
-    }
-
-    fn depth(&self, worker: usize, path: &[u64]) -> usize {
-        let held = blocks(worker, path).take_while(|block| self.held.contains(block));
-        held.count()
-    }
-
-    fn count(&self, worker: usize) -> usize {
-        self.held.iter().filter(|(on, _)| *on == worker).count()
-    }
-}
-
 #[derive(Debug, Clone)]
 enum Op {
     Select(Vec<u64>),
@@ -170,7 +112,7 @@ struct Open {
 struct World {
     selector: Selector,
     memory: Memory,
-    ledger: Ledger,
+    ledger: Ledger<usize, u64>,
     open: Vec<Open>,
     now: u64,
     ids: u64,
@@ -220,7 +162,7 @@ impl World {
         Self {
             selector,
             memory,
-            ledger: Ledger::default(),
+            ledger: Ledger::new(),
             open: Vec::new(),
             now: 1,
             ids: 0,
@@ -340,9 +282,7 @@ impl World {
                 self.selector.remove_worker(WORKERS[worker]);
                 self.selector
                     .add_worker(WORKERS[worker], Profile::default(), Millis(self.now));
-                self.ledger.held.retain(|(on, _)| *on != worker);
-                self.ledger.speculative.retain(|(on, _)| *on != worker);
-                self.ledger.waiting.retain(|_, (on, _)| *on != worker);
+                self.ledger.forget(worker);
                 let book = self.selector.book();
                 self.open.retain(|open| book.worker(open.booking).is_some());
             }
@@ -365,13 +305,16 @@ impl World {
     fn check(&mut self, paths: &[Vec<u64>]) {
         self.selector.validate().unwrap();
         for path in paths {
-            let expected: Vec<usize> = (0..3).map(|at| self.ledger.depth(at, path)).collect();
+            let held = &self.ledger.held;
+            let depth = |at| blocks(at, path).take_while(|block| held.contains(block)).count();
+            let expected: Vec<usize> = (0..3).map(depth).collect();
             assert_eq!(self.seen(path), expected, "{path:?}");
         }
         if self.memory != Memory::Prompts {
             for (at, name) in WORKERS.into_iter().enumerate() {
                 let count = self.selector.block_count(Some(name)) as usize;
-                assert_eq!(count, self.ledger.count(at), "blocks of {name}");
+                let placed = self.ledger.held.iter().filter(|(on, _)| *on == at);
+                assert_eq!(count, placed.count(), "blocks of {name}");
             }
         }
     }

@@ -65,46 +65,40 @@ class _Reader:
 
     def session(self, row: Mapping[str, Any], where: str) -> None:
         """Read one line."""
-        scope = self._scope()
-        entries = _entries(row, where)
-        prefix, first = self._prefix(row, where), None
-        parent, parent_end_s = -1, 0.0
-        for entry in entries:
-            at_s = number(entry, "t", "seconds", where)
-            if "requests" not in entry:
-                ids = id_list(entry, "hash_ids", where)
-                first = ids if first is None else first
-                think_s = at_s - parent_end_s if parent >= 0 else 0.0
-                if entry.get("think_time") is not None:
-                    # Where sub-agents worked meanwhile, they are what the agent waited for.
-                    think_s = min(think_s, number(entry, "think_time", "seconds", where))
-                parent = self._request(
-                    entry, (at_s, think_s, parent), _shared(ids, first, prefix, scope, where), row, where
-                )
-                parent_end_s = at_s + _api_s(entry, where)
-                continue
-            last, end_s = self._sub_agent(entry, (at_s, parent, parent_end_s), (scope, row), where)
-            if end_s >= parent_end_s:
-                parent, parent_end_s = last, end_s
+        self._agent(row, row, self._scope(), (0.0, -1, 0.0), where)
 
-    def _sub_agent(
-        self,
-        agent: Mapping[str, Any],
-        begin: tuple[float, int, float],
-        owner: tuple[int, Mapping[str, Any]],
-        where: str,
+    def _agent(
+        self, agent: Mapping[str, Any], row: Mapping[str, Any], scope: int, begin: tuple[float, int, float], where: str
     ) -> tuple[int, float]:
-        """Read the requests of a sub-agent; return the last one and when it ended."""
-        (begin_s, parent, end_s), (scope, row) = begin, owner
+        """Read the requests of a session, or of a sub-agent of it.
+
+        Args:
+            agent: What has them.
+            row: The session.
+            scope: What lies above its ids.
+            begin: When the agent begins, the request before (-1: none) and when that ended.
+            where: The line.
+
+        Returns:
+            Its last request and when that ended.
+        """
+        begin_s, parent, end_s = begin
         prefix, first = self._prefix(agent, where), None
         for entry in _entries(agent, where):
             at_s = begin_s + number(entry, "t", "seconds", where)
+            if agent is row and "requests" in entry:
+                last, last_end_s = self._agent(entry, row, scope, (at_s, parent, end_s), where)
+                if last_end_s >= end_s:
+                    parent, end_s = last, last_end_s
+                continue
             ids = id_list(entry, "hash_ids", where)
             first = ids if first is None else first
-            think_s = max(0.0, at_s - end_s)
-            parent = self._request(
-                entry, (at_s, think_s, parent), _shared(ids, first, prefix, scope, where), row, where
-            )
+            think_s = at_s - end_s
+            if agent is row and entry.get("think_time") is not None:
+                # Where sub-agents worked meanwhile, they are what the agent waited for.
+                think_s = min(think_s, number(entry, "think_time", "seconds", where))
+            shared = _shared(ids, first, prefix, scope, where)
+            parent = self._request(entry, (at_s, think_s, parent), shared, row, where)
             end_s = at_s + _api_s(entry, where)
         return parent, end_s
 
@@ -171,8 +165,7 @@ def read_agent_sessions(
             are from its start.
         block_size: Tokens per block of the workload.
         loop: ``"closed"``: a request comes when the one before has its answer and the recorded pause has passed, and
-            the
-            one after a sub-agent when that is done. ``"open"``: requests come at the recorded times, however long
+            the one after a sub-agent when that is done. ``"open"``: requests come at the recorded times, however long
             answers take.
         arrivals: When sessions begin; one per minute, independent of each other, by default.
         seed: Seed of their arrivals.

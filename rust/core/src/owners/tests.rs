@@ -1,8 +1,13 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
 use super::*;
+
+#[path = "../../tests/ledger/mod.rs"]
+mod ledger;
+
+use ledger::{Block, Ledger, blocks};
 
 fn worker(slot: u32) -> WorkerId {
     WorkerId {
@@ -121,59 +126,12 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-type Block = (u32, Vec<u8>);
-
-/// The obvious ledger: every block by itself, every waiting request with its whole path.
-#[derive(Default)]
-struct Ledger {
-    held: HashSet<Block>,
-    speculative: HashSet<Block>,
-    waiting: HashMap<u32, (u32, Vec<u8>)>,
-}
-
-fn blocks(slot: u32, path: &[u8]) -> impl Iterator<Item = Block> {
-    (1..=path.len()).map(move |end| (slot, path[..end].to_vec()))
-}
-
-impl Ledger {
-    fn place(&mut self, id: u32, slot: u32, path: &[u8]) {
-        for block in blocks(slot, path) {
-            if self.held.insert(block.clone()) {
-                self.speculative.insert(block);
-            }
-        }
-        if blocks(slot, path).any(|block| self.speculative.contains(&block)) {
-            self.waiting.insert(id, (slot, path.to_vec()));
-        }
-    }
-
-    fn answer(&mut self, id: u32) {
-        if let Some((slot, path)) = self.waiting.remove(&id) {
-            for block in blocks(slot, &path) {
-                self.speculative.remove(&block);
-            }
-        }
-    }
-
-    fn fail(&mut self, id: u32) {
-        let Some((slot, path)) = self.waiting.remove(&id) else {
-            return;
-        };
-        for block in blocks(slot, &path) {
-            let owned = |(on, other): &(u32, Vec<u8>)| *on == slot && other.starts_with(&block.1);
-            if !self.waiting.values().any(owned) && self.speculative.remove(&block) {
-                self.held.remove(&block);
-            }
-        }
-    }
-}
-
 proptest! {
     #[test]
     fn owners_agree_with_the_obvious_ledger(ops in prop::collection::vec(op(), 1..120)) {
         let mut owners = Owners::new(1_000);
-        let mut held: HashSet<Block> = HashSet::new();
-        let mut ledger = Ledger::default();
+        let mut held: BTreeSet<Block<u32, u8>> = BTreeSet::new();
+        let mut ledger = Ledger::new();
         let mut open: Vec<u32> = Vec::new();
         for (id, op) in (0..).zip(ops) {
             match op {
@@ -181,13 +139,13 @@ proptest! {
                     let known = blocks(slot, &path).take_while(|block| held.contains(block)).count();
                     owners.placed(worker(slot), booking(id), (0, &path), known);
                     held.extend(blocks(slot, &path));
-                    ledger.place(id, slot, &path);
+                    ledger.place(u64::from(id), slot, &path);
                     open.push(id);
                 }
                 Op::Answer(at) if !open.is_empty() => {
                     let id = open.swap_remove(at % open.len());
                     owners.proven(booking(id));
-                    ledger.answer(id);
+                    ledger.answer(u64::from(id));
                 }
                 Op::Fail(at) if !open.is_empty() => {
                     let id = open.swap_remove(at % open.len());
@@ -196,10 +154,10 @@ proptest! {
                             held.remove(&block);
                         }
                     }
-                    ledger.fail(id);
+                    ledger.fail(u64::from(id));
                 }
                 Op::Evict(slot, at) => {
-                    let mut leaves: Vec<Block> = held.iter().filter(|(on, path)| {
+                    let mut leaves: Vec<Block<u32, u8>> = held.iter().filter(|(on, path)| {
                         *on == slot && !held.iter().any(|(other, longer)| {
                             other == on && longer.len() > path.len() && longer.starts_with(path)
                         })
@@ -214,9 +172,7 @@ proptest! {
                 Op::Forget(slot) => {
                     owners.forget(slot);
                     held.retain(|(on, _)| *on != slot);
-                    ledger.held.retain(|(on, _)| *on != slot);
-                    ledger.speculative.retain(|(on, _)| *on != slot);
-                    ledger.waiting.retain(|_, (on, _)| *on != slot);
+                    ledger.forget(slot);
                 }
                 Op::Answer(_) | Op::Fail(_) => {}
             }

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.gateways import wait_until
 from tests.http_client import send
 from tests.models.kv_streams import nothing_left
 
 from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.doctor import Check, Diagnosis, Settings, WorkerReport, examine
+from cachelb.doctor.client import WorkerClient
 from cachelb.doctor.pages import Facts
+from cachelb.doctor.probe import Prober
 from cachelb.doctor.stream import Stream
 from cachelb.doctor.tap import StreamNotes, Tap
 from cachelb.events import Endpoint
@@ -28,7 +31,7 @@ from cachelb.testing.events import encode_batch, stored
 from cachelb.testing.fleet.tokens import encode, render_chat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from cachelb.doctor.verdicts import Verdict
@@ -50,6 +53,7 @@ WORKER_CHECKS = [
 ]
 FLEET_CHECKS = ["models", "block-sizes", "event-addresses", "templates"]
 QUICK = 1.0  # for what never comes
+PATIENT = 60.0  # for what comes
 
 
 class FourBytes:
@@ -80,7 +84,7 @@ def _quiet() -> Iterator[None]:
 
 
 def diagnose(*urls: str, seed: int = 5, **settings: Any) -> Diagnosis:
-    return asyncio.run(examine(urls, Settings(seed=seed, **settings)))
+    return asyncio.run(examine(urls, Settings(seed=seed, **{"timeout_s": PATIENT} | settings)))
 
 
 def checks_of(fleet: FakeFleet, **settings: Any) -> dict[str, Check]:
@@ -91,6 +95,16 @@ def checks_of(fleet: FakeFleet, **settings: Any) -> dict[str, Check]:
 
 def verdicts(checks: dict[str, Check], *but: str) -> set[str]:
     return {check.verdict for name, check in checks.items() if name not in but}
+
+
+def in_vain(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Give up early what the doctor waits for and never comes, by the names of its conditions, and nothing else."""
+    wait_for = Tap.wait_for
+
+    def shortened(tap: Tap, condition: Callable[[], object], _timeout_s: float) -> bool:
+        return wait_for(tap, condition, QUICK if getattr(condition, "__name__", "") in names else PATIENT)
+
+    monkeypatch.setattr(Tap, "wait_for", shortened)
 
 
 def run(*arguments: object) -> Result:
@@ -147,7 +161,7 @@ def test_short_contexts_get_short_probes() -> None:
 
 def test_events_that_are_off_are_named_and_the_rest_is_still_checked() -> None:
     with FakeFleet(1) as fleet:
-        checks = checks_of(fleet, timeout_s=QUICK)
+        checks = checks_of(fleet)
         assert checks["events"].verdict == "fail"
         assert "--kv-events-config" in checks["events"].fix
         assert {checks[name].verdict for name in ("stream", "shape", "sequence", "replay", "tokens", "prediction")} == {
@@ -156,11 +170,20 @@ def test_events_that_are_off_are_named_and_the_rest_is_still_checked() -> None:
         assert checks["cached-tokens"].verdict == "ok"
 
 
-def test_an_event_port_that_nobody_listens_at_is_named() -> None:
+def test_an_event_port_that_nobody_listens_at_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = Stream.ready
+
+    async def refused(stream: Stream) -> bool:
+        source = stream._source
+        await asyncio.to_thread(wait_until, lambda: any(each.last_error for each in source.stats().streams.values()))
+        return await ready(stream)
+
+    monkeypatch.setattr(Stream, "ready", refused)
+    in_vain(monkeypatch, "is_connected")
     with socket.socket() as held, FakeFleet(1) as fleet:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        checks = checks_of(fleet, events_port=port, timeout_s=QUICK)
+        checks = checks_of(fleet, events_port=port)
         assert checks["events"].seen == f"looked for at tcp://127.0.0.1:{port}"
         assert checks["stream"].verdict == "fail"
         assert "not reachable" in checks["stream"].seen
@@ -177,12 +200,13 @@ def test_ports_can_be_named_for_engines_that_do_not_tell_them() -> None:
         assert checks_of(fleet, seed=1, events_port=ports[0])["replay"].verdict == "warn"
 
 
-def test_the_stream_of_another_engine_is_recognised() -> None:
+def test_the_stream_of_another_engine_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_vain(monkeypatch, "is_covered", "has_spoken")
     with FakeFleet(2, kv_events=True) as fleet:
         other = fleet.workers[1].events
         assert other is not None
         port = int(other.endpoint.address.rpartition(":")[2])
-        report = diagnose(fleet.urls[0], events_port=port, timeout_s=QUICK).workers[0]
+        report = diagnose(fleet.urls[0], events_port=port).workers[0]
         checks = {check.name: check for check in report.checks}
         assert (checks["stream"].verdict, checks["prediction"].verdict) == ("fail", "skip")
         assert "this very engine's" in checks["stream"].fix
@@ -195,7 +219,7 @@ def test_the_stream_of_another_engine_is_recognised() -> None:
 )
 def test_block_size_of_the_router_is_compared(block_size: int, verdict: str) -> None:
     with FakeFleet(1, kv_events=True) as fleet:
-        checks = checks_of(fleet, block_size=block_size, timeout_s=QUICK)
+        checks = checks_of(fleet, block_size=block_size)
         assert checks["block-size"].verdict == verdict
         assert checks["prediction"].verdict == ("ok" if block_size <= 16 else "fail")
         if verdict != "ok":
@@ -204,30 +228,32 @@ def test_block_size_of_the_router_is_compared(block_size: int, verdict: str) -> 
 
 def test_a_missing_replay_socket_is_a_warning() -> None:
     with FakeFleet(1, kv_events=True, kv_replay=False) as fleet:
-        checks = checks_of(fleet, timeout_s=QUICK)
+        checks = checks_of(fleet)
         assert verdicts(checks, "template", "replay") == {"ok"}
         assert checks["replay"].verdict == "warn"
         assert "replay_endpoint" in checks["replay"].fix
 
 
-def test_a_replay_socket_that_does_not_answer_fails() -> None:
+def test_a_replay_socket_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_vain(monkeypatch, "is_caught_up")
     with FakeFleet(1, kv_events=True) as fleet:
         events = fleet.workers[0].events
         assert events is not None
         events.mute_replay()
-        checks = checks_of(fleet, timeout_s=QUICK)
+        checks = checks_of(fleet)
         assert checks["replay"].verdict == "fail"
         assert checks["replay"].seen.endswith("does not answer")
         assert checks["stream"].verdict == "ok"
 
 
-def test_a_lost_message_is_a_gap() -> None:
+def test_a_lost_message_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_vain(monkeypatch, "is_covered")
     with FakeFleet(1, kv_events=True) as fleet:
         events = fleet.workers[0].events
         assert events is not None
         diagnose(*fleet.urls, seed=1)
         events.drop(1)
-        checks = checks_of(fleet, timeout_s=QUICK)
+        checks = checks_of(fleet)
         assert checks["sequence"].verdict == "fail"
         assert "missing" in checks["sequence"].seen
 
@@ -262,12 +288,13 @@ def test_workers_with_other_block_sizes_and_models_are_a_matter_of_the_fleet() -
         assert fleet.urls[1] in fleet_checks["models"].seen
 
 
-def test_one_event_address_for_two_workers_fails() -> None:
+def test_one_event_address_for_two_workers_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_vain(monkeypatch, "is_covered", "has_spoken")  # whose events the second worker hears is a matter of luck
     with FakeFleet(2, kv_events=True) as fleet:
         events = fleet.workers[0].events
         assert events is not None
         port = int(events.endpoint.address.rpartition(":")[2])
-        fleet_checks = {check.name: check for check in diagnose(*fleet.urls, events_port=port, timeout_s=QUICK).fleet}
+        fleet_checks = {check.name: check for check in diagnose(*fleet.urls, events_port=port).fleet}
         assert fleet_checks["event-addresses"].verdict == "fail"
 
 
@@ -280,7 +307,18 @@ def test_a_dead_worker_is_a_verdict_and_the_others_are_examined() -> None:
         assert alive.verdict == "ok"
 
 
-def test_an_engine_that_hangs_is_given_up() -> None:
+def test_an_engine_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = WorkerClient._ask
+
+    async def patient(client: WorkerClient, page: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
+        if page != "/v1/completions":
+            monkeypatch.setattr(client, "_timeout_s", PATIENT)
+        try:
+            return await ask(client, page, body, headers)
+        finally:
+            monkeypatch.setattr(client, "_timeout_s", QUICK)
+
+    monkeypatch.setattr(WorkerClient, "_ask", patient)
     with FakeFleet(1, kv_events=True) as fleet:
         fleet.workers[0].fail("stall")
         checks = checks_of(fleet, timeout_s=QUICK)
@@ -364,7 +402,15 @@ def test_every_rank_is_probed_and_judged(monkeypatch: pytest.MonkeyPatch) -> Non
         second = fleet.workers[1].events
         assert second is not None
         second.lose(1000)
-        checks = {check.name: check for check in diagnose(url, seed=6, timeout_s=QUICK).workers[0].checks}
+        probe = Prober.run
+
+        async def hurried(prober: Prober) -> list[Check]:
+            if prober._rank == 1:
+                monkeypatch.setattr(prober, "_timeout_s", QUICK)
+            return await probe(prober)
+
+        monkeypatch.setattr(Prober, "run", hurried)
+        checks = {check.name: check for check in diagnose(url, seed=6).workers[0].checks}
         assert checks["stream"].verdict == "fail"
         assert checks["stream"].seen.startswith("rank 1: connected, but nothing came")
 
@@ -435,7 +481,7 @@ def test_the_command_shows_a_table_per_worker_and_succeeds() -> None:
 
 def test_json_has_every_check_and_a_failure_is_exit_code_1() -> None:
     with FakeFleet(1) as fleet:
-        result = run(*fleet.urls, "--json", "--timeout", QUICK)
+        result = run(*fleet.urls, "--json", "--timeout", PATIENT)
         document = json.loads(result.stdout)
         assert (result.exit_code, document["healthy"], document["fleet"]) == (1, False, [])
         (worker,) = document["workers"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import socket
@@ -430,8 +431,11 @@ def test_waiting_for_what_never_comes_ends(fleet: FakeFleet) -> None:
 
 
 def open_sockets() -> set[str]:
-    links = list(Path("/proc/self/fd").iterdir())  # among them the listing itself, gone by now
-    return {name for name in (str(link.readlink()) for link in links if link.is_symlink()) if "socket:" in name}
+    names: set[str] = set()
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # the listing itself, and what is closed in this moment
+            names.add(str(link.readlink()))
+    return {name for name in names if "socket:" in name}
 
 
 def test_exit_leaves_no_thread_socket_or_file(fleet: FakeFleet) -> None:
@@ -456,7 +460,8 @@ def test_exit_leaves_no_thread_socket_or_file(fleet: FakeFleet) -> None:
     for client in clients:
         client.close()
     assert not folder.exists()
-    assert (set(threading.enumerate()), open_sockets()) == (threads, sockets)
+    assert set(threading.enumerate()) <= threads
+    assert open_sockets() <= sockets
     assert [worker.counts.open for worker in workers] == [0] * 6
     with pytest.raises(RuntimeError, match="fleet is closed"):
         workers[0].start()

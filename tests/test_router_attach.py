@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("cachelb-s")]
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("cachelb-s")}
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert threads() == []
+@pytest.fixture(autouse=True, name="before")
+def no_thread_is_left() -> Iterator[set[threading.Thread]]:
+    """Yield the threads that are not those of the test."""
+    before = threads()
+    yield before
+    assert threads() <= before
 
 
 class Source:
@@ -108,7 +110,7 @@ def test_router_that_is_closed_while_it_waits_for_a_warm_start_shares_nothing() 
     router, sharing = Router(["gpu0"], secret=SECRET), mesh(warm_start_s=1e300)
     attaching = threading.Thread(target=router.attach, args=(sharing,))
     attaching.start()
-    wait_until(lambda: router.stats().state is not None)
+    wait_until(lambda: router.stats().state is not None, 60.0)
     router.close()
     attaching.join(60.0)
     assert not attaching.is_alive()
@@ -162,7 +164,7 @@ def test_second_sharing_is_refused_and_the_first_goes_on() -> None:
 
 @pytest.mark.parametrize("kind", ["mesh", "file"])
 def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: set[threading.Thread]
 ) -> None:
     router = Router(["gpu0"], secret=SECRET)
     closed: list[str] = []
@@ -177,7 +179,7 @@ def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
 
     monkeypatch.setattr(router, step, closing)
     router.attach(mesh() if kind == "mesh" else SnapshotFile(tmp_path / "kept", interval_s=0.01))
-    wait_until(lambda: bool(closed) and not threads())
+    wait_until(lambda: bool(closed) and threads() <= before, 60.0)
     assert router.stats().state is None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry, start_http_server
+from tests.models.metrics_server import reserved_port
 
 from cachelb import Router
 from cachelb.cli.app import app
@@ -18,6 +19,11 @@ from cachelb.metrics.page import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachelb.cli.watch._TIMEOUT_S", 60.0)
 
 
 @pytest.fixture
@@ -164,9 +170,8 @@ def test_a_page_without_a_router_ends_it_at_once(pages: tuple[bytes, ...], probl
 
 
 def test_a_port_without_a_server_ends_it_at_once() -> None:
-    with Pages() as url:
-        pass
-    result = run(url, "--once")
+    with reserved_port() as port:
+        result = run(f"http://127.0.0.1:{port}/metrics", "--once")
     assert result.exit_code == 1
     assert "the page cannot be had: ConnectionRefusedError" in result.stderr
 

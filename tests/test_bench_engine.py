@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from benches.engine import __main__ as bench
+from benches.engine import episode as episodes
 from benches.engine import page as pages
+from benches.engine import processor
 from benches.engine.client import ask
 from benches.engine.episode import POLICIES, Fleet, play
 from benches.engine.processor import Processors
 from benches.engine.workload import Known, Shape, plan
+from tests.gateways import wait_until
 
+from cachelb import Router
 from cachelb.testing import FakeFleet
 
 if TYPE_CHECKING:
@@ -29,16 +36,19 @@ BLOCK = 32
 SMALL = Shape(chats=5, turns=3, shared=1, sharing=3, system_tokens=96, turn_tokens=(40, 80), answer_tokens=8)
 
 
+def fleet_of(fakes: FakeFleet) -> Fleet:
+    def reset() -> None:
+        for worker in fakes.workers:
+            worker.reset_cache()
+
+    endpoints = {url: endpoint for url in fakes.urls if (endpoint := fakes.kv_endpoint(url)) is not None}
+    return Fleet(fakes.urls, endpoints, reset, BLOCK)
+
+
 @contextmanager
 def engines(count: int, kv_blocks: int = 128) -> Iterator[Fleet]:
     with FakeFleet(count, kv_events=True, block_size=BLOCK, kv_blocks=kv_blocks) as fakes:
-        endpoints = {url: endpoint for url in fakes.urls if (endpoint := fakes.kv_endpoint(url)) is not None}
-
-        def reset() -> None:
-            for worker in fakes.workers:
-                worker.reset_cache()
-
-        yield Fleet(fakes.urls, endpoints, reset, BLOCK)
+        yield fleet_of(fakes)
 
 
 @pytest.fixture
@@ -99,9 +109,29 @@ def test_every_policy_plays_all_chats_and_the_figures_agree(policy: str, fleet: 
 
 
 @pytest.mark.parametrize("policy", ["round-robin", "kv-aware"])
-def test_one_engine_finds_what_was_sent_before(policy: str) -> None:
-    with engines(1) as fleet:
-        episode = play(fleet, policy, replace(SMALL, in_flight=1), seed=2)
+def test_one_engine_finds_what_was_sent_before(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    routers: list[Router[str]] = []
+
+    def kept(*arguments: Any, **options: Any) -> Router[str]:
+        routers.append(Router(*arguments, **options))
+        return routers[-1]
+
+    with FakeFleet(1, kv_events=True, block_size=BLOCK, kv_blocks=128) as fakes:
+        events = fakes.workers[0].events
+        assert events is not None
+
+        def is_heard() -> bool:
+            heard = routers[-1].stats().workers[0].kv_events
+            return heard is None or heard.messages == events._seq
+
+        def ask_and_hear(*arguments: Any) -> Any:
+            answer = ask(*arguments)
+            wait_until(is_heard)  # or the next prompt may be routed before it is known what this one left
+            return answer
+
+        monkeypatch.setattr(episodes, "Router", kept)
+        monkeypatch.setattr(episodes, "ask", ask_and_hear)
+        episode = play(fleet_of(fakes), policy, replace(SMALL, in_flight=1), seed=2)
     for each in episode["requests"]:  # vLLM would also find what blocks the answer filled, of 8 tokens at most one
         assert 0 <= each["possible"] - each["cached"] <= BLOCK
     assert episode["hits"] > 0
@@ -165,11 +195,16 @@ def test_the_client_reads_what_the_engine_says(fleet: Fleet) -> None:
     assert (answer.prompt_tokens, len(answer.output)) == (70, 5)
 
 
-def test_own_work_is_not_that_of_others() -> None:
-    with_self, without = Processors([]), Processors([])
+def test_own_work_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_self = Processors([])
+    without = copy.copy(with_self)
     without._own_s = lambda: 0.0  # type: ignore[method-assign]
     without._own = 0.0
     assert sum(number * number for number in range(3_000_000)) > 0
+    # Both look at the same moment: what others do in between would be of one of them only.
+    busy_s, now_s = processor._busy_s(), time.monotonic()
+    monkeypatch.setattr(processor, "_busy_s", lambda: busy_s)
+    monkeypatch.setattr(processor, "time", SimpleNamespace(monotonic=lambda: now_s))
     assert with_self.others() < without.others()
 
 

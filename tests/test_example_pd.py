@@ -199,8 +199,8 @@ def test_client_that_leaves_stops_the_half_at_work(half: str) -> None:
             worker.fail("stall")
         with closing(connect(pd.url)) as connection:
             connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}), JSON)
-            pd.fleet.wait_for(lambda: sum(worker._replica.counts.faults["stall"] for worker in workers) == 1)
-        pd.fleet.wait_for(lambda: sum(worker._replica.counts.aborted for worker in workers) == 1)
+            wait_until(lambda: sum(worker._replica.counts.faults["stall"] for worker in workers) == 1)
+        wait_until(lambda: sum(worker._replica.counts.aborted for worker in workers) == 1)
         wait_until(lambda: pd.router.stats().open_requests == 0)
         assert pd.endings() == ({"cancelled": 2} if half == "prefill" else {"completed": 1, "cancelled": 1})
         pd.assert_nothing_is_booked()
@@ -220,8 +220,10 @@ def test_books_balance_after_failures_and_aborts_in_both_halves() -> None:
 
     async def client(session: aiohttp.ClientSession, url: str, numbers: Iterator[int]) -> None:
         for number in numbers:
-            body = {"prompt": f"{number}{PROMPT}", "max_tokens": 6, "stream": number % 3 > 0}
             leaves = rng.random() < 0.1
+            # An answer must last longer than it takes to notice that its client left.
+            length = 400 if leaves else 6
+            body = {"prompt": f"{number}{PROMPT}", "max_tokens": length, "stream": leaves or number % 3 > 0}
             try:
                 async with asyncio.timeout(0.005 if leaves and number % 2 else None):
                     async with session.post(f"{url}/v1/completions", json=body) as answer:

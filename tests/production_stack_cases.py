@@ -120,7 +120,7 @@ class Cases:
             response.close()
             connection.close()
             assert self.idle(logic) == {"cancelled": 1}
-            fleet.wait_for(lambda: worker._replica.counts.aborted == 1)
+            wait_until(lambda: worker._replica.counts.aborted == 1)
 
     def test_requests_without_a_prompt_are_routed_by_load(self, make: Make) -> None:
         with self.serving(make, 1) as (_, logic, url):

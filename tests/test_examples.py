@@ -390,9 +390,9 @@ def test_client_that_leaves_stops_the_worker(serve: Serve, after_chunks: int, st
         worker: FakeWorker = fleet.workers[0]
         worker.fail("stall", after_chunks=after_chunks)
         connection = begin_stream(gateway, stream=stream)
-        fleet.wait_for(lambda: worker._replica.counts.faults["stall"] == 1)
+        wait_until(lambda: worker._replica.counts.faults["stall"] == 1)
         connection.close()
-        fleet.wait_for(lambda: worker._replica.counts.aborted == 1)
+        wait_until(lambda: worker._replica.counts.aborted == 1)
         wait_until(lambda: router.stats().open_requests == 0)
         endings = {name: count for name, count in router.stats().endings.items() if count}
         assert endings == {"cancelled": 1}
@@ -468,8 +468,8 @@ def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(
     with closing(begin_stream(gateway)) as connection:
         if after_chunks:
             connection.getresponse().readline()
-        fleet.wait_for(lambda: sum(worker._replica.counts.faults["stall"] for worker in fleet.workers) == 1)
-    fleet.wait_for(lambda: sum(worker._replica.counts.aborted for worker in fleet.workers) == 1)
+        wait_until(lambda: sum(worker._replica.counts.faults["stall"] for worker in fleet.workers) == 1)
+    wait_until(lambda: sum(worker._replica.counts.aborted for worker in fleet.workers) == 1)
     wait_until(lambda: router.stats().open_requests == 0)
     assert router.stats().endings["cancelled"] == 1
 

@@ -232,7 +232,7 @@ def test_stream_that_the_client_gives_up_is_cancelled(closed: bool) -> None:
             del stream
             gc.collect()  # LiteLLM's objects refer to each other
             await idle(callback)
-            await asyncio.to_thread(fleet.wait_for, lambda: fleet.workers[0]._replica.counts.aborted == 1)
+            await settled(lambda: fleet.workers[0]._replica.counts.aborted == 1)
         assert endings(callback) == {"cancelled": 1}
 
     with FakeFleet(1) as fleet:
@@ -244,7 +244,7 @@ def test_request_that_the_client_gives_up_is_cancelled() -> None:
         async with hosted(callback, groups(m=fleet.urls)) as router:
             fleet.workers[0].fail("stall", times=1)
             task = asyncio.create_task(chat(router))
-            await asyncio.to_thread(fleet.wait_for, lambda: fleet.workers[0]._replica.counts.faults["stall"] == 1)
+            await settled(lambda: fleet.workers[0]._replica.counts.faults["stall"] == 1)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

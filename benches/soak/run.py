@@ -189,7 +189,7 @@ class _Soak:
         with contextlib.suppress(TimeoutError):  # the verdict says it
             self.wait_until(lambda reports: not any(r.bookings or r.open_requests or r.load for r in reports))
         with contextlib.suppress(TimeoutError):
-            self.wait_until(lambda reports: all(report.held == self.cached() for report in reports), seconds=15.0)
+            self.wait_until(lambda reports: all(self.knows_all(report) for report in reports))
         result.cached = self.cached()
         result.rest = {gateway.spec.kind: gateway.report(thorough=True) for gateway in self.gateways}
         for gateway in self.gateways:
@@ -258,13 +258,18 @@ class _Soak:
         gateway.taken = False
         await asyncio.sleep(_BALANCER_S)
         await self.clients.left(gateway)
-        # That the last ones left is noticed a moment later.
-        await asyncio.sleep(_BALANCER_S)
+        await self.noticed(gateway)
         self.result.before_restart = await asyncio.to_thread(gateway.report, thorough=True)
         await asyncio.to_thread(gateway.stop)
         await asyncio.sleep(min(3.0, seconds / 20))
         await asyncio.to_thread(gateway.start)
         self.result.faults["gateway"] += 1
+
+    async def noticed(self, gateway: Gateway) -> None:
+        """Wait until a gateway has noticed that its last clients left. One that never does is for the verdict."""
+        deadline_s = time.monotonic() + 60.0
+        while (await asyncio.to_thread(gateway.report)).bookings and time.monotonic() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_BALANCER_S)
 
     # --- looks ---
 
@@ -308,6 +313,10 @@ class _Soak:
 
     def cached(self) -> dict[str, int]:
         return {worker.url: worker.cached_blocks for worker in self.fleet.workers}
+
+    def knows_all(self, report: Report) -> bool:
+        """Tell whether a gateway hears the other one and every worker, and knows what these hold."""
+        return len(report.peers) == 1 and report.events.get("fed") == self.plan.workers and report.held == self.cached()
 
     def wait_until(self, condition: Callable[[list[Report]], bool], seconds: float = 60.0) -> None:
         """Wait until something holds of all gateways.

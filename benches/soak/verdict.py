@@ -137,9 +137,8 @@ def _times_of(looks: Sequence[Look]) -> tuple[np.ndarray, np.ndarray]:
 def _times(result: Result) -> Iterable[Point]:
     (first, first_yard), (last, last_yard) = thirds(result)
     if not len(first) or not len(last):
-        yield Point(
-            "selections are timed in the first third and in the last", f"{len(first)}, {len(last)}", holds=False
-        )
+        what = "selections are timed in the first third and in the last"
+        yield Point(what, f"{len(first)}, {len(last)}", holds=result.seconds < LONG_S)
         return
     before, after, yard_before, yard_after = (
         float(np.quantile(times, 0.99)) / 1e3 for times in (first, last, first_yard, last_yard)

@@ -7,11 +7,12 @@ import random
 import threading
 import time
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from tests.http_client import chat, complete, metrics, send
+from tests.http_client import DEADLINE_S, chat, complete, metrics, send
 
 from cachelb.testing import FakeFleet, FakeWorker
 from cachelb.testing.fleet.tokens import decode, encode
@@ -383,7 +384,8 @@ def test_concurrent_requests_queue_for_the_slots() -> None:
                     return (await answer.read()).count(b"data: ")
 
             asking = [asyncio.create_task(ask(number)) for number in range(40)]
-            await asyncio.to_thread(fleet.wait_for, lambda: (worker.counts.finished, worker.counts.open) == (37, 3))
+            served = partial(fleet.wait_for, lambda: (worker.counts.finished, worker.counts.open) == (37, 3))
+            await asyncio.to_thread(served, timeout_s=DEADLINE_S)
             fleet.release()
             assert await asyncio.gather(*asking) == [17] * 40
             counts = worker.counts

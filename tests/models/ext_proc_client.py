@@ -200,7 +200,7 @@ class Service(NamedTuple):
 @contextlib.asynccontextmanager
 async def serve(router: Router[str], *, ready: bool = True, **options: Any) -> AsyncIterator[Service]:
     """Run a picker on loopback, and connect."""
-    async with EndpointPicker(router, **options) as picker:
+    async with EndpointPicker(router, **{"body_timeout_s": DEADLINE_S} | options) as picker:
         port = await picker.start("127.0.0.1:0", ready=ready)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield Service(picker, Proxy(channel), channel)

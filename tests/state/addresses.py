@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -5,12 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import zmq
 from tests.state.redis_server import RedisServer
 from tests.state.transports import Fleet, MeshFleet, RedisFleet
+
+from cachelb.state import redis_carrier, redis_link, zmq_carrier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stands still for seconds is no broken connection; tests of those leave this out."""
+    waits = {zmq.HANDSHAKE_IVL: 60_000, zmq.HEARTBEAT_TIMEOUT: 60_000}
+    monkeypatch.setattr(zmq_carrier, "_OPTIONS", {**zmq_carrier._OPTIONS, **waits})
+    monkeypatch.setattr(redis_link, "_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(redis_carrier, "_ECHO_S", 60.0)
+    monkeypatch.setattr(redis_carrier, "_HELD_S", 60.0)
 
 
 @pytest.fixture(scope="session")

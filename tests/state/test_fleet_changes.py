@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.state.addresses import free_addresses, wait_until
-from tests.state.transports import SECRET, STORY, WORKERS, MeshFleet, make_router, matched, routers, same_loads
+from tests.state.transports import (
+    PATIENT,
+    SECRET,
+    STORY,
+    WORKERS,
+    MeshFleet,
+    expire_after,
+    is_settled,
+    make_router,
+    matched,
+    routers,
+    same_loads,
+)
 
 from cachelb import NoWorkerAvailable, Router
 from cachelb.policies import POLICIES
@@ -17,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FLEET: dict[str, Any] = {"share_fleet": True}
+ALONE: dict[str, Any] = {**PATIENT, **FLEET}
 
 
 def weights(router: Router[Any]) -> dict[str, float]:
@@ -62,7 +75,7 @@ def test_readiness_and_weight_follow_and_nothing_else_is_touched() -> None:
         other.detach(mesh)
         other.add_worker("gpu1", weight=3.0)
         other.attach(mesh)
-        wait_until(lambda: len(mesh.stats().peers) == 1)
+        wait_until(lambda: len(mesh.stats().peers) == 1 and is_settled(mesh))
         router.set_ready("gpu1", ready=False)
         wait_until(lambda: not ready(other, "gpu1"))
         assert weights(other)["gpu1"] == 3.0, "what it is was not said"
@@ -109,11 +122,13 @@ def test_late_joiner_is_told_what_changed_also_by_those_who_heard_it() -> None:
         router.set_ready("gpu0", ready=False)
         wait_until(lambda: not ready(other, "gpu0"))
         router.detach(mesh)
+        expire_after(other_mesh, 1.0)
         wait_until(lambda: not other_mesh.stats().peers)
+        expire_after(other_mesh, 60.0)
         decision = other.select_worker(tokens=STORY, among=["new"])
         (own,) = free_addresses(1)
         with make_router() as late:
-            late.attach(ZmqMesh(own, [other_mesh.address], warm_start_s=30.0, share_fleet=True))
+            late.attach(ZmqMesh(own, [other_mesh.address], warm_start_s=60.0, **ALONE))
             assert weights(late) == {"gpu0": 1.0, "gpu1": 1.0, "gpu2": 1.0, "new": 2.0}
             assert not ready(late, "gpu0")
             assert late.loads() == other.loads()
@@ -128,18 +143,18 @@ class Engine:
 def test_router_of_other_objects_follows_what_it_knows_and_counts_the_rest() -> None:
     first, second = free_addresses(2)
     with make_router() as router, Router([Engine(url) for url in WORKERS], secret=SECRET) as other:
-        router.attach(ZmqMesh(first, [second], share_fleet=True))
-        mesh = ZmqMesh(second, [first], share_fleet=True)
+        router.attach(ZmqMesh(first, [second], **ALONE))
+        mesh = ZmqMesh(second, [first], **ALONE)
         other.attach(mesh)
-        wait_until(lambda: len(mesh.stats().peers) == 1)
+        wait_until(lambda: len(mesh.stats().peers) == 1 and is_settled(mesh))
         router.add_worker("new")
         router.set_ready("gpu1", ready=False)
         router.add_worker("gpu2", weight=2.0)
         router.remove_worker("gpu3")
-        wait_until(lambda: other.keys() == ["gpu0", "gpu1", "gpu2"])
-        assert (ready(other, "gpu1"), weights(other)["gpu2"]) == (False, 2.0)
+        # What comes in one message is done one after the other, in any order.
+        wait_until(lambda: other.keys() == ["gpu0", "gpu1", "gpu2"] and mesh.stats().strangers == 1)
+        wait_until(lambda: (ready(other, "gpu1"), weights(other)["gpu2"]) == (False, 2.0))
         assert other.workers() == [Engine(url) for url in WORKERS[:3]]
-        assert mesh.stats().strangers == 1
         # What it adds itself, the one with plain names has too.
         other.add_worker(Engine("extra"))
         wait_until(lambda: "extra" in set(router.keys()))
@@ -152,13 +167,13 @@ def test_impossible_changes_are_named_and_counted(caplog: pytest.LogCaptureFixtu
         other.detach(mesh)
         other.add_worker("w", dp_size=2)
         other.attach(mesh)
-        wait_until(lambda: len(mesh.stats().peers) == 1)
+        wait_until(lambda: len(mesh.stats().peers) == 1 and is_settled(mesh))
         router.add_worker("w#1")
         router.set_ready("gpu0", ready=False)
         wait_until(lambda: not ready(other, "gpu0"))
+        wait_until(lambda: "worker w#1 was changed by another router, but not here" in caplog.text)
         assert other.keys() == [*WORKERS, "w"]
         assert mesh.stats().strangers == mesh_before + 1
-        assert "worker w#1 was changed by another router, but not here" in caplog.text
 
 
 def test_fleets_are_not_shared_unless_asked() -> None:
@@ -178,8 +193,7 @@ def test_load_is_shared_with_every_policy(policy: str) -> None:
     with routers(MeshFleet(), 2, make={"policy": policy}, **FLEET) as found:
         (router, mesh), (other, other_mesh) = found
         decisions = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found)]
-        wait_until(lambda: all(sum(each.loads().values()) == 2 for each, _ in found))
-        assert same_loads(found)
+        wait_until(lambda: all(sum(each.loads().values()) == 2 for each, _ in found) and same_loads(found))
         decisions[0].on_complete()
         decisions[1].on_error(500)
         wait_until(lambda: all(sum(each.loads().values()) == 0 for each, _ in found))

@@ -22,6 +22,7 @@ from cachelb.state.seal import Seal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pytest
     from tests.state.transports import RedisFleet
 
 SETTINGS = exchange_settings(interval_s=0.005, peer_timeout_s=2.0, warm_start_s=0.0, ttl_s=60.0, max_mb=16.0)
@@ -171,7 +172,10 @@ def test_heartbeats_do_not_pile_up(redis_fleet: RedisFleet) -> None:
         assert client.xlen(f"{redis_fleet.stream}:beats") < 250
 
 
-def test_stream_outlives_a_fleet_by_an_hour_and_not_a_busy_one(redis_fleet: RedisFleet) -> None:
+def test_stream_outlives_a_fleet_by_an_hour_and_not_a_busy_one(
+    redis_fleet: RedisFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cachelb.state.redis_carrier._BEAT_AFTER_S", 60.0)
     with carriers(redis_fleet, *fresh(1)) as (carrier,), redis_fleet.server.client() as client:
         carrier.publish(NEWS)
         carrier.publish(BEAT)  # left out, for news say as much

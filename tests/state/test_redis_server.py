@@ -73,7 +73,8 @@ def test_idle_fleet_leaves_the_stream_as_it_is(redis_fleet: RedisFleet) -> None:
 def test_stream_is_bounded_in_bytes_and_who_missed_what_was_trimmed_is_told(server: RedisServer) -> None:
     fleet = RedisFleet(server)
     with make_router() as router, make_router() as other, server.client() as client:
-        router.attach(fleet.member(max_server_mb=1.0, peer_timeout_s=60.0))
+        mine = fleet.member(max_server_mb=1.0, peer_timeout_s=60.0)
+        router.attach(mine)
         state, proxy = fleet.cut_off(peer_timeout_s=60.0)
         try:
             other.attach(state)
@@ -82,10 +83,22 @@ def test_stream_is_bounded_in_bytes_and_who_missed_what_was_trimmed_is_told(serv
             proxy.cut()
             most = 0
             stories = [[at, *range(100_000)] for at in range(200)]
+
+            def size() -> int:
+                return int(client.memory_usage(fleet.stream, samples=0) or 0)
+
+            def is_written() -> bool:
+                nonlocal most
+                most = max(most, size())
+                assert mine._runs.latest is not None
+                carrier: Any = mine._runs.latest._carrier
+                return mine.stats().sent_bytes > 9_000_000 and not carrier._queue and not carrier._sent
+
             for story in stories:
                 # 6,250 blocks, 50 kB an entry: 10 MB. The router itself keeps the last 64.
                 router.select_worker(tokens=story).on_complete()
-                most = max(most, int(client.memory_usage(fleet.stream, samples=0) or 0))
+                most = max(most, size())
+            wait_until(is_written)
             known = [matched(router, story) for story in stories]
             assert sum(known) >= 50 * 100_000
             proxy.heal()
@@ -97,7 +110,10 @@ def test_stream_is_bounded_in_bytes_and_who_missed_what_was_trimmed_is_told(serv
             proxy.close()
 
 
-def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(server: RedisServer) -> None:
+def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cachelb.state.redis_answers._GIVE_UP_S", 600.0)
     fleet = RedisFleet(server)
     with routers(fleet, 2, peer_timeout_s=60.0) as found, server.client() as client:
         (router, state), (other, _) = found
@@ -108,7 +124,7 @@ def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(ser
         asker, inbox, nonce = Seal([Secret(SECRET)], fleet.stream), os.urandom(8), os.urandom(8)
         key = f"{fleet.stream}:to:{inbox.hex()}"
         client.xadd(fleet.stream, {"f": asker.wrap(b"n", b"a" + bytes.fromhex(asked) + inbox + nonce)})
-        wait_until(lambda: client.xlen(key) > 128)
+        wait_until(lambda: client.xlen(key) == 160)  # the last 32 were added while no more than 128 lay there
         beats: set[Any] = set()
 
         def beats_seen(count: int) -> bool:
@@ -144,7 +160,7 @@ def test_late_router_reads_a_large_snapshot(server: RedisServer) -> None:
         # Nothing of it is in the stream any more.
         client.xtrim(fleet.stream, maxlen=0)
         with make_router() as third:
-            state = fleet.member(warm_start_s=30.0)
+            state = fleet.member(warm_start_s=60.0)
             third.attach(state)
             assert state.stats().start == "warm: told by another router"
             wait_until(lambda: all(matched(third, [at, *range(50_000)]) == 50_000 for at in range(100)))

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def test_load_and_placements_of_one_are_known_to_all(fleet: Fleet) -> None:
     with routers(fleet, 3) as found:
         decisions = [router.select_worker(tokens=[at, *STORY]) for at, (router, _) in enumerate(found)]
-        wait_until(lambda: all(load(router) == 3 for router, _ in found))
-        assert same_loads(found)
+        wait_until(lambda: all(load(router) == 3 for router, _ in found) and same_loads(found))
         wait_until(lambda: all(matched(router, [at, *STORY]) == 992 for router, _ in found for at in range(3)))
         for decision in decisions:
             decision.on_first_token()
@@ -52,7 +51,7 @@ def test_new_router_is_told_what_the_others_know_before_it_is_attached(fleet: Fl
         other.select_worker(tokens=[5, *STORY]).on_complete()
         wait_until(lambda: matched(router, [5, *STORY]) == matched(other) == 992)
         with make_router() as third:
-            state = fleet.member(warm_start_s=30.0)
+            state = fleet.member(warm_start_s=60.0)
             third.attach(state)
             assert state.stats().start == "warm: told by another router"
             # One of them told; the other does too, of its own requests.
@@ -105,9 +104,9 @@ def test_router_that_dies_takes_its_load_along(fleet: Fleet) -> None:
     with routers(fleet, 2, peer_timeout_s=1.0) as found:
         (router, state), (other, other_state) = found
         decision = router.select_worker(tokens=STORY)
-        wait_until(lambda: load(other) == 1)
+        wait_until(lambda: load(other) == 1 and matched(other) == 992)
         router.detach(state)
-        wait_until(lambda: load(other) == 0, 10.0)
+        wait_until(lambda: load(other) == 0)
         assert other_state.stats().peers == ()
         assert matched(other) == 992, "what it placed is still cached"
         decision.on_complete()
@@ -145,13 +144,12 @@ def test_partition_heals(fleet: Fleet) -> None:
             wait_until(lambda: load(other) == 1)
             proxy.cut()
             decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(50)]
-            wait_until(lambda: not state.stats().peers)
-            assert load(other) == 0, "nobody believes in load for ever"
+            # A peer is no more shown a moment before its load goes. Nobody believes in load for ever.
+            wait_until(lambda: not state.stats().peers and load(other) == 0)
             for decision in [before, *decisions[10:]]:
                 decision.on_complete()
             proxy.heal()
-            wait_until(lambda: router.loads() == other.loads())
-            assert load(other) == 10
+            wait_until(lambda: router.loads() == other.loads() and load(other) == 10)
             wait_until(lambda: all(matched(other, [at, *STORY]) == 992 for at in range(50)))
             for decision in decisions[:10]:
                 decision.on_complete()
@@ -172,7 +170,7 @@ def test_no_thread_and_no_file_is_left(fleet: Fleet) -> None:
     for _ in range(3):
         with routers(fleet, 2) as found:
             found[0][0].select_worker(tokens=STORY)
-    assert files() <= before
+    wait_until(lambda: files() <= before)
     assert not [thread for thread in threading.enumerate() if thread.name == "cachelb-state"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from tests.cutting_proxy import CuttingProxy
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 WORKERS = [f"gpu{at}" for at in range(4)]
 STORY = list(range(1000))
 SECRET, OTHER = "known to all gateways", "known to others only"
+PATIENT: dict[str, Any] = {"peer_timeout_s": 60.0}
+"""No peer is taken for gone because this process stood still; tests of those that are gone say how long it takes."""
 
 
 State: TypeAlias = ZmqMesh | RedisState
@@ -51,11 +54,11 @@ class MeshFleet:
         self._made = 0
 
     def member(self, **options: Any) -> ZmqMesh:
-        return ZmqMesh(self._next(), self._addresses[:5], **options)
+        return ZmqMesh(self._next(), self._addresses[:5], **PATIENT | options)
 
     def cut_off(self, **options: Any) -> tuple[ZmqMesh, CuttingProxy]:
         first, between = (int(address.rpartition(":")[2]) for address in (self._addresses[0], self._addresses[5]))
-        return ZmqMesh(self._next(), [self._addresses[5]], **options), CuttingProxy(between, first)
+        return ZmqMesh(self._next(), [self._addresses[5]], **PATIENT | options), CuttingProxy(between, first)
 
     def _next(self) -> str:
         self._made += 1
@@ -70,11 +73,11 @@ class RedisFleet:
         self.stream = f"fleet-{os.urandom(4).hex()}"
 
     def member(self, **options: Any) -> RedisState:
-        return RedisState(self.server.url, **{"stream": self.stream, **options})
+        return RedisState(self.server.url, **{"stream": self.stream, **PATIENT, **options})
 
     def cut_off(self, **options: Any) -> tuple[RedisState, CuttingProxy]:
         port = free_ports(1)[0]
-        state = RedisState(f"redis://127.0.0.1:{port}", stream=self.stream, **options)
+        state = RedisState(f"redis://127.0.0.1:{port}", stream=self.stream, **PATIENT | options)
         return state, CuttingProxy(port, self.server.port)
 
 
@@ -93,8 +96,22 @@ def routers(
             router, state = stack.enter_context(make_router(**make or {})), fleet.member(**options)
             router.attach(state)
             found.append((router, state))
-        wait_until(lambda: all(len(state.stats().peers) == count - 1 for _, state in found))
+        wait_until(lambda: all(len(state.stats().peers) == count - 1 and is_settled(state) for _, state in found))
         yield found
+
+
+def is_settled(state: State) -> bool:
+    """Whether it misses nothing of its peers, and they were not asked for more."""
+    assert state._runs.latest is not None
+    peers = list(state._runs.latest._peers.values())
+    return all(peer.asked_s is peer.part_s is peer.missing_s is None for peer in peers)
+
+
+def expire_after(state: State, peer_timeout_s: float) -> None:
+    """From now on a peer is gone after so many seconds."""
+    run = state._runs.latest
+    assert run is not None
+    run._settings = replace(run._settings, peer_timeout_s=peer_timeout_s)
 
 
 def matched(router: Router[str], tokens: list[int] = STORY) -> float:

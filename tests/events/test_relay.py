@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from tests.events.patience import give_up_after, last_error
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, nothing_left, publish, receiving, threads, translated_ranks
 from tests.models.metrics_server import eventually
+from tests.test_router_fork import in_child
 
 from cachelb.events import Relay, ZmqSource, sockets
 from cachelb.testing import EventPublisher
@@ -35,6 +37,7 @@ def relayed(publisher: EventPublisher, **options: Any) -> Iterator[tuple[Relay, 
     with Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}) as relay:
         sink = RecordingSink({W: 1})
         with behind(relay, sink, **options) as (source,):
+            publisher.wait_for(lambda: publisher.subscribers == 1)
             last = "connected False" if publisher.endpoint.replay is None else "ended True"
             sink.wait_for(lambda: last in sink.of(W).told)
             yield relay, sink, source
@@ -131,8 +134,9 @@ def test_an_engine_without_a_replay_socket_is_followed_from_there_on() -> None:
 
 
 def test_a_silent_replay_is_given_up() -> None:
-    with EventPublisher() as publisher, relayed(publisher, replay_timeout_s=1.0) as (_, sink, source):
+    with EventPublisher() as publisher, relayed(publisher) as (_, sink, source):
         publisher.mute_replay()
+        give_up_after(source, 1.0)
         publish(publisher, 0)
         sink.wait_applied([0], W)
         publisher.drop()
@@ -225,9 +229,7 @@ def test_workers_come_and_go_at_the_relay() -> None:
             sink = RecordingSink({"one": 1, "two": 1})
             with behind(relay, sink) as (source,):
                 for key in endpoints:
-                    eventually(
-                        lambda key=key: source.stats().streams[key, None].last_error == "not known at the relay"  # type: ignore[misc]
-                    )
+                    eventually(lambda key=key: last_error(source, key) == "not known at the relay")  # type: ignore[misc]
                 publish(one, 0)
                 relay.add_worker("one")
                 sink.wait_applied([0], "one")
@@ -391,11 +393,12 @@ def test_an_address_in_use_is_an_error_and_leaves_nothing() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_relay_stays_with_the_parent_of_a_fork() -> None:
     with EventPublisher() as publisher, relayed(publisher) as (relay, sink, _):
-        child = os.fork()
-        if child == 0:
+
+        def child() -> None:
             relay.start()
-            os._exit(0 if relay.stats().streams == {} and relay.address == "" else 1)
-        assert os.waitpid(child, 0)[1] == 0
+            assert (relay.stats().streams, relay.address) == ({}, "")
+
+        in_child(child)
         publish(publisher, 0)
         sink.wait_applied([0], W)
 

@@ -41,7 +41,7 @@ def test_two_gateways_behind_a_relay_and_one_beside_it_end_alike(seed: int) -> N
         relay.start()
         sources = [
             ZmqSource(endpoints=fleet.kv_endpoint),
-            *(ZmqSource(relay=relay.address, replay_timeout_s=10.0) for _ in range(2)),
+            *(ZmqSource(relay=relay.address) for _ in range(2)),
         ]
         with gateways(fleet, *sources) as routers:
             sent = prompts(100, seed)

@@ -180,7 +180,7 @@ def test_chunks_of_a_store_beside_the_engine_are_many_blocks_each() -> None:
 
 
 def test_confirmed_and_expected_blocks_are_told_apart() -> None:
-    routed = router("a")
+    routed = router("a", clock=lambda: 0.0)
     routed.apply_kv_events("a", batch(blocks(2)), seq=0)
     under_way = routed.select_worker(tokens=PROMPT)
     (seen,) = routed.explain(tokens=PROMPT).candidates

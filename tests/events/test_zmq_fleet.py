@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import pytest
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, connected, nothing_left, publish, receiving, threads, translated_ranks
 from tests.models.metrics_server import eventually
+from tests.test_router_fork import in_child
 
 import cachelb
 from cachelb.events import Endpoint, ZmqSource
@@ -218,18 +218,14 @@ def test_a_forked_child_has_sockets_of_its_own() -> None:
     with EventPublisher() as publisher, connected(publisher) as (sink, source):
         publish(publisher, 1)
         sink.wait_applied([1], W)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                own = RecordingSink({W: 1})
-                source.start(own)
-                own.wait_applied([1], W)
-                source.stop()
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def child() -> None:
+            own = RecordingSink({W: 1})
+            source.start(own)
+            own.wait_applied([1], W)
+            source.stop()
+
+        in_child(child)
         publish(publisher, 2)
         sink.wait_applied([1, 2], W)
         assert source.stats().streams[W, None].connections == 1, "the child did not touch the parent's sockets"

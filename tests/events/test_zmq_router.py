@@ -29,7 +29,7 @@ def routed(workers: int = 2, **options: Any) -> Iterator[tuple[FakeFleet, Router
     with FakeFleet(workers, kv_events=True, block_size=BLOCK, **options) as fleet:
         router = Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1)
         with router:
-            router.attach(ZmqSource(endpoints=fleet.kv_endpoint, replay_timeout_s=10.0))
+            router.attach(ZmqSource(endpoints=fleet.kv_endpoint))
             yield fleet, router
 
 

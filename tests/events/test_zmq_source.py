@@ -6,6 +6,7 @@ import logging
 import time
 
 import pytest
+from tests.events.patience import give_up_after, last_error, stream_of
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, connected, publish, receiving
 from tests.models.metrics_server import eventually
@@ -83,8 +84,9 @@ def test_a_batch_that_is_lost_for_good_is_missing_in_the_replay_too() -> None:
 
 @pytest.mark.parametrize("replay", [True, False], ids=["no answer", "no replay socket"])
 def test_a_stream_that_cannot_be_replayed_goes_on_behind_the_gap(*, replay: bool) -> None:
-    with EventPublisher(replay=replay) as publisher, connected(publisher, replay_timeout_s=1.0) as (sink, source):
+    with EventPublisher(replay=replay) as publisher, connected(publisher) as (sink, source):
         publisher.mute_replay()
+        give_up_after(source, 1.0)
         publish(publisher, 0)
         sink.wait_applied([0], W)
         publisher.drop()
@@ -104,8 +106,12 @@ def test_a_replay_that_was_answered_while_the_router_was_busy_is_no_failure() ->
             if key == "other":
                 publisher.release_replay()
                 publisher.flush()
-                answered_s = time.monotonic()
-                eventually(lambda: time.monotonic() > answered_s + 2.5)
+                replay = stream_of(source)._replay
+                assert replay is not None
+                dealer = replay._socket
+                assert dealer is not None
+                eventually(lambda: dealer.poll(0) != 0)
+                replay.deadline_s = time.monotonic()
             return super()._kv_live(key, dp_rank, seq, payload)
 
     with EventPublisher() as publisher, EventPublisher(replay=False) as other:
@@ -113,7 +119,7 @@ def test_a_replay_that_was_answered_while_the_router_was_busy_is_no_failure() ->
         publisher.hold_replay()
         sink = Busy({"other": 1, W: 1})
         endpoints = {W: publisher.endpoint, "other": other.endpoint}
-        with receiving(sink, endpoints, replay_timeout_s=2.0) as source:
+        with receiving(sink, endpoints) as source:
             publisher.wait_for(lambda: publisher.replay_requests)
             other.wait_for(lambda: other.subscribers == 1)
             publish(other, 0)
@@ -126,7 +132,7 @@ def test_a_silent_replay_is_logged_once_until_it_answers_again(caplog: pytest.Lo
     def warnings() -> int:
         return sum("does not replay" in record.message for record in caplog.records)
 
-    with EventPublisher() as publisher, connected(publisher, replay_timeout_s=1.0) as (sink, source):
+    with EventPublisher() as publisher, connected(publisher) as (sink, source):
         ended = 1
 
         def all_ended() -> bool:
@@ -135,6 +141,7 @@ def test_a_silent_replay_is_logged_once_until_it_answers_again(caplog: pytest.Lo
         publish(publisher, 0)
         for muted, expected in ((True, 1), (True, 1), (False, 1), (True, 2)):
             publisher.mute_replay(muted=muted)
+            give_up_after(source, 0.5 if muted else 60.0)
             publisher.drop()
             publish(publisher, 1, 1)
             ended += 1
@@ -175,7 +182,7 @@ def test_an_engine_that_comes_later_is_found() -> None:
         publisher.stop()
         sink = RecordingSink({W: 1})
         with receiving(sink, {W: publisher.endpoint}) as source:
-            eventually(lambda: source.stats().streams[W, None].last_error == "not reachable")
+            eventually(lambda: last_error(source, W) == "not reachable")
             publisher.start()
             publish(publisher, 0)
             sink.wait_applied([0], W)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,8 @@ from cachelb.integrations.ext_proc import picking
 from cachelb.openai import INLINE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from tests.models.ext_proc_client import Service, Stream
 
 URLS = [f"http://10.0.0.{number}:8000" for number in (1, 2, 3)]
@@ -178,7 +183,9 @@ def test_request_that_takes_too_long_to_arrive_is_408(modes: dict[str, int]) -> 
             if modes is BUFFERED:
                 await stream.read()
             else:
-                await stream.send_body(PIECE, end=False)
+                # On a machine that stands still the refusal may come first.
+                with contextlib.suppress(asyncio.InvalidStateError, grpc.RpcError):
+                    await stream.send_body(PIECE, end=False)
             status, _, _ = await stream.read_refusal()
             assert status == 408
             assert service.picker.counts == {"slow-body": 1}
@@ -188,18 +195,29 @@ def test_request_that_takes_too_long_to_arrive_is_408(modes: dict[str, int]) -> 
     run(main())
 
 
+def limit_to(service: Service, **limits: float) -> None:
+    """Give streams less time, from the next message of each on: what was before may have taken any."""
+    picker = service.picker._picker
+    picker.options = replace(picker.options, **limits)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("limit", ["idle_timeout_s", "stream_timeout_s"])
 @pytest.mark.parametrize("answered", [False, True], ids=["no answer", "half an answer"])
 def test_stream_that_falls_silent_ends_and_releases_its_load(limit: str, answered: bool) -> None:
     async def main() -> None:
         router = Router(URLS, seed=1)
-        limits: dict[str, Any] = {limit: 0.3}
-        async with serve(router, **limits) as service:
+        async with serve(router) as service:
             stream = service.stream()
-            await stream.request(BODY)
             if answered:
+                await stream.request(BODY)
                 await stream.answer_headers(kind="text/event-stream")
+                limit_to(service, **{limit: 0.3})
                 await stream.answer_body(b"data: {}\n\n", end=False)
+            else:
+                await stream.send_headers()
+                limit_to(service, **{limit: 0.3})
+                await stream.send_body(BODY)
+                await stream.read_picked()
             assert await stream.read() is None
             await service.settled()
             assert service.picker.counts["expired"] == 1
@@ -212,9 +230,10 @@ def test_stream_that_falls_silent_ends_and_releases_its_load(limit: str, answere
 def test_answer_that_passes_elsewhere_may_be_silent() -> None:
     async def main() -> None:
         router = Router(URLS, seed=1)
-        async with serve(router, idle_timeout_s=0.1) as service:
+        async with serve(router) as service:
             stream = service.stream({"request": 4, "answer": 0})
             await stream.request(BODY)
+            limit_to(service, idle_timeout_s=0.1)
             await stream.answer_headers()
             await asyncio.sleep(0.3)  # three times what ends any other stream
             assert router.stats().open_requests == 1
@@ -225,40 +244,64 @@ def test_answer_that_passes_elsewhere_may_be_silent() -> None:
     run(main())
 
 
-def test_body_that_is_costly_to_read_does_not_hold_up_others() -> None:
+@contextlib.contextmanager
+def reading_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let large bodies take as long to read as a test wants; yields what lets them be read."""
+    parse, may_read = picking._parse, threading.Event()
+
+    def held(headers: Mapping[str, str], body: bytes | None) -> Any:
+        assert body is None or len(body) <= INLINE_BYTES or may_read.wait(600)
+        return parse(headers, body)
+
+    monkeypatch.setattr(picking, "_parse", held)
+    try:
+        yield may_read
+    finally:
+        may_read.set()
+
+
+def test_body_that_is_costly_to_read_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picking, "_READING_S", 600.0)
     # Half a second of work here, 11 s at 8 MB: many small tools, each of which is rendered on its own.
     costly = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
     assert len(costly) > INLINE_BYTES
 
     async def main() -> None:
-        async with serve(Router(URLS, seed=1)) as service:
-            first = service.stream()
-            await first.send_headers()
-            await first.send_body(costly)
-            picker = service.picker._picker
-            await until(lambda: picker._reading == 1)
-            await assert_serves(service)
-            assert picker._reading == 1, "the other request was served while this one was read"
-            picked = await first.read_picked()
-            assert picked.body == costly
+        with reading_held(monkeypatch) as may_read:
+            async with serve(Router(URLS, seed=1)) as service:
+                await serve_others(service, may_read)
+
+    async def serve_others(service: Service, may_read: threading.Event) -> None:
+        first = service.stream()
+        await first.send_headers()
+        await first.send_body(costly)
+        picker = service.picker._picker
+        await until(lambda: picker._reading == 1)
+        await assert_serves(service)
+        assert picker._reading == 1, "the other request was served while this one was read"
+        may_read.set()
+        picked = await first.read_picked()
+        assert picked.body == costly
+        assert "unread" not in service.picker.counts
 
     run(main())
 
 
 def test_bodies_that_cannot_be_read_soon_go_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picking, "_READING_S", 0.001)  # a hundredth of what any machine takes
+    monkeypatch.setattr(picking, "_READING_S", 0.001)
     costly = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
 
     async def main() -> None:
-        async with serve(Router(URLS, seed=1)) as service:
-            streams = [service.stream() for _ in range(12)]
-            for stream in streams:
-                await stream.send_headers()
-                await stream.send_body(costly)
-            for stream in streams:
-                assert (await stream.read_picked()).body == costly
-            assert service.picker.counts["picked"] == 12
-            assert service.picker.counts["unread"] == 12
-            await assert_serves(service)
+        with reading_held(monkeypatch):
+            async with serve(Router(URLS, seed=1)) as service:
+                streams = [service.stream() for _ in range(12)]
+                for stream in streams:
+                    await stream.send_headers()
+                    await stream.send_body(costly)
+                for stream in streams:
+                    assert (await stream.read_picked()).body == costly
+                assert service.picker.counts["picked"] == 12
+                assert service.picker.counts["unread"] == 12
+                await assert_serves(service)
 
     run(main())

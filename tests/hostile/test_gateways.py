@@ -68,11 +68,13 @@ def test_sigterm_ends_a_gateway_with_stalled_workers_within_its_grace_and_keeps_
                 stalled = held.enter_context(contextlib.closing(connect(url)))
                 stalled.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "stream": True}), JSON)
             held.enter_context(begin_body(url, b"{", 100))
-            fleet.wait_for(lambda: fleet.workers[0]._replica.counts.faults["stall"] == 3)
+            fleet.wait_for(lambda: fleet.workers[0]._replica.counts.faults["stall"] == 3, timeout_s=DEADLINE_S)
             process.send_signal(signal.SIGTERM)
             # Less than the servers' own grace: a minute, or without end.
             assert process.wait(50) in {0, -signal.SIGTERM}
-            fleet.wait_for(lambda: not any(worker._replica.counts.open for worker in fleet.workers))
+            fleet.wait_for(
+                lambda: not any(worker._replica.counts.open for worker in fleet.workers), timeout_s=DEADLINE_S
+            )
     assert snapshot.stat().st_size > 0
 
 

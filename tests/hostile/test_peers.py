@@ -75,6 +75,9 @@ def test_routers_beyond_the_most_are_refused() -> None:
 def test_frames_too_long_to_be_read_stop_sharing_for_a_moment_only(
     redis_fleet: RedisFleet, server: RedisServer, monkeypatch: pytest.MonkeyPatch, frame_bytes: int, secret: Any
 ) -> None:
+    # A process that stands still for seconds is no broken connection, after which it would connect once more.
+    monkeypatch.setattr("cachelb.state.redis_link._TIMEOUT_S", 60.0)
+    monkeypatch.setattr("cachelb.state.redis_carrier._ECHO_S", 60.0)
     redis_fleet.server = server
     opened: Counter[RedisCarrier] = Counter()
     original = RedisCarrier.open

@@ -1,0 +1,17 @@
+"""Streams of events in a process that may stand still for seconds."""
+
+from __future__ import annotations
+
+import pytest
+import zmq
+
+from cachelb.events import ZmqSource, sockets
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is given up because this process stood still; tests of what is given up say how long it takes."""
+    monkeypatch.setattr(sockets, "_OPTIONS", {**sockets._OPTIONS, zmq.HANDSHAKE_IVL: 60_000})
+    monkeypatch.setattr("cachelb.events.stream._CUT_OFF_S", 60.0)
+    monkeypatch.setattr("cachelb.events.subscriber._JOIN_S", 60.0)
+    monkeypatch.setitem(ZmqSource.__init__.__kwdefaults__, "replay_timeout_s", 60.0)

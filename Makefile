@@ -101,6 +101,7 @@ wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
 	$(BIN)/maturin build --release --locked --quiet --compression-level 9 --sdist --out $(WHEELS)
 
 wheels: $(VENV)/.lock-wheels ## Build and test the wheels of this platform, free-threaded ones too, with cibuildwheel
+	@grep -q '^\[project.urls\]' pyproject.toml || { echo "pyproject.toml has no [project.urls]: whoever installs a published wheel must find the project"; exit 2; }
 	$(BIN)/cibuildwheel --output-dir $(WHEELS)
 
 licences: $(VENV)/.lock-dev ## Check licences, versions and sources of all crates, and that the texts that the wheel carries are theirs

@@ -382,7 +382,7 @@ def test_example_runs_and_its_conversations_stay_where_they_are_cached(cluster: 
     environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, str(example), "--replicas", "2"]
     try:
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=480)
         assert run.returncode == 0, run.stderr
         assert run.stdout.splitlines()[-1].startswith("100% of the earlier messages"), run.stdout
     finally:

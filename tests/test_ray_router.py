@@ -8,6 +8,7 @@ import pytest
 from tests.ray_fakes import STORY, Client, FakeReplica, fleet, in_event_loop, make_router, set_replicas, settle
 
 from cachelb.integrations.ray_serve import bookings as bookings_module
+from cachelb.integrations.ray_serve import router as router_module
 
 if TYPE_CHECKING:
     from cachelb.integrations.ray_serve import CachelbRequestRouter
@@ -412,7 +413,8 @@ async def test_load_that_other_routers_bring_is_seen() -> None:
 
 
 @in_event_loop
-async def test_unavailable_replica_is_passed_over_until_its_queue_is_known() -> None:
+async def test_unavailable_replica_is_passed_over_until_its_queue_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "_UNAVAILABLE_S", 3600.0)
     replicas = fleet()
     router = make_router(replicas)
     client = Client(router)
@@ -431,7 +433,8 @@ async def test_unavailable_replica_is_passed_over_until_its_queue_is_known() -> 
 
 
 @in_event_loop
-async def test_only_replica_is_offered_although_it_is_unavailable() -> None:
+async def test_only_replica_is_offered_although_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "_UNAVAILABLE_S", 3600.0)
     (replica,) = replicas = fleet(1)
     router = make_router(replicas)
     router.on_replica_actor_unavailable(replica.replica_id)

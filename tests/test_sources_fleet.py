@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 from tests.http_client import complete
-from tests.models.metrics_server import RecordingRouter, eventually, polling
+from tests.models.metrics_server import DEADLINE_S, RecordingRouter, eventually, polling
 
 from cachelb.sources import LoadReport, parse_orca
 from cachelb.testing import FakeFleet
@@ -27,7 +27,8 @@ def test_router_hears_who_runs_and_who_waits(engine: Literal["vllm", "sglang"], 
             for _ in range(2)
         ]
         threads[0].start()
-        fleet.wait_for(lambda: busy.counts.running == 1)  # the request that stalls must be the one that has the slot
+        # The request that stalls must be the one that has the slot.
+        fleet.wait_for(lambda: busy.counts.running == 1, timeout_s=DEADLINE_S)
         threads[1].start()
         with polling(router):
             router.wait_for(busy.url, running=1, waiting=1, kv_usage=0.5)

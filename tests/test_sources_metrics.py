@@ -99,7 +99,7 @@ def test_hanging_worker_times_out_and_comes_back(
     caplog.set_level(logging.INFO, "cachelb.sources.metrics")
     with FakeEngine(vllm_page()) as engine:
         router = RecordingRouter(engine.key)
-        source = attach(router, timeout_s=0.05)
+        source = attach(router, timeout_s=0.5)
         router.wait_for(engine.key)
         engine.may_answer.clear()
         eventually(lambda: source.stats().failures >= 2)
@@ -303,7 +303,7 @@ def test_key_that_is_no_address_is_named_and_others_are_polled(
     with FakeEngine(vllm_page()) as engine:
         router = RecordingRouter(key, engine.key)
         source = attach(router)
-        eventually(lambda: source.stats().failures == 1)
+        eventually(lambda: source.stats().failures >= 1)
         router.wait_for(engine.key)
         assert source.stats().workers[key].last_error == "no metrics URL"
     assert f"of {key.replace('user:hunter2@', '')} is not readable" in caplog.text

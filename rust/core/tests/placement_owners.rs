@@ -306,7 +306,11 @@ impl World {
         self.selector.validate().unwrap();
         for path in paths {
             let held = &self.ledger.held;
-            let depth = |at| blocks(at, path).take_while(|block| held.contains(block)).count();
+            let depth = |at| {
+                blocks(at, path)
+                    .take_while(|block| held.contains(block))
+                    .count()
+            };
             let expected: Vec<usize> = (0..3).map(depth).collect();
             assert_eq!(self.seen(path), expected, "{path:?}");
         }

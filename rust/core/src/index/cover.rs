@@ -196,20 +196,12 @@ impl BlockIndex {
     pub(super) fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32) -> u32 {
         self.blocks.set_hashes(base, hashes);
         self.blocks.set_run(base, hashes.len() as u32, run);
-        if !self.claims {
-            self.table.insert_all(hashes, base, &self.blocks);
-            return hashes.len() as u32;
+        let blocks = &self.blocks;
+        let added = self.table.insert_all(hashes, base, blocks, self.claims);
+        if (added as usize) < hashes.len() {
+            self.blocks.free(base + added, hashes.len() as u32 - added);
         }
-        for (i, &hash) in hashes.iter().enumerate() {
-            let block = base + i as u32;
-            if self.table.find(hash, &self.blocks).is_some() {
-                self.blocks.free(block, (hashes.len() - i) as u32);
-                return i as u32;
-            }
-            let key = self.table.key(hash);
-            self.table.insert(key, block, &self.blocks);
-        }
-        hashes.len() as u32
+        added
     }
 
     /// Touches a record and, if its time to live is finite, sees that it will be looked at when that ends.

@@ -212,14 +212,13 @@ impl BlockIndex {
             self.runs[run].parent = parent;
             self.runs[run].claimed = word & 1 == 1;
             self.blocks.set_run(base, len, run);
-            for block in base..base + len {
-                let hash = SequenceHash(reader.u64()?);
-                self.blocks.set_hashes(block, &[hash]);
-                if self.table.find(hash, &self.blocks).is_some() {
-                    return refuse(format!("hash {:#x} stands twice", hash.0));
-                }
-                let key = self.table.key(hash);
-                self.table.insert(key, block, &self.blocks);
+            let hashes = (0..len).map(|_| reader.u64().map(SequenceHash));
+            let hashes: Vec<SequenceHash> = hashes.collect::<Result<_>>()?;
+            self.blocks.set_hashes(base, &hashes);
+            let added = self.table.insert_all(&hashes, base, &self.blocks, true);
+            if added < len {
+                let twice = hashes[added as usize].0;
+                return refuse(format!("hash {twice:#x} stands twice"));
             }
             self.restore_entries(reader, run, &moved)?;
         }

@@ -158,6 +158,27 @@ impl Buckets {
         }
     }
 
+    /// [`Self::insert`], unless a block with the key's fingerprint `is_same`. Returns whether it was put.
+    #[inline]
+    fn insert_new(&mut self, key: Key, block: u32, is_same: impl FnMut(u32) -> bool) -> bool {
+        let fingerprint = key.fingerprint() >> 32;
+        let home = self.home(key);
+        let bucket = self.bucket_mut(home);
+        let free = (!bucket[SLOTS] & IN_USE).trailing_zeros() as usize;
+        // Most are done in one look at one bucket.
+        let alone = bucket[SLOTS] < PASSED && free < SLOTS;
+        if alone && select(bucket, |slot| slot >> 32 == fingerprint) == 0 {
+            bucket[free] = key.slot(block);
+            bucket[SLOTS] |= 1 << free;
+            return true;
+        }
+        let is_new = self.find(key, is_same).is_none();
+        if is_new {
+            self.insert(key, block);
+        }
+        is_new
+    }
+
     /// Takes out the slot of `key` and `block`; false if it is not here.
     #[inline]
     fn remove(&mut self, key: Key, block: u32) -> bool {
@@ -444,29 +465,49 @@ impl Table {
         }
     }
 
-    /// [`Self::insert`] for the blocks `base..`, many at a time.
-    pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
-        for (part, base) in hashes.chunks(AHEAD).zip((base..).step_by(AHEAD)) {
+    /// [`Self::insert`] for the blocks `base..`, many at a time. If `checked`, up to one whose hash is in the table, which
+    /// may be that of another one of them. Returns how many were added.
+    pub(super) fn insert_all(
+        &mut self,
+        hashes: &[SequenceHash],
+        base: u32,
+        blocks: &Blocks,
+        checked: bool,
+    ) -> u32 {
+        let mut added = 0;
+        for part in hashes.chunks(AHEAD) {
             self.prefetch_all(part);
             let old = self.resize.as_ref().map_or(usize::MAX, |r| r.old.len());
-            if self.current.len().min(old) < AHEAD {
-                // A small array may be full before the slice ends.
-                for (block, &hash) in (base..).zip(part) {
-                    self.insert(self.key(hash), block, blocks);
+            // A small array may be full before the slice ends.
+            let at_once = self.current.len().min(old) >= AHEAD;
+            if at_once {
+                let room = self.current.len() * SLOTS * 4;
+                if self.resize.is_none() && (self.live + part.len()) * 5 > room {
+                    self.start_resize(self.current.len() * 2);
                 }
-                continue;
+                self.advance(part.len(), blocks);
             }
-            let room = self.current.len() * SLOTS * 4;
-            if self.resize.is_none() && (self.live + part.len()) * 5 > room {
-                self.start_resize(self.current.len() * 2);
-            }
-            self.advance(part.len(), blocks);
-            self.live += part.len();
-            for (block, &hash) in (base..).zip(part) {
-                let key = self.key(hash);
-                self.array_mut(key).insert(key, block);
+            for &hash in part {
+                let (key, block) = (self.key(hash), base + added);
+                if !at_once {
+                    if checked && self.find(hash, blocks).is_some() {
+                        return added;
+                    }
+                    self.insert(key, block, blocks);
+                } else if checked {
+                    let is_same = |other| blocks.hash(other) == hash;
+                    if !self.array_mut(key).insert_new(key, block, is_same) {
+                        return added;
+                    }
+                    self.live += 1;
+                } else {
+                    self.live += 1;
+                    self.array_mut(key).insert(key, block);
+                }
+                added += 1;
             }
         }
+        added
     }
 
     /// [`Self::remove`] for the blocks `base..`, fetching ahead. Returns how many were there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -36,8 +37,9 @@ def test_router_believes_no_worker_to_hold_more_than_its_engine_has_room_for() -
     blocks = read_metrics_page(engine_page).load.kv_blocks
     assert blocks is not None
     with FakeEngine(engine_page) as engine, Router([engine.key], block_size=16) as router:
-        router.attach(MetricsSource(interval_s=0.005, timeout_s=20.0))
-        eventually(lambda: router.stats().workers[0].running is not None)
+        source = MetricsSource(interval_s=0.005, timeout_s=20.0)
+        router.attach(source)
+        eventually(lambda: source.stats().polls >= 2)  # of a page, its room is told after its load
         router.select_worker(tokens=range(16 * (blocks + 100))).on_complete()
         assert router.block_count(engine.key) == blocks
 
@@ -82,6 +84,7 @@ def test_forked_child_polls_for_its_own_router() -> None:
         eventually(lambda: router.stats().workers[0].running is not None)
         engine.page = vllm_page(running=(8.0,))
         read, write = os.pipe()
+        gc.collect()  # gRPC's objects of earlier tests hang when they are collected in the child
         child = os.fork()
         if child == 0:
             try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import ray
 from ray import serve
+from ray.serve._private.request_router import request_router
 from tests.gateways import wait_until
 
 from cachelb.integrations.ray_serve import CachelbRequestRouter, start_prefix_tree
@@ -121,6 +122,11 @@ def cluster() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short, as Ray makes socket paths of it
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Serve asks others when a replica does not say within a tenth of a second how long its queue is, or when one
+        # with the model takes nothing for a second: on a machine that stands still, requests went elsewhere.
+        patch.setattr(request_router, "RAY_SERVE_MULTIPLEXED_MODEL_ID_MATCHING_TIMEOUT_S", 60.0)
+        for name in ("queue_len_response_deadline_s", "max_queue_len_response_deadline_s"):
+            patch.setattr(request_router.RequestRouter, name, 30.0)
         begin(folder)
         try:
             serve.start(proxy_location="Disabled")

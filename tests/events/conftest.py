@@ -14,4 +14,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "_OPTIONS", {**sockets._OPTIONS, zmq.HANDSHAKE_IVL: 60_000})
     monkeypatch.setattr("cachelb.events.stream._CUT_OFF_S", 60.0)
     monkeypatch.setattr("cachelb.events.subscriber._JOIN_S", 60.0)
-    monkeypatch.setitem(ZmqSource.__init__.__kwdefaults__, "replay_timeout_s", 60.0)
+    defaults = ZmqSource.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "replay_timeout_s", 60.0)

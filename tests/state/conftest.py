@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that stands still for seconds is no broken connection; tests of those leave this out."""
-    waits = {zmq.HANDSHAKE_IVL: 60_000, zmq.HEARTBEAT_TIMEOUT: 60_000}
-    monkeypatch.setattr(zmq_carrier, "_OPTIONS", {**zmq_carrier._OPTIONS, **waits})
+    waits: dict[int, int] = {zmq.HANDSHAKE_IVL: 60_000, zmq.HEARTBEAT_TIMEOUT: 60_000}
+    monkeypatch.setattr(zmq_carrier, "_OPTIONS", dict(zmq_carrier._OPTIONS) | waits)
     monkeypatch.setattr(redis_link, "_TIMEOUT_S", 60.0)
     monkeypatch.setattr(redis_carrier, "_ECHO_S", 60.0)
     monkeypatch.setattr(redis_carrier, "_HELD_S", 60.0)

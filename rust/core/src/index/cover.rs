@@ -196,8 +196,11 @@ impl BlockIndex {
     pub(super) fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32) -> u32 {
         self.blocks.set_hashes(base, hashes);
         self.blocks.set_run(base, hashes.len() as u32, run);
-        let blocks = &self.blocks;
-        let added = self.table.insert_all(hashes, base, blocks, self.claims);
+        if !self.claims {
+            self.table.insert_all(hashes, base, &self.blocks);
+            return hashes.len() as u32;
+        }
+        let added = self.table.insert_new(hashes, base, &self.blocks);
         if (added as usize) < hashes.len() {
             self.blocks.free(base + added, hashes.len() as u32 - added);
         }

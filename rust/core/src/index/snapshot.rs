@@ -215,7 +215,7 @@ impl BlockIndex {
             let hashes = (0..len).map(|_| reader.u64().map(SequenceHash));
             let hashes: Vec<SequenceHash> = hashes.collect::<Result<_>>()?;
             self.blocks.set_hashes(base, &hashes);
-            let added = self.table.insert_all(&hashes, base, &self.blocks, true);
+            let added = self.table.insert_new(&hashes, base, &self.blocks);
             if added < len {
                 let twice = hashes[added as usize].0;
                 return refuse(format!("hash {twice:#x} stands twice"));

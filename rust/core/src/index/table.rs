@@ -433,13 +433,19 @@ impl Table {
     /// Adds a block whose columns are filled and whose hash is not in the table.
     #[inline]
     pub(super) fn insert(&mut self, key: Key, block: u32, blocks: &Blocks) {
+        self.make_room(blocks);
         self.live += 1;
+        self.array_mut(key).insert(key, block);
+    }
+
+    /// Room for one more.
+    #[inline]
+    fn make_room(&mut self, blocks: &Blocks) {
         if self.resize.is_some() {
             self.advance(1, blocks);
-        } else if self.live * 5 > self.current.len() * SLOTS * 4 {
+        } else if (self.live + 1) * 5 > self.current.len() * SLOTS * 4 {
             self.start_resize(self.current.len() * 2);
         }
-        self.array_mut(key).insert(key, block);
     }
 
     /// Takes out a block; `false` if it was not there.
@@ -465,45 +471,50 @@ impl Table {
         }
     }
 
-    /// [`Self::insert`] for the blocks `base..`, many at a time. If `checked`, up to one whose hash is in the table, which
-    /// may be that of another one of them. Returns how many were added.
-    pub(super) fn insert_all(
+    /// [`Self::insert`] for the blocks `base..`, many at a time.
+    pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
+        for (part, base) in hashes.chunks(AHEAD).zip((base..).step_by(AHEAD)) {
+            self.prefetch_all(part);
+            let old = self.resize.as_ref().map_or(usize::MAX, |r| r.old.len());
+            if self.current.len().min(old) < AHEAD {
+                // A small array may be full before the slice ends.
+                for (block, &hash) in (base..).zip(part) {
+                    self.insert(self.key(hash), block, blocks);
+                }
+                continue;
+            }
+            let room = self.current.len() * SLOTS * 4;
+            if self.resize.is_none() && (self.live + part.len()) * 5 > room {
+                self.start_resize(self.current.len() * 2);
+            }
+            self.advance(part.len(), blocks);
+            self.live += part.len();
+            for (block, &hash) in (base..).zip(part) {
+                let key = self.key(hash);
+                self.array_mut(key).insert(key, block);
+            }
+        }
+    }
+
+    /// The same up to a block whose hash is in the table, which may be that of another one of them. Returns how many were
+    /// added.
+    pub(super) fn insert_new(
         &mut self,
         hashes: &[SequenceHash],
         base: u32,
         blocks: &Blocks,
-        checked: bool,
     ) -> u32 {
         let mut added = 0;
         for part in hashes.chunks(AHEAD) {
             self.prefetch_all(part);
-            let old = self.resize.as_ref().map_or(usize::MAX, |r| r.old.len());
-            // A small array may be full before the slice ends.
-            let at_once = self.current.len().min(old) >= AHEAD;
-            if at_once {
-                let room = self.current.len() * SLOTS * 4;
-                if self.resize.is_none() && (self.live + part.len()) * 5 > room {
-                    self.start_resize(self.current.len() * 2);
-                }
-                self.advance(part.len(), blocks);
-            }
             for &hash in part {
-                let (key, block) = (self.key(hash), base + added);
-                if !at_once {
-                    if checked && self.find(hash, blocks).is_some() {
-                        return added;
-                    }
-                    self.insert(key, block, blocks);
-                } else if checked {
-                    let is_same = |other| blocks.hash(other) == hash;
-                    if !self.array_mut(key).insert_new(key, block, is_same) {
-                        return added;
-                    }
-                    self.live += 1;
-                } else {
-                    self.live += 1;
-                    self.array_mut(key).insert(key, block);
+                self.make_room(blocks);
+                let key = self.key(hash);
+                let is_same = |other| blocks.hash(other) == hash;
+                if !self.array_mut(key).insert_new(key, base + added, is_same) {
+                    return added;
                 }
+                self.live += 1;
                 added += 1;
             }
         }

@@ -375,6 +375,26 @@ impl Key<u32> for Changing {
     }
 }
 
+#[test]
+fn a_key_that_changes_once_its_child_is_found_ends_before_that_child() {
+    for after in 0..8 {
+        let mut tree = RadixTree::<u32>::new(1, None).unwrap();
+        let worker = WorkerId {
+            slot: 0,
+            generation: 0,
+        };
+        tree.add_worker(worker, u32::MAX);
+        tree.record(worker, &[0][..], None).unwrap();
+        let key = Changing {
+            first: vec![0, 0],
+            then: vec![1, 0],
+            left: std::cell::Cell::new(after),
+        };
+        tree.record(worker, &key, None).unwrap();
+        tree.validate().unwrap();
+    }
+}
+
 proptest! {
     #[test]
     fn a_key_that_changes_while_it_is_inserted_leaves_a_sound_tree(

@@ -44,6 +44,10 @@ impl<U: Unit> RadixTree<U> {
             let most = label.len().min(end - spot.at);
             let same = key.common(spot.at, &label[..most]);
             let inside = U::floor(label, same, self.page);
+            if inside == 0 {
+                // A key in memory that others write to is no longer what the child was found by.
+                return spot;
+            }
             let whole = inside == label.len();
             spot = Spot {
                 node: child,

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benches.learned.lessons import learn
-from benches.saturation import highest, keeps_up
 
 from cachelb.policies import POLICIES
 from cachelb.sim import WORKLOADS as GENERATORS
 from cachelb.sim import FleetSpec, SimResult, Workload, build, simulate
+from cachelb.sim.saturation import highest, keeps_up
 from cachelb.sim.workloads.traces import read_mooncake
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ caches, so it is taken from the policy that all others are compared with: the hi
 from __future__ import annotations
 
 from benches.learned.workloads import WORKLOADS, make
-from benches.saturation import highest, keeps_up
 
 from cachelb.sim import FleetSpec, simulate
+from cachelb.sim.saturation import highest, keeps_up
 
 BASELINE = "prefix-cache-and-load"
 FLEETS = ("8xa30", "7xa30+8xv100", "7xl20+8xa30")

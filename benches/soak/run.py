@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benches.saturation import highest
 from benches.soak.clients import OUTPUT_TOKENS, Clients, Seen
 from benches.soak.gateway import KINDS, Spec, resident_bytes
 from benches.soak.processes import Gateway
 from tests.state.addresses import free_addresses
 
+from cachelb.sim.saturation import highest
 from cachelb.testing import FakeFleet
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from cachelb.cli.config import config
 from cachelb.cli.demo import demo
 from cachelb.cli.doctor import doctor
 from cachelb.cli.explain import explain
+from cachelb.cli.league import league
 from cachelb.cli.learn import learn
 from cachelb.cli.replay import replay
 from cachelb.cli.watch import watch
@@ -20,6 +21,7 @@ Examples:
   cachelb config gateway.toml --show
   cachelb doctor http://gpu0:8000 http://gpu1:8000
   cachelb explain decisions.jsonl
+  cachelb league --quick
   cachelb learn evaluate decisions.jsonl
   cachelb watch http://127.0.0.1:8080/metrics
   cachelb replay conversation_trace.jsonl.xz --policy cache-aware,random
@@ -37,6 +39,7 @@ app.add_command(config)
 app.add_command(demo)
 app.add_command(doctor)
 app.add_command(explain)
+app.add_command(league)
 app.add_command(learn)
 app.add_command(replay)
 app.add_command(watch)

@@ -10,8 +10,10 @@ import click
 from cachelb import policies
 from cachelb.cli.progress import progress_bar
 from cachelb.errors import CachelbError
+from cachelb.router import Router
+from cachelb.sim.calls import split_list
 from cachelb.sim.compare import compare
-from cachelb.sim.simulation import policy_name
+from cachelb.sim.contender import Contender
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,25 +33,29 @@ def policy_names(_context: click.Context, _parameter: click.Parameter, value: st
     """Split a comma-separated list of policies; a wrong name is answered with the nearest one.
 
     Args:
-        value: Names or aliases, which may end in ``+events`` or ``+oracle``; repeated ones count
-            once. ``all`` stands for every policy.
+        value: Names or aliases, which may have options in parentheses and may end in ``+events`` or ``+oracle``;
+            repeated ones count once. ``all`` stands for every policy.
 
     Returns:
         The names in the order given.
 
     Raises:
-        click.BadParameter: There is no such policy.
+        click.BadParameter: There is no such policy, or it has no such option.
     """
     names: dict[str, None] = {}
-    for name in map(str.strip, value.split(",")):
+    for name in split_list(value):
         if name == ALL:
             names |= dict.fromkeys(policies.POLICIES)
             continue
-        plain = policy_name(name)
         try:
-            names[policies.make(plain).name + name.removeprefix(plain)] = None
-        except (ValueError, CachelbError) as error:
+            contender = Contender.parse(name)
+            known = policies.make(contender.name).name
+            Router(policy=known, **contender.options)
+        except (ValueError, TypeError, CachelbError) as error:
             raise click.BadParameter(str(error)) from error
+        names[str(contender.named(known))] = None
+    if not names:
+        raise click.BadParameter(f"must name at least one policy, or {ALL!r}")
     return list(names)
 
 

@@ -63,8 +63,8 @@ def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
     callback=policy_names,
     default=_POLICIES,
     show_default=True,
-    help=f"Policies, separated by commas; {ALL!r} for every one. NAME+events lets engines publish what they cache, "
-    "NAME+oracle shows the policy everything at once and exactly.",
+    help=f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options, NAME+events lets "
+    "engines publish what they cache, NAME+oracle shows the policy everything at once and exactly.",
 )
 @click.option(
     "--fleet", default="8xa100-80", show_default=True, metavar="GROUPS", help="Workers, such as 8xa30+4xh100:tp2."

@@ -62,14 +62,12 @@ def print_comparison(comparison: Comparison) -> None:
     Args:
         comparison: What to print.
     """
-    console = _console()
-    dropped, no_limit = 0, console.options.update(width=10 * _PIPE_WIDTH)
+    out = console()
+    dropped = 0
     # A cut figure says nothing; a missing column is in the JSON document.
-    while (
-        dropped < len(_LEAST) and console.measure(_table(comparison, dropped), options=no_limit).maximum > console.width
-    ):
+    while dropped < len(_LEAST) and not fits(out, _table(comparison, dropped)):
         dropped += 1
-    console.print(_table(comparison, dropped))
+    out.print(_table(comparison, dropped))
 
 
 def table_text(comparison: Comparison) -> str:
@@ -81,9 +79,9 @@ def table_text(comparison: Comparison) -> str:
     Returns:
         Lines.
     """
-    console = Console(width=_PIPE_WIDTH, record=True, file=io.StringIO())
-    console.print(_table(comparison))
-    return console.export_text()
+    out = Console(width=_PIPE_WIDTH, record=True, file=io.StringIO())
+    out.print(_table(comparison))
+    return out.export_text()
 
 
 def print_worst(cell: Cell, worst: Sequence[WorstRequest]) -> None:
@@ -109,13 +107,30 @@ def print_worst(cell: Cell, worst: Sequence[WorstRequest]) -> None:
             *(f"{one.prompt_tokens:,}", f"{one.predicted_tokens:,}", f"{one.cached_tokens:,}"),
             "; ".join(one.why),
         )
-    _console().print(table)
+    console().print(table)
 
 
-def _console() -> Console:
-    """Return where tables go; a pipe gets a width of its own."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+def fits(out: Console, table: Table) -> bool:
+    """Tell whether a table fits into the width of a console without a cut or a fold.
+
+    Args:
+        out: Where to.
+        table: What.
+
+    Returns:
+        Whether it does.
+    """
+    return out.measure(table, options=out.options.update(width=10 * _PIPE_WIDTH)).maximum <= out.width
+
+
+def console() -> Console:
+    """Return where tables go.
+
+    Returns:
+        The terminal; a pipe gets a width of its own.
+    """
+    out = Console()
+    return out if out.is_terminal else Console(width=_PIPE_WIDTH)
 
 
 def _table(comparison: Comparison, dropped: int = 0) -> Table:

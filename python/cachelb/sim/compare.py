@@ -14,10 +14,11 @@ import numpy as np
 from cachelb.arguments import listed, whole
 from cachelb.router import Router
 from cachelb.sim.comparison import Cell, Comparison, Run
+from cachelb.sim.contender import Contender
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.metrics import Cost, Slo, measure
-from cachelb.sim.simulation import MOST_GATEWAYS, Signals, policy_name, prepare, simulate
+from cachelb.sim.simulation import MOST_GATEWAYS, Signals, prepare, simulate
 from cachelb.sim.timing import Roofline
 from cachelb.sim.workloads import Workload
 
@@ -158,9 +159,10 @@ class _Setup:
 
     def check(self, policy: PolicySource) -> None:
         """Raise for a policy that cannot be run so."""
-        rule = policy_name(policy) if isinstance(policy, str) else policy()
+        named = Contender.parse(policy) if isinstance(policy, str) else None
+        rule, own = (policy(), {}) if named is None else (named.name, named.options)
         try:
-            Router(policy=rule, replicas=self.gateways, **self.options)
+            Router(policy=rule, replicas=self.gateways, **{**self.options, **own})
         except TypeError as error:
             known = ", ".join(RUN_SETTINGS)
             raise TypeError(f"{error}; leave it out for this policy. Settings of the run are {known}") from error

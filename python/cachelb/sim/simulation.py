@@ -13,6 +13,7 @@ from cachelb._core import simulate as native_simulate
 from cachelb.arguments import listed, number, whole
 from cachelb.router import Router
 from cachelb.sim.checks import check_fields, seconds_or_for_ever
+from cachelb.sim.contender import KV_EVENTS, ORACLE, Contender
 from cachelb.sim.gateway import RouterGateway
 from cachelb.sim.result import SimResult
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from cachelb.sim.gateway import Gateway
     from cachelb.sim.workloads import Workload
 
-_KV_EVENTS = "+events"
-_ORACLE = "+oracle"
 _LEAST_INTERVAL_S = 1e-4
 _MOST_SAMPLES = 100_000_000
 
@@ -136,9 +135,9 @@ def simulate(
     Args:
         workload: The requests.
         fleet: The workers; blocks as large as the workload's.
-        policy: A name, or a policy. A name may end in ``+events``: engines tell what they cache;
-            or in ``+oracle``: that and loads are known at once and exactly. ``learned`` trains in the call unless told
-            otherwise, so that runs repeat.
+        policy: A name, or a policy. A name may have options, as in ``prefill-times-batch(crowding=1)``, and may end in
+            ``+events``: engines tell what they cache; or in ``+oracle``: that and loads are known at once and exactly.
+            ``learned`` trains in the call unless told otherwise, so that runs repeat.
         seed: Seed of the routers, of who comes to which gateway, and of what is lost.
         signals: What gateways see, and how late.
         gateways: Routers that share the fleet and know nothing of each other; requests come to them by session,
@@ -183,10 +182,13 @@ def simulate(
     signals = signals or Signals()
     _check_length(workload, min(sample_interval_s, signals.scrape_interval_s), until_s)
     name = policy if isinstance(policy, str) else getattr(policy, "name", type(policy).__name__)
-    if isinstance(policy, str) and policy.endswith(_ORACLE):
-        policy, signals = policy.removesuffix(_ORACLE), replace(signals, oracle=True, kv_events=True)
-    elif isinstance(policy, str) and policy.endswith(_KV_EVENTS):
-        policy, signals = policy.removesuffix(_KV_EVENTS), replace(signals, kv_events=True)
+    if isinstance(policy, str):
+        contender = Contender.parse(policy)
+        policy, router_options = contender.name, {**router_options, **contender.options}
+        if contender.ending == ORACLE:
+            signals = replace(signals, oracle=True, kv_events=True)
+        elif contender.ending == KV_EVENTS:
+            signals = replace(signals, kv_events=True)
     if policy == "learned":
         # A thread would train in real time, which runs otherwise than the simulated one.
         router_options = {"training": "inline", **router_options}
@@ -246,22 +248,6 @@ def _check_length(workload: Workload, interval_s: float, until_s: float) -> None
             f"requests arrive for {last_s:g} s, and the shorter of sample_interval_s and scrape_interval_s is"
             f" {interval_s:g}: {_MOST_SAMPLES} intervals at most; speed_up() the workload or lengthen both"
         )
-
-
-def policy_name(name: str) -> str:
-    """Return the name of a policy without what it is told.
-
-    Args:
-        name: A name as `simulate` takes it.
-
-    Returns:
-        What `cachelb.policies.make` takes.
-
-    Example:
-        >>> policy_name("kv-aware+oracle")
-        'kv-aware'
-    """
-    return name.removesuffix(_ORACLE).removesuffix(_KV_EVENTS)
 
 
 def prepare(workload: Workload) -> SimWorkload:

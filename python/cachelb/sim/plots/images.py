@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cachelb.sim.plots import curves
+from cachelb.sim.plots import curves, drawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,33 +47,22 @@ def write_images(
         >>> write_images("figures", [run], kind="png")  # doctest: +SKIP
     """
     curves.check(results)
-    if kind not in ("svg", "png", "pdf"):
+    if kind not in drawing.KINDS:
         raise ValueError(f"kind must be 'svg', 'png' or 'pdf', got {kind!r}")
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("images are drawn by matplotlib; run: pip install 'cachelb[plots]'") from error
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
 
-    def save(name: str, draw: Callable[[Axes], None]) -> None:
-        figure = Figure(figsize=_INCHES, layout="constrained")
-        FigureCanvasAgg(figure)
+    def draw_one(name: str, draw: Callable[[Axes], None]) -> None:
+        figure = drawing.new_figure(*_INCHES)
         draw(figure.add_subplot())
-        written.append(folder / f"{name}.{kind}")
-        # Without dates and random names, equal runs give equal images.
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        with rc_context({"svg.hashsalt": name}):
-            figure.savefig(written[-1], metadata=undated)
+        written.append(drawing.save(figure, folder / f"{name}.{kind}"))
 
-    save("ttft", lambda axes: _distributions(axes, results))
-    save("hit-rate", lambda axes: _hit_rates(axes, results, bounds or {}))
-    save("shares", lambda axes: _shares(axes, results))
+    draw_one("ttft", lambda axes: _distributions(axes, results))
+    draw_one("hit-rate", lambda axes: _hit_rates(axes, results, bounds or {}))
+    draw_one("shares", lambda axes: _shares(axes, results))
     for policy, runs in curves.by_policy(results).items():
-        save(f"load-{policy}", partial(_loads, result=runs[0]))
+        draw_one(f"load-{policy}", partial(_loads, result=runs[0]))
     return written
 
 

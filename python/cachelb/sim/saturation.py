@@ -9,10 +9,12 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cachelb.sim import SimResult
+    from cachelb.sim.result import SimResult
 
 LONGEST_S = 10
 """No mean wait beyond that counts as keeping up."""
+
+_THIRDS = 3
 
 
 def keeps_up(result: SimResult) -> bool:
@@ -24,16 +26,20 @@ def keeps_up(result: SimResult) -> bool:
         result: A run at one rate.
 
     Returns:
-        Whether they did.
+        Whether they did; False where fewer than three requests were served whole.
     """
     served = np.flatnonzero(result.finished)
+    if len(served) < _THIRDS:
+        return False
     order = served[np.argsort(result.arrival_s[served], kind="stable")]
-    thirds = np.array_split((result.first_token_s - result.arrival_s)[order], 3)
+    thirds = np.array_split((result.first_token_s - result.arrival_s)[order], _THIRDS)
     _, middle, last = (float(third.mean()) for third in thirds)
     return last < 1.4 * middle + 0.1 and last < LONGEST_S
 
 
-def highest(bears: Callable[[float], bool], *, start: float, step: float, probes: int) -> float:
+def highest(
+    bears: Callable[[float], bool], *, start: float, step: float, probes: int, most_steps: int | None = None
+) -> float:
     """Search for the highest rate that is borne.
 
     Args:
@@ -41,14 +47,29 @@ def highest(bears: Callable[[float], bool], *, start: float, step: float, probes
         start: Where to begin.
         step: Factor between rates until one is borne and one is not.
         probes: Halvings, on a scale of logarithms, of what lies between.
+        most_steps: Most factors up or down from the start; None for no such bound.
 
     Returns:
         A rate that is, less than the `2 ** probes`-th root of `step` below one that is not.
+
+    Raises:
+        ValueError: All rates within ``most_steps`` are borne, or none is.
+
+    Example:
+        >>> highest(lambda rate: rate <= 100, start=1.0, step=2.0, probes=6)
+        99.6614006...
     """
     low = high = start
+    steps = 0
     while bears(high):
+        steps += 1
+        if steps == most_steps:
+            raise ValueError(f"even {high:g} is borne")
         low, high = high, high * step
     while not bears(low):
+        steps += 1
+        if steps == most_steps:
+            raise ValueError(f"not even {low:g} is borne")
         low, high = low / step, low
     for _ in range(probes):
         middle = (low * high) ** 0.5

@@ -1,0 +1,112 @@
+"""The short form of a name with options, `name(key=value,key=value)`, and lists of such."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Option: TypeAlias = "int | float | str | bool | None"
+"""A value of an option."""
+
+_FORM = re.compile(r"(?P<name>[^()]*)(?:\((?P<options>[^()]*)\))?(?P<end>[^()]*)", re.DOTALL)
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A name, options, and what stands behind them.
+
+    Attributes:
+        name: Before the parenthesis.
+        options: In the order given. Hyphens in keys count as underscores.
+        end: Behind the parenthesis.
+
+    Example:
+        >>> call = Call.parse("prefill-times-batch(crowding=1)+events")
+        >>> call.name, dict(call.options), call.end
+        ('prefill-times-batch', {'crowding': 1}, '+events')
+        >>> str(call)
+        'prefill-times-batch(crowding=1)+events'
+    """
+
+    name: str
+    options: Mapping[str, Option] = field(default_factory=dict)
+    end: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Call:
+        """Read the short form.
+
+        Args:
+            text: ``name``, or ``name(key=value,...)``; numbers, ``true``, ``false`` and ``none`` are read as such.
+
+        Returns:
+            The call.
+
+        Raises:
+            ValueError: The text says something else.
+
+        Example:
+            >>> Call.parse("chat(count)")
+            Traceback (most recent call last):
+            ValueError: cannot read 'count' in 'chat(count)'; write NAME(KEY=VALUE,KEY=VALUE)
+        """
+        found = _FORM.fullmatch(text.strip())
+        if not found or not found["name"].strip():
+            raise ValueError(f"cannot read {text!r}; write NAME or NAME(KEY=VALUE,KEY=VALUE)")
+        options: dict[str, Option] = {}
+        for part in (found["options"] or "").split(",") if (found["options"] or "").strip() else ():
+            key, _, value = part.partition("=")
+            key = key.strip().replace("-", "_")
+            if not _KEY.fullmatch(key) or not value.strip() or key in options:
+                raise ValueError(f"cannot read {part.strip()!r} in {text!r}; write NAME(KEY=VALUE,KEY=VALUE)")
+            options[key] = _value(value.strip())
+        return cls(found["name"].strip(), options, found["end"].strip())
+
+    def __str__(self) -> str:
+        if not self.options:
+            return self.name + self.end
+        return f"{self.name}({','.join(f'{key}={_text(value)}' for key, value in self.options.items())}){self.end}"
+
+
+def split_list(text: str) -> list[str]:
+    """Split at commas that stand outside of parentheses.
+
+    Args:
+        text: Items separated by commas.
+
+    Returns:
+        The items without blanks around them; empty ones are left out.
+
+    Example:
+        >>> split_list("cache-aware, prefill-times-batch(crowding=1),learned(a=1,b=2)")
+        ['cache-aware', 'prefill-times-batch(crowding=1)', 'learned(a=1,b=2)']
+    """
+    parts, depth = [""], 0
+    for sign in text:
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        if sign == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _value(text: str) -> Option:
+    """Return a number, a word of the language, or the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return _WORDS.get(text, text)
+
+
+def _text(value: Option) -> str:
+    """Return a value as it is written."""
+    return str(value).lower() if value is None or isinstance(value, bool) else f"{value}"

@@ -1,0 +1,71 @@
+"""A policy as runs name it: its name, its options, and what it is told of caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from cachelb.sim.calls import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KV_EVENTS, ORACLE = "+events", "+oracle"
+"""What a name may end in: engines publish their KV events; caches and loads are known at once and exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A policy of a run.
+
+    Attributes:
+        name: Of the policy.
+        options: Of the policy, or of the router.
+        ending: ``""``, ``"+events"`` or ``"+oracle"``.
+
+    Example:
+        >>> Contender.parse("prefill-times-batch+events(crowding=1)")
+        Contender(name='prefill-times-batch', options={'crowding': 1}, ending='+events')
+        >>> str(_)
+        'prefill-times-batch(crowding=1)+events'
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    ending: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Contender:
+        """Read the short form.
+
+        Args:
+            text: ``NAME``, ``NAME(OPTION=VALUE,...)``, either with ``+events`` or ``+oracle``.
+
+        Returns:
+            The contender; whether there is such a policy is not checked.
+
+        Raises:
+            ValueError: The text says something else.
+        """
+        call = Call.parse(text)
+        name, ending = call.name, call.end
+        for known in (KV_EVENTS, ORACLE):
+            if name.endswith(known) and not ending:
+                name, ending = name.removesuffix(known), known
+        if ending not in ("", KV_EVENTS, ORACLE) or not name:
+            raise ValueError(f"cannot read policy {text!r}; write NAME(OPTION=VALUE){KV_EVENTS} or {ORACLE}")
+        return cls(name, dict(call.options), ending)
+
+    def __str__(self) -> str:
+        return str(Call(self.name, self.options, self.ending))
+
+    def named(self, name: str) -> Contender:
+        """Return the same with another name of the policy, such as the one that an alias stands for.
+
+        Args:
+            name: The name.
+
+        Returns:
+            A contender.
+        """
+        return replace(self, name=name)

@@ -1,0 +1,174 @@
+"""Standings as Markdown and as JSON values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from cachelb.sim.league.figures import COMPARED, SLO
+from cachelb.sim.league.standings import GROUPS, NEAR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cachelb.sim.league.standings import Ratio, Score, Standings
+
+SCHEMA = 1
+"""Version of the JSON document; a new key keeps it, a changed or removed one raises it."""
+
+FIRST = COMPARED[0]
+"""The figure that tables of groups show."""
+
+HEADS = ("within 3 %", "good", "hits", "preempted", "unserved")
+"""Columns of the first table behind the ratios."""
+
+_LARGE = 100.0
+
+
+def ratio_text(ratio: Ratio | None) -> str:
+    """Write a ratio.
+
+    Args:
+        ratio: Over some cells.
+
+    Returns:
+        The geometric mean, and the worst cell in brackets; a dash where there is none.
+
+    Example:
+        >>> from cachelb.sim.league import Ratio
+        >>> ratio_text(Ratio(1.234, 250.0, {}, 3)), ratio_text(None)
+        ('1.23 (250)', '-')
+    """
+    return "-" if ratio is None else f"{_number(ratio.mean)} ({_number(ratio.worst)})"
+
+
+def rest_texts(score: Score) -> tuple[str, ...]:
+    """Write what the first table has behind the ratios.
+
+    Args:
+        score: Of a policy.
+
+    Returns:
+        A text for each of `HEADS`; a star stands where another policy served more.
+    """
+    shares = (score.near, score.good_share, score.hit_rate)
+    return (
+        *("-" if share is None else f"{share:.0%}" for share in shares),
+        f"{score.preempted:.1%}",
+        f"{score.unserved:,}{'*' if score.behind else ''}",
+    )
+
+
+def legend(standings: Standings) -> list[str]:
+    """Say what the tables show.
+
+    Args:
+        standings: Of what.
+
+    Returns:
+        Lines.
+    """
+    floors = ", ".join(f"{figure.title} {figure.floor * 1e3:g} ms" for figure in COMPARED)
+    lines = [
+        f"{len(standings)} cells. Ratios to the best policy of each cell: geometric mean (worst cell); 1 is best.",
+        f"Floors below which values count as equal: {floors}.",
+        (
+            f"within 3 %: cells whose mean TTFT is at most {NEAR} of the best; good: TTFT <= {SLO.ttft_s:g} s and "
+            f"TPOT <= {SLO.tpot_s * 1e3:g} ms; hits: prompt tokens that were cached."
+        ),
+        "preempted: above the least of the cell, by requests; unserved: requests not served whole.",
+    ]
+    if any(score.behind for score in standings.scores()):
+        lines.append("*: served fewer requests than another policy in some cell, which is the reference there.")
+    return lines
+
+
+def markdown(standings: Standings) -> str:
+    """Write standings as Markdown.
+
+    Args:
+        standings: What to write.
+
+    Returns:
+        A table over all cells, and one of the mean TTFT for each way to group them that has several groups.
+
+    Example:
+        >>> from cachelb.sim.league import Row, Standings
+        >>> rows = [Row("c", {"load": 0.5}, "a", {"ttft_mean_s": 0.2}), Row("c", {}, "b", {"ttft_mean_s": 0.5})]
+        >>> print(markdown(Standings(rows)).splitlines()[-1].replace("- | ", ""))
+        | b | 2.50 (2.50) | 0% | 0.0% | 0 |
+    """
+    lines = [*(f"{line}  " for line in legend(standings)), ""]
+    scores = standings.scores()
+    cells = [
+        [score.policy, *(ratio_text(score.figures[figure.name]) for figure in COMPARED), *rest_texts(score)]
+        for score in scores
+    ]
+    lines += _table(["policy", *(figure.title for figure in COMPARED), *HEADS], cells)
+    for by, groups, table in group_tables(standings):
+        lines += ["", f"{FIRST.title} by {by}", "", *_table(["policy", *groups], table)]
+    return "\n".join(lines) + "\n"
+
+
+def group_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield what the tables of groups show.
+
+    Args:
+        standings: Of what.
+
+    Yields:
+        What cells are grouped by, the groups, and by policy its name and the mean TTFT in each of them; for each way to
+        group them that has several groups.
+    """
+    order = [score.policy for score in standings.scores()]
+    for by in GROUPS:
+        groups = standings.groups(by)
+        if len(groups) > 1:
+            found = [{score.policy: score for score in standings.scores(cells)} for cells in groups.values()]
+            table = [
+                [policy, *(ratio_text(one[policy].figures[FIRST.name]) if policy in one else "-" for one in found)]
+                for policy in order
+            ]
+            yield by, [str(group) for group in groups], table
+
+
+def as_dict(standings: Standings) -> dict[str, Any]:
+    """Return standings as JSON values.
+
+    Args:
+        standings: What to return.
+
+    Returns:
+        Scores over all cells and over each group, and all figures of all runs; None stands for an infinite ratio.
+    """
+    return {
+        "schema": SCHEMA,
+        "cells": len(standings),
+        "floors": {figure.name: figure.floor for figure in COMPARED},
+        "scores": [_score(score) for score in standings.scores()],
+        "groups": {
+            by: [
+                {by: group, "scores": [_score(score) for score in standings.scores(cells)]}
+                for group, cells in standings.groups(by).items()
+            ]
+            for by in GROUPS
+        },
+        "runs": [{**row.facts, "policy": row.policy, "figures": dict(row.figures)} for row in standings.rows],
+    }
+
+
+def _score(score: Score) -> dict[str, Any]:
+    table = asdict(score)
+    for ratio in table["figures"].values():
+        if ratio is not None:
+            ratio |= {key: ratio[key] if math.isfinite(ratio[key]) else None for key in ("mean", "worst")}
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value < _LARGE else f"{value:,.0f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]

@@ -1,0 +1,117 @@
+"""The figures of one run that a league keeps, and how two of them compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from cachelb.errors import did_you_mean
+from cachelb.sim.metrics import Slo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cachelb.sim.metrics import Metrics
+
+Figures: TypeAlias = "Mapping[str, float | None]"
+"""By name; None for a figure that a run does not have."""
+
+SLO = Slo(ttft_s=2.0, tpot_s=0.05)
+"""What goodput asks of a request."""
+
+NAMES = (
+    "requests",
+    "unserved",
+    "ttft_mean_s",
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "tpot_mean_s",
+    "e2e_mean_s",
+    "session_mean_s",
+    "goodput_per_s",
+    "good_share",
+    "hit_rate",
+    "of_bound",
+    "preemptions",
+)
+"""Of a run. Seconds are simulated; times are of requests served whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure that policies are ranked by; lower is better.
+
+    Attributes:
+        name: One of `NAMES`.
+        title: Head of its column.
+        floor: Seconds below which values count as equal: no user sees the difference, and the ratio of two such would
+            say much about nothing.
+    """
+
+    name: str
+    title: str
+    floor: float
+
+
+COMPARED = (
+    Compared("ttft_mean_s", "TTFT mean", 1e-3),
+    Compared("ttft_p99_s", "TTFT p99", 1e-3),
+    Compared("tpot_mean_s", "TPOT", 1e-4),
+    Compared("e2e_mean_s", "E2E", 1e-3),
+    Compared("session_mean_s", "session", 1e-3),
+)
+"""What tables compare, the first of them above all."""
+
+
+def figures_of(metrics: Metrics) -> dict[str, float | None]:
+    """Return what a league keeps of a run.
+
+    Args:
+        metrics: Of the run, measured with `SLO`.
+
+    Returns:
+        Values by `NAMES`.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, compare
+        >>> found = compare(build("rag", seed=1, count=20), FleetSpec.parse("2xh100"), ["random"], slo=SLO)
+        >>> figures = figures_of(found.cells[0].runs[0].metrics)
+        >>> figures["requests"], figures["session_mean_s"]
+        (20, None)
+    """
+    table = metrics.as_dict()
+    values: tuple[float | None, ...] = (
+        metrics.offered,
+        metrics.offered - metrics.finished,
+        *(table["ttft_s"][key] for key in ("mean", "p50", "p99")),
+        *(table[key]["mean"] for key in ("tpot_s", "e2e_s", "session_s")),
+        metrics.goodput_per_s,
+        metrics.attained,
+        metrics.hit_rate,
+        metrics.of_bound,
+        metrics.preemptions,
+    )
+    return dict(zip(NAMES, values, strict=True))
+
+
+def check(figures: Figures) -> dict[str, float | None]:
+    """Check figures from elsewhere.
+
+    Args:
+        figures: By name.
+
+    Returns:
+        The same.
+
+    Raises:
+        ValueError: There is no such figure.
+
+    Example:
+        >>> check({"ttft_s": 1.0})
+        Traceback (most recent call last):
+        ValueError: leagues have no figure 'ttft_s'; did you mean 'ttft_p99_s'?
+    """
+    for name in figures:
+        if name not in NAMES:
+            raise ValueError(f"leagues have no figure {name!r}{did_you_mean(name, NAMES)}")
+    return dict(figures)

@@ -1,0 +1,261 @@
+"""Running a league: capacities first, then every policy in every cell, what is stored left out."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from cachelb.arguments import listed, whole
+from cachelb.router import Router
+from cachelb.sim.contender import Contender
+from cachelb.sim.league.capacity import capacity, capacity_key
+from cachelb.sim.league.cells import FIRST_SEED, Cell, League, digest
+from cachelb.sim.league.figures import SLO, figures_of
+from cachelb.sim.league.shared import Shared
+from cachelb.sim.league.standings import Row, Standings
+from cachelb.sim.league.store import Store
+from cachelb.sim.league.traces import Trace, fingerprint
+from cachelb.sim.lru_bound import PoolProfile
+from cachelb.sim.metrics import measure
+from cachelb.sim.simulation import prepare, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from cachelb._core import SimWorkload
+    from cachelb.sim.fleet import FleetSpec
+    from cachelb.sim.workloads import Workload
+
+T = TypeVar("T")
+
+_MOST_THREADS, _MOST_POLICIES = 1_024, 65_536
+_CAPACITY_RUNS = 20
+"""Runs that finding a capacity takes, about: what progress counts it as."""
+
+
+def play(
+    leagues: League | Sequence[League],
+    policies: Sequence[str],
+    *,
+    store: Store | None = None,
+    threads: int = 1,
+    progress: Callable[[float], object] | None = None,
+) -> Standings:
+    """Run every policy in every cell that the store lacks.
+
+    Args:
+        leagues: Settings, one or several; cells that several have are run once.
+        policies: As `simulate` takes them, options in parentheses: ``prefill-times-batch(crowding=1)+events``.
+        store: Runs made so far, to which new ones are added; in memory by default.
+        threads: Runs at a time; their number changes no figure and no byte of the store.
+        progress: Called now and then with the share of the work that is done.
+
+    Returns:
+        The standings of these policies, and of imported runs, over these cells.
+
+    Raises:
+        ValueError: A setting is out of range, or a trace does not fit a fleet.
+        TypeError: A policy or a generator does not have an option.
+        TraceError: A file is malformed.
+        OSError: A file cannot be read or written.
+
+    Example:
+        >>> from cachelb.sim.league import League, play
+        >>> league = League(("chat(count=120)",), ("2xl40s",), loads=(0.7,))
+        >>> found = play(league, ["cache-aware", "random"])
+        >>> [score.policy for score in found.scores()], found.scores()[0].figures["ttft_mean_s"].mean
+        (['cache-aware', 'random'], 1.0)
+    """
+    given = [leagues] if isinstance(leagues, League) else listed("leagues", leagues)
+    cells = tuple(dict.fromkeys(cell for league in given for cell in league.cells()))
+    names = tuple(
+        dict.fromkeys(str(Contender.parse(policy)) for policy in listed("policies", policies, _MOST_POLICIES))
+    )
+    if not cells or not names:
+        raise ValueError(f"{'leagues' if names else 'policies'} must be at least one")
+    whole("threads", threads, 1, _MOST_THREADS)
+    for name in names:
+        contender = Contender.parse(name)
+        Router(policy=contender.name, **contender.options)
+    batch = _Batch(cells, names, Store() if store is None else store, progress)
+    return Standings(batch.run(threads), names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What requests are made of."""
+
+    trace: Trace
+    part: str
+    seed: int
+
+    @classmethod
+    def of(cls, cell: Cell, seed: int | None = None) -> _Source:
+        return cls(cell.trace, cell.part, cell.seed if seed is None else seed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Requests:
+    """Requests at their own speed."""
+
+    workload: Workload
+    fingerprint: str
+
+    @classmethod
+    def of(cls, source: _Source) -> _Requests:
+        workload = source.trace.requests(source.seed, source.part)
+        return cls(workload, fingerprint(workload))
+
+
+@dataclass(frozen=True, eq=False)
+class _Sped:
+    """Requests at the speed of a cell, for all its policies."""
+
+    workload: Workload
+    prepared: SimWorkload
+    span_s: float
+
+    @classmethod
+    def of(cls, workload: Workload, speed: float, cell: Cell) -> _Sped:
+        faster = workload.speed_up(speed)
+        span_s = float(np.nanmax(faster.arrival_s))
+        disturbed = cell.realism.disturbed(faster)
+        return cls(disturbed, prepare(disturbed), span_s)
+
+
+class _StoppedError(Exception):
+    """Another run has failed, or the caller is interrupted."""
+
+
+class _Batch:
+    """All the runs of a league, which share requests."""
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        policies: Sequence[str],
+        store: Store,
+        progress: Callable[[float], object] | None,
+    ) -> None:
+        self._cells, self._policies, self._store, self._progress = cells, policies, store, progress
+        # A capacity is that of the first seed, so that it does not depend on which others are run.
+        self._places = tuple(
+            dict.fromkeys((_Source.of(cell, FIRST_SEED), cell.fleet, cell.model, cell.realism.mfu) for cell in cells)
+        )
+        self._cell_of = {
+            (_Source.of(cell, FIRST_SEED), cell.fleet, cell.model, cell.realism.mfu): cell for cell in reversed(cells)
+        }
+        self._capacity: dict[Hashable, float] = {}
+        users: Counter[Hashable] = Counter(source for source, *_ in self._places)
+        for cell in cells:
+            users[_Source.of(cell)] += len(policies)
+            users["profile", _Source.of(cell)] += len(policies)
+            users["sped", cell] += len(policies)
+        self._shared = Shared(users)
+        self._total = len(self._places) * _CAPACITY_RUNS + len(cells) * len(policies)
+        self._done = 0.0
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, threads: int) -> list[Row]:
+        """Run what is missing; return all rows."""
+        for place, (key, speed, is_new) in self._each(threads, self._find_capacity, self._places):
+            self._capacity[place] = speed
+            if is_new:
+                cell = self._cell_of[place]
+                facts = {"trace": cell.trace.label, "part": cell.part, "fleet": cell.fleet, "model": cell.model}
+                self._store.add("capacity", key, {**facts, "mfu": cell.realism.mfu, "speed": speed})
+        rows: list[Row] = []
+        tasks = [(cell, policy) for cell in self._cells for policy in self._policies]
+        cell_keys: dict[str, Cell] = {}
+        for (cell, policy), (key, cell_key, figures, is_new) in self._each(threads, self._run, tasks):
+            cell_keys[cell_key] = cell
+            if is_new:
+                self._store.add("run", key, {**cell.facts(), "cell": cell_key, "policy": policy, "figures": figures})
+            rows.append(Row(cell_key, cell.facts(), policy, figures))
+        imported = [
+            Row(row["cell"], cell_keys[row["cell"]].facts(), row["policy"], row["figures"])
+            for row in self._store.rows("run")
+            if "source" in row and row["cell"] in cell_keys
+        ]
+        return rows + imported
+
+    def _each(self, threads: int, do: Callable[[Any], T], tasks: Sequence[Any]) -> Iterator[tuple[Any, T]]:
+        """Yield tasks and what came of them, in order, while others run."""
+        pool = ThreadPoolExecutor(threads)
+        try:
+            futures: list[Future[T]] = [pool.submit(do, task) for task in tasks]
+            for task, future in zip(tasks, futures, strict=True):
+                yield task, future.result()
+        finally:
+            self._stopped = self._stopped or not all(future.done() for future in futures)
+            pool.shutdown(cancel_futures=True)
+
+    def _find_capacity(self, place: tuple[_Source, str, str, float]) -> tuple[str, float, bool]:
+        """Return key and value of a capacity, and whether it is new."""
+        source, *_ = place
+        requests = self._shared.take(source, partial(_Requests.of, source))
+        fleet = self._cell_of[place].workers(requests.workload.block_size)
+        key = capacity_key(requests.fingerprint, fleet)
+        known = self._store.get("capacity", key)
+        speed = known["speed"] if known else capacity(requests.workload, fleet, source.trace.label)
+        self._shared.drop(source)
+        self._tell(_CAPACITY_RUNS)
+        return key, float(speed), known is None
+
+    def _run(self, task: tuple[Cell, str]) -> tuple[str, str, dict[str, float | None], bool]:
+        """Return keys and figures of a run, and whether it is new."""
+        cell, policy = task
+        source = _Source.of(cell)
+        requests = self._shared.take(source, partial(_Requests.of, source))
+        fleet = cell.workers(requests.workload.block_size)
+        place = (_Source.of(cell, FIRST_SEED), cell.fleet, cell.model, cell.realism.mfu)
+        speed = cell.load * self._capacity[place]
+        cell_key = cell.key(requests.fingerprint, fleet, speed)
+        key = digest([cell_key, policy])
+        known = self._store.get("run", key)
+        if known:
+            figures = known["figures"]
+        else:
+            profile = self._shared.take(("profile", source), lambda: PoolProfile(requests.workload))
+            sped = self._shared.take(("sped", cell), lambda: _Sped.of(requests.workload, speed, cell))
+            figures = self._simulate(cell, policy, sped, fleet, profile)
+        for shared in (source, ("profile", source), ("sped", cell)):
+            self._shared.drop(shared)
+        self._tell(1)
+        return key, cell_key, figures, known is None
+
+    def _simulate(
+        self, cell: Cell, policy: str, sped: _Sped, fleet: FleetSpec, profile: PoolProfile
+    ) -> dict[str, float | None]:
+        def go_on(_done: int) -> None:
+            if self._stopped:
+                raise _StoppedError
+
+        result = simulate(
+            sped.workload,
+            fleet,
+            policy,
+            seed=cell.seed,
+            signals=cell.realism.signals,
+            gateways=cell.realism.gateways,
+            incidents=cell.realism.incidents_in(sped.span_s),
+            prepared=sped.prepared,
+            progress=go_on,
+        )
+        bound = profile.hits(fleet.cache_tokens // sped.workload.block_size)
+        return figures_of(measure(result, slo=SLO, bound=bound, infinite=bound))
+
+    def _tell(self, runs: int) -> None:
+        """Pass on how much is done."""
+        with self._lock:
+            self._done += runs
+            if self._progress is not None:
+                self._progress(self._done / self._total)

@@ -1,0 +1,59 @@
+"""Values that several threads need, each made once and dropped with the last use of it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Hashable
+
+
+class Shared:
+    """Values by key.
+
+    Args:
+        users: How often each key is going to be dropped.
+
+    Example:
+        >>> from collections import Counter
+        >>> shared = Shared(Counter(["a", "a"]))
+        >>> shared.take("a", lambda: [1]) is shared.take("a", lambda: [2])
+        True
+    """
+
+    def __init__(self, users: Counter[Hashable]) -> None:
+        self._left = users
+        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    def take(self, key: Hashable, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is made
+        """Return a value; while it is being made, others that take it wait.
+
+        Args:
+            key: Which.
+            make: Makes it.
+
+        Returns:
+            The value.
+        """
+        with self._lock:
+            own = self._locks.setdefault(key, threading.Lock())
+        with own:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
+
+    def drop(self, key: Hashable) -> None:
+        """Say that a user needs a value no more, whether it took it or not.
+
+        Args:
+            key: Which.
+        """
+        with self._lock:
+            self._left[key] -= 1
+            if not self._left[key]:
+                self._made.pop(key, None)
+                self._locks.pop(key, None)

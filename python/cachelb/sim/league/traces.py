@@ -1,0 +1,237 @@
+"""The requests of a league: a generator or a file, one half or all of it, with turns that come by the clock or not."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from cachelb.errors import did_you_mean
+from cachelb.sim.calls import Call
+from cachelb.sim.fleet import FleetSpec
+from cachelb.sim.simulation import simulate
+from cachelb.sim.workloads import WORKLOADS, build, read_agent_sessions, read_sessions, read_workload
+from cachelb.sim.workloads.reading import guess_format
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from cachelb.sim.workloads import Workload
+
+PARTS = ("all", "develop", "report")
+"""What of a trace a league runs on."""
+
+LOOPS = ("open", "closed")
+"""Whether turns arrive by the clock, or after the answer before."""
+
+_OWN_OPTIONS = ("jitter", "loop")
+_FILE_OPTIONS = ("block_size", "limit")
+_IDLE = "64xh100-80"
+"""Where the turns of generators and recorded sessions get their times: a fleet on which nothing waits."""
+_LEAST_REQUESTS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A source of requests.
+
+    Attributes:
+        source: Name of a generator, or a file.
+        options: Of the generator, or ``block_size`` and ``limit`` of a file.
+        loop: ``open``: turns that follow answers arrive when they do on an idle fleet, or when the file says, so that
+            all policies are offered the same; ``closed``: they follow the answer, as in the trace.
+        jitter: Seconds by which each arrival is delayed at most.
+
+    Example:
+        >>> trace = Trace.parse("chat(count=200)")
+        >>> trace.label, trace.loop, len(trace.requests(1))
+        ('chat(count=200)', 'open', 200)
+        >>> len(trace.requests(1, "develop")) + len(trace.requests(1, "report"))
+        200
+    """
+
+    source: str
+    options: tuple[tuple[str, Any], ...] = ()
+    loop: Literal["open", "closed"] = "open"
+    jitter: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Trace:
+        """Read the short form.
+
+        Args:
+            text: A generator or a file; options in parentheses, as in ``chat(count=500,loop=closed)``.
+
+        Returns:
+            The trace; a file is looked for, but not read.
+
+        Raises:
+            ValueError: There is neither, or no such option.
+        """
+        call = Call(text) if Path(text).is_file() else Call.parse(text)
+        own = {key: call.options[key] for key in _OWN_OPTIONS if key in call.options}
+        rest = {key: value for key, value in call.options.items() if key not in own}
+        if own.get("loop", LOOPS[0]) not in LOOPS:
+            raise ValueError(f"trace {text!r}: loop must be one of {', '.join(LOOPS)}, got {own['loop']!r}")
+        if call.end or not (call.name in WORKLOADS or Path(call.name).is_file()):
+            known = did_you_mean(call.name, WORKLOADS)
+            raise ValueError(f"trace {text!r} is neither a file nor a generator{known}")
+        unknown = [key for key in rest if call.name not in WORKLOADS and key not in _FILE_OPTIONS]
+        if unknown:
+            raise ValueError(f"trace {text!r}: a file has no option {unknown[0]!r}; use {', '.join(_FILE_OPTIONS)}")
+        return cls(call.name, tuple(rest.items()), **own)  # type: ignore[arg-type] # checked where it is used
+
+    @property
+    def label(self) -> str:
+        """Return what tables call it: without the folder and the suffix of a file."""
+        options = dict(self.options)
+        if self.loop != LOOPS[0]:
+            options["loop"] = self.loop
+        if self.jitter:
+            options["jitter"] = self.jitter
+        name = self.source if self.source in WORKLOADS else Path(self.source).name.split(".")[0]
+        return str(Call(name, options))
+
+    def requests(self, seed: int, part: str = "all") -> Workload:
+        """Return the requests of a seed.
+
+        Args:
+            seed: Of a generator, of the starts of recorded sessions, and of the jitter.
+            part: One of `PARTS`.
+
+        Returns:
+            The workload, from its first arrival at 0.
+
+        Raises:
+            ValueError: The part has too few requests, or an option is out of range.
+            TypeError: The generator has no such option.
+            TraceError: The file is malformed.
+            OSError: The file cannot be opened.
+        """
+        workload = part_of(self._read(seed), part)
+        if len(workload) < _LEAST_REQUESTS:
+            raise ValueError(
+                f"trace {self.label}: part {part!r} has {len(workload)} requests, at least {_LEAST_REQUESTS} are needed"
+            )
+        if self.loop == "open" and (workload.parent >= 0).any():
+            workload = opened(workload)
+        workload = replace(workload, arrival_s=workload.arrival_s - np.nanmin(workload.arrival_s))
+        return workload.jitter(self.jitter, seed) if self.jitter else workload
+
+    def _read(self, seed: int) -> Workload:
+        """Return all requests of a seed, as the source has them."""
+        options: dict[str, Any] = dict(self.options)
+        if self.source in WORKLOADS:
+            return build(self.source, seed=seed, **options)
+        match guess_format(self.source):
+            case "agents":
+                return read_agent_sessions(self.source, loop=self.loop, seed=seed, **options)
+            case "sessions":
+                limit = options.pop("limit", None)
+                return read_sessions(self.source, seed=seed, **options).slice(0, limit)
+            case kind:
+                return read_workload(self.source, kind=kind, **options)
+
+
+def part_of(workload: Workload, part: str) -> Workload:
+    """Return one half of a workload, to develop on or to report.
+
+    Sessions go by a hash of their names, so that they stay whole and what is in a half depends on nothing else.
+    Requests without a session go by time: the first half of them is there to develop on. A request that follows another
+    goes with that one.
+
+    Args:
+        workload: All requests.
+        part: One of `PARTS`.
+
+    Returns:
+        The requests of that part, in their order.
+
+    Raises:
+        ValueError: There is no such part.
+
+    Example:
+        >>> chats = build("chat", seed=1, count=200)
+        >>> halves = [part_of(chats, part) for part in ("develop", "report")]
+        >>> set(halves[0].session) & set(halves[1].session)
+        set()
+    """
+    if part not in PARTS:
+        raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
+    if part == "all":
+        return workload
+    root = roots(workload)
+    names = workload.session or [""] * len(workload)
+    places = np.arange(len(workload))[root]
+    unnamed = np.array([not names[row] for row in root])
+    # Rows stand in order of arrival.
+    middle = np.median(places[unnamed]) if unnamed.any() else 0.0
+    by_name = {name: hashlib.blake2b(name.encode(), digest_size=1).digest()[0] % 2 == 0 for name in set(names)}
+    develop = np.where(unnamed, places < middle, [by_name[names[row]] for row in root])
+    return workload.take(np.flatnonzero(develop == (part == "develop")))
+
+
+def roots(workload: Workload) -> npt.NDArray[np.int64]:
+    """Return the request that begins each one's chain.
+
+    Args:
+        workload: The requests.
+
+    Returns:
+        A row for each.
+    """
+    root = np.where(workload.parent < 0, np.arange(len(workload)), workload.parent)
+    while (root[root] != root).any():
+        root = root[root]
+    return root
+
+
+def opened(workload: Workload) -> Workload:
+    """Let turns arrive when they do on an idle fleet, whenever the answer before comes.
+
+    Args:
+        workload: Requests of which some follow others.
+
+    Returns:
+        The same requests, none of which follows another, by their arrival.
+
+    Example:
+        >>> chats = opened(build("chat", seed=1, count=50))
+        >>> bool((chats.parent < 0).all()), bool(np.isfinite(chats.arrival_s).all())
+        (True, True)
+    """
+    fleet = FleetSpec.parse(_IDLE, block_size=workload.block_size)
+    idle = simulate(workload, fleet, "session(base=least-loaded)", seed=1)
+    came = np.isfinite(idle.arrival_s)
+    if not came.all():
+        # One that fits into no cache has no answer that others could follow.
+        workload, idle_s = workload.take(np.flatnonzero(came)), idle.arrival_s[came]
+    else:
+        idle_s = idle.arrival_s
+    free = np.full(len(workload), -1, dtype=np.int64)
+    return replace(workload, arrival_s=idle_s, parent=free, think_s=np.zeros(len(workload))).in_order()
+
+
+def fingerprint(workload: Workload) -> str:
+    """Return what tells the requests of a workload from all others.
+
+    Args:
+        workload: The requests; name and seed do not count.
+
+    Returns:
+        32 hexadecimal digits.
+
+    Example:
+        >>> one, other = (fingerprint(build("rag", seed=seed, count=20)) for seed in (1, 2))
+        >>> len(one), one == other
+        (32, False)
+    """
+    digest = hashlib.blake2b(str(workload.block_size).encode(), digest_size=16)
+    for key, column in workload.columns().items():
+        digest.update(f"\0{key}\0{len(column)}\0".encode())
+        digest.update(column.tobytes())
+    digest.update("\0".join(workload.session or ()).encode())
+    return digest.hexdigest()

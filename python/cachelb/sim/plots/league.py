@@ -1,0 +1,119 @@
+"""The picture of a league: by policy, how far each cell is from its best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cachelb.sim.league.figures import COMPARED
+from cachelb.sim.plots import drawing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from cachelb.sim.league import Standings
+    from cachelb.sim.league.figures import Compared
+
+_PANELS = COMPARED[:2]
+_WIDTH, _ROW_HEIGHT, _MARGIN = 7.0, 0.28, 1.0
+_SPREAD = 0.28
+"""How far points of a row are moved apart, in rows."""
+_CELLS, _MIDDLE, _WORST = "#4477aa", "#222222", "#cc3311"
+_MOST_RATIO = 1e3
+
+
+def write_ratios(path: str | Path, standings: Standings) -> Path:
+    """Draw the ratios to the best of each cell, of the mean and the 99th percentile of TTFT.
+
+    Args:
+        path: The file, with the suffix ``.svg``, ``.png`` or ``.pdf``.
+        standings: Policies in cells.
+
+    Returns:
+        The file.
+
+    Raises:
+        ModuleNotFoundError: The extra ``plots`` is not installed.
+        ValueError: There is no cell, or no such kind of image.
+        OSError: The file cannot be written.
+
+    Example:
+        >>> from cachelb.sim.league import Row, Standings
+        >>> rows = [Row("c", {}, policy, {"ttft_mean_s": ttft}) for policy, ttft in {"a": 1.0, "b": 2.0}.items()]
+        >>> write_ratios("league.svg", Standings(rows))  # doctest: +SKIP
+    """
+    if not len(standings):
+        raise ValueError("there is no cell to draw; run a league first")
+    # The best is on top.
+    policies = [score.policy for score in standings.scores()][::-1]
+    figure = drawing.new_figure(_WIDTH, _MARGIN + _ROW_HEIGHT * len(policies))
+    panels = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
+    for axes, compared in zip(panels, _PANELS, strict=True):
+        _draw(axes, standings, policies, compared)
+    panels[0].set_yticks(range(len(policies)), policies)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    return drawing.save(figure, path)
+
+
+def _draw(axes: Axes, standings: Standings, policies: list[str], figure: Compared) -> None:
+    """Draw one figure: a row of points per policy, their geometric mean and the worst."""
+    for at, policy in enumerate(policies):
+        ratios = np.sort(np.minimum(list(standings.ratios(policy, figure).values()), _MOST_RATIO))
+        if not len(ratios):
+            continue
+        # Neighbours in value lie apart; no chance is involved.
+        offsets = _SPREAD * (2 * ((np.arange(len(ratios)) * 0.618034) % 1.0) - 1)
+        first = at == len(policies) - 1
+        style = {"linestyle": "none", "zorder": 3}
+        axes.plot(
+            ratios,
+            at + offsets,
+            ".",
+            color=_CELLS,
+            alpha=0.6,
+            markersize=5,
+            markeredgewidth=0,
+            label="one cell" if first else None,
+            zorder=2,
+        )
+        mean = float(np.exp(np.log(ratios).mean()))
+        axes.plot(
+            [mean],
+            [at],
+            "|",
+            color=_MIDDLE,
+            markersize=12,
+            markeredgewidth=2,
+            label="geometric mean" if first else None,
+            **style,
+        )
+        axes.plot(
+            [ratios[-1]],
+            [at + offsets[-1]],
+            "o",
+            color=_WORST,
+            markersize=4,
+            markerfacecolor="none",
+            label="worst cell" if first else None,
+            **style,
+        )
+    axes.axvline(1.0, color="black", linewidth=0.6)
+    axes.set(xscale="log", xlabel=f"{figure.title}, ratio to the best of the cell", ylim=(-0.7, len(policies) - 0.3))
+    axes.grid(axis="x", which="both", linewidth=0.3, alpha=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize="small")
+    axes.xaxis.label.set_size("small")
+    _label_plainly(axes)
+
+
+def _label_plainly(axes: Axes) -> None:
+    """Label the logarithmic axis 1, 2, 5, 10 instead of with powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -29,8 +29,8 @@ _POLICIES = (
     "cache-aware,kv-aware,prefill-times-batch(crowding=1),prefill-times-batch(crowding=1)+events,prefill-times-batch,"
     "sticky-until-saturated,overlap-cost,least-loaded,round-robin"
 )
-_TRACES = ("chat(count=3000)", "agent(count=3000)", "tool-agent(count=3000)", "rag(count=3000)")
-_QUICK_TRACES = ("chat(count=1500)", "agent(count=1500)", "tool-agent(count=1500)", "rag(count=1500)")
+_TRACES = ("chat(count=8000)", "agent(count=6000)", "tool-agent(count=4000)", "rag(count=4000)")
+_QUICK_TRACES = ("chat(count=4000)", "agent(count=3000)", "tool-agent(count=2000)", "rag(count=2000)")
 _FLEET, _QUICK_FLEET = "8xa100-80", "4xl40s"
 _QUICK_LOADS = (0.5, 0.85, 1.05)
 _LEAST = ("good", "hits", "session", "TPOT", "unserved", "preempted", "E2E")

@@ -14,6 +14,7 @@ import numpy as np
 from cachelb.arguments import listed, whole
 from cachelb.router import Router
 from cachelb.sim.contender import Contender
+from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.league.capacity import capacity, capacity_key
 from cachelb.sim.league.cells import FIRST_SEED, Cell, League, digest
 from cachelb.sim.league.figures import SLO, figures_of
@@ -26,14 +27,14 @@ from cachelb.sim.metrics import measure
 from cachelb.sim.simulation import prepare, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from concurrent.futures import Future
 
     from cachelb._core import SimWorkload
-    from cachelb.sim.fleet import FleetSpec
     from cachelb.sim.workloads import Workload
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _MOST_THREADS, _MOST_POLICIES = 1_024, 65_536
 _CAPACITY_RUNS = 20
@@ -96,9 +97,19 @@ class _Source:
     part: str
     seed: int
 
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What has a capacity: that of the first seed, so that it does not depend on which others are run."""
+
+    source: _Source
+    fleet: str
+    model: str
+    mfu: float
+
     @classmethod
-    def of(cls, cell: Cell, seed: int | None = None) -> _Source:
-        return cls(cell.trace, cell.part, cell.seed if seed is None else seed)
+    def of(cls, cell: Cell) -> _Place:
+        return cls(_Source(cell.trace, cell.part, FIRST_SEED), cell.fleet, cell.model, cell.realism.mfu)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,19 +156,15 @@ class _Batch:
         progress: Callable[[float], object] | None,
     ) -> None:
         self._cells, self._policies, self._store, self._progress = cells, policies, store, progress
-        # A capacity is that of the first seed, so that it does not depend on which others are run.
-        self._places = tuple(
-            dict.fromkeys((_Source.of(cell, FIRST_SEED), cell.fleet, cell.model, cell.realism.mfu) for cell in cells)
-        )
-        self._cell_of = {
-            (_Source.of(cell, FIRST_SEED), cell.fleet, cell.model, cell.realism.mfu): cell for cell in reversed(cells)
-        }
-        self._capacity: dict[Hashable, float] = {}
-        users: Counter[Hashable] = Counter(source for source, *_ in self._places)
+        self._places = tuple(dict.fromkeys(map(_Place.of, cells)))
+        self._capacity: dict[_Place, float] = {}
+        self._rows: list[Row] = []
+        self._cell_facts: dict[str, dict[str, Any]] = {}
+        users: Counter[Hashable] = Counter(place.source for place in self._places)
         for cell in cells:
-            users[_Source.of(cell)] += len(policies)
-            users["profile", _Source.of(cell)] += len(policies)
-            users["sped", cell] += len(policies)
+            source = _Source(cell.trace, cell.part, cell.seed)
+            for shared in (source, ("profile", source), ("sped", cell)):
+                users[shared] += len(policies)
         self._shared = Shared(users)
         self._total = len(self._places) * _CAPACITY_RUNS + len(cells) * len(policies)
         self._done = 0.0
@@ -166,58 +173,70 @@ class _Batch:
 
     def run(self, threads: int) -> list[Row]:
         """Run what is missing; return all rows."""
-        for place, (key, speed, is_new) in self._each(threads, self._find_capacity, self._places):
-            self._capacity[place] = speed
-            if is_new:
-                cell = self._cell_of[place]
-                facts = {"trace": cell.trace.label, "part": cell.part, "fleet": cell.fleet, "model": cell.model}
-                self._store.add("capacity", key, {**facts, "mfu": cell.realism.mfu, "speed": speed})
-        rows: list[Row] = []
+        self._each(threads, self._find_capacity, self._places, self._keep_capacity)
         tasks = [(cell, policy) for cell in self._cells for policy in self._policies]
-        cell_keys: dict[str, Cell] = {}
-        for (cell, policy), (key, cell_key, figures, is_new) in self._each(threads, self._run, tasks):
-            cell_keys[cell_key] = cell
-            if is_new:
-                self._store.add("run", key, {**cell.facts(), "cell": cell_key, "policy": policy, "figures": figures})
-            rows.append(Row(cell_key, cell.facts(), policy, figures))
+        self._each(threads, self._run, tasks, self._keep_run)
         imported = [
-            Row(row["cell"], cell_keys[row["cell"]].facts(), row["policy"], row["figures"])
+            Row(row["cell"], self._cell_facts[row["cell"]], row["policy"], row["figures"])
             for row in self._store.rows("run")
-            if "source" in row and row["cell"] in cell_keys
+            if "source" in row and row["cell"] in self._cell_facts
         ]
-        return rows + imported
+        return self._rows + imported
 
-    def _each(self, threads: int, do: Callable[[Any], T], tasks: Sequence[Any]) -> Iterator[tuple[Any, T]]:
-        """Yield tasks and what came of them, in order, while others run."""
+    def _each(
+        self,
+        threads: int,
+        do: Callable[[T], U],
+        tasks: Sequence[T],
+        keep: Callable[[T, U], None],
+    ) -> None:
+        """Do tasks, several at a time, and keep what came of them in order."""
         pool = ThreadPoolExecutor(threads)
         try:
-            futures: list[Future[T]] = [pool.submit(do, task) for task in tasks]
+            futures: list[Future[U]] = [pool.submit(do, task) for task in tasks]
             for task, future in zip(tasks, futures, strict=True):
-                yield task, future.result()
+                keep(task, future.result())
+        except BaseException:
+            # Runs that have begun end with their next word about progress.
+            self._stopped = True
+            raise
         finally:
-            self._stopped = self._stopped or not all(future.done() for future in futures)
             pool.shutdown(cancel_futures=True)
 
-    def _find_capacity(self, place: tuple[_Source, str, str, float]) -> tuple[str, float, bool]:
+    def _keep_capacity(self, place: _Place, found: tuple[str, float, bool]) -> None:
+        key, speed, is_new = found
+        self._capacity[place] = speed
+        if is_new:
+            source = place.source
+            facts = {"trace": source.trace.label, "part": source.part, "fleet": place.fleet, "model": place.model}
+            self._store.add("capacity", key, {**facts, "mfu": place.mfu, "speed": speed})
+
+    def _keep_run(self, task: tuple[Cell, str], found: tuple[str, str, dict[str, float | None], bool]) -> None:
+        (cell, policy), (key, cell_key, figures, is_new) = task, found
+        facts = self._cell_facts[cell_key] = cell.facts()
+        if is_new:
+            self._store.add("run", key, {**facts, "cell": cell_key, "policy": policy, "figures": figures})
+        self._rows.append(Row(cell_key, facts, policy, figures))
+
+    def _find_capacity(self, place: _Place) -> tuple[str, float, bool]:
         """Return key and value of a capacity, and whether it is new."""
-        source, *_ = place
-        requests = self._shared.take(source, partial(_Requests.of, source))
-        fleet = self._cell_of[place].workers(requests.workload.block_size)
+        requests = self._shared.take(place.source, partial(_Requests.of, place.source))
+        block_size = requests.workload.block_size
+        fleet = FleetSpec.parse(place.fleet, model=place.model, mfu=place.mfu, block_size=block_size)
         key = capacity_key(requests.fingerprint, fleet)
         known = self._store.get("capacity", key)
-        speed = known["speed"] if known else capacity(requests.workload, fleet, source.trace.label)
-        self._shared.drop(source)
+        speed = known["speed"] if known else capacity(requests.workload, fleet, place.source.trace.label)
+        self._shared.drop(place.source)
         self._tell(_CAPACITY_RUNS)
         return key, float(speed), known is None
 
     def _run(self, task: tuple[Cell, str]) -> tuple[str, str, dict[str, float | None], bool]:
         """Return keys and figures of a run, and whether it is new."""
         cell, policy = task
-        source = _Source.of(cell)
+        source = _Source(cell.trace, cell.part, cell.seed)
         requests = self._shared.take(source, partial(_Requests.of, source))
         fleet = cell.workers(requests.workload.block_size)
-        place = (_Source.of(cell, FIRST_SEED), cell.fleet, cell.model, cell.realism.mfu)
-        speed = cell.load * self._capacity[place]
+        speed = cell.load * self._capacity[_Place.of(cell)]
         cell_key = cell.key(requests.fingerprint, fleet, speed)
         key = digest([cell_key, policy])
         known = self._store.get("run", key)

@@ -29,8 +29,15 @@ WIDTH = 88
 # What users import from; each has an `__all__`.
 PACKAGES = (
     *("cachelb", "cachelb.boundaries", "cachelb.config", "cachelb.doctor", "cachelb.events", "cachelb.learned"),
-    *("cachelb.metrics", "cachelb.policies", "cachelb.records", "cachelb.sim", "cachelb.sim.workloads"),
-    *("cachelb.sources", "cachelb.state", "cachelb.testing", "cachelb.testing.events", "cachelb.testing.fleet"),
+    *("cachelb.metrics", "cachelb.policies", "cachelb.records", "cachelb.sim", "cachelb.sim.league"),
+    *(
+        "cachelb.sim.workloads",
+        "cachelb.sources",
+        "cachelb.state",
+        "cachelb.testing",
+        "cachelb.testing.events",
+        "cachelb.testing.fleet",
+    ),
     *("cachelb.tokenizers", "cachelb.integrations.ext_proc", "cachelb.integrations.litellm"),
     "cachelb.integrations.ray_serve",
 )

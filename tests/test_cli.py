@@ -19,7 +19,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="cachelb")
 
 
-@pytest.mark.parametrize("command", [(), ("replay",), ("demo",)])
+@pytest.mark.parametrize("command", [(), ("replay",), ("league",), ("demo",)])
 def test_help_shows_an_example(command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0

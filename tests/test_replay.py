@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from cachelb.cli.app import app
 from cachelb.policies import POLICIES
-from cachelb.sim import FleetSpec, build
+from cachelb.sim import FleetSpec, build, simulate
 from cachelb.sim.workloads import WORKLOADS, read_workload
 
 if TYPE_CHECKING:
@@ -52,6 +52,17 @@ def ttft(document: dict[str, Any], cell: int = 0) -> float:
     mean = document["cells"][cell]["spread"]["ttft_s.mean"]["mean"]
     assert isinstance(mean, float)
     return mean
+
+
+def test_policies_take_options_in_parentheses() -> None:
+    document = document_of("chat", "--count", 200, "--fleet", "2xa30", "--policy", "prefill-times-batch(crowding=1)")
+    alone = simulate(build("chat", seed=0, count=200), FleetSpec.parse("2xa30"), "prefill-times-batch", crowding=1.0)
+    assert document["cells"][0]["policy"] == "prefill-times-batch(crowding=1)"
+    assert ttft(document) == float(alone.ttft_s.mean())
+    assert "has no option 'crowd'; did you mean 'crowding'" in refusal_of(
+        "chat", "--policy", "prefill-times-batch(crowd=1)"
+    )
+    assert "write NAME(KEY=VALUE,KEY=VALUE)" in refusal_of("chat", "--policy", "random(1)")
 
 
 # === workloads ===

@@ -224,6 +224,26 @@ def test_open_loop_offers_the_same_arrivals_and_closed_loop_waits() -> None:
     assert np.nanmin(opened.arrival_s) == np.nanmin(closed.arrival_s) == 0
 
 
+def test_copies_share_what_sessions_share_and_nothing_else(tmp_path: Path) -> None:
+    turn = {"turn": 0, "offset_ms": 0, "input_length": 48, "output_length": 5}
+    file = tmp_path / "sessions.jsonl"
+    rows = [{**turn, "session_id": f"s{nth}", "hash_ids": [0, 100 + nth, 200 + nth]} for nth in range(12)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    once, thrice = (Trace.parse(f"{file}(copies={copies})") for copies in (1, 3))
+    assert (once.label, thrice.label) == ("sessions", "sessions(copies=3)")
+    with pytest.raises(ValueError, match="part 'all' has 12 requests, at least 30 are needed"):
+        once.requests(1)
+    requests = thrice.requests(1)
+    assert (len(requests), len(set(requests.session or ()))) == (36, 36)
+    blocks = np.stack([requests.prompt(row) for row in range(36)])
+    assert [len(set(column)) for column in blocks.T] == [1, 36, 36]
+    assert len(set(requests.arrival_s)) == 36
+    halves = [thrice._read(1), *(part_of(thrice._read(1), part) for part in ("develop", "report"))]
+    assert len(halves[0]) == len(halves[1]) + len(halves[2]) == 12
+    with pytest.raises(ValueError, match="copies is for files with sessions"):
+        Trace.parse("chat(copies=2)")
+
+
 def test_label_has_no_folder_and_keeps_options(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl.xz"
     build("rag", seed=1, count=60).save(file)

@@ -57,7 +57,7 @@ def highest(
 
     Example:
         >>> highest(lambda rate: rate <= 100, start=1.0, step=2.0, probes=6)
-        99.6614006...
+        99.776...
     """
     low = high = start
     steps = 0

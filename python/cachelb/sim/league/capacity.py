@@ -8,7 +8,7 @@ import numpy as np
 
 from cachelb.sim.league.cells import FIRST_SEED, digest
 from cachelb.sim.league.traces import opened
-from cachelb.sim.saturation import highest, keeps_up
+from cachelb.sim.saturation import LONGEST_S, highest, keeps_up
 from cachelb.sim.simulation import prepare, simulate
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ REFERENCES = ("cache-aware", "prefill-times-batch(crowding=1)", "sticky-until-sa
 """A rate is kept up with if one of these does."""
 
 _STEP, _MOST_STEPS, _PROBES = 2.0, 16, 5
-_GROWTH, _SLACK_S = 1.4, 0.1
+_MOST, _LATE_SHARE = 0.95, 0.25
 
 
 def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> float:
@@ -30,9 +30,9 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
     of what lies between on a scale of logarithms: 2 % above the answer, no reference keeps up. Not more than 21 speeds
     are tried. Turns that follow answers come by the clock meanwhile, as a closed loop has no queue that grows.
 
-    A speed is kept up with if neither the wait for the first token (`keeps_up`) nor the number of requests in the fleet
-    (`settles`) grows over the run. A fleet that takes long to fill needs a trace of some hundred requests per worker:
-    of a shorter one, the answer is below what it could bear for long.
+    A speed is kept up with if the wait for the first token does not grow over the run (`keeps_up`), which must last
+    long enough to show it (`lasts`): of a trace with less than some hundred requests per worker, the answer is below
+    what the fleet could bear for long.
 
     Args:
         workload: The requests, at their own speed.
@@ -59,7 +59,7 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
         faster = workload.speed_up(speed)
         prepared = prepare(faster)
         runs = (simulate(faster, fleet, policy, seed=FIRST_SEED, prepared=prepared) for policy in REFERENCES)
-        return any(keeps_up(run) and settles(run) for run in runs)
+        return any(keeps_up(run) and lasts(run) for run in runs)
 
     try:
         return highest(bears, start=1.0, step=_STEP, probes=_PROBES, most_steps=_MOST_STEPS)
@@ -70,35 +70,34 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
         ) from error
 
 
-def settles(result: SimResult) -> bool:
-    """Return whether the number of requests in the fleet stops growing while requests arrive.
+def lasts(result: SimResult) -> bool:
+    """Return whether a run is long enough, and even enough, to show whether queues grow.
 
-    Where work comes faster than it is done, the last third of the time of the arrivals has 5/3 as many in the fleet as
-    the second. Numbers are taken by arrivals in that third, so that a trace whose rate changes may settle too.
+    Requests that all come at once fit into the batches of engines: none waits for its first token, and all are slow. So
+    most of them must be over soon after most of them have come, against the time that these take to come. And a fleet
+    that is overrun and recovers does not keep up: no third of the requests may wait for long.
 
     Args:
         result: A run at one rate.
 
     Returns:
-        Whether it does.
+        Whether 95 % are over less than a quarter of the time of the arrivals after 95 % have come, and no third waits
+        for more than `LONGEST_S` in the mean.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, simulate
-        >>> chats, fleet = build("rag", seed=1, count=300), FleetSpec.parse("4xl40s")
-        >>> [settles(simulate(chats.speed_up(speed), fleet)) for speed in (0.1, 100)]
+        >>> chats, fleet = build("chat", seed=1, count=300), FleetSpec.parse("4xl40s")
+        >>> [lasts(simulate(opened(chats).speed_up(speed), fleet)) for speed in (1, 100)]
         [True, False]
     """
     came = np.isfinite(result.arrival_s)
     arrival_s = result.arrival_s[came]
     finish_s = np.nan_to_num(result.finish_s[came], nan=result.end_s)
-    edges = np.linspace(arrival_s.min(), arrival_s.max(), 4)
-    inside = []
-    for begin_s, end_s in zip(edges[1:], edges[2:], strict=False):
-        arrived = int(((arrival_s > begin_s) & (arrival_s <= end_s)).sum())
-        stay_s = np.clip(np.minimum(finish_s, end_s) - np.maximum(arrival_s, begin_s), 0.0, None)
-        inside.append(float(stay_s.sum()) / max(1, arrived))
-    middle, last = inside
-    return last < _GROWTH * middle + _SLACK_S
+    late_s = np.quantile(finish_s, _MOST) - np.quantile(arrival_s, _MOST)
+    order = np.argsort(result.arrival_s[result.finished], kind="stable")
+    wait_s = (result.first_token_s - result.arrival_s)[result.finished][order]
+    longest_s = max(float(third.mean()) for third in np.array_split(wait_s, 3))
+    return bool(late_s < _LATE_SHARE * np.ptp(arrival_s) and longest_s < LONGEST_S)
 
 
 def capacity_key(fingerprint: str, fleet: FleetSpec) -> str:
@@ -111,6 +110,6 @@ def capacity_key(fingerprint: str, fleet: FleetSpec) -> str:
     Returns:
         32 hexadecimal digits.
     """
-    method = [*REFERENCES, _STEP, _MOST_STEPS, _PROBES, _GROWTH, _SLACK_S, FIRST_SEED]
+    method = [*REFERENCES, _STEP, _MOST_STEPS, _PROBES, _MOST, _LATE_SHARE, LONGEST_S, FIRST_SEED]
     gpus = [worker.gpu.name for worker in fleet]
     return digest({"capacity": method, "requests": fingerprint, "fleet": fleet.native(), "gpus": gpus})

@@ -141,6 +141,11 @@ def as_dict(standings: Standings) -> dict[str, Any]:
 
     Returns:
         Scores over all cells and over each group, and all figures of all runs; None stands for an infinite ratio.
+
+    Example:
+        >>> from cachelb.sim.league import Row, Standings
+        >>> as_dict(Standings([Row("c", {"load": 0.5}, "a", {"ttft_mean_s": 0.2})]))["runs"]
+        [{'load': 0.5, 'policy': 'a', 'figures': {'ttft_mean_s': 0.2}}]
     """
     return {
         "schema": SCHEMA,

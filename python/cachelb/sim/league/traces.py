@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from cachelb.arguments import whole
 from cachelb.errors import did_you_mean
 from cachelb.sim.calls import Call
 from cachelb.sim.fleet import FleetSpec
+from cachelb.sim.mixing import mix
 from cachelb.sim.simulation import simulate
-from cachelb.sim.workloads import WORKLOADS, build, read_agent_sessions, read_sessions, read_workload
+from cachelb.sim.workloads import WORKLOADS, Workload, build, read_agent_sessions, read_sessions, read_workload
 from cachelb.sim.workloads.reading import guess_format
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from collections.abc import Sequence
 
-    from cachelb.sim.workloads import Workload
+    import numpy.typing as npt
 
 PARTS = ("all", "develop", "report")
 """What of a trace a league runs on."""
@@ -27,11 +29,12 @@ PARTS = ("all", "develop", "report")
 LOOPS = ("open", "closed")
 """Whether turns arrive by the clock, or after the answer before."""
 
-_OWN_OPTIONS = ("jitter", "loop")
+_OWN_OPTIONS = ("copies", "jitter", "loop")
 _FILE_OPTIONS = ("block_size", "limit")
 _IDLE = "64xh100-80"
 """Where the turns of generators and recorded sessions get their times: a fleet on which nothing waits."""
 _LEAST_REQUESTS = 30
+_MOST_COPIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Trace:
         loop: ``open``: turns that follow answers arrive when they do on an idle fleet, or when the file says, so that
             all policies are offered the same; ``closed``: they follow the answer, as in the trace.
         jitter: Seconds by which each arrival is delayed at most.
+        copies: How often the sessions of a file take part, so that a few of them load a fleet; see `copied`.
 
     Example:
         >>> trace = Trace.parse("chat(count=200)")
@@ -57,6 +61,7 @@ class Trace:
     options: tuple[tuple[str, Any], ...] = ()
     loop: Literal["open", "closed"] = "open"
     jitter: float = 0.0
+    copies: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Trace:
@@ -82,12 +87,18 @@ class Trace:
         unknown = [key for key in rest if call.name not in WORKLOADS and key not in _FILE_OPTIONS]
         if unknown:
             raise ValueError(f"trace {text!r}: a file has no option {unknown[0]!r}; use {', '.join(_FILE_OPTIONS)}")
+        if "copies" in own:
+            whole("copies", own["copies"], 1, _MOST_COPIES)
+            if call.name in WORKLOADS:
+                raise ValueError(f"trace {text!r}: copies is for files with sessions; a generator takes count")
         return cls(call.name, tuple(rest.items()), **own)  # type: ignore[arg-type] # checked where it is used
 
     @property
     def label(self) -> str:
         """Return what tables call it: without the folder and the suffix of a file."""
         options = dict(self.options)
+        if self.copies > 1:
+            options["copies"] = self.copies
         if self.loop != LOOPS[0]:
             options["loop"] = self.loop
         if self.jitter:
@@ -111,7 +122,9 @@ class Trace:
             TraceError: The file is malformed.
             OSError: The file cannot be opened.
         """
-        workload = part_of(self._read(seed), part)
+        # Each copy begins its sessions at other times.
+        parts = [part_of(self._read(seed * self.copies + copy), part) for copy in range(self.copies)]
+        workload = parts[0] if self.copies == 1 else copied(parts)
         if len(workload) < _LEAST_REQUESTS:
             raise ValueError(
                 f"trace {self.label}: part {part!r} has {len(workload)} requests, at least {_LEAST_REQUESTS} are needed"
@@ -172,6 +185,55 @@ def part_of(workload: Workload, part: str) -> Workload:
     by_name = {name: hashlib.blake2b(name.encode(), digest_size=1).digest()[0] % 2 == 0 for name in set(names)}
     develop = np.where(unnamed, places < middle, [by_name[names[row]] for row in root])
     return workload.take(np.flatnonzero(develop == (part == "develop")))
+
+
+def copied(copies: Sequence[Workload]) -> Workload:
+    """Lay copies of sessions over each other.
+
+    Blocks that several sessions have, such as those of a system prompt, all copies have as well; those of one session
+    are each copy's own.
+
+    Args:
+        copies: The same sessions, at other times.
+
+    Returns:
+        The requests of all.
+
+    Raises:
+        ValueError: There are no sessions.
+
+    Example:
+        >>> chats = build("chat", seed=1, count=60)
+        >>> both = copied([chats, chats])
+        >>> len(both), len(set(both.session)) == 2 * len(set(chats.session))
+        (120, True)
+    """
+    first = copies[0]
+    if first.session is None:
+        raise ValueError(f"{first.name} has no sessions that could be copied; leave copies out")
+    _, session = np.unique(first.session, return_inverse=True)
+    of_prompts = np.repeat(session, np.diff(first.offsets.astype(np.int64)))
+    of_answers = np.repeat(session, np.diff(first.output_offsets.astype(np.int64)))
+    hashes, place = np.unique(np.concatenate([first.hashes, first.output_hashes]), return_inverse=True)
+    pairs = np.unique(np.stack([place, np.concatenate([of_prompts, of_answers])]), axis=1)
+    shared = hashes[np.bincount(pairs[0], minlength=len(hashes)) > 1]
+
+    def own(column: npt.NDArray[np.uint64], copy: int) -> npt.NDArray[np.uint64]:
+        salted = mix(column ^ mix(np.array([copy], dtype=np.uint64)))
+        return column if copy == 0 else np.where(np.isin(column, shared), column, salted)
+
+    return Workload.concat(
+        [
+            replace(
+                each,
+                hashes=own(each.hashes, copy),
+                output_hashes=own(each.output_hashes, copy),
+                session=[f"{name}#{copy}" for name in each.session or ()],
+            )
+            for copy, each in enumerate(copies)
+        ],
+        name=first.name,
+    )
 
 
 def roots(workload: Workload) -> npt.NDArray[np.int64]:

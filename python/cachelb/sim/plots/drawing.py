@@ -6,55 +6,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matplotlib.figure import Figure
 
 KINDS = ("svg", "png", "pdf")
 """What images can be."""
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Begin a figure.
+def write_figure(path: str | Path, inches: tuple[float, float], draw: Callable[[Figure], None]) -> Path:
+    """Draw and write a figure.
 
     Args:
-        width: Inches.
-        height: Inches.
-
-    Returns:
-        An empty figure.
-
-    Raises:
-        ModuleNotFoundError: The extra ``plots`` is not installed.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("images are drawn by matplotlib; run: pip install 'cachelb[plots]'") from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure.
-
-    Args:
-        figure: What to write.
         path: The file; its suffix is one of `KINDS`.
+        inches: Width and height.
+        draw: Fills it.
 
     Returns:
         The file.
 
     Raises:
+        ModuleNotFoundError: The extra ``plots`` is not installed.
         ValueError: There is no such kind of image.
         OSError: The file cannot be written.
     """
-    from matplotlib import rc_context
-
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("images are drawn by matplotlib; run: pip install 'cachelb[plots]'") from error
     file = Path(path)
     kind = file.suffix.removeprefix(".")
     if kind not in KINDS:
         raise ValueError(f"images are {', '.join(KINDS)}, got {file.name!r}")
+    figure = Figure(figsize=inches, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure)
     # Without dates and random names, equal runs give equal images.
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     with rc_context({"svg.hashsalt": file.stem}):

@@ -54,9 +54,8 @@ def write_images(
     written: list[Path] = []
 
     def draw_one(name: str, draw: Callable[[Axes], None]) -> None:
-        figure = drawing.new_figure(*_INCHES)
-        draw(figure.add_subplot())
-        written.append(drawing.save(figure, folder / f"{name}.{kind}"))
+        file = folder / f"{name}.{kind}"
+        written.append(drawing.write_figure(file, _INCHES, lambda figure: draw(figure.add_subplot())))
 
     draw_one("ttft", lambda axes: _distributions(axes, results))
     draw_one("hit-rate", lambda axes: _hit_rates(axes, results, bounds or {}))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from cachelb.sim.league import Standings
     from cachelb.sim.league.figures import Compared
@@ -23,6 +24,7 @@ _SPREAD = 0.28
 """How far points of a row are moved apart, in rows."""
 _CELLS, _MIDDLE, _WORST = "#4477aa", "#222222", "#cc3311"
 _MOST_RATIO = 1e3
+"""Where an infinite ratio is drawn, and any larger one."""
 
 
 def write_ratios(path: str | Path, standings: Standings) -> Path:
@@ -49,58 +51,33 @@ def write_ratios(path: str | Path, standings: Standings) -> Path:
         raise ValueError("there is no cell to draw; run a league first")
     # The best is on top.
     policies = [score.policy for score in standings.scores()][::-1]
-    figure = drawing.new_figure(_WIDTH, _MARGIN + _ROW_HEIGHT * len(policies))
-    panels = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
-    for axes, compared in zip(panels, _PANELS, strict=True):
-        _draw(axes, standings, policies, compared)
-    panels[0].set_yticks(range(len(policies)), policies)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
-    return drawing.save(figure, path)
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
+        for axes, compared in zip(panels, _PANELS, strict=True):
+            _draw(axes, standings, policies, compared)
+        panels[0].set_yticks(range(len(policies)), policies)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+
+    return drawing.write_figure(path, (_WIDTH, _MARGIN + _ROW_HEIGHT * len(policies)), draw)
 
 
 def _draw(axes: Axes, standings: Standings, policies: list[str], figure: Compared) -> None:
     """Draw one figure: a row of points per policy, their geometric mean and the worst."""
+    names: tuple[str | None, ...] = ("one cell", "geometric mean", "worst cell")
     for at, policy in enumerate(policies):
         ratios = np.sort(np.minimum(list(standings.ratios(policy, figure).values()), _MOST_RATIO))
         if not len(ratios):
             continue
         # Neighbours in value lie apart; no chance is involved.
-        offsets = _SPREAD * (2 * ((np.arange(len(ratios)) * 0.618034) % 1.0) - 1)
-        first = at == len(policies) - 1
-        style = {"linestyle": "none", "zorder": 3}
-        axes.plot(
-            ratios,
-            at + offsets,
-            ".",
-            color=_CELLS,
-            alpha=0.6,
-            markersize=5,
-            markeredgewidth=0,
-            label="one cell" if first else None,
-            zorder=2,
-        )
+        rows = at + _SPREAD * (2 * ((np.arange(len(ratios)) * 0.618034) % 1.0) - 1)
         mean = float(np.exp(np.log(ratios).mean()))
-        axes.plot(
-            [mean],
-            [at],
-            "|",
-            color=_MIDDLE,
-            markersize=12,
-            markeredgewidth=2,
-            label="geometric mean" if first else None,
-            **style,
-        )
-        axes.plot(
-            [ratios[-1]],
-            [at + offsets[-1]],
-            "o",
-            color=_WORST,
-            markersize=4,
-            markerfacecolor="none",
-            label="worst cell" if first else None,
-            **style,
-        )
+        cell, middle, worst = names
+        axes.plot(ratios, rows, ".", color=_CELLS, alpha=0.6, markersize=5, markeredgewidth=0, label=cell)
+        axes.plot(mean, at, "|", color=_MIDDLE, markersize=12, markeredgewidth=2, zorder=3, label=middle)
+        axes.plot(ratios[-1], rows[-1], "o", color=_WORST, markersize=4, markerfacecolor="none", zorder=3, label=worst)
+        names = (None, None, None)
     axes.axvline(1.0, color="black", linewidth=0.6)
     axes.set(xscale="log", xlabel=f"{figure.title}, ratio to the best of the cell", ylim=(-0.7, len(policies) - 0.3))
     axes.grid(axis="x", which="both", linewidth=0.3, alpha=0.5)

@@ -159,10 +159,14 @@ class _Setup:
 
     def check(self, policy: PolicySource) -> None:
         """Raise for a policy that cannot be run so."""
-        named = Contender.parse(policy) if isinstance(policy, str) else None
-        rule, own = (policy(), {}) if named is None else (named.name, named.options)
+        rule: str | PolicyLike
+        if isinstance(policy, str):
+            named = Contender.parse(policy)
+            rule, options = named.name, {**self.options, **named.options}
+        else:
+            rule, options = policy(), dict(self.options)
         try:
-            Router(policy=rule, replicas=self.gateways, **{**self.options, **own})
+            Router(policy=rule, replicas=self.gateways, **options)
         except TypeError as error:
             known = ", ".join(RUN_SETTINGS)
             raise TypeError(f"{error}; leave it out for this policy. Settings of the run are {known}") from error

@@ -212,10 +212,10 @@ def copied(copies: Sequence[Workload]) -> Workload:
     if first.session is None:
         raise ValueError(f"{first.name} has no sessions that could be copied; leave copies out")
     _, session = np.unique(first.session, return_inverse=True)
-    of_prompts = np.repeat(session, np.diff(first.offsets.astype(np.int64)))
-    of_answers = np.repeat(session, np.diff(first.output_offsets.astype(np.int64)))
+    by_row = [(offsets[1:] - offsets[:-1]).astype(np.int64) for offsets in (first.offsets, first.output_offsets)]
+    of_block = np.concatenate([np.repeat(session, counts) for counts in by_row])
     hashes, place = np.unique(np.concatenate([first.hashes, first.output_hashes]), return_inverse=True)
-    pairs = np.unique(np.stack([place, np.concatenate([of_prompts, of_answers])]), axis=1)
+    pairs = np.unique(np.stack([place, of_block]), axis=1)
     shared = hashes[np.bincount(pairs[0], minlength=len(hashes)) > 1]
 
     def own(column: npt.NDArray[np.uint64], copy: int) -> npt.NDArray[np.uint64]:

@@ -23,7 +23,7 @@ _WIDTH, _ROW_HEIGHT, _MARGIN = 7.0, 0.28, 1.0
 _SPREAD = 0.28
 """How far points of a row are moved apart, in rows."""
 _CELLS, _MIDDLE, _WORST = "#4477aa", "#222222", "#cc3311"
-_MOST_RATIO = 1e3
+_MOST_RATIO, _WIDE = 1e3, 30.0
 """Where an infinite ratio is drawn, and any larger one."""
 
 
@@ -79,18 +79,19 @@ def _draw(axes: Axes, standings: Standings, policies: list[str], figure: Compare
         axes.plot(ratios[-1], rows[-1], "o", color=_WORST, markersize=4, markerfacecolor="none", zorder=3, label=worst)
         names = (None, None, None)
     axes.axvline(1.0, color="black", linewidth=0.6)
-    axes.set(xscale="log", xlabel=f"{figure.title}, ratio to the best of the cell", ylim=(-0.7, len(policies) - 0.3))
+    axes.set(xscale="log", xlabel="ratio to the best of the cell", ylim=(-0.7, len(policies) - 0.3))
+    axes.set_title(figure.title, fontsize="medium")
     axes.grid(axis="x", which="both", linewidth=0.3, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize="small")
-    axes.xaxis.label.set_size("small")
     _label_plainly(axes)
 
 
 def _label_plainly(axes: Axes) -> None:
-    """Label the logarithmic axis 1, 2, 5, 10 instead of with powers of ten."""
+    """Label the logarithmic axis with numbers instead of powers of ten, as many as there is room for."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    most = axes.get_xlim()[1]
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if most < _WIDE else (1.0, 3.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -24,6 +24,7 @@ HEADS = ("within 3 %", "good", "hits", "preempted", "unserved")
 """Columns of the first table behind the ratios."""
 
 _LARGE = 100.0
+_PLACE = ("trace", "fleet", "load", "realism", "seed")
 
 
 def ratio_text(ratio: Ratio | None) -> str:
@@ -91,13 +92,14 @@ def markdown(standings: Standings) -> str:
         standings: What to write.
 
     Returns:
-        A table over all cells, and one of the mean TTFT for each way to group them that has several groups.
+        A table over all cells, one of the mean TTFT for each way to group them that has several groups, and one of the
+        worst cells.
 
     Example:
         >>> from cachelb.sim.league import Row, Standings
-        >>> rows = [Row("c", {"load": 0.5}, "a", {"ttft_mean_s": 0.2}), Row("c", {}, "b", {"ttft_mean_s": 0.5})]
-        >>> print(markdown(Standings(rows)).splitlines()[-1].replace("- | ", ""))
-        | b | 2.50 (2.50) | 0% | 0.0% | 0 |
+        >>> rows = [Row("c", {"load": 0.5}, policy, {"ttft_mean_s": ttft}) for policy, ttft in [("a", 0.2), ("b", 0.5)]]
+        >>> print(markdown(Standings(rows)).splitlines()[-1])
+        | b | 2.50 | - | - | 0.5 | - | - |
     """
     lines = [*(f"{line}  " for line in legend(standings)), ""]
     scores = standings.scores()
@@ -108,6 +110,8 @@ def markdown(standings: Standings) -> str:
     lines += _table(["policy", *(figure.title for figure in COMPARED), *HEADS], cells)
     for by, groups, table in group_tables(standings):
         lines += ["", f"{FIRST.title} by {by}", "", *_table(["policy", *groups], table)]
+    worst = [[score.policy, *_place(score.figures[FIRST.name])] for score in scores]
+    lines += ["", f"Worst cell of {FIRST.title}", "", *_table(["policy", "ratio", *_PLACE], worst)]
     return "\n".join(lines) + "\n"
 
 
@@ -169,6 +173,13 @@ def _score(score: Score) -> dict[str, Any]:
         if ratio is not None:
             ratio |= {key: ratio[key] if math.isfinite(ratio[key]) else None for key in ("mean", "worst")}
     return table
+
+
+def _place(ratio: Ratio | None) -> list[str]:
+    """Return the texts of a worst cell."""
+    if ratio is None:
+        return ["-"] * (1 + len(_PLACE))
+    return [_number(ratio.worst), *(str(ratio.worst_cell.get(key, "-")) for key in _PLACE)]
 
 
 def _number(value: float) -> str:

@@ -215,8 +215,9 @@ def copied(copies: Sequence[Workload]) -> Workload:
     by_row = [(offsets[1:] - offsets[:-1]).astype(np.int64) for offsets in (first.offsets, first.output_offsets)]
     of_block = np.concatenate([np.repeat(session, counts) for counts in by_row])
     hashes, place = np.unique(np.concatenate([first.hashes, first.output_hashes]), return_inverse=True)
-    pairs = np.unique(np.stack([place, of_block]), axis=1)
-    shared = hashes[np.bincount(pairs[0], minlength=len(hashes)) > 1]
+    sessions = int(session.max()) + 1
+    pairs = np.unique(place.astype(np.int64) * sessions + of_block)
+    shared = hashes[np.bincount(pairs // sessions, minlength=len(hashes)) > 1]
 
     def own(column: npt.NDArray[np.uint64], copy: int) -> npt.NDArray[np.uint64]:
         salted = mix(column ^ mix(np.array([copy], dtype=np.uint64)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +56,7 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
     if (workload.parent >= 0).any():
         workload = opened(workload)
 
+    @cache
     def bears(speed: float) -> bool:
         faster = workload.speed_up(speed)
         prepared = prepare(faster)

@@ -9,6 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from cachelb.sim.result import SimResult
 
 LONGEST_S = 10
@@ -17,24 +19,42 @@ LONGEST_S = 10
 _THIRDS = 3
 
 
-def keeps_up(result: SimResult) -> bool:
+def keeps_up(result: SimResult, idle: SimResult | None = None) -> bool:
     """Return whether queues stayed bounded.
 
     Where they do not, the last third of the requests waits 5/3 as long as the second.
 
     Args:
         result: A run at one rate.
+        idle: The same requests where none waits for another. Then only what they wait beyond that counts, and a tenth
+            of it is let pass, so that prompts which take long on any fleet are no queue.
 
     Returns:
         Whether they did; False where fewer than three requests were served whole.
     """
+    waits, least = waits_of_thirds(result), waits_of_thirds(idle) if idle is not None else np.zeros(_THIRDS)
+    if waits is None or least is None:
+        return False
+    delay = np.maximum(0.0, waits - least)
+    return bool(delay[-1] < 1.4 * delay[-2] + 0.1 * (1 + least[-1]) and delay[-1] < LONGEST_S + least[-1])
+
+
+def waits_of_thirds(result: SimResult) -> npt.NDArray[np.float64] | None:
+    """Return how long the requests waited for their first tokens.
+
+    Args:
+        result: A run.
+
+    Returns:
+        Means of the first, second and last third of those served whole, by arrival; None where these are fewer than
+        three.
+    """
     served = np.flatnonzero(result.finished)
     if len(served) < _THIRDS:
-        return False
+        return None
     order = served[np.argsort(result.arrival_s[served], kind="stable")]
     thirds = np.array_split((result.first_token_s - result.arrival_s)[order], _THIRDS)
-    _, middle, last = (float(third.mean()) for third in thirds)
-    return last < 1.4 * middle + 0.1 and last < LONGEST_S
+    return np.array([third.mean() for third in thirds])
 
 
 def highest(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cachelb.sim.league.cells import FIRST_SEED, digest
-from cachelb.sim.league.traces import opened
-from cachelb.sim.saturation import LONGEST_S, highest, keeps_up
+from cachelb.sim.league.traces import NO_REPORTS, opened
+from cachelb.sim.saturation import LONGEST_S, highest, keeps_up, waits_of_thirds
 from cachelb.sim.simulation import prepare, simulate
 
 if TYPE_CHECKING:
+    from cachelb._core import SimWorkload
     from cachelb.sim.fleet import FleetSpec
     from cachelb.sim.result import SimResult
     from cachelb.sim.workloads import Workload
@@ -22,6 +24,7 @@ REFERENCES = ("cache-aware", "prefill-times-batch(crowding=1)", "sticky-until-sa
 
 _STEP, _MOST_STEPS, _PROBES = 2.0, 16, 5
 _MOST, _LATE_SHARE = 0.95, 0.25
+_IDLE_SPEED = 0.01
 
 
 def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> float:
@@ -31,9 +34,9 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
     of what lies between on a scale of logarithms: 2 % above the answer, no reference keeps up. Not more than 21 speeds
     are tried. Turns that follow answers come by the clock meanwhile, as a closed loop has no queue that grows.
 
-    A speed is kept up with if the wait for the first token does not grow over the run (`keeps_up`), which must last
-    long enough to show it (`lasts`): of a trace with less than some hundred requests per worker, the answer is below
-    what the fleet could bear for long.
+    A speed is kept up with if what requests wait for their first token beyond what they wait on an idle fleet does not
+    grow over the run (`keeps_up`), which must last long enough to show it (`lasts`): of a trace with less than some
+    hundred requests per worker, the answer is below what the fleet could bear for long.
 
     Args:
         workload: The requests, at their own speed.
@@ -56,12 +59,14 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
     if (workload.parent >= 0).any():
         workload = opened(workload)
 
+    idle = _idle(workload, fleet)
+
     @cache
     def bears(speed: float) -> bool:
         faster = workload.speed_up(speed)
         prepared = prepare(faster)
-        runs = (simulate(faster, fleet, policy, seed=FIRST_SEED, prepared=prepared) for policy in REFERENCES)
-        return any(keeps_up(run) and lasts(run) for run in runs)
+        runs = (_run(faster, fleet, policy, prepared) for policy in REFERENCES)
+        return any(keeps_up(each, idle) and lasts(each, idle) for each in runs)
 
     try:
         return highest(bears, start=1.0, step=_STEP, probes=_PROBES, most_steps=_MOST_STEPS)
@@ -72,7 +77,27 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
         ) from error
 
 
-def lasts(result: SimResult) -> bool:
+def _run(workload: Workload, fleet: FleetSpec, policy: str, prepared: SimWorkload) -> SimResult:
+    """Run a reference, which uses no reports."""
+    never = float("inf")
+    return simulate(
+        workload, fleet, policy, seed=FIRST_SEED, signals=NO_REPORTS, prepared=prepared, sample_interval_s=never
+    )
+
+
+def _idle(workload: Workload, fleet: FleetSpec) -> SimResult:
+    """Run requests so slowly that none waits for another; answers have one token, as only the first is looked at."""
+    count = len(workload)
+    short = replace(
+        workload.speed_up(_IDLE_SPEED),
+        output_tokens=np.ones(count, dtype=np.uint32),
+        output_hashes=np.empty(0, dtype=np.uint64),
+        output_offsets=np.zeros(count + 1, dtype=np.uint64),
+    )
+    return _run(short, fleet, REFERENCES[0], prepare(short))
+
+
+def lasts(result: SimResult, idle: SimResult) -> bool:
     """Return whether a run is long enough, and even enough, to show whether queues grow.
 
     Requests that all come at once fit into the batches of engines: none waits for its first token, and all are slow. So
@@ -81,25 +106,27 @@ def lasts(result: SimResult) -> bool:
 
     Args:
         result: A run at one rate.
+        idle: The same requests where none waits for another.
 
     Returns:
         Whether 95 % are over less than a quarter of the time of the arrivals after 95 % have come, and no third waits
-        for more than `LONGEST_S` in the mean.
+        for more than `LONGEST_S` beyond twice what it waits on an idle fleet.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, simulate
-        >>> chats, fleet = build("chat", seed=1, count=300), FleetSpec.parse("4xl40s")
-        >>> [lasts(simulate(opened(chats).speed_up(speed), fleet)) for speed in (1, 100)]
-        [True, False]
+        >>> chats, fleet = opened(build("chat", seed=1, count=300)), FleetSpec.parse("4xl40s")
+        >>> idle, busy = (simulate(chats.speed_up(speed), fleet) for speed in (0.1, 100))
+        >>> lasts(idle, idle), lasts(busy, idle)
+        (True, False)
     """
     came = np.isfinite(result.arrival_s)
     arrival_s = result.arrival_s[came]
     finish_s = np.nan_to_num(result.finish_s[came], nan=result.end_s)
     late_s = np.quantile(finish_s, _MOST) - np.quantile(arrival_s, _MOST)
-    order = np.argsort(result.arrival_s[result.finished], kind="stable")
-    wait_s = (result.first_token_s - result.arrival_s)[result.finished][order]
-    longest_s = max(float(third.mean()) for third in np.array_split(wait_s, 3))
-    return bool(late_s < _LATE_SHARE * np.ptp(arrival_s) and longest_s < LONGEST_S)
+    waits, least = waits_of_thirds(result), waits_of_thirds(idle)
+    if waits is None or least is None:
+        return False
+    return bool(late_s < _LATE_SHARE * np.ptp(arrival_s) and (waits < LONGEST_S + 2 * least).all())
 
 
 def capacity_key(fingerprint: str, fleet: FleetSpec) -> str:
@@ -112,6 +139,6 @@ def capacity_key(fingerprint: str, fleet: FleetSpec) -> str:
     Returns:
         32 hexadecimal digits.
     """
-    method = [*REFERENCES, _STEP, _MOST_STEPS, _PROBES, _MOST, _LATE_SHARE, LONGEST_S, FIRST_SEED]
+    method = [*REFERENCES, _STEP, _MOST_STEPS, _PROBES, _MOST, _LATE_SHARE, _IDLE_SPEED, LONGEST_S, FIRST_SEED]
     gpus = [worker.gpu.name for worker in fleet]
     return digest({"capacity": method, "requests": fingerprint, "fleet": fleet.native(), "gpus": gpus})

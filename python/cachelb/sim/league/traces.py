@@ -14,7 +14,7 @@ from cachelb.errors import did_you_mean
 from cachelb.sim.calls import Call
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.mixing import mix
-from cachelb.sim.simulation import simulate
+from cachelb.sim.simulation import Signals, simulate
 from cachelb.sim.workloads import WORKLOADS, Workload, build, read_agent_sessions, read_sessions, read_workload
 from cachelb.sim.workloads.reading import guess_format
 
@@ -33,6 +33,9 @@ _OWN_OPTIONS = ("copies", "jitter", "loop")
 _FILE_OPTIONS = ("block_size", "limit")
 _IDLE = "64xh100-80"
 """Where the turns of generators and recorded sessions get their times: a fleet on which nothing waits."""
+NO_REPORTS = Signals(scrape_interval_s=float("inf"))
+"""For policies that use none: sessions of hours make millions of reports."""
+
 _LEAST_REQUESTS = 30
 _MOST_COPIES = 1_000
 
@@ -267,7 +270,8 @@ def opened(workload: Workload) -> Workload:
         (True, True)
     """
     fleet = FleetSpec.parse(_IDLE, block_size=workload.block_size)
-    idle = simulate(workload, fleet, "session(base=least-loaded)", seed=1)
+    policy = "session(base=least-loaded)"
+    idle = simulate(workload, fleet, policy, seed=1, signals=NO_REPORTS, sample_interval_s=float("inf"))
     came = np.isfinite(idle.arrival_s)
     if not came.all():
         # One that fits into no cache has no answer that others could follow.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from cachelb.cli.options import ALL, THREADS, policy_names
+from cachelb.cli.options import ALL, policy_option, threads_option
 from cachelb.cli.progress import progress_bar
 from cachelb.cli.table import console, fits
 from cachelb.errors import CachelbError
@@ -63,16 +63,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.command(epilog=_EXAMPLES)
 @click.argument("traces", nargs=-1)
 @click.option("--quick", is_flag=True, help="Small generated traces, one fleet, three loads: under a minute.")
-@click.option(
-    "--policy",
-    "names",
-    metavar="NAMES",
-    callback=policy_names,
-    default=_POLICIES,
-    show_default=True,
-    help=f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options; NAME+events lets "
-    "engines publish what they cache; NAME+oracle sees everything, and is never the best.",
-)
+@policy_option(_POLICIES)
 @click.option(
     "--fleet", "fleets", metavar="FLEETS", help=f"Fleets, separated by commas, as in 8xa30,4xh100+4xl40s; {_FLEET}."
 )
@@ -111,15 +102,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     help="Keep runs in this file, and run only what it lacks.",
 )
 @click.option("--again", metavar="NAMES", help="Policies whose runs in the store are made again: they have changed.")
-@click.option(
-    "--threads",
-    "--jobs",
-    "threads",
-    type=click.IntRange(min=1),
-    default=THREADS,
-    show_default=True,
-    help="Runs at a time; their number changes no figure.",
-)
+@threads_option()
 @click.option(
     "--svg",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,11 +16,13 @@ from cachelb.sim.compare import compare
 from cachelb.sim.contender import Contender
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cachelb.sim.compare import WorkloadSource
     from cachelb.sim.comparison import Comparison
     from cachelb.sim.fleet import FleetSpec
+
+Command = TypeVar("Command", bound="Callable[..., Any] | click.Command")
 
 ALL = "all"
 """Stands for every policy."""
@@ -57,6 +59,42 @@ def policy_names(_context: click.Context, _parameter: click.Parameter, value: st
     if not names:
         raise click.BadParameter(f"must name at least one policy, or {ALL!r}")
     return list(names)
+
+
+def policy_option(default: str) -> Callable[[Command], Command]:
+    """Give a command ``--policy``.
+
+    Args:
+        default: Names separated by commas.
+
+    Returns:
+        A decorator; the command gets ``names``.
+    """
+    return click.option(
+        "--policy",
+        "names",
+        metavar="NAMES",
+        callback=policy_names,
+        default=default,
+        show_default=True,
+        help=f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options, NAME+events lets "
+        "engines publish what they cache, NAME+oracle shows the policy everything at once and exactly.",
+    )
+
+
+def threads_option() -> Callable[[Command], Command]:
+    """Give a command ``--threads``.
+
+    Returns:
+        A decorator; the command gets ``threads``.
+    """
+    return click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        default=THREADS,
+        show_default=True,
+        help="Runs at a time; their number changes no figure.",
+    )
 
 
 def run(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cachelb.cli.options import ALL, THREADS, policy_names, run
+from cachelb.cli.options import policy_option, run, threads_option
 from cachelb.cli.source import Source
 from cachelb.cli.table import print_comparison, print_worst, table_text
 from cachelb.sim.fleet import DEFAULT_MODEL, FleetSpec
@@ -56,16 +56,7 @@ def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("workload")
-@click.option(
-    "--policy",
-    "names",
-    metavar="NAMES",
-    callback=policy_names,
-    default=_POLICIES,
-    show_default=True,
-    help=f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options, NAME+events lets "
-    "engines publish what they cache, NAME+oracle shows the policy everything at once and exactly.",
-)
+@policy_option(_POLICIES)
 @click.option(
     "--fleet", default="8xa100-80", show_default=True, metavar="GROUPS", help="Workers, such as 8xa30+4xh100:tp2."
 )
@@ -146,13 +137,7 @@ def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
     show_default=True,
     help="Routers that share the fleet and know nothing of each other.",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=THREADS,
-    show_default=True,
-    help="Runs at a time; their number changes no figure.",
-)
+@threads_option()
 @click.option("--explain", is_flag=True, help=f"Also print the {_WORST} slowest requests of each policy, and why.")
 @click.option(
     "--export",

@@ -97,14 +97,30 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _value(text: str) -> Option:
-    """Return a number, a word of the language, or the text."""
+def number_or_text(text: str) -> int | float | str:
+    """Read a value as it is written on a command line.
+
+    Args:
+        text: The value.
+
+    Returns:
+        The number it is, or the text.
+
+    Example:
+        >>> [number_or_text(text) for text in ("2", "0.5", "served")]
+        [2, 0.5, 'served']
+    """
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    return _WORDS.get(text, text)
+    return text
+
+
+def _value(text: str) -> Option:
+    """Return a number, a word of the language, or the text."""
+    return _WORDS.get(text, number_or_text(text))
 
 
 def _text(value: Option) -> str:

@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, TypeAlias
 
 from cachelb.arguments import listed
+from cachelb.sim.calls import number_or_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ class Sweep:
             raise ValueError(f"cannot read {text!r}; write NAME=FROM:TO:STEP or NAME=VALUE,VALUE")
         if ":" in written:
             return cls(name, _steps(text, written.split(":")))
-        return cls(name, tuple(_value(part.strip()) for part in written.split(",")))
+        return cls(name, tuple(number_or_text(part.strip()) for part in written.split(",")))
 
 
 def _steps(text: str, parts: Sequence[str]) -> tuple[Setting, ...]:
@@ -77,14 +78,4 @@ def _steps(text: str, parts: Sequence[str]) -> tuple[Setting, ...]:
     if not 0 < count <= MAX_VALUES:
         raise ValueError(f"cannot read {text!r}; write FROM:TO:STEP with numbers that go up, such as 0.1:0.9:0.2")
     # Decimals: 0.1 + 0.2 is 0.3 to people.
-    return tuple(_value(str(begin + place * step)) for place in range(count))
-
-
-def _value(text: str) -> Setting:
-    """Return a number where it is one."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return tuple(number_or_text(str(begin + place * step)) for place in range(count))

@@ -266,6 +266,20 @@ pub(crate) fn text<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<&'a 
     })
 }
 
+/// Whether both are plain `str` objects of the same text.
+pub(crate) fn same_text(one: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
+    if one.cast_exact::<PyString>().is_err() || other.cast_exact::<PyString>().is_err() {
+        return false;
+    }
+    // SAFETY: both are live `str` objects, for which the call runs no Python code.
+    let order = unsafe { ffi::PyUnicode_Compare(one.as_ptr(), other.as_ptr()) };
+    if order == -1 {
+        // Less, or out of memory.
+        let _ = PyErr::take(one.py());
+    }
+    order == 0
+}
+
 /// Reads a list or tuple into `out`, as many items as it has places. `get` gives a borrowed reference; `skip` reads
 /// what it can at once, from a position on, and tells where it stopped.
 fn read_items<W: Word>(

@@ -110,7 +110,7 @@ impl NativePolicy {
             Err(error) => return Err(no_worker(py, &roster.offers, tried, &error)?),
         };
         let selected = Selected {
-            worker: roster.worker(workers.bind(py), pick.offer)?,
+            worker: roster.worker(workers.bind(py), pick.offer),
             key: Arc::clone(&roster.offers[pick.offer].key),
             rank: None,
             number,

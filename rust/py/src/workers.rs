@@ -29,9 +29,9 @@ enum Health {
     Attributes([bool; 3]),
 }
 
+/// What is known of a worker beside its name.
 #[derive(Debug)]
 struct Seat {
-    object: Py<PyAny>,
     health: Health,
     /// Its key, if that is not its name.
     raw: Option<Box<str>>,
@@ -43,9 +43,14 @@ static VERSIONS: AtomicU64 = AtomicU64::new(0);
 /// The last list of workers.
 #[derive(Debug, Default)]
 pub struct Roster {
+    /// The workers, close together: most calls look at nothing else of them.
+    objects: Vec<Py<PyAny>>,
+    /// Parallel to the objects.
     seats: Vec<Seat>,
-    /// What the selector is offered; parallel to the seats.
+    /// What the selector is offered; parallel to the objects.
     pub offers: Offers,
+    /// Whether every worker is silent about its health.
+    silent: bool,
 }
 
 impl Roster {
@@ -63,24 +68,45 @@ impl Roster {
             Ok(list) => list.to_tuple(),
             Err(_) => workers.cast::<PyTuple>()?.clone(),
         };
-        for (i, item) in items.iter_borrowed().enumerate() {
-            self.seat(i, &item, key)?;
-        }
         let count = items.len();
-        if count < self.seats.len() {
+        let fewer = count < self.objects.len();
+        let mut changed = fewer;
+        for (i, item) in items.iter_borrowed().enumerate() {
+            if !self.is_known(i, &item, key) {
+                changed = true;
+                self.seat(i, &item, key)?;
+            }
+        }
+        if fewer {
+            self.objects.truncate(count);
             self.seats.truncate(count);
             self.offers.truncate(count);
+        }
+        if changed {
+            self.silent = self.seats.iter().all(|seat| seat.health == Health::Silent);
         }
         if self.offers.version().is_none() {
             self.tell_apart(tags);
             let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
             self.offers.set_version(version);
         }
-        let seats = self.seats.iter().enumerate();
-        for (i, seat) in seats.filter(|(_, seat)| seat.health != Health::Silent) {
-            self.offers.set_standing(i, seat.standing(py)?);
+        if self.silent {
+            return Ok(());
+        }
+        let seats = self.seats.iter().zip(&self.objects).enumerate();
+        for (i, (seat, object)) in seats.filter(|(_, (seat, _))| seat.health != Health::Silent) {
+            self.offers
+                .set_standing(i, seat.health.standing(object.bind(py))?);
         }
         Ok(())
+    }
+
+    /// Whether `item` is what worker `i` was, or without a key function a `str` of the same text: the old one then stays,
+    /// as nothing but the caller's own list need keep the new one.
+    fn is_known(&self, i: usize, item: &Bound<'_, PyAny>, key: Option<&Bound<'_, PyAny>>) -> bool {
+        self.objects.get(i).is_some_and(|known| {
+            known.is(item) || (key.is_none() && args::same_text(known.bind(item.py()), item))
+        })
     }
 
     fn seat(
@@ -89,16 +115,6 @@ impl Roster {
         item: &Bound<'_, PyAny>,
         key: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        if self
-            .seats
-            .get(i)
-            .is_some_and(|seat| seat.object.as_ptr() == item.as_ptr())
-        {
-            return Ok(());
-        }
-        if key.is_none() && self.has_text(i, item)? {
-            return Ok(());
-        }
         let (name, health) = match (item.cast::<PyString>(), key) {
             (Ok(text), None) => (text.clone(), Health::Silent),
             (Ok(_), Some(_)) => (key_of(item, key, i)?, Health::Silent),
@@ -108,17 +124,19 @@ impl Roster {
         let name = Name::of(raw).shown;
         let same = self.offers.get(i).is_some_and(|offer| *offer.name == *name);
         let seat = Seat {
-            object: item.clone().unbind(),
             health,
             raw: (*name != *raw).then(|| raw.into()),
         };
         if !same {
             self.offers.replace(i, Offer::new(&*name));
         }
-        if let Some(old) = self.seats.get_mut(i) {
-            *old = seat;
+        let object = item.clone().unbind();
+        if i < self.seats.len() {
+            self.seats[i] = seat;
+            self.objects[i] = object;
         } else {
             self.seats.push(seat);
+            self.objects.push(object);
         }
         Ok(())
     }
@@ -144,31 +162,19 @@ impl Roster {
         }
     }
 
-    /// Whether `item` is a plain `str` of the same text as that in seat `i`, which then stays: nothing but the caller's
-    /// own list need keep the new one.
-    fn has_text(&self, i: usize, item: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let (Some(seat), Ok(text)) = (self.seats.get(i), item.cast_exact::<PyString>()) else {
-            return Ok(false);
-        };
-        let known = seat.raw.as_deref().unwrap_or(&self.offers[i].name);
-        Ok(seat.health == Health::Silent && *known == *args::text(text, "a worker's key")?)
-    }
-
     /// The object at `offer` of the list that was read.
-    pub fn worker(&self, workers: &Bound<'_, PyAny>, offer: usize) -> PyResult<Py<PyAny>> {
-        if self.seats[offer].health == Health::Silent
-            && let Ok(item) = workers.get_item(offer)
-            && self.has_text(offer, &item)?
-        {
-            return Ok(item.unbind());
+    pub fn worker(&self, workers: &Bound<'_, PyAny>, offer: usize) -> Py<PyAny> {
+        let (known, py) = (&self.objects[offer], workers.py());
+        match workers.get_item(offer) {
+            Ok(item) if args::same_text(known.bind(py), &item) => item.unbind(),
+            _ => known.clone_ref(py),
         }
-        Ok(self.seats[offer].object.clone_ref(workers.py()))
     }
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.seats
+        self.objects
             .iter()
-            .try_for_each(|seat| visit.call(&seat.object))
+            .try_for_each(|object| visit.call(object))
     }
 }
 
@@ -220,12 +226,12 @@ impl<'a> Limits<'a> {
     }
 }
 
-impl Seat {
-    fn standing(&self, py: Python<'_>) -> PyResult<Standing> {
-        let healthy = match self.health {
-            Health::Silent => true,
-            Health::Attributes(present) => self.attributes_say_yes(py, present)?,
-            Health::Entries => self.entries_say_yes(py)?,
+impl Health {
+    fn standing(self, worker: &Bound<'_, PyAny>) -> PyResult<Standing> {
+        let healthy = match self {
+            Self::Silent => true,
+            Self::Attributes(present) => attributes_say_yes(worker, present)?,
+            Self::Entries => entries_say_yes(worker)?,
         };
         Ok(if healthy {
             Standing::Candidate
@@ -233,30 +239,30 @@ impl Seat {
             Standing::Unhealthy
         })
     }
+}
 
-    fn attributes_say_yes(&self, py: Python<'_>, present: [bool; 3]) -> PyResult<bool> {
-        for (name, _) in health_names(py)
-            .iter()
-            .zip(present)
-            .filter(|(_, present)| *present)
+fn attributes_say_yes(worker: &Bound<'_, PyAny>, present: [bool; 3]) -> PyResult<bool> {
+    for (name, _) in health_names(worker.py())
+        .iter()
+        .zip(present)
+        .filter(|(_, present)| *present)
+    {
+        if !says_yes(&worker.getattr(*name)?)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn entries_say_yes(worker: &Bound<'_, PyAny>) -> PyResult<bool> {
+    for name in health_names(worker.py()) {
+        if let Some(value) = entry(worker, name)?
+            && !says_yes(&value)?
         {
-            if !says_yes(&self.object.bind(py).getattr(*name)?)? {
-                return Ok(false);
-            }
+            return Ok(false);
         }
-        Ok(true)
     }
-
-    fn entries_say_yes(&self, py: Python<'_>) -> PyResult<bool> {
-        for name in health_names(py) {
-            if let Some(value) = entry(self.object.bind(py), name)?
-                && !says_yes(&value)?
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
+    Ok(true)
 }
 
 fn health_names(py: Python<'_>) -> [&Bound<'_, PyString>; 3] {

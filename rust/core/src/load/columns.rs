@@ -170,8 +170,8 @@ pub struct Load {
     pub pending_prefill_tokens: u64,
     /// Blocks held by bookings past their first token.
     pub decode_blocks: u64,
-    /// Uncached prompt tokens booked since the report.
-    pub dispatched_tokens: u64,
+    /// See [`super::LoadBook::active_blocks`].
+    pub active_blocks: u64,
     /// Relative capacity; divides loads.
     pub weight: f64,
     /// Logical time of the last cold pick, 0 for never.
@@ -182,8 +182,8 @@ pub struct Load {
     pub head_since: Millis,
     /// Full blocks of the prompts of bookings without a first token.
     pub prompt_blocks: u64,
-    /// See [`super::LoadBook::active_blocks`].
-    pub active_blocks: u64,
+    /// Uncached prompt tokens booked since the report.
+    pub dispatched_tokens: u64,
     /// Prompt tokens per second, averaged over the bookings that got a first token.
     pub observed_prefill_tps: Known,
     /// Latest engine report.

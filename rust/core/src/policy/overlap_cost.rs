@@ -22,6 +22,8 @@
 use super::credits::{Continuation, Credits};
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use crate::load::Known;
+
 use super::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
 
 /// Settings of the rule, by Dynamo's names.
@@ -78,6 +80,7 @@ fn least_active(view: &View<'_>, decay: f64) -> f64 {
 
 impl OverlapCost {
     /// Blocks saved: the device run, then host memory from its end, then disk from theirs.
+    #[inline(never)] // few fleets have tiers, and every row of the others would carry it
     fn credit(&self, media: &Media, decay: f64) -> f64 {
         let beyond = |(start, end): (u32, u32), from: u32| {
             if start <= from {
@@ -100,11 +103,15 @@ impl OverlapCost {
         (request, least_active(view, self.overlap_score_credit_decay))
     }
 
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "called in two loops; a call per row is a third of its time"
+    )]
+    #[inline(always)]
     fn cost(&self, view: &View<'_>, (request, least_active): (f64, f64), i: usize) -> f64 {
         let row = &view.rows[i];
         let active = active_prefill(view, row);
-        let decay = if request > 0.0 && self.overlap_score_credit_decay > 0.0 {
+        let decay = if self.overlap_score_credit_decay > 0.0 && request > 0.0 {
             1.0 / (1.0 + self.overlap_score_credit_decay * (active - least_active) / request)
         } else {
             1.0
@@ -142,6 +149,12 @@ impl Rule for OverlapCost {
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(self.cost(view, self.terms(view), row))
+    }
+
+    fn scores(&self, view: &View<'_>) -> Vec<Known> {
+        let terms = self.terms(view);
+        let score = |row| Known::from(Some(self.cost(view, terms, row)));
+        (0..view.rows.len()).map(score).collect()
     }
 
     fn records_placement(&self) -> bool {

@@ -160,13 +160,20 @@ pub struct Active<'a> {
 impl View<'_> {
     /// Blocks that requests in flight on the worker of a row hold beside those of this request, each counted once.
     #[must_use]
+    #[inline]
     pub fn active_blocks(&self, row: &Candidate) -> u64 {
         let all = self.load(row).active_blocks;
-        let Some(active) = self.active.filter(|active| active.is_shared) else {
-            return all;
-        };
+        match &self.active {
+            Some(active) if active.is_shared => all - self.shared_blocks(active, row.slot),
+            _ => all,
+        }
+    }
+
+    /// Those of this request that others hold there.
+    #[inline(never)]
+    fn shared_blocks(&self, active: &Active<'_>, slot: u32) -> u64 {
         let path = self.blocks.unwrap_or_default();
-        all - active.book.shared_blocks(row.slot, active.namespace, path)
+        active.book.shared_blocks(slot, active.namespace, path)
     }
 
     /// Full blocks of the prompt, `None` if it is unknown.

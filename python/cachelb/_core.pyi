@@ -1729,6 +1729,7 @@ def simulate(
     names: list[str],
     options: dict[str, Any],
     clients: Sequence[int] | None = None,
+    sharing_lag: float | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
     """Run a workload over simulated workers; `cachelb.sim.simulate` is the way to call it.
@@ -1741,6 +1742,7 @@ def simulate(
         names: Registered names of the workers, in the same order.
         options: Delays, intervals, incidents by name; what is left out has its default.
         clients: The gateway each request comes to; all to the first by default.
+        sharing_lag: Seconds that messages between gateways take; None for gateways that share nothing.
         progress: Called with the number of requests that are over; what it raises ends the run.
 
     Returns:

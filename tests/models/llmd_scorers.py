@@ -69,7 +69,7 @@ class ScoringGateway(QuietGateway):
         while len(sent) > REMEMBERED_TOKENS // self._workload.block_size:
             sent.popitem(last=False)
 
-    def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
+    def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
         _, self._waiting[worker], _, self._kv_use[worker] = load
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:

@@ -33,7 +33,7 @@ class QuietGateway:
     def cancelled(self, ticket: int, now: float) -> None:
         """Of no interest."""
 
-    def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
+    def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
         """Of no interest."""
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:

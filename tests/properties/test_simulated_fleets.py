@@ -127,7 +127,12 @@ SIGNALS = st.builds(
     replay_delay_s=st.sampled_from([None, 0.05]),
     scrape_interval_s=st.sampled_from([0.01, 0.1, 5.0]),
     report_lag_s=st.sampled_from([0.0, 0.2]),
+    report_queued_tokens=st.booleans(),
+    report_cached_tokens=st.booleans(),
     net_delay_s=st.sampled_from([0.0, 0.001, 0.3]),
+    first_token_delay_s=st.sampled_from([0.0, 0.25, 2.0]),
+    sharing_lag_s=st.sampled_from([0.0, 0.005, 1.0]),
+    decision_s=st.sampled_from([0.0, 0.001, 0.3]),
     detection_delay_s=st.sampled_from([0.0, 1.0]),
     oracle=st.booleans(),
 )
@@ -169,6 +174,7 @@ def check(result: SimResult) -> None:
             "policy": st.sampled_from([name for name in POLICIES if name != "session"]),
             "signals": SIGNALS,
             "gateways": st.integers(1, 3),
+            "sharing": st.booleans(),
             "retries": st.integers(0, 3),
         }
     ),
@@ -197,6 +203,8 @@ class Anywhere(QuietGateway):
         self.later: Counter[int] = Counter()
         self.ends: Counter[int] = Counter()
         self.whole: set[int] = set()
+        self.cached: set[bool] = set()
+        self.queued: set[bool] = set()
         self.held: list[set[int]] = [set() for _ in range(workers)]
 
     def _hear(self, now: float) -> None:
@@ -224,7 +232,7 @@ class Anywhere(QuietGateway):
 
     def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
         self._hear(now)
-        assert cached_tokens is not None
+        self.cached.add(cached_tokens is not None)
         self.ends[ticket] += 1
         self.whole.add(ticket)
 
@@ -236,11 +244,12 @@ class Anywhere(QuietGateway):
         self._hear(now)
         self.ends[ticket] += 1
 
-    def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
+    def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
         self._hear(now)
         assert at <= now
         assert worker < self._workers
         assert 0 <= load[3] <= 1
+        self.queued.add(load[2] is not None)
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
         self._hear(now)
@@ -276,6 +285,8 @@ def test_a_gateway_hears_of_every_token_once(
         sample_interval_s=0.05,
     )
     check(result)
+    assert gateway.cached <= {signals.report_cached_tokens or signals.oracle}
+    assert gateway.queued <= {signals.report_queued_tokens or signals.oracle}
     assert set(gateway.ends) <= set(gateway.request)
     assert all(count == 1 for count in gateway.ends.values())
     assert set(gateway.ends) == set(gateway.request)

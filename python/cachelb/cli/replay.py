@@ -108,7 +108,7 @@ def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
     metavar="NAME=FROM:TO:STEP",
     callback=_parsed(Sweep.parse),
     help="Run with each value of an option of the policies, or of speed, rate, mfu, kv_tokens, gateways, event_lag_s, "
-    "scrape_interval_s, report_lag_s or net_delay_s; NAME=A,B,C lists them.",
+    "scrape_interval_s, report_lag_s, net_delay_s, first_token_delay_s or decision_s; NAME=A,B,C lists them.",
 )
 @click.option(
     "--slo",

@@ -37,7 +37,15 @@ if TYPE_CHECKING:
 _MOST_THREADS, _MOST_RUNS = 1_024, 65_536
 _WORKLOAD_SETTINGS = ("speed", "rate")
 _FLEET_SETTINGS = ("mfu", "kv_tokens")
-_SIGNAL_SETTINGS = ("event_lag_s", "scrape_interval_s", "report_lag_s", "net_delay_s")
+_SIGNAL_SETTINGS = (
+    "event_lag_s",
+    "scrape_interval_s",
+    "report_lag_s",
+    "net_delay_s",
+    "first_token_delay_s",
+    "sharing_lag_s",
+    "decision_s",
+)
 RUN_SETTINGS = (*_WORKLOAD_SETTINGS, *_FLEET_SETTINGS, *_SIGNAL_SETTINGS, "gateways")
 """What a sweep can change beside options of the router and of policies."""
 
@@ -52,6 +60,7 @@ def compare(
     slo: Slo | None = None,
     signals: Signals | None = None,
     gateways: int = 1,
+    sharing: bool = False,
     threads: int = 1,
     progress: Callable[[float], object] | None = None,
     **router_options: Any,  # noqa: ANN401 - the router's
@@ -68,7 +77,8 @@ def compare(
         sweep: A setting and its values.
         slo: Limits for goodput.
         signals: What gateways see, and how late.
-        gateways: Routers that share the fleet.
+        gateways: Routers before the fleet.
+        sharing: Whether they tell each other what they place and book.
         threads: Runs at a time; their number changes no result.
         progress: Called now and then with the share of the work that is done, from the threads.
         **router_options: Options of `cachelb.Router` and of all the policies.
@@ -95,7 +105,7 @@ def compare(
             raise ValueError(f"{key} must name at least one")
     whole("gateways", gateways, 1, MOST_GATEWAYS)
     whole("threads", threads, 1, _MOST_THREADS)
-    setup = _Setup(workload, fleet, signals or Signals(), gateways, router_options)
+    setup = _Setup(workload, fleet, signals or Signals(), gateways, sharing, router_options)
     values: tuple[Setting | None, ...] = (None,) if sweep is None else sweep.values
     setups = [setup if sweep is None else setup.at(sweep.name, value) for value in values]
     for one in setups:
@@ -115,6 +125,7 @@ def compare(
         settings={
             "signals": asdict(setup.signals),
             "gateways": gateways,
+            "sharing": sharing,
             "slo": None if slo is None else {key: limit for key, limit in asdict(slo).items() if math.isfinite(limit)},
             "options": {key: _plain(value) for key, value in router_options.items()},
         },
@@ -132,6 +143,7 @@ class _Setup:
     fleet: FleetSpec
     signals: Signals
     gateways: int
+    sharing: bool
     options: Mapping[str, Any]
     speed: float = 1.0
     rate: float | None = None
@@ -252,6 +264,7 @@ class _Batch:
             seed=task.seed,
             signals=setup.signals,
             gateways=setup.gateways,
+            sharing=setup.sharing,
             prepared=requests.prepared,
             progress=tell,
             **setup.options,

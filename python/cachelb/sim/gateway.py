@@ -64,7 +64,10 @@ class Gateway(Protocol):
         ...
 
     def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
-        """Hear that a request is complete, and what the engine says was cached; None where another computed it."""
+        """Hear that a request is complete, and what the engine says was cached.
+
+        None where it does not report that, or another one computed the prompt.
+        """
         ...
 
     def failed(self, ticket: int, now: float) -> None:
@@ -75,8 +78,11 @@ class Gateway(Protocol):
         """Hear that a request is given up: its client went away, or the other half of its pair failed."""
         ...
 
-    def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
-        """Hear of a worker's running and waiting requests, queued prompt tokens and share of KV in use."""
+    def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
+        """Hear of a worker's running and waiting requests, queued prompt tokens and share of KV in use.
+
+        Queued tokens are None where the engine does not report them.
+        """
         ...
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
@@ -171,7 +177,7 @@ class RouterGateway:
         self._now = now
         self._open.pop(ticket).cancel()
 
-    def report(self, worker: int, load: tuple[int, int, int, float], at: float, now: float) -> None:
+    def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
         """Tell the router."""
         self._now = now
         running, waiting, queued_tokens, kv_usage = load
@@ -186,6 +192,16 @@ class RouterGateway:
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
         """Events name blocks by tokens, which a workload does not have: the router goes by its placements."""
+
+    def publish(self) -> list[bytes]:
+        """Return the messages to other gateways that wait, of a router that shares."""
+        return self.router._tell()  # noqa: SLF001 - what a transport calls
+
+    def receive(self, message: bytes, now: float) -> None:
+        """Take in a message of another gateway."""
+        self._now = now
+        if self.router._hear(message) == "gap":  # noqa: SLF001 - what a transport calls
+            raise AssertionError("a message of a router is missing")
 
     def set_ready(self, worker: int, ready: bool, now: float) -> None:  # noqa: FBT001 - called by position
         """Tell the router."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _LEAST_INTERVAL_S = 1e-4
 _MOST_SAMPLES = 100_000_000
 
+_SHARED_TTL_S, _SHARED_BYTES = 3600.0, 16 << 20  # the defaults of cachelb.state.ZmqMesh
+
 MOST_GATEWAYS = 4_096
 """That share one fleet."""
 
@@ -46,8 +48,16 @@ class Signals:
             is known of the worker is dropped then.
         scrape_interval_s: Between load reports.
         report_lag_s: From a scrape to its arrival.
+        report_queued_tokens: Whether load reports have the queued prompt tokens, which vLLM's lack.
+        report_cached_tokens: Whether answers say how many prompt tokens were cached.
         net_delay_s: Of requests to a worker, and of answers back.
+        first_token_delay_s: From the arrival of a request's first token to the gateway's notice of it; it has notice of
+            further tokens and of the end no earlier. Clients have their tokens on time.
         detection_delay_s: From a crash or a return to the gateway knowing of it.
+        sharing_lag_s: From a decision, first token or end at one gateway to the others knowing of it, if they share;
+            5 ms is the interval of `cachelb.state.ZmqMesh`.
+        decision_s: That a gateway is busy with a decision. Its decisions are made one after the other, in the order of
+            arrival, and each is booked when it is made.
         oracle: Everything at once and exact, for comparison.
 
     Example:
@@ -64,8 +74,13 @@ class Signals:
     replay_delay_s: float | None = 0.05
     scrape_interval_s: float = 0.1
     report_lag_s: float = 0.0
+    report_queued_tokens: bool = True
+    report_cached_tokens: bool = True
     net_delay_s: float = 0.001
+    first_token_delay_s: float = 0.0
     detection_delay_s: float = 1.0
+    sharing_lag_s: float = 0.005
+    decision_s: float = 0.0
     oracle: bool = False
 
     def __post_init__(self) -> None:
@@ -82,7 +97,11 @@ class Signals:
             "replay_delay": self.replay_delay_s,
             "scrape_interval": self.scrape_interval_s,
             "report_lag": self.report_lag_s,
+            "report_queued_tokens": self.report_queued_tokens or self.oracle,
+            "report_cached_tokens": self.report_cached_tokens or self.oracle,
             "net_delay": self.net_delay_s,
+            "first_token_delay": 0.0 if self.oracle else self.first_token_delay_s,
+            "decision": self.decision_s,
             "detection_delay": self.detection_delay_s,
             "oracle": self.oracle,
         }
@@ -121,6 +140,7 @@ def simulate(
     seed: int = 0,
     signals: Signals | None = None,
     gateways: int = 1,
+    sharing: bool = False,
     retries: int = 1,
     incidents: tuple[Incident, ...] = (),
     until_s: float = float("inf"),
@@ -140,8 +160,9 @@ def simulate(
             ``learned`` trains in the call unless told otherwise, so that runs repeat.
         seed: Seed of the routers, of who comes to which gateway, and of what is lost.
         signals: What gateways see, and how late.
-        gateways: Routers that share the fleet and know nothing of each other; requests come to them by session,
-            or evenly.
+        gateways: Routers before the fleet; requests come to them by session, or evenly.
+        sharing: Whether they tell each other what they place and book, as `cachelb.state` does; if not, they know
+            nothing of each other. A policy that keeps prompts in a tree shares its load alone.
         retries: How often a failed request is tried again.
         incidents: What happens to workers.
         until_s: End of the run, whatever is left.
@@ -155,7 +176,8 @@ def simulate(
         What became of every request.
 
     Raises:
-        ValueError: A setting is out of range, block sizes differ, or ``gateway`` comes with several ``gateways``.
+        ValueError: A setting is out of range, block sizes differ, or ``gateway`` comes with several ``gateways`` or
+            with ``sharing``.
         TypeError: The policy does not take an option.
 
     Example:
@@ -198,15 +220,11 @@ def simulate(
     def make(clock: Callable[[], float]) -> Router[str]:
         return _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
 
-    if gateway is not None and gateways != 1:
-        raise ValueError(f"a gateway of your own stands alone, got gateways={gateways}; leave one of them out")
-    entrances: list[Any] = [gateway]
-    native = False
-    if gateway is None:
-        entrances = [make(lambda: 0.0) for _ in range(gateways)]
-        native = entrances[0]._is_native  # noqa: SLF001 - the run's, not a caller's
-        if not native:
-            entrances = [RouterGateway(make, workload, fleet.names) for _ in entrances]
+    if gateway is not None and (gateways != 1 or sharing):
+        raise ValueError(
+            f"a gateway of your own stands alone, got gateways={gateways}, sharing={sharing}; leave one of them out"
+        )
+    entrances = [gateway] if gateway is not None else _entrances(make, workload, fleet, gateways, sharing=sharing)
     options = {
         **signals.native(),
         "loss_seed": seed,
@@ -223,10 +241,11 @@ def simulate(
         names=fleet.names,
         options=options,
         clients=_clients(workload, gateways, seed),
+        sharing_lag=(0.0 if signals.oracle else signals.sharing_lag_s) if sharing else None,
         progress=progress,
     )
     run_s = time.perf_counter() - begin
-    if not native:
+    if not isinstance(entrances[0], Router):
         columns["reasons"] = list(entrances[0].reasons)
     return SimResult.from_native(
         columns,
@@ -237,6 +256,26 @@ def simulate(
         fleet=fleet.describe(),
         workers=fleet.names,
     )
+
+
+def _entrances(
+    make: Callable[[Callable[[], float]], Router[str]],
+    workload: Workload,
+    fleet: FleetSpec,
+    gateways: int,
+    *,
+    sharing: bool,
+) -> list[Any]:
+    """Return the routers of a run, those with a policy written in Python behind gateways."""
+    routers = [make(lambda: 0.0) for _ in range(gateways)]
+    entrances: list[Any] = list(routers)
+    if not routers[0]._is_native:  # noqa: SLF001 - the run's, not a caller's
+        entrances = [RouterGateway(make, workload, fleet.names) for _ in routers]
+        routers = [entrance.router for entrance in entrances]
+    if sharing:
+        for origin, router in enumerate(routers, start=1):
+            router._share(origin, _SHARED_TTL_S, _SHARED_BYTES)  # noqa: SLF001 - as a transport does
+    return entrances
 
 
 def _check_length(workload: Workload, interval_s: float, until_s: float) -> None:

@@ -13,6 +13,7 @@ from cachelb.arguments import listed, number, whole
 from cachelb.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb.sim.league.realism import Realism, find_realism
 from cachelb.sim.league.traces import PARTS, Trace
+from cachelb.sim.simulation import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,13 @@ LOADS = (0.5, 0.7, 0.85, 0.95, 1.05)
 """Shares of what a fleet keeps up with."""
 
 FIRST_SEED = 1
+_LATER_SIGNALS = (
+    "report_queued_tokens",
+    "report_cached_tokens",
+    "first_token_delay_s",
+    "sharing_lag_s",
+    "decision_s",
+)
 _MOST = 65_536
 _MOST_LOAD = 100.0
 
@@ -99,7 +107,7 @@ class Cell:
                 "fleet": fleet.native(),
                 "gpus": [worker.gpu.name for worker in fleet],
                 "speed": speed,
-                "realism": {**asdict(self.realism), "name": "", "summary": ""},
+                "realism": _facts_of(self.realism),
                 "seed": self.seed,
             }
         )
@@ -169,6 +177,19 @@ class League:
             Cell(trace, self.part, fleet, self.model, float(load), switch, seed)
             for trace, seed, fleet, switch, load in product(traces, self.seeds, self.fleets, switches, self.loads)
         )
+
+
+def _facts_of(realism: Realism) -> dict[str, Any]:
+    """Return what a switch does. Settings that came later count where they are set: stores of before stay valid."""
+    facts = {**asdict(realism), "name": "", "summary": ""}
+    for kept, usual, later in (
+        (facts, Realism("", ""), ("sharing",)),
+        (facts["signals"], Signals(), _LATER_SIGNALS),
+    ):
+        for name in later:
+            if kept[name] == getattr(usual, name):
+                del kept[name]
+    return facts
 
 
 def digest(facts: Any) -> str:  # noqa: ANN401 - JSON values

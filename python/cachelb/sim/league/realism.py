@@ -24,7 +24,8 @@ class Realism:
         name: What it is called.
         summary: What it does, in one line.
         signals: What gateways see, and how late.
-        gateways: Routers that share the fleet and know nothing of each other.
+        gateways: Routers before the fleet.
+        sharing: Whether they tell each other what they place and book; if not, they know nothing of each other.
         incidents: Of the first worker: when, as a share of the time of the arrivals, and what.
         mfu: Factor on the arithmetic that the GPUs reach; capacity is that of the slower fleet.
         burst: Requests that arrive at one instant, in the mean; 0 for arrivals as they are.
@@ -38,6 +39,7 @@ class Realism:
     summary: str
     signals: Signals = field(default_factory=Signals)
     gateways: int = 1
+    sharing: bool = False
     incidents: tuple[tuple[float, str], ...] = ()
     mfu: float = 1.0
     burst: int = 0
@@ -85,7 +87,18 @@ _SWITCHES = (
     Realism("events-late", "KV events 0.5 s late", Signals(event_lag_s=0.5)),
     Realism("events-replayed", "5 % of the KV events lost, and replayed 50 ms later", Signals(event_loss=0.05)),
     Realism("events-lost", "5 % of the KV events lost for good", Signals(event_loss=0.05, replay_delay_s=None)),
+    Realism("queue-unknown", "load reports without queued tokens, as vLLM's", Signals(report_queued_tokens=False)),
+    Realism("cached-unknown", "answers without cached tokens", Signals(report_cached_tokens=False)),
+    Realism(
+        "first-tokens-late",
+        "gateways have notice of first tokens, and of what follows, 0.25 s late",
+        Signals(first_token_delay_s=0.25),
+    ),
+    Realism("slow-decisions", "a gateway is busy 1 ms with each decision", Signals(decision_s=0.001)),
     Realism("gateways-4", "four gateways that share nothing", gateways=4),
+    Realism(
+        "gateways-4-sharing", "four gateways that tell each other what they place, 5 ms late", gateways=4, sharing=True
+    ),
     Realism(
         "crash",
         "a worker crashes after a third of the run and is back, empty, after two",

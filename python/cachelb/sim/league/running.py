@@ -265,6 +265,7 @@ class _Batch:
             seed=cell.seed,
             signals=cell.realism.signals,
             gateways=cell.realism.gateways,
+            sharing=cell.realism.sharing,
             incidents=cell.realism.incidents_in(sped.span_s),
             prepared=sped.prepared,
             progress=go_on,

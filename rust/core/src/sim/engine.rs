@@ -113,8 +113,8 @@ pub struct EngineLoad {
     pub running: u32,
     /// Requests waiting.
     pub waiting: u32,
-    /// Prompt tokens of those waiting.
-    pub queued_tokens: u64,
+    /// Prompt tokens of those waiting, `None` in a report without them.
+    pub queued_tokens: Option<u64>,
     /// Share of the KV cache in use by requests.
     pub kv_usage: f64,
 }
@@ -269,7 +269,7 @@ impl Engine {
         EngineLoad {
             running: self.running.len() as u32,
             waiting: (self.waiting.len() + self.remote.len()) as u32,
-            queued_tokens: self.queued_tokens,
+            queued_tokens: Some(self.queued_tokens),
             kv_usage: f64::from(self.pool.capacity() - self.pool.free()) / capacity,
         }
     }

@@ -65,6 +65,38 @@ pub trait Gateway {
         }))
     }
 
+    /// Time reaches `now`, before anything happens then.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn elapse(&mut self, now: f64) -> Result<(), Self::Error> {
+        let _ = now;
+        Ok(())
+    }
+
+    /// Messages to other gateways that wait, in order.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn publish(&mut self) -> Result<Vec<Vec<u8>>, Self::Error> {
+        Ok(Vec::new())
+    }
+
+    /// Takes in a message of another gateway.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn receive(&mut self, message: &[u8], now: f64) -> Result<(), Self::Error> {
+        let _ = (message, now);
+        Ok(())
+    }
+
+    /// Position of the gateway that a request comes to, if there are several.
+    fn entrance(&self, id: u32) -> u16 {
+        let _ = id;
+        0
+    }
+
     /// Its first token arrived.
     ///
     /// # Errors
@@ -77,7 +109,8 @@ pub trait Gateway {
     /// Whatever ends the run.
     fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), Self::Error>;
 
-    /// It is complete; the engine says how many prompt tokens were cached, unless it had the prompt computed elsewhere.
+    /// It is complete; the engine says how many prompt tokens were cached, unless it does not report that or had the
+    /// prompt computed elsewhere.
     ///
     /// # Errors
     /// Whatever ends the run.

@@ -68,8 +68,17 @@ pub struct Options {
     pub scrape_interval: f64,
     /// Seconds from a scrape to its arrival.
     pub report_lag: f64,
+    /// Whether load reports have the queued tokens, which vLLM's lack.
+    pub report_queued_tokens: bool,
+    /// Whether answers say how many prompt tokens were cached.
+    pub report_cached_tokens: bool,
     /// Seconds that requests take to a worker, and answers back.
     pub net_delay: f64,
+    /// Seconds from the arrival of a first token to the gateway's notice of it; later notices do not overtake it. Clients
+    /// have their tokens on time.
+    pub first_token_delay: f64,
+    /// Seconds that a gateway is busy with one decision; its decisions are made one after the other.
+    pub decision: f64,
     /// Seconds from a crash to the gateway knowing of it.
     pub detection_delay: f64,
     /// How often a failed request is tried again.
@@ -95,7 +104,11 @@ impl Default for Options {
             loss_seed: 0,
             scrape_interval: 0.1,
             report_lag: 0.0,
+            report_queued_tokens: true,
+            report_cached_tokens: true,
             net_delay: 0.001,
+            first_token_delay: 0.0,
+            decision: 0.0,
             detection_delay: 1.0,
             retries: 1,
             tokens_per_message: 16,
@@ -120,6 +133,8 @@ impl Options {
             ("event_lag", self.event_lag),
             ("report_lag", self.report_lag),
             ("net_delay", self.net_delay),
+            ("first_token_delay", self.first_token_delay),
+            ("decision", self.decision),
             ("detection_delay", self.detection_delay),
             ("replay_delay", self.replay_delay.unwrap_or(0.0)),
         ] {

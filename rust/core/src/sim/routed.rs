@@ -8,7 +8,7 @@ use crate::events::{FeedState, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::{BookingId, Known, Report};
 use crate::router::{
-    Ending, Offer, Offers, PairTerms, Pick, PoolId, Request, Selector, Standing, Usage,
+    Ending, Heard, Offer, Offers, PairTerms, Pick, PoolId, Request, Selector, Standing, Usage,
 };
 use crate::tracker::Origin;
 
@@ -120,6 +120,18 @@ impl Gateway for Routed<'_> {
         }))
     }
 
+    fn publish(&mut self) -> Result<Vec<Vec<u8>>, Error> {
+        Ok(std::iter::from_fn(|| self.selector.tell()).collect())
+    }
+
+    fn receive(&mut self, message: &[u8], now: f64) -> Result<(), Error> {
+        match self.selector.hear(message, millis(now))? {
+            // None is ever lost here.
+            Heard::Gap => Err(Error::Invariant("a message of a router is missing".into())),
+            _ => Ok(()),
+        }
+    }
+
     fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
         self.selector.first_token(booking(placed), millis(now));
         Ok(())
@@ -159,7 +171,7 @@ impl Gateway for Routed<'_> {
         let report = Report {
             running: Known::from(Some(f64::from(load.running))),
             waiting: Known::from(Some(f64::from(load.waiting))),
-            queued_tokens: Known::from(Some(load.queued_tokens as f64)),
+            queued_tokens: Known::from(load.queued_tokens.map(|tokens| tokens as f64)),
             kv_usage: Known::from(Some(load.kv_usage)),
             at: millis(at),
             ..Report::NONE

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `heap` | what happens when |
 //! | `clients` | requests at the gateway, from their arrival to their end |
+//! | `notices` | what gateways hear of answers, and when |
 //! | `pairs` | requests whose prompt another worker computes |
 //! | `passes` | passes of engines and what they bring |
 //! | `feeds` | KV events that may get lost |
@@ -18,13 +19,14 @@ mod clients;
 mod faults;
 mod feeds;
 mod heap;
+mod notices;
 mod pairs;
 mod passes;
 
 use crate::error::{Error, Result};
 use crate::router::Role;
 
-use super::engine::{Engine, Output};
+use super::engine::{Engine, EngineLoad, Output};
 use super::gateway::{Gateway, Placed};
 use super::options::{Link, Options, WorkerSettings};
 use super::outcome::Outcomes;
@@ -32,6 +34,7 @@ use super::workload::Workload;
 
 use feeds::Feed;
 use heap::{Heap, Kind};
+use notices::Notice;
 use pairs::Half;
 
 type Outcome<G> = std::result::Result<(), <G as Gateway>::Error>;
@@ -58,6 +61,8 @@ struct Progress {
     tried: Vec<u32>,
     last_token: f64,
     unreported: u32,
+    /// When the gateway has notice of its first token, if that is late.
+    noticed: f64,
     done: bool,
 }
 
@@ -79,6 +84,10 @@ pub struct Run<'a, G> {
     pairs: bool,
     /// By worker, if messages are lost.
     feeds: Vec<Feed>,
+    /// Late notices under way.
+    unheard: usize,
+    /// By gateway: the end of its last decision, if decisions take time.
+    decided: Vec<f64>,
     heap: Heap,
     now: f64,
     progress: Vec<Progress>,
@@ -169,6 +178,8 @@ impl<'a, G: Gateway> Run<'a, G> {
             options,
             gateway,
             pairs: workers.iter().any(|worker| worker.role == Role::Prefill),
+            unheard: 0,
+            decided: Vec::new(),
             feeds: feeds.map(|worker| Feed::new(options, worker)).collect(),
             heap,
             now: 0.0,
@@ -187,7 +198,7 @@ impl<'a, G: Gateway> Run<'a, G> {
     /// # Errors
     /// The gateway's.
     pub fn step(&mut self) -> std::result::Result<bool, G::Error> {
-        if self.left == 0 {
+        if self.left == 0 && self.unheard == 0 {
             return Ok(false);
         }
         let Some(event) = self.heap.pop() else {
@@ -197,6 +208,7 @@ impl<'a, G: Gateway> Run<'a, G> {
             return Ok(false);
         }
         self.now = event.at;
+        self.gateway.elapse(event.at)?;
         self.handle(event.at, event.kind)?;
         Ok(true)
     }
@@ -230,17 +242,24 @@ impl<'a, G: Gateway> Run<'a, G> {
             Kind::FirstToken { id, placed } => {
                 if self.is_current(id, placed) {
                     self.outcomes.first_token[id as usize] = now;
-                    self.gateway.first_token(placed, now)?;
+                    self.progress[id as usize].noticed = now + self.options.first_token_delay;
+                    self.notice(id, placed, Notice::FirstToken, now)?;
                 }
             }
             Kind::Tokens { id, placed, n } => {
                 if self.is_current(id, placed) {
-                    self.gateway.tokens(placed, n, now)?;
+                    self.notice(id, placed, Notice::Tokens(n), now)?;
                 }
             }
             Kind::Finished { id, placed } => {
                 if self.is_current(id, placed) {
                     self.finished(id, placed, now)?;
+                }
+            }
+            Kind::Notice { id, placed, notice } => {
+                self.unheard -= 1;
+                if self.progress[id as usize].placed == Some(placed) {
+                    self.hear(placed, notice, now)?;
                 }
             }
             Kind::Failed { id, placed } => {
@@ -250,7 +269,7 @@ impl<'a, G: Gateway> Run<'a, G> {
             }
             Kind::Ready { worker, ready } => self.gateway.set_ready(worker, ready, now)?,
             Kind::Scrape => {
-                let loads = self.workers.iter().map(|w| w.engine.load()).collect();
+                let loads = self.workers.iter().map(|w| self.reported(w)).collect();
                 let reports = Kind::Reports { at: now, loads };
                 self.heap.at(now + self.options.report_lag, reports);
                 let next = now + self.options.scrape_interval;
@@ -259,11 +278,27 @@ impl<'a, G: Gateway> Run<'a, G> {
             Kind::Sample => self.sample(now),
             Kind::Incident { worker, what } => self.incident(worker, what, now)?,
             Kind::Arrival { id } => self.arrive(id, now)?,
+            Kind::Decide { id } => {
+                if !self.progress[id as usize].done {
+                    self.decide(id, now)?;
+                }
+            }
             Kind::Enqueue { id, placed } => self.enqueue(id, placed, now),
             Kind::Abort { id } => self.abort(id, now)?,
             Kind::Drop { id, worker } => self.drop_request(id, worker, now),
         }
         Ok(())
+    }
+
+    /// What a worker says of its load.
+    fn reported(&self, worker: &Worker) -> EngineLoad {
+        let load = worker.engine.load();
+        EngineLoad {
+            queued_tokens: load
+                .queued_tokens
+                .filter(|_| self.options.report_queued_tokens),
+            ..load
+        }
     }
 
     fn sample(&mut self, now: f64) {
@@ -273,7 +308,7 @@ impl<'a, G: Gateway> Run<'a, G> {
             self.outcomes.samples.push([
                 load.running as f32,
                 load.waiting as f32,
-                load.queued_tokens as f32,
+                load.queued_tokens.unwrap_or(0) as f32,
                 load.kv_usage as f32,
             ]);
         }

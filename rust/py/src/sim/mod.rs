@@ -139,7 +139,7 @@ fn routed(
     stage: &Stage<'_>,
     routers: &[Py<NativeRouter>],
     names: &[String],
-    of: &[u16],
+    (of, sharing_lag): (&[u16], Option<f64>),
 ) -> PyResult<(Outcomes, Vec<u32>)> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut keys = Vec::new();
@@ -154,7 +154,7 @@ fn routed(
             let gateway = Routed::new(selector, &stage.workload.workload, &names, keys);
             gateways.push(gateway.map_err(|error| to_python(&error))?);
         }
-        let mut gateway = Timed::new(Several::new(gateways, of));
+        let mut gateway = Timed::new(Several::new(gateways, of).sharing(sharing_lag));
         let outcomes = stage.run(&mut gateway, |error| to_python(&error))?;
         Ok((outcomes, gateway.into_nanoseconds()))
     })
@@ -164,11 +164,11 @@ fn outside(
     py: Python<'_>,
     stage: &Stage<'_>,
     gateways: Vec<Py<PyAny>>,
-    of: &[u16],
+    (of, sharing_lag): (&[u16], Option<f64>),
 ) -> PyResult<(Outcomes, Vec<u32>)> {
     py.detach(|| {
         let gateways = gateways.into_iter().map(Outside::new).collect();
-        let mut gateway = Timed::new(Several::new(gateways, of));
+        let mut gateway = Timed::new(Several::new(gateways, of).sharing(sharing_lag));
         let outcomes = stage.run(&mut gateway, |error| error)?;
         Ok((outcomes, gateway.into_nanoseconds()))
     })
@@ -176,7 +176,7 @@ fn outside(
 
 /// Runs a workload over simulated workers.
 #[pyfunction]
-#[pyo3(signature = (gateways, workload, workers, *, names, options, clients=None, progress=None))]
+#[pyo3(signature = (gateways, workload, workers, *, names, options, clients=None, sharing_lag=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
 pub fn simulate<'py>(
     py: Python<'py>,
@@ -186,6 +186,7 @@ pub fn simulate<'py>(
     names: &Bound<'py, PyList>,
     options: &Bound<'py, PyDict>,
     clients: Option<Vec<u16>>,
+    sharing_lag: Option<f64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let stage = Stage {
@@ -195,6 +196,11 @@ pub fn simulate<'py>(
         progress,
     };
     let of = clients.unwrap_or_default();
+    if let Some(lag) = sharing_lag.filter(|lag| !(lag.is_finite() && *lag >= 0.0)) {
+        return Err(PyValueError::new_err(format!(
+            "sharing_lag must be a finite number of seconds, 0 or more, got {lag}"
+        )));
+    }
     if gateways.is_empty() || of.iter().any(|at| usize::from(*at) >= gateways.len()) {
         return Err(PyValueError::new_err(
             "at least one gateway is needed, and one for each of `clients`",
@@ -217,10 +223,10 @@ pub fn simulate<'py>(
             py,
             &stage,
             gateways.iter().map(Bound::unbind).collect(),
-            &of,
+            (&of, sharing_lag),
         )?
     } else if routers.len() == gateways.len() {
-        routed(py, &stage, &routers, &names, &of)?
+        routed(py, &stage, &routers, &names, (&of, sharing_lag))?
     } else {
         return Err(PyTypeError::new_err(format!(
             "gateways must all be routers or none of them, got also {}",

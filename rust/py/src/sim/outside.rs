@@ -3,7 +3,7 @@
 use cachelb_core::sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 
 /// An object with the methods of `cachelb.sim.gateway.Gateway`.
 #[derive(Debug)]
@@ -52,6 +52,22 @@ impl Gateway for Outside {
                 prefill: prefill.map(placed),
                 decode: placed(decode),
             }))
+        })
+    }
+
+    fn publish(&mut self) -> PyResult<Vec<Vec<u8>>> {
+        Python::attach(|py| {
+            let name = intern!(py, "publish");
+            self.gateway.call_method0(py, name)?.extract(py)
+        })
+    }
+
+    fn receive(&mut self, message: &[u8], now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let name = intern!(py, "receive");
+            let message = PyBytes::new(py, message);
+            self.gateway.call_method1(py, name, (message, now))?;
+            Ok(())
         })
     }
 

@@ -238,6 +238,8 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
             "event_lag" => options.event_lag = seconds(NOT_NEGATIVE)?,
             "report_lag" => options.report_lag = seconds(NOT_NEGATIVE)?,
             "net_delay" => options.net_delay = seconds(NOT_NEGATIVE)?,
+            "first_token_delay" => options.first_token_delay = seconds(NOT_NEGATIVE)?,
+            "decision" => options.decision = seconds(NOT_NEGATIVE)?,
             "detection_delay" => options.detection_delay = seconds(NOT_NEGATIVE)?,
             "scrape_interval" => options.scrape_interval = seconds(ANY_TIME)?,
             "sample_interval" => options.sample_interval = seconds(ANY_TIME)?,
@@ -245,6 +247,12 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
             "retries" => options.retries = Options(given).integer(&name, 0, MANY)? as u32,
             "tokens_per_message" => {
                 options.tokens_per_message = Options(given).integer(&name, 1, MANY)? as u32;
+            }
+            "report_queued_tokens" => {
+                options.report_queued_tokens = Options(given).flag(&name)?;
+            }
+            "report_cached_tokens" => {
+                options.report_cached_tokens = Options(given).flag(&name)?;
             }
             "oracle" => options.oracle = Options(given).flag(&name)?,
             "incidents" => {

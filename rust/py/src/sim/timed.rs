@@ -44,6 +44,22 @@ impl<G: Gateway> Gateway for Timed<G> {
         self.timed(|inner| inner.select_pair(attempt))
     }
 
+    fn elapse(&mut self, now: f64) -> Result<(), G::Error> {
+        self.inner.elapse(now)
+    }
+
+    fn publish(&mut self) -> Result<Vec<Vec<u8>>, G::Error> {
+        self.inner.publish()
+    }
+
+    fn receive(&mut self, message: &[u8], now: f64) -> Result<(), G::Error> {
+        self.inner.receive(message, now)
+    }
+
+    fn entrance(&self, id: u32) -> u16 {
+        self.inner.entrance(id)
+    }
+
     fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
         self.inner.first_token(placed, now)
     }

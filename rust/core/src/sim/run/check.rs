@@ -67,6 +67,9 @@ impl<G: Gateway> Run<'_, G> {
         for event in self.heap.iter() {
             match event.kind {
                 Kind::Arrival { id } => places.messages[id as usize] += 1,
+                Kind::Decide { id } => {
+                    places.messages[id as usize] += u32::from(!self.progress[id as usize].done);
+                }
                 Kind::Enqueue { id, placed }
                 | Kind::Finished { id, placed }
                 | Kind::Failed { id, placed } => {

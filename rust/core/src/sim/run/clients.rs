@@ -5,6 +5,7 @@ use crate::sim::gateway::{Attempt, Gateway, Pair, Placed};
 use crate::sim::outcome::Status;
 
 use super::heap::Kind;
+use super::notices::Notice;
 use super::pairs::Half;
 use super::{Outcome, Run};
 
@@ -23,8 +24,23 @@ impl<G: Gateway> Run<'_, G> {
         !progress.done && progress.placed == Some(placed)
     }
 
-    /// Asks the gateway where a request goes.
+    /// Asks the gateway where a request goes, as soon as it is done with the requests before it.
     fn place(&mut self, id: u32, now: f64) -> Outcome<G> {
+        if self.options.decision <= 0.0 {
+            return self.decide(id, now);
+        }
+        let at = usize::from(self.gateway.entrance(id));
+        if at >= self.decided.len() {
+            self.decided.resize(at + 1, 0.0);
+        }
+        let decided = self.decided[at].max(now) + self.options.decision;
+        self.decided[at] = decided;
+        self.heap.at(decided, Kind::Decide { id });
+        Ok(())
+    }
+
+    /// The gateway says where a request goes.
+    pub(super) fn decide(&mut self, id: u32, now: f64) -> Outcome<G> {
         if self.options.oracle {
             for (at, worker) in (0..).zip(&self.workers) {
                 if worker.alive {
@@ -95,9 +111,9 @@ impl<G: Gateway> Run<'_, G> {
         let cached = match self.progress[id as usize].half.as_deref() {
             Some(&Half::Next(decode)) => return self.prefilled(id, placed, decode, now),
             Some(Half::Computed { .. }) => None,
-            None => Some(cached),
+            None => Some(cached).filter(|_| self.options.report_cached_tokens),
         };
-        self.gateway.finished(placed, cached, now)?;
+        self.notice(id, placed, Notice::Finished(cached), now)?;
         self.over(id, Status::Finished, now);
         Ok(())
     }
@@ -134,11 +150,12 @@ impl<G: Gateway> Run<'_, G> {
 
     /// The client goes away; its worker hears of it later.
     pub(super) fn abort(&mut self, id: u32, now: f64) -> Outcome<G> {
-        let progress = &self.progress[id as usize];
+        let progress = &mut self.progress[id as usize];
         if progress.done {
             return Ok(());
         }
-        if let Some(placed) = progress.placed {
+        // Taken: no late notice follows the end.
+        if let Some(placed) = progress.placed.take() {
             let next = match progress.half.as_deref() {
                 Some(&Half::Next(decode)) => Some(decode),
                 _ => None,

@@ -8,26 +8,86 @@ use crate::sim::gateway::Placed;
 use crate::sim::kv::Change;
 use crate::sim::options::Incident;
 
+use super::notices::Notice;
+
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
-    StepEnd { worker: u32, epoch: u32 },
-    Fetched { id: u32, worker: u32, epoch: u32 },
-    Incident { worker: u32, what: Incident },
-    Changes { worker: u32, changes: Vec<Change> },
-    Message { worker: u32, epoch: u32, seq: u64 },
-    Replay { worker: u32, epoch: u32, from: u64 },
-    Reports { at: f64, loads: Vec<EngineLoad> },
-    FirstToken { id: u32, placed: Placed },
-    Tokens { id: u32, placed: Placed, n: u32 },
-    Finished { id: u32, placed: Placed },
-    Failed { id: u32, placed: Placed },
-    Ready { worker: u32, ready: bool },
+    StepEnd {
+        worker: u32,
+        epoch: u32,
+    },
+    Fetched {
+        id: u32,
+        worker: u32,
+        epoch: u32,
+    },
+    Incident {
+        worker: u32,
+        what: Incident,
+    },
+    Changes {
+        worker: u32,
+        changes: Vec<Change>,
+    },
+    Message {
+        worker: u32,
+        epoch: u32,
+        seq: u64,
+    },
+    Replay {
+        worker: u32,
+        epoch: u32,
+        from: u64,
+    },
+    Reports {
+        at: f64,
+        loads: Vec<EngineLoad>,
+    },
+    FirstToken {
+        id: u32,
+        placed: Placed,
+    },
+    Tokens {
+        id: u32,
+        placed: Placed,
+        n: u32,
+    },
+    Finished {
+        id: u32,
+        placed: Placed,
+    },
+    Notice {
+        id: u32,
+        placed: Placed,
+        notice: Notice,
+    },
+    Failed {
+        id: u32,
+        placed: Placed,
+    },
+    Ready {
+        worker: u32,
+        ready: bool,
+    },
     Scrape,
     Sample,
-    Arrival { id: u32 },
-    Enqueue { id: u32, placed: Placed },
-    Abort { id: u32 },
-    Drop { id: u32, worker: u32 },
+    Arrival {
+        id: u32,
+    },
+    Decide {
+        id: u32,
+    },
+    Enqueue {
+        id: u32,
+        placed: Placed,
+    },
+    Abort {
+        id: u32,
+    },
+    Drop {
+        id: u32,
+        worker: u32,
+    },
 }
 
 impl Kind {
@@ -42,10 +102,12 @@ impl Kind {
             | Self::FirstToken { .. }
             | Self::Tokens { .. }
             | Self::Finished { .. }
+            | Self::Notice { .. }
             | Self::Failed { .. }
             | Self::Ready { .. } => 2,
             Self::Scrape | Self::Sample => 3,
             Self::Arrival { .. }
+            | Self::Decide { .. }
             | Self::Enqueue { .. }
             | Self::Abort { .. }
             | Self::Drop { .. } => 4,

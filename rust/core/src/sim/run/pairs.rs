@@ -28,7 +28,8 @@ impl<G: Gateway> Run<'_, G> {
         now: f64,
     ) -> Outcome<G> {
         let cached = self.outcomes.cached_tokens[id as usize];
-        self.gateway.finished(placed, Some(cached), now)?;
+        let cached = Some(cached).filter(|_| self.options.report_cached_tokens);
+        self.gateway.finished(placed, cached, now)?;
         let epoch = self.workers[placed.worker as usize].epoch;
         let progress = &mut self.progress[id as usize];
         progress.half = Some(Box::new(Half::Computed { placed, epoch }));

@@ -2,10 +2,12 @@
 
 mod engine;
 mod faults;
+mod notices;
 mod pairs;
 mod random;
 mod routed;
 mod run;
+mod sharing;
 
 use super::*;
 use crate::ids::SequenceHash;

@@ -68,7 +68,7 @@ fn blocks_are_allocated_before_they_are_sent_for() {
             output_tokens: 2,
         });
     }
-    assert_eq!(engine.load().queued_tokens, 0, "nothing to compute");
+    assert_eq!(engine.load().queued_tokens, Some(0), "nothing to compute");
     assert_eq!(engine.begin_step(&prompts), None);
     assert_eq!(engine.fetches(), [Fetch { id: a, tokens: 32 }]);
     assert_eq!((engine.pool().free(), engine.load().waiting), (1, 2));

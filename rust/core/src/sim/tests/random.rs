@@ -21,6 +21,8 @@ proptest! {
         event_loss in prop::sample::select(vec![0.0, 0.1, 0.6]),
         replay_delay in prop::option::of(0.0_f64..3.0),
         step_end in any::<bool>(),
+        first_token_delay in prop::sample::select(vec![0.0, 0.5, 7.0]),
+        decision in prop::sample::select(vec![0.0, 0.5]),
     ) {
         let mut w = workload(&rows);
         let n = w.len();
@@ -48,6 +50,8 @@ proptest! {
             net_delay: lag / 10.0,
             event_loss,
             replay_delay,
+            first_token_delay,
+            decision,
             incidents: incidents.map(|(at, worker, n)| (at, worker, what(n))).collect(),
             ..Options::default()
         };

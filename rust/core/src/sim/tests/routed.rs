@@ -9,14 +9,14 @@ use crate::policy::{
 };
 use crate::router::{Placements, PoolSettings, Profile, Selector, Settings};
 
-const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 const GATE: SpillGate = SpillGate {
     load_factor: 1.25,
     margin: Margin::Auto,
 };
 
-fn selector(rule: Box<dyn Rule>) -> Selector {
+pub fn selector(rule: Box<dyn Rule>) -> Selector {
     let settings = Settings {
         registered: true,
         seed: 3,
@@ -30,7 +30,7 @@ fn selector(rule: Box<dyn Rule>) -> Selector {
     selector
 }
 
-fn cache_aware() -> Box<dyn Rule> {
+pub fn cache_aware() -> Box<dyn Rule> {
     Box::new(CacheAware {
         cache_threshold: Threshold::new(0.3),
         min_matched_tokens: None,
@@ -54,7 +54,7 @@ fn kv_aware() -> Box<dyn Rule> {
 }
 
 /// Prompts of forty-one families in turn, two seconds apart: going round meets another worker each time.
-fn families() -> Workload {
+pub fn families() -> Workload {
     let rows: Vec<_> = (0..200_u32)
         .map(|i| (f64::from(i) * 2.0, 128, 4, u64::from(i % 41)))
         .collect();

@@ -16,6 +16,10 @@ pub struct InTurn {
     open: std::collections::BTreeMap<u64, u32>,
     tickets: u64,
     reports: u32,
+    /// What it was told of answers, and when.
+    pub heard: Vec<(&'static str, f64)>,
+    /// What load reports said of queued tokens, and answers of cached ones.
+    pub known: [std::collections::BTreeSet<bool>; 2],
     stored: i64,
     /// What the workers are believed to hold.
     pub held: std::collections::BTreeMap<u32, std::collections::BTreeSet<SequenceHash>>,
@@ -83,23 +87,27 @@ impl Gateway for InTurn {
     fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Infallible> {
         self.at(now);
         assert!(self.open.contains_key(&placed.ticket));
+        self.heard.push(("first token", now));
         Ok(())
     }
 
     fn tokens(&mut self, placed: Placed, _n: u32, now: f64) -> Result<(), Infallible> {
         self.at(now);
         assert!(self.open.contains_key(&placed.ticket));
+        self.heard.push(("tokens", now));
         Ok(())
     }
 
     fn finished(
         &mut self,
         placed: Placed,
-        _cached: Option<u32>,
+        cached: Option<u32>,
         now: f64,
     ) -> Result<(), Infallible> {
         self.at(now);
         assert!(self.open.remove(&placed.ticket).is_some(), "ends once");
+        self.heard.push(("finished", now));
+        self.known[1].insert(cached.is_some());
         Ok(())
     }
 
@@ -123,6 +131,7 @@ impl Gateway for InTurn {
         self.at(now);
         assert!(at <= now && (0.0..=1.0).contains(&load.kv_usage));
         self.reports += 1;
+        self.known[0].insert(load.queued_tokens.is_some());
         Ok(())
     }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cachelb import NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError, sim
-from cachelb.sim import FleetSpec, Incident, Signals, Slo, WorkerSpec, Workload, workloads
+from cachelb.sim import FleetSpec, Incident, Measurement, Signals, Slo, WorkerSpec, Workload, fit_scale, workloads
 from cachelb.sim.expand import blocks_per_id
 from cachelb.sim.gpus import find_gpu, find_model, kv_tokens
 from cachelb.sim.lru_bound import PoolProfile, ReuseProfile
@@ -148,6 +148,11 @@ def simulator(path: Path) -> dict[str, Case]:
         "Roofline": Case(lambda **given: _worker(timing=Roofline(**given)), {}, _run, Roofline),
         "Signals": Case(Signals, {"kv_events": True}, lambda made: _run(signals=made)),
         "Incident": Case(Incident, {"at_s": 0.5, "worker": 0, "what": "crash"}, lambda made: _run(incidents=(made,))),
+        "Measurement": Case(
+            Measurement,
+            {"prompt_tokens": 100, "cached_tokens": 0, "output_tokens": 5, "ttft_s": 0.1, "total_s": 0.2},
+            lambda made: fit_scale([made] * 3, FLEET.workers[0]),
+        ),
         "Slo": Case(Slo, {}, lambda made: sim.compare(CHATS, FLEET, ["random"], slo=made).settings),
         "simulate": Case(sim.simulate, {"workload": CHATS, "fleet": FLEET}),
         "compare": Case(sim.compare, {"workload": CHATS, "fleet": FLEET, "policies": ["random"]}),

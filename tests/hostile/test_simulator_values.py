@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
 NAMES = [
     *(f"build {name}" for name in sim.WORKLOADS),
-    *("build", "WorkerSpec", "FleetSpec.parse", "Roofline", "Signals", "Incident", "Slo", "simulate", "compare"),
+    *(
+        "build",
+        "WorkerSpec",
+        "FleetSpec.parse",
+        "Roofline",
+        "Signals",
+        "Incident",
+        "Measurement",
+        "Slo",
+        "simulate",
+        "compare",
+    ),
     *("Workload.speed_up", "Workload.jitter", "Workload.impatient", "Workload.rescale", "Workload.slice"),
     *("Poisson", "Constant", "Gamma", "Bursts", "Ramp", "Steps", "parse_arrivals", "Poisson.times", "Plan"),
     *(

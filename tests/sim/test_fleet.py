@@ -9,7 +9,9 @@ import pytest
 from cachelb import TraceError
 from cachelb.sim.fleet import FleetSpec, WorkerSpec
 from cachelb.sim.gpus import GPUS, MODELS, find_gpu, find_model, kv_tokens
-from cachelb.sim.timing import Polynomial, Roofline, Table
+from cachelb.sim.simulation import Signals, simulate
+from cachelb.sim.timing import Polynomial, Roofline, Table, exchange_seconds
+from cachelb.sim.workloads import build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +123,28 @@ def test_devices_that_share_a_model_add_up() -> None:
     assert (one["timing"]["pass_seconds"], four["timing"]["pass_seconds"]) == (0.002, 0.004)
     (own,) = FleetSpec.parse("h100:tp4", timing=Roofline(pass_seconds=0.003)).native()
     assert own["timing"]["pass_seconds"] == 0.003
+
+
+def test_devices_that_wait_for_each_other_reach_less_than_their_sum() -> None:
+    prompt = build("prefix-10", seed=1, count=1)
+
+    def ttft_s(text: str, *, all_reduce: bool) -> float:
+        timing = Roofline(pass_seconds=0.0, sequence_seconds=0.0, all_reduce=all_reduce)
+        fleet = FleetSpec.parse(text, timing=timing, max_num_batched_tokens=100_000)
+        return float(simulate(prompt, fleet, signals=Signals(net_delay_s=0.0)).ttft_s[0])
+
+    one = ttft_s("l40s", all_reduce=False)
+    assert ttft_s("l40s", all_reduce=True) == one
+    for count in (2, 4, 8):
+        together = ttft_s(f"l40s:tp{count}", all_reduce=False)
+        assert together == pytest.approx(one / count)
+        # Two sums per layer, each number of which crosses the link in either half of a ring.
+        sums = 2 * LLAMA.layers
+        ring = 2 * (count - 1) / count * 2 * LLAMA.hidden / (0.8 * 32e9)
+        lost = sums * (10e-6 + ring * int(prompt.prompt_tokens[0]))
+        assert ttft_s(f"l40s:tp{count}", all_reduce=True) == pytest.approx(together + lost)
+    by_nvlink, by_pcie = (exchange_seconds(find_gpu(gpu), LLAMA, 4) for gpu in ("h100", "l40s"))
+    assert by_pcie / by_nvlink == pytest.approx(450 / 32)
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,8 @@ def test_load_is_a_share_of_what_the_fleet_keeps_up_with() -> None:
 )
 def test_every_switch_changes_a_run(name: str) -> None:
     store = Store()
-    league = League(("chat(count=300)",), ("3xl40s",), loads=(0.9,), realism=("none", name))
+    fleet = "2xl40s:tp2" if name == "tensor-parallel-loss" else "3xl40s"
+    league = League(("chat(count=300)",), (fleet,), loads=(0.9,), realism=("none", name))
     play(league, ["overlap-cost+events", "least-expected-wait"], store=store)
     figures: dict[str, list[Any]] = {}
     for row in store.rows("run"):
@@ -305,7 +306,7 @@ def test_store_of_before_a_switch_stays_valid() -> None:
         return replace(cell, realism=realism).key("requests", cell.workers(16), 1.0)
 
     facts = {**asdict(cell.realism), "name": "", "summary": ""}
-    del facts["sharing"]
+    del facts["sharing"], facts["all_reduce"]
     facts["signals"] = {name: value for name, value in facts["signals"].items() if name in EARLY_SIGNALS}
     fleet = cell.workers(16)
     names = [worker.gpu.name for worker in fleet]
@@ -319,8 +320,8 @@ def test_store_of_before_a_switch_stays_valid() -> None:
         {"decision_s": 0.001},
     ]
     switched = [replace(cell.realism, signals=replace(cell.realism.signals, **each)) for each in later]
-    switched.append(replace(cell.realism, sharing=True))
-    assert len({key(each) for each in (cell.realism, *switched)}) == 7
+    switched += [replace(cell.realism, sharing=True), replace(cell.realism, all_reduce=True)]
+    assert len({key(each) for each in (cell.realism, *switched)}) == 8
 
 
 def test_cold_worker_has_nothing_before_it_joins() -> None:

@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+from cachelb.sim.calibration import Measurement, fit_scale
 from cachelb.sim.compare import compare
 from cachelb.sim.comparison import Comparison
 from cachelb.sim.fleet import FleetSpec, WorkerSpec
@@ -23,6 +24,7 @@ __all__ = [
     "Comparison",
     "FleetSpec",
     "Incident",
+    "Measurement",
     "Metrics",
     "Signals",
     "SimResult",
@@ -33,6 +35,7 @@ __all__ = [
     "Workload",
     "build",
     "compare",
+    "fit_scale",
     "prepare",
     "simulate",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cachelb.arguments import listed, whole
 from cachelb.sim.checks import check_fields, pairs
 from cachelb.sim.gpus import GIB, MOST_DEVICES, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
-from cachelb.sim.timing import Polynomial, Roofline, Table
+from cachelb.sim.timing import Polynomial, Roofline, Scaled, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class WorkerSpec:
     gpu: GpuProfile
     model: ModelProfile
     tensor_parallel: int = 1
-    timing: Roofline | Polynomial | Table = field(default_factory=Roofline)
+    timing: Roofline | Polynomial | Table | Scaled = field(default_factory=Roofline)
     block_size: int = 16
     kv_tokens: int | None = None
     max_num_batched_tokens: int | None = None
@@ -135,8 +135,10 @@ class WorkerSpec:
         """
         budget, seqs = _engine_defaults(self.gpu)
         timing = self.timing
-        if isinstance(timing, Roofline) and timing.pass_seconds is None and self.tensor_parallel >= _TP4:
-            timing = replace(timing, pass_seconds=_TP4_PASS_SECONDS)
+        own = timing.timing if isinstance(timing, Scaled) else timing
+        if isinstance(own, Roofline) and own.pass_seconds is None and self.tensor_parallel >= _TP4:
+            own = replace(own, pass_seconds=_TP4_PASS_SECONDS)
+            timing = replace(timing, timing=own) if isinstance(timing, Scaled) else own
         caching = self.gpu.prefix_caching if self.prefix_caching is None else self.prefix_caching
         return {
             "block_size": self.block_size,
@@ -184,7 +186,15 @@ class FleetSpec:
         return iter(self.workers)
 
     @classmethod
-    def parse(cls, text: str, *, model: str = DEFAULT_MODEL, mfu: float = 1.0, **settings: Any) -> FleetSpec:  # noqa: ANN401 - WorkerSpec's
+    def parse(
+        cls,
+        text: str,
+        *,
+        model: str = DEFAULT_MODEL,
+        mfu: float = 1.0,
+        all_reduce: bool = False,
+        **settings: Any,  # noqa: ANN401 - WorkerSpec's
+    ) -> FleetSpec:
         """Make a fleet from a short description.
 
         Args:
@@ -192,6 +202,8 @@ class FleetSpec:
                 share the model, ``@prefill`` or ``@decode`` behind that gives the group a role.
             model: Name of the model.
             mfu: Factor on every device's share of its peak; not together with ``timing``.
+            all_reduce: Whether devices that share a model lose time to each other, as `Roofline` says; not together
+                with ``timing``.
             settings: Further settings of every `WorkerSpec`.
 
         Returns:
@@ -210,7 +222,7 @@ class FleetSpec:
             >>> FleetSpec.parse("2xh100@prefill+6xh100@decode").describe()
             '2 x h100-80@prefill + 6 x h100-80@decode'
         """
-        settings.setdefault("timing", Roofline(mfu=mfu))
+        settings.setdefault("timing", Roofline(mfu=mfu, all_reduce=all_reduce))
         workers: list[WorkerSpec] = []
         for group in text.split("+"):
             found = _GROUP.fullmatch(group.strip())

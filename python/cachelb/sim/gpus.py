@@ -46,6 +46,9 @@ class GpuProfile:
         kv_tokens: Tokens its cache holds with Llama-3-8B where a run has shown it, else None for
             the formula.
         measured_here: Whether step times were measured with this project's own script.
+        peer_bytes_per_s: To the other devices of its machine, one way: of NVLink on A100, H100 (both by
+            aiconfigurator's `systems/`, as the A30 and L40S without one) and V100, else of PCIe; those that
+            aiconfigurator lacks are from memory.
     """
 
     name: str
@@ -61,6 +64,7 @@ class GpuProfile:
     pass_seconds: float = 0.002
     kv_tokens: int | None = None
     measured_here: bool = False
+    peer_bytes_per_s: float = 32e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,7 @@ _ALL_GPUS = (
         basis="published",
         evidence="aiconfigurator's kernels reach .85 of the peak and .67 of the bandwidth; Vidur's profile .65; "
         "BLIS .38 in prefill. The shares are inferred from these.",
+        peer_bytes_per_s=300e9,
     ),
     GpuProfile(
         "h100-80",
@@ -236,6 +241,7 @@ _ALL_GPUS = (
         basis="published",
         evidence="aiconfigurator's kernels reach .81 and .82; llm-d's peak prefill of Qwen3-32B on two, 15,928 and "
         "20,480 tokens/s, is .53 and .68; BLIS .45. The shares are inferred from these; not measured here.",
+        peer_bytes_per_s=450e9,
     ),
     GpuProfile(
         "l40s",
@@ -259,6 +265,7 @@ _ALL_GPUS = (
         basis="inferred",
         evidence="None; the peak (16-bit floats) is from memory. Engines run without prefix caching on it.",
         prefix_caching=False,
+        peer_bytes_per_s=150e9,
     ),
     GpuProfile(
         "rtx4090",
@@ -283,6 +290,7 @@ _ALL_GPUS = (
         bandwidth_share=0.80,
         basis="inferred",
         evidence="Inferred from its neighbours; not calibrated. The peak is from memory.",
+        peer_bytes_per_s=64e9,
     ),
 )
 

@@ -22,7 +22,16 @@ SEQUENCE_SECONDS = 8e-6
 ATTENTION_SHARE = 0.6
 """Attention kernels reach this part of the rate of matrix products; inferred."""
 
+PEER_SHARE = 0.8
+"""All-reduces of many tokens reach this part of the link between devices; from memory, of NCCL's own benchmark."""
+
+ALL_REDUCE_SECONDS = 10e-6
+"""One all-reduce takes so long however small it is: the latency in aiconfigurator's `systems/`."""
+
+_ALL_REDUCES_PER_LAYER = 2
+_SUM_BYTES = 2  # of one number in 16 bits
 _LEAST_FACTOR = 1e-3
+_MOST_SCALE = 1e3
 _TABLE_HEADER = "part,tokens,seconds"
 
 
@@ -36,6 +45,19 @@ class Roofline:
         prefill_reads_context: Whether prefill can wait for reading the KV it attends to.
         pass_seconds: Fixed time of a pass; None for the device's own.
         sequence_seconds: Host time per sequence and pass.
+        all_reduce: Whether devices that share a model lose time to each other. If not, N of them reach N times what one
+            does; if so, after the attention and after the rest of each layer they wait for the sum of all, which goes
+            round in a ring at `PEER_SHARE` of the device's ``peer_bytes_per_s`` and takes `ALL_REDUCE_SECONDS` besides.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, simulate
+        >>> rag = build("rag", seed=1, count=50)
+        >>> times = []
+        >>> for all_reduce in (False, True):
+        ...     fleet = FleetSpec.parse("1xl40s:tp4", model="qwen3-32b", all_reduce=all_reduce)
+        ...     times.append(simulate(rag, fleet).ttft_s.mean())
+        >>> bool(times[0] < times[1])
+        True
     """
 
     mfu: float = 1.0
@@ -43,6 +65,7 @@ class Roofline:
     prefill_reads_context: bool = True
     pass_seconds: float | None = None
     sequence_seconds: float = SEQUENCE_SECONDS
+    all_reduce: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -61,6 +84,11 @@ class Roofline:
         Returns:
             Constants by name.
         """
+        pass_seconds = gpu.pass_seconds if self.pass_seconds is None else self.pass_seconds
+        exchange = {}
+        if self.all_reduce and tensor_parallel > 1:
+            pass_seconds += _ALL_REDUCES_PER_LAYER * model.layers * ALL_REDUCE_SECONDS
+            exchange["exchange_seconds"] = exchange_seconds(gpu, model, tensor_parallel)
         return {
             "kind": "roofline",
             "body_parameters": model.body_parameters,
@@ -71,9 +99,30 @@ class Roofline:
             "bandwidth": gpu.bandwidth * gpu.bandwidth_share * tensor_parallel,
             "attention_share": self.attention_share,
             "prefill_reads_context": self.prefill_reads_context,
-            "pass_seconds": gpu.pass_seconds if self.pass_seconds is None else self.pass_seconds,
+            "pass_seconds": pass_seconds,
             "sequence_seconds": self.sequence_seconds,
+            **exchange,
         }
+
+
+def exchange_seconds(gpu: GpuProfile, model: ModelProfile, tensor_parallel: int) -> float:
+    """Return how long devices that share a model exchange sums per token of a pass, beside the latency.
+
+    Args:
+        gpu: The device.
+        model: The model.
+        tensor_parallel: Devices that share the model.
+
+    Returns:
+        ``2 L * 2 (N - 1) / N * 2 h / (0.8 b)`` of N devices, L layers, a hidden state of h and b bytes per second.
+
+    Example:
+        >>> from cachelb.sim.gpus import find_gpu, find_model
+        >>> round(1e6 * exchange_seconds(find_gpu("h100"), find_model("llama-3.1-70b"), 4), 1)
+        10.9
+    """
+    sum_bytes = 2 * (tensor_parallel - 1) / tensor_parallel * _SUM_BYTES * model.hidden
+    return _ALL_REDUCES_PER_LAYER * model.layers * sum_bytes / (PEER_SHARE * gpu.peer_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +191,41 @@ class Table:
     def native(self, gpu: GpuProfile, model: ModelProfile, tensor_parallel: int, kv_tokens: int) -> dict[str, Any]:  # noqa: ARG002 - one signature for all
         """Return the form the engine model takes; see `Roofline.native`."""
         return {"kind": "table", "prefill": list(self.prefill), "decode": list(self.decode)}
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Another model of time, faster or slower than it is; `fit_scale` finds by how much from measurements.
+
+    Attributes:
+        timing: That model.
+        prefill: Factor on the time of prompts: on what they add to the decodes of a pass.
+        decode: Factor on the time of decodes.
+
+    Raises:
+        TypeError: `timing` is scaled itself, or no timing.
+        ValueError: A factor is out of range.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from cachelb.sim import FleetSpec
+        >>> (worker,) = FleetSpec.parse("l40s")
+        >>> slower = replace(worker, timing=Scaled(worker.timing, prefill=1.3, decode=1.1))
+        >>> slower.native()["timing"]["prefill_scale"]
+        1.3
+    """
+
+    timing: Roofline | Polynomial | Table
+    prefill: float = 1.0
+    decode: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.timing, (Roofline, Polynomial, Table)):
+            raise TypeError(f"timing must be a Roofline, a Polynomial or a Table, got {type(self.timing).__name__}")
+        number("prefill", self.prefill, least=_LEAST_FACTOR, most=_MOST_SCALE)
+        number("decode", self.decode, least=_LEAST_FACTOR, most=_MOST_SCALE)
+
+    def native(self, gpu: GpuProfile, model: ModelProfile, tensor_parallel: int, kv_tokens: int) -> dict[str, Any]:
+        """Return the form the engine model takes; see `Roofline.native`."""
+        native = self.timing.native(gpu, model, tensor_parallel, kv_tokens)
+        return {**native, "prefill_scale": self.prefill, "decode_scale": self.decode}

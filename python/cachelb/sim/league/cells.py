@@ -88,7 +88,10 @@ class Cell:
         Raises:
             ValueError: There is no such device or model.
         """
-        return FleetSpec.parse(self.fleet, model=self.model, mfu=self.realism.mfu, block_size=block_size)
+        realism = self.realism
+        return FleetSpec.parse(
+            self.fleet, model=self.model, mfu=realism.mfu, all_reduce=realism.all_reduce, block_size=block_size
+        )
 
     def key(self, fingerprint: str, fleet: FleetSpec, speed: float) -> str:
         """Return what tells runs of this cell from all others.
@@ -183,7 +186,7 @@ def _facts_of(realism: Realism) -> dict[str, Any]:
     """Return what a switch does. Settings that came later count where they are set: stores of before stay valid."""
     facts = {**asdict(realism), "name": "", "summary": ""}
     for kept, usual, later in (
-        (facts, Realism("", ""), ("sharing",)),
+        (facts, Realism("", ""), ("sharing", "all_reduce")),
         (facts["signals"], Signals(), _LATER_SIGNALS),
     ):
         for name in later:

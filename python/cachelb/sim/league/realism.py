@@ -28,6 +28,7 @@ class Realism:
         sharing: Whether they tell each other what they place and book; if not, they know nothing of each other.
         incidents: Of the first worker: when, as a share of the time of the arrivals, and what.
         mfu: Factor on the arithmetic that the GPUs reach; capacity is that of the slower fleet.
+        all_reduce: Whether devices that share a model lose time to each other; capacity is that of the slower fleet.
         burst: Requests that arrive at one instant, in the mean; 0 for arrivals as they are.
 
     Example:
@@ -42,6 +43,7 @@ class Realism:
     sharing: bool = False
     incidents: tuple[tuple[float, str], ...] = ()
     mfu: float = 1.0
+    all_reduce: bool = False
     burst: int = 0
 
     def incidents_in(self, span_s: float) -> tuple[Incident, ...]:
@@ -112,6 +114,11 @@ _SWITCHES = (
     ),
     Realism("bursts", "arrivals bunched, 15 at one instant in the mean", burst=15),
     Realism("slow-engines", "engines compute half as fast as their data sheets let believe", mfu=0.5),
+    Realism(
+        "tensor-parallel-loss",
+        "devices that share a model wait for each other's sums; of no effect on fleets without :tpN",
+        all_reduce=True,
+    ),
 )
 
 REALISM: Mapping[str, Realism] = {switch.name: switch for switch in _SWITCHES}

@@ -106,10 +106,12 @@ class _Place:
     fleet: str
     model: str
     mfu: float
+    all_reduce: bool
 
     @classmethod
     def of(cls, cell: Cell) -> _Place:
-        return cls(_Source(cell.trace, cell.part, FIRST_SEED), cell.fleet, cell.model, cell.realism.mfu)
+        source = _Source(cell.trace, cell.part, FIRST_SEED)
+        return cls(source, cell.fleet, cell.model, cell.realism.mfu, cell.realism.all_reduce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +224,9 @@ class _Batch:
         """Return key and value of a capacity, and whether it is new."""
         requests = self._shared.take(place.source, partial(_Requests.of, place.source))
         block_size = requests.workload.block_size
-        fleet = FleetSpec.parse(place.fleet, model=place.model, mfu=place.mfu, block_size=block_size)
+        fleet = FleetSpec.parse(
+            place.fleet, model=place.model, mfu=place.mfu, all_reduce=place.all_reduce, block_size=block_size
+        )
         key = capacity_key(requests.fingerprint, fleet)
         known = self._store.get("capacity", key)
         speed = known["speed"] if known else capacity(requests.workload, fleet, place.source.trace.label)

@@ -49,7 +49,7 @@ impl Pass {
 /// t = max(2P/B, 2Pm/F) + max(2V/B, 2Vs/F)                              body, output head
 ///   + max(sum of 4 Nh Hd L q (c + q/2) / (attention share * F), k c / B)   prefill attention
 ///   + k * sum of d / B                                                decode attention
-///   + c0 + cs * s
+///   + c0 + cs * s + ca * m
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Roofline {
@@ -73,6 +73,8 @@ pub struct Roofline {
     pub pass_seconds: f64,
     /// Seconds per sequence and pass, cs.
     pub sequence_seconds: f64,
+    /// Seconds per new token in which devices that share the model exchange their sums, ca.
+    pub exchange_seconds: f64,
 }
 
 impl Roofline {
@@ -93,6 +95,7 @@ impl Roofline {
             + self.kv_bytes * pass.decode_context as f64 / self.bandwidth
             + self.pass_seconds
             + self.sequence_seconds * pass.sequences as f64
+            + self.exchange_seconds * pass.tokens as f64
     }
 }
 
@@ -169,6 +172,35 @@ fn between(rows: &[(f64, f64)], x: f64) -> f64 {
     (y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(0.0)
 }
 
+/// Another model of time, faster or slower than it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scaled {
+    /// That model.
+    pub timing: Timing,
+    /// Factor on what prefill adds to the decodes of a pass.
+    pub prefill: f64,
+    /// Factor on the decodes alone.
+    pub decode: f64,
+}
+
+impl Scaled {
+    fn seconds(&self, pass: &Pass) -> f64 {
+        let alone = Pass {
+            tokens: pass.decodes,
+            sequences: pass.decodes,
+            decodes: pass.decodes,
+            decode_context: pass.decode_context,
+            ..Pass::default()
+        };
+        let decode = if pass.decodes > 0 {
+            self.timing.seconds(&alone)
+        } else {
+            0.0
+        };
+        self.decode * decode + self.prefill * (self.timing.seconds(pass) - decode)
+    }
+}
+
 /// A model of time.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Timing {
@@ -178,6 +210,8 @@ pub enum Timing {
     Polynomial(Polynomial),
     /// From measurements.
     Table(Table),
+    /// Another one, as measurements say how fast it is.
+    Scaled(Box<Scaled>),
 }
 
 impl Timing {
@@ -188,6 +222,7 @@ impl Timing {
             Self::Roofline(roofline) => roofline.seconds(pass),
             Self::Polynomial(polynomial) => polynomial.seconds(pass),
             Self::Table(table) => table.seconds(pass),
+            Self::Scaled(scaled) => scaled.seconds(pass),
         }
     }
 }

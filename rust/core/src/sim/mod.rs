@@ -24,7 +24,7 @@ mod run;
 mod several;
 mod workload;
 
-pub use cost::{Pass, Polynomial, Roofline, Table, Timing};
+pub use cost::{Pass, Polynomial, Roofline, Scaled, Table, Timing};
 pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Fetch, Job, Output};
 pub use gateway::{Attempt, Gateway, Pair, Placed};
 pub use kv::{Change, KvPool};

@@ -4,8 +4,8 @@ use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::router::Role;
 use cachelb_core::sim::{
-    Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial, Roofline, Table,
-    Timing, WorkerSettings, Workload,
+    Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial, Roofline, Scaled,
+    Table, Timing, WorkerSettings, Workload,
 };
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyValueError;
@@ -131,6 +131,17 @@ fn pairs(name: &str, rows: &Bound<'_, PyAny>) -> PyResult<Vec<(f64, f64)>> {
 fn timing(given: &Bound<'_, PyAny>) -> PyResult<Timing> {
     let given = given.cast::<PyDict>()?;
     let given = Options(given);
+    if given.0.contains("prefill_scale")? || given.0.contains("decode_scale")? {
+        return Ok(Timing::Scaled(Box::new(Scaled {
+            timing: unscaled(&given)?,
+            prefill: given.number("prefill_scale", ABOVE_ZERO)?,
+            decode: given.number("decode_scale", ABOVE_ZERO)?,
+        })));
+    }
+    unscaled(&given)
+}
+
+fn unscaled(given: &Options<'_, '_>) -> PyResult<Timing> {
     let kinds = [("roofline", 0), ("polynomial", 1), ("table", 2)];
     Ok(match given.choice("kind", &kinds)? {
         0 => Timing::Roofline(Roofline {
@@ -144,6 +155,11 @@ fn timing(given: &Bound<'_, PyAny>) -> PyResult<Timing> {
             prefill_reads_context: given.flag("prefill_reads_context")?,
             pass_seconds: given.number("pass_seconds", NOT_NEGATIVE)?,
             sequence_seconds: given.number("sequence_seconds", NOT_NEGATIVE)?,
+            exchange_seconds: if given.0.contains("exchange_seconds")? {
+                given.number("exchange_seconds", NOT_NEGATIVE)?
+            } else {
+                0.0
+            },
         }),
         1 => Timing::Polynomial(Polynomial {
             kv_tokens: given.number("kv_tokens", ABOVE_ZERO)?,

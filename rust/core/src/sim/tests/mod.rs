@@ -1,5 +1,6 @@
 //! Engines and runs: known cases, and random ones that are recounted.
 
+mod cost;
 mod engine;
 mod faults;
 mod notices;

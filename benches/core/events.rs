@@ -247,6 +247,14 @@ impl Holdings for Nothing {
         0
     }
 
+    fn doubt(&mut self) -> u64 {
+        0
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        vec![hash]
+    }
+
     fn holds(&self, _: SequenceHash, _: Medium) -> bool {
         true
     }

@@ -246,6 +246,14 @@ impl Holdings for Worker<'_> {
         self.held(|s| s.withdraw_all(self.id))
     }
 
+    fn doubt(&mut self) -> u64 {
+        self.held(|s| s.doubt(self.id, Millis(0)))
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        self.held(|s| s.path_to(self.id, hash))
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.held(|s| s.holds(self.id, hash, medium))
     }

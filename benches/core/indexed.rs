@@ -36,6 +36,14 @@ impl Holdings for Indexed<'_> {
         self.0.clear(self.1).expect(REGISTERED)
     }
 
+    fn doubt(&mut self) -> u64 {
+        self.0.doubt(self.1, None).expect(REGISTERED)
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        self.0.path_to(hash).unwrap_or_default()
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.0.holds(self.1, hash, medium)
     }

@@ -34,6 +34,8 @@ class CandidateView:
         picked: Whether it was picked.
         confirmed_blocks: Leading blocks by medium that events of its engine confirmed; empty without an event stream.
         speculative_blocks: Leading blocks by medium that it was sent and no event confirmed.
+        doubtful_blocks: Leading blocks by medium that may be gone unnoticed, as messages of its engine are missing;
+            once they are lost for good, those too that it was sent and no event confirmed.
         events: How far the events of its engine could be believed, as `KvEventStats.state` has it; None without.
 
     Example:
@@ -54,6 +56,7 @@ class CandidateView:
     confirmed_blocks: dict[str, int] = field(default_factory=dict, hash=False)
     speculative_blocks: dict[str, int] = field(default_factory=dict, hash=False)
     events: str | None = None
+    doubtful_blocks: dict[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

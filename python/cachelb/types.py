@@ -95,8 +95,8 @@ class KvEventStats:
 
     Attributes:
         state: "starting" until the first replay is over; "live"; "suspect" while messages are missing and asked for,
-            when only confirmed blocks count; "degraded" where what was announced before a loss is not known; "refused"
-            if nothing of the engine can be used.
+            when nothing counts as confirmed; "degraded" once messages are lost for good, until the engine starts
+            over or drops its cache; "refused" if nothing of the engine can be used.
         fed: Whether the index holds what events said; if not, what decisions brought.
         refused: Why nothing can be used.
         engine_block_size: Tokens per block of the engine, None until it is known.
@@ -111,8 +111,10 @@ class KvEventStats:
         unknown_removals: Removed blocks that were not known.
         reannounced: Stores that repeated what was held.
         parked: Stores that waited for their parent.
+        doubted_blocks: Confirmed blocks that became doubtful when a message was lost for good.
+        settled_blocks: Doubtful blocks that a later store showed to be there.
         gaps: Gaps in the numbers of messages.
-        resyncs: Gaps that no replay closed: what was known was dropped.
+        resyncs: Gaps that no replay closed: what was known became doubtful.
         restarts: Restarts of the engine.
         checked: Requests for which the cached tokens that the engine reported were compared with what events promised.
         found_less: Those for which it found less, by more than a block, and no event said why.
@@ -136,6 +138,8 @@ class KvEventStats:
     unknown_removals: int
     reannounced: int
     parked: int
+    doubted_blocks: int
+    settled_blocks: int
     gaps: int
     resyncs: int
     restarts: int

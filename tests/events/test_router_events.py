@@ -77,15 +77,36 @@ def test_a_worker_without_events_is_approximated_beside_one_with_events() -> Non
     assert matched(routed) == {"a": 32, "b": 96}
 
 
-def test_a_lost_message_leaves_nothing_of_what_was_before() -> None:
+def doubt(routed: cachelb.Router[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Tell the blocks of the prompt on the first worker that are confirmed, and those that are doubtful."""
+    view = routed.explain(tokens=PROMPT).candidates[0]
+    return view.confirmed_blocks, view.doubtful_blocks
+
+
+def test_a_lost_message_makes_doubtful_what_was_before_until_events_settle_it() -> None:
     routed = router()
     routed.apply_kv_events("a", batch(blocks(4)), seq=0)
     assert routed.apply_kv_events("a", batch(stored([7], PROMPT[:16]), ts=3.0), seq=2) == 1
-    assert matched(routed) == {"a": 16, "b": 0}
+    assert matched(routed) == {"a": 64, "b": 0}
+    assert doubt(routed) == ({"gpu": 1}, {"gpu": 3})
     told = events_of(routed)
-    assert (told.gaps, told.resyncs, told.state) == (1, 1, "degraded")
-    routed.apply_kv_events("a", batch(cleared(), ts=4.0), seq=3)
-    assert events_of(routed).state == "live"
+    assert (told.gaps, told.resyncs, told.state, told.doubted_blocks) == (1, 1, "degraded", 4)
+    routed.apply_kv_events("a", batch(removed([4]), ts=3.5), seq=3)
+    assert doubt(routed) == ({"gpu": 1}, {"gpu": 2})
+    routed.apply_kv_events("a", batch(stored([2], PROMPT[16:32], parent=7), ts=3.6), seq=4)
+    assert doubt(routed) == ({"gpu": 2}, {"gpu": 1})
+    assert events_of(routed).settled_blocks == 1
+    routed.apply_kv_events("a", batch(cleared(), ts=4.0), seq=5)
+    assert (events_of(routed).state, matched(routed)) == ("live", {"a": 0, "b": 0})
+
+
+def test_placements_count_for_good_once_a_message_is_lost() -> None:
+    routed = router()
+    routed.apply_kv_events("a", batch(blocks(2)), seq=0)
+    routed.apply_kv_events("a", batch(removed([9]), ts=3.0), seq=2)
+    routed.select_worker(tokens=PROMPT, among=["a"]).on_complete()
+    assert matched(routed) == {"a": 96, "b": 0}
+    assert doubt(routed) == ({}, {"gpu": 6})
 
 
 def test_the_same_message_twice_counts_once() -> None:
@@ -111,10 +132,11 @@ def test_what_cannot_be_read_is_a_lost_message_and_no_error(payload: bytes) -> N
     routed = router()
     routed.apply_kv_events("a", batch(blocks(4)), seq=0)
     assert routed.apply_kv_events("a", payload, seq=1) == 0
-    assert matched(routed) == {"a": 0, "b": 0}
+    assert doubt(routed) == ({}, {"gpu": 4})
     assert routed.stats().dropped["undecodable"] == 1
     assert routed.apply_kv_events("a", batch(blocks(2), ts=2.0), seq=2) == 1
-    assert matched(routed) == {"a": 32, "b": 0}
+    assert matched(routed) == {"a": 64, "b": 0}
+    assert doubt(routed) == ({"gpu": 2}, {"gpu": 2})
 
 
 def test_messages_without_numbers_are_applied_in_order() -> None:

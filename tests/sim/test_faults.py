@@ -125,6 +125,18 @@ def test_events_that_cannot_be_replayed_make_predictions_worse(chats: Workload) 
     assert not result.replays.any()
 
 
+@pytest.mark.parametrize("name", ["chat", "agent"])
+def test_losing_events_for_good_costs_little(name: str) -> None:
+    workload = build(name, seed=2, count=1_000, rate=2.5)
+    fleet = FleetSpec.parse("8xl40s", kv_tokens=40_000)
+
+    def mean_ttft_s(**signals: Any) -> float:
+        told = Signals(kv_events=True, **signals)
+        return float(np.nanmean(simulate(workload, fleet, "kv-aware", seed=1, signals=told).ttft_s))
+
+    assert mean_ttft_s(event_loss=0.05, replay_delay_s=None) <= 1.15 * mean_ttft_s()
+
+
 def test_another_policy_loses_the_same_messages(chats: Workload) -> None:
     # Of a worker's first messages the same ones are lost, so of equally many equally many.
     one = FleetSpec.parse("1xa30", kv_tokens=25_000)

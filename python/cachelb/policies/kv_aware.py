@@ -19,7 +19,7 @@ class KvAware(BuiltinPolicy):
     Blocks in host memory, in a shared store or on disk count by their credit. A placement counts at once
     (`enable_speculative`) and for `speculative_ttl_ms` more unless an event confirms it. Without events the policy goes
     by its own placements, as `cache-aware` does; and so it does for text, of which events do not speak (`text-only`).
-    Where the picked worker's stream is behind, only what it confirmed counts (`stale-events`).
+    Where the picked worker's stream is behind, what it confirmed is doubtful (`stale-events`).
 
     Example:
         >>> policy = KvAware(seed=1)

@@ -415,7 +415,7 @@ class Router(Observation[W]):
         r"""Apply a KV event message of a worker's engine that you received yourself.
 
         Messages of a worker, or of each rank of it, are to come in order. With their numbers, messages that come twice
-        are known again, a restarted engine is seen, and a lost message is too: what was known of the worker is dropped
+        are known again, a restarted engine is seen, and a lost message is too: what was known of the worker is doubtful
         then, and the stream is "degraded" (`WorkerStats.kv_events`). A message that cannot be read is a lost one.
         Nothing about the content of a message is an error: what cannot be applied is counted.
 

@@ -75,7 +75,7 @@ class SimResult:
         event_messages: By worker: messages of its KV events.
         lost_messages: By worker: those that were lost on their way.
         replays: By worker: replays that brought what was lost.
-        resyncs: By worker: how often a gap was not closed, and all that was known of it dropped.
+        resyncs: By worker: how often a gap was not closed, and what was known of it became doubtful.
         itl_s: Gaps between tokens: mean, p50, p90, p99, the last three to half a percent.
         end_s: When the last request was over.
         wall_clock: Not part of what equal seeds make equal.

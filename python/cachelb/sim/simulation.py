@@ -45,7 +45,7 @@ class Signals:
             whatever the policy does. A gap is noticed when the next one arrives, and the router's own
             follower deals with it.
         replay_delay_s: Until an engine has sent again what was lost; None for one that cannot: what
-            is known of the worker is dropped then.
+            is known of the worker is doubtful then.
         scrape_interval_s: Between load reports.
         report_lag_s: From a scrape to its arrival.
         report_queued_tokens: Whether load reports have the queued prompt tokens, which vLLM's lack.

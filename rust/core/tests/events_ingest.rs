@@ -214,6 +214,15 @@ impl Holdings for Indexed {
             .expect("the worker is registered")
     }
 
+    fn doubt(&mut self) -> u64 {
+        let doubted = self.index.doubt(self.worker, None);
+        doubted.expect("the worker is registered")
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        self.index.path_to(hash).unwrap_or_default()
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.index.holds(self.worker, hash, medium)
     }

@@ -37,14 +37,19 @@ pub fn explanation<'py>(
             speculative.set_item(Medium::Gpu.name(), row.held.speculative)?;
             fields.set_item("speculative_blocks", speculative)?;
         }
-        let confirmed = Held::MEDIA.into_iter().zip(row.held.confirmed);
-        let mut confirmed = confirmed.filter(|(_, blocks)| *blocks > 0).peekable();
-        if confirmed.peek().is_some() {
-            let blocks = PyDict::new(py);
-            for (medium, count) in confirmed {
-                blocks.set_item(medium.name(), count)?;
+        for (field, blocks) in [
+            ("confirmed_blocks", row.held.confirmed),
+            ("doubtful_blocks", row.held.doubtful),
+        ] {
+            let by_medium = PyDict::new(py);
+            for (medium, count) in Held::MEDIA.into_iter().zip(blocks) {
+                if count > 0 {
+                    by_medium.set_item(medium.name(), count)?;
+                }
             }
-            fields.set_item("confirmed_blocks", blocks)?;
+            if !by_medium.is_empty() {
+                fields.set_item(field, by_medium)?;
+            }
         }
         views.push(view.call((), Some(&fields))?);
     }

@@ -300,11 +300,13 @@ impl Feed {
     }
 
     fn clear(&mut self, cause: Option<Cause>, host: &mut dyn Host) {
-        if cause == Some(Cause::Restart) {
-            self.pace.reset();
-        }
-        if cause.is_some() {
-            self.ingest.clear(host);
+        match cause {
+            Some(Cause::Restart) => {
+                self.pace.reset();
+                self.ingest.clear(host);
+            }
+            Some(Cause::Loss) => self.ingest.lost(host),
+            None => {}
         }
     }
 

@@ -23,6 +23,13 @@ pub trait Holdings {
     /// The worker holds nothing, in any medium. Returns how many blocks that were.
     fn clear(&mut self) -> u64;
 
+    /// A message is lost: what the worker holds in device memory is doubtful from now on, which is [`Medium::Speculative`],
+    /// and what it holds elsewhere is dropped. Returns the blocks that are doubtful now and were not.
+    fn doubt(&mut self) -> u64;
+
+    /// The blocks up to a known one on its path, the first at the root; none if nobody knows it.
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash>;
+
     /// Whether the worker holds a block in a medium.
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool;
 

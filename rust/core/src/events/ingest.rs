@@ -7,6 +7,7 @@
 //! look-ups per block.
 
 mod ahead;
+mod loss;
 mod place;
 mod store;
 #[cfg(test)]
@@ -25,7 +26,7 @@ use super::lane::Lane;
 use super::namespaces::Namespaces;
 use super::orphans::Orphans;
 use super::pages::Change;
-use super::space::Space;
+use super::space::{Removed, Space};
 use super::stats::{DropReason, EventStats};
 use super::table::MOST;
 use crate::hashing::{Hasher, MmObject, Scheme};
@@ -111,6 +112,8 @@ pub struct Ingest {
     refused: Option<Refusal>,
     /// Whether stores said where their blocks are, all of them.
     places_said: bool,
+    /// Whether a message is lost, and the engine did not drop everything since.
+    lossy: bool,
     gone: Gone,
     scratch: Scratch,
     /// Of the event at work.
@@ -170,6 +173,7 @@ impl Ingest {
             adapters: BTreeSet::new(),
             refused: (scheme != Scheme::Chained).then_some(Refusal::Scheme(scheme)),
             places_said: true,
+            lossy: false,
             gone: Gone {
                 blocks: Vec::new(),
                 medium: Medium::Gpu,
@@ -207,6 +211,10 @@ impl Ingest {
             };
         }
         self.gone.flush(to);
+        if self.lossy {
+            let settled = self.spaces.iter_mut().map(Space::take_settled);
+            self.stats.settled_blocks += settled.sum::<u64>();
+        }
         applied
     }
 
@@ -240,6 +248,7 @@ impl Ingest {
         self.spaces.iter_mut().for_each(Space::reset);
         self.lanes.iter_mut().for_each(Lane::clear);
         self.namespaces = Namespaces::default();
+        self.lossy = false;
         to.clear();
     }
 
@@ -269,12 +278,14 @@ impl Ingest {
             space.prefetch(names);
         }
         for &name in names {
-            let mut found = false;
+            let (mut known, mut counted) = (false, false);
             for space in &mut self.spaces {
                 if concerns(space.medium, space.group) {
                     let lane = &mut self.lanes[space.medium as usize];
                     let gone = self.gone.of(space.medium, to);
-                    found |= space.remove(name, &mut self.namespaces, lane, gone);
+                    let removed = space.remove(name, &mut self.namespaces, lane, gone);
+                    known |= removed != Removed::Nothing;
+                    counted |= removed == Removed::Copy;
                     if space.take_changes(&mut self.scratch.changes) {
                         // A name went, so nothing was gained.
                         for change in &self.scratch.changes {
@@ -287,7 +298,7 @@ impl Ingest {
                     }
                 }
             }
-            if !found && !self.orphans.cancel(name, concerns) {
+            if !counted && !self.orphans.cancel(name, concerns) && !known {
                 self.stats.unknown_removals += 1;
             }
         }

@@ -4,10 +4,13 @@ use super::batch::Name;
 use super::table::{Table, Value};
 use crate::error::{Error, Result};
 
-/// Bits below the number of the namespace: copies, and whether there may be more than are counted.
+/// Bits below the number of the namespace: copies, or that they are doubtful, and whether there may be more than are
+/// counted.
 const LOW_BITS: u32 = 12;
 const IN_DOUBT: u32 = 1 << (LOW_BITS - 1);
-const MAX_COPIES: u32 = IN_DOUBT - 1;
+/// In place of the copies: a lost message may have removed all of them.
+const DOUBTFUL: u32 = IN_DOUBT - 1;
+const MAX_COPIES: u32 = DOUBTFUL - 1;
 
 /// Namespaces an entry can tell apart.
 pub(super) const MAX_NAMESPACES: usize = 1 << (32 - LOW_BITS);
@@ -38,12 +41,31 @@ impl Held {
         self.namespace_and_copies >> LOW_BITS
     }
 
+    /// Copies that are there for sure.
     pub(super) fn copies(self) -> u32 {
-        self.namespace_and_copies & MAX_COPIES
+        if self.is_doubtful() {
+            0
+        } else {
+            self.namespace_and_copies & DOUBTFUL
+        }
     }
 
-    /// One copy more. Beyond 2,047 they are not counted: such a block is given up early, which is the safe side.
+    /// Whether no copy is there for sure.
+    pub(super) fn is_doubtful(self) -> bool {
+        self.namespace_and_copies & DOUBTFUL == DOUBTFUL
+    }
+
+    /// A message is lost that may have removed every copy, or added some.
+    pub(super) fn doubtful(mut self) -> Self {
+        self.namespace_and_copies |= DOUBTFUL | IN_DOUBT;
+        self
+    }
+
+    /// One copy more. Beyond 2,046 they are not counted: such a block is given up early, which is the safe side.
     pub(super) fn more(mut self) -> Self {
+        if self.is_doubtful() {
+            return Self::first(self.identity, self.namespace()).doubted();
+        }
         if self.copies() == MAX_COPIES {
             return self.doubted();
         }
@@ -61,8 +83,11 @@ impl Held {
         self.namespace_and_copies & IN_DOUBT != 0
     }
 
-    /// One copy less; without copies there is no entry.
+    /// One copy less; without copies there is no entry, nor where it is not known whether there is another.
     pub(super) fn less(mut self) -> Self {
+        if self.is_doubtful() {
+            return Self::VACANT;
+        }
         self.namespace_and_copies -= u32::from(self.copies() > 0);
         self
     }
@@ -76,7 +101,7 @@ impl Value for Held {
 
     #[inline]
     fn is_vacant(self) -> bool {
-        self.copies() == 0
+        self.namespace_and_copies & DOUBTFUL == 0
     }
 }
 
@@ -150,8 +175,15 @@ impl Names {
 
     /// Every entry.
     pub(super) fn iter(&self) -> impl Iterator<Item = Held> {
-        let ints = self.ints.iter().map(|(_, held)| held);
-        ints.chain(self.wides.iter().map(|(_, held)| held))
+        self.entries().map(|(_, held)| held)
+    }
+
+    /// Every entry and its name.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Name, Held)> {
+        let ints = self.ints.iter();
+        let ints = ints.map(|(name, held)| (Name::Int(name), held));
+        let wides = self.wides.iter();
+        ints.chain(wides.map(|(name, held)| (Name::Wide(name), held)))
     }
 
     pub(super) fn validate(&self) -> Result<()> {

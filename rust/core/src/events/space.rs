@@ -2,9 +2,12 @@
 //!
 //! An engine block is one own block, or several, or a part of one. Which it is, is learned from the first store.
 
+mod doubtful;
+
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use self::doubtful::Doubtful;
 use super::batch::Name;
 use super::doubts::Doubts;
 use super::lane::Lane;
@@ -34,6 +37,17 @@ pub(super) enum Kind {
     Copies,
     /// What is there anyway.
     Report,
+}
+
+/// What a removal took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removed {
+    /// The name is not known.
+    Nothing,
+    /// A doubtful name: what was removed may be another copy, of a store that waits for its parent.
+    Doubtful,
+    /// A copy that was counted.
+    Copy,
 }
 
 /// Own blocks of wide names: runs of equal length.
@@ -81,6 +95,7 @@ pub(super) struct Space {
     names: Names,
     learned: Option<Learned>,
     doubts: Doubts,
+    doubtful: Doubtful,
     /// Whether blocks are ever removed. Some senders never do.
     pub(super) has_removals: bool,
 }
@@ -104,6 +119,7 @@ impl Space {
             names: Names::default(),
             learned: None,
             doubts: Doubts::default(),
+            doubtful: Doubtful::default(),
             has_removals: false,
         }
     }
@@ -224,9 +240,9 @@ impl Space {
         })
     }
 
-    /// The own blocks of a name and the number of its namespace; none in a space of pages.
+    /// The own blocks of a name that is there for sure and the number of its namespace; none in a space of pages.
     pub(super) fn blocks_of(&self, name: Name, out: &mut Vec<SequenceHash>) -> Option<u32> {
-        let held = self.names.get(name)?;
+        let held = self.names.get(name).filter(|held| !held.is_doubtful())?;
         out.clear();
         match &self.learned.as_ref()?.form {
             Form::Same => out.push(SequenceHash(held.identity())),
@@ -277,7 +293,16 @@ impl Space {
         for (&name, part) in names.iter().zip(identities.chunks_exact(width)) {
             let mut before = Held::VACANT;
             let (form, doubts) = (&mut learned.form, &mut self.doubts);
+            let doubtful = &mut self.doubtful;
             self.names.change(name, |held| {
+                if held.is_doubtful() && same(form, held, part) {
+                    new += part.len();
+                    for block in part {
+                        lane.acquire(block.0);
+                    }
+                    doubtful.settle(part.len());
+                    return held.more();
+                }
                 if !held.is_vacant() && same(form, held, part) {
                     return if kind == Kind::Report {
                         held.doubted()
@@ -305,7 +330,7 @@ impl Space {
                 }
             });
             if !before.is_vacant() {
-                forget(form, before, namespaces, lane, gone);
+                forget(form, (name, before), namespaces, doubtful, lane, gone);
             }
         }
         new
@@ -354,16 +379,16 @@ impl Space {
         }
     }
 
-    /// One copy less of a name; false if it is unknown.
+    /// One copy less of a name.
     pub(super) fn remove(
         &mut self,
         name: Name,
         namespaces: &mut Namespaces,
         lane: &mut Lane,
         gone: &mut Vec<SequenceHash>,
-    ) -> bool {
+    ) -> Removed {
         let Some(learned) = &mut self.learned else {
-            return false;
+            return Removed::Nothing;
         };
         self.has_removals = true;
         let (mut before, mut after) = (Held::VACANT, Held::VACANT);
@@ -373,15 +398,27 @@ impl Space {
             after
         });
         if before.is_vacant() {
-            return false;
+            return Removed::Nothing;
         }
         if after.is_vacant() {
             if before.is_in_doubt() {
                 self.doubts.insert(name);
             }
-            forget(&mut learned.form, before, namespaces, lane, gone);
+            let doubtful = &mut self.doubtful;
+            forget(
+                &mut learned.form,
+                (name, before),
+                namespaces,
+                doubtful,
+                lane,
+                gone,
+            );
         }
-        true
+        if before.is_doubtful() {
+            Removed::Doubtful
+        } else {
+            Removed::Copy
+        }
     }
 
     /// The own blocks that became complete or incomplete since the last call; false, and none, unless this is a space of
@@ -403,18 +440,21 @@ impl Space {
         gone: &mut Vec<SequenceHash>,
     ) {
         if let Some(learned) = &mut self.learned {
-            for held in self.names.iter() {
-                forget(&mut learned.form, held, namespaces, lane, gone);
+            for named in self.names.entries() {
+                let doubtful = &mut self.doubtful;
+                forget(&mut learned.form, named, namespaces, doubtful, lane, gone);
             }
         }
         self.names.clear();
         self.doubts.clear();
+        self.doubtful.clear();
     }
 
     /// Forgets every name and nothing else: what they referred to is gone already.
     pub(super) fn reset(&mut self) {
         self.names.clear();
         self.doubts.clear();
+        self.doubtful.clear();
         match self.form() {
             Some(Form::Wide(runs)) => {
                 runs.blocks = Vec::new();
@@ -425,14 +465,15 @@ impl Space {
         }
     }
 
-    /// Own blocks, each as often as something refers to it.
+    /// Own blocks, each as often as something refers to it that is there for sure.
     pub(super) fn references(&self) -> Vec<u64> {
+        let sure = self.names.iter().filter(|held| !held.is_doubtful());
         match self.learned.as_ref().map(|learned| &learned.form) {
             None => Vec::new(),
-            Some(Form::Same) => self.names.iter().map(Held::identity).collect(),
+            Some(Form::Same) => sure.map(Held::identity).collect(),
             Some(Form::Wide(runs)) => {
                 let run = |held: Held| runs.get(held.identity()).iter().copied();
-                self.names.iter().flat_map(run).collect()
+                sure.flat_map(run).collect()
             }
             Some(Form::Pages(pages)) => pages.complete().collect(),
         }
@@ -444,12 +485,13 @@ impl Space {
             Some(Form::Pages(pages)) => pages.memory_bytes(),
             _ => 0,
         };
-        self.names.memory_bytes() + self.doubts.memory_bytes() + form
+        self.names.memory_bytes() + self.doubts.memory_bytes() + self.doubtful.memory_bytes() + form
     }
 
     /// Checks the structure, and adds to the uses of each namespace.
     pub(super) fn validate(&self, namespaces: &mut HashMap<u32, u32>) -> Result<()> {
         self.names.validate()?;
+        self.validate_doubtful()?;
         let mut identities = HashMap::new();
         for held in self.names.iter() {
             *namespaces.entry(held.namespace()).or_default() += 1;
@@ -483,17 +525,25 @@ fn same(form: &Form, held: Held, part: &[SequenceHash]) -> bool {
     }
 }
 
-/// Ends what a forgotten name referred to.
+/// Ends what a forgotten name referred to. What a doubtful one stood for is gone unless another name is sure of it.
 fn forget(
     form: &mut Form,
-    held: Held,
+    (name, held): (Name, Held),
     namespaces: &mut Namespaces,
+    doubtful: &mut Doubtful,
     lane: &mut Lane,
     gone: &mut Vec<SequenceHash>,
 ) {
     namespaces.give_back(held.namespace());
+    doubtful.forget(name);
+    let was_sure = !held.is_doubtful();
     let mut release = |block: u64| {
-        if lane.release(block) {
+        let is_gone = if was_sure {
+            lane.release(block)
+        } else {
+            !lane.refers_to(block)
+        };
+        if is_gone {
             gone.push(SequenceHash(block));
         }
     };

@@ -87,6 +87,10 @@ pub struct EventStats {
     pub reannounced: u64,
     /// Stores that waited for their parent.
     pub parked: u64,
+    /// Blocks that became doubtful since a message was lost.
+    pub doubted_blocks: u64,
+    /// Doubtful blocks that were there after all, as a later event showed.
+    pub settled_blocks: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 

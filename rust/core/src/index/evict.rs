@@ -189,7 +189,7 @@ impl BlockIndex {
     }
 
     /// Every record is listed or an ancestor of a listed one, so climbing from the listed ones meets all.
-    fn clear_lane(&mut self, lane: u32) {
+    pub(super) fn clear_lane(&mut self, lane: u32) {
         while self.lanes[lane].oldest != NONE {
             let mut record = self.lanes[lane].oldest;
             if self.records[record].kids > 0 {

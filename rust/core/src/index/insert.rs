@@ -239,7 +239,7 @@ impl BlockIndex {
 
     /// Holds the path that ends at the block `last` from depth `from` on, adds `new` behind it and makes this the lane's
     /// most recent use.
-    fn insert(
+    pub(super) fn insert(
         &mut self,
         lane: u32,
         last: u32,
@@ -297,7 +297,7 @@ impl BlockIndex {
         self.finish();
     }
 
-    fn deadline(&mut self, expires: Option<Millis>) -> u64 {
+    pub(super) fn deadline(&mut self, expires: Option<Millis>) -> u64 {
         let Some(Millis(at)) = expires else {
             return NEVER;
         };

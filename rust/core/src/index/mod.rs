@@ -18,6 +18,7 @@ pub(crate) mod ages;
 mod ahead;
 mod blocks;
 mod cover;
+mod doubt;
 mod evict;
 pub(crate) mod expiry;
 pub(crate) mod hints;

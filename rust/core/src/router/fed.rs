@@ -1,7 +1,8 @@
 //! Workers whose engines say what they hold.
 //!
 //! A worker is fed once a message of its engine was applied; from then on its *home* pool holds what events said of it
-//! and nothing else. The home pool is that of the first model the worker declared, or the first pool.
+//! and nothing else. Once a message is lost, what it may concern is doubtful: such blocks are believed as placements are,
+//! and new placements as on a worker without events, until events settle it. The home pool is that of the first model the worker declared, or the first pool.
 
 use crate::events::{Fault, FeedState, Heard, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
@@ -11,6 +12,9 @@ use crate::tracker::Origin;
 use super::fleet::{Member, Profile};
 use super::request::{PoolId, Request};
 use super::selector::Selector;
+
+/// How long blocks are believed that a lost message may have removed, at most.
+const DOUBT_MS: u64 = 1_800_000;
 
 /// What the events of a worker are worth now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +29,11 @@ impl Fed {
     /// Whether no message is known to be missing.
     pub(super) fn is_caught_up(self) -> bool {
         matches!(self.state, FeedState::Live | FeedState::Degraded)
+    }
+
+    /// Whether messages are lost for good, so that not all of what the engine holds is known.
+    pub(super) fn has_lost(self) -> bool {
+        self.state == FeedState::Degraded
     }
 }
 
@@ -76,7 +85,7 @@ impl Selector {
     }
 
     /// Says what the events of a worker are worth. With the first of any worth, what was believed of it in its home pool is
-    /// dropped; once they are worth nothing, what they said is.
+    /// dropped, unless messages before it are lost; once they are worth nothing, what they said is.
     pub fn set_worth(&mut self, worker: WorkerId, worth: Worth) {
         let fed = match worth {
             Worth::Refused => None,
@@ -88,14 +97,46 @@ impl Selector {
                 engine_block_size,
             }),
         };
-        if self.fed(worker).is_some() != fed.is_some() {
+        // What lost messages may have told of stays in doubt.
+        let begins_lossy = fed.is_some_and(Fed::has_lost);
+        if self.fed(worker).is_some() != fed.is_some() && !begins_lossy {
             self.withdraw_all(worker);
         }
         if !fed.is_some_and(Fed::is_caught_up) {
             self.checks.lose_sight(worker);
         }
+        let behind = fed.is_some_and(|fed| fed.state == FeedState::Suspect);
+        if let Some(home) = self.home(worker) {
+            let leases = &mut self.pools[home.0 as usize].leases;
+            leases.set_behind(worker.slot, behind);
+        }
         self.ever_fed |= fed.is_some();
         self.resize(worker, |member| member.fed = fed);
+    }
+
+    /// Messages of the worker's engine are lost for good: what it holds in its home pool is believed for a time, if it is
+    /// in device memory. Returns the blocks that events had confirmed.
+    pub fn doubt(&mut self, worker: WorkerId, now: Millis) -> u64 {
+        let Some(home) = self.home(worker) else {
+            return 0;
+        };
+        self.checks.lose_sight(worker);
+        let pool = &mut self.pools[home.0 as usize];
+        let ttl_ms = pool.placements.ttl_ms.unwrap_or(DOUBT_MS).min(DOUBT_MS);
+        let until = Some(Millis(now.0.saturating_add(ttl_ms)));
+        let doubted = self.budget.change(pool, |pool| pool.doubt(worker, until));
+        self.budget.fit(&mut self.pools);
+        doubted
+    }
+
+    /// The path up to a block, as far as the home pool of the worker knows it.
+    #[must_use]
+    pub fn path_to(&self, worker: WorkerId, hash: SequenceHash) -> Vec<SequenceHash> {
+        let home = self.home(worker);
+        let index = home.and_then(|home| self.pools[home.0 as usize].index.as_ref());
+        index
+            .and_then(|index| index.path_to(hash))
+            .unwrap_or_default()
     }
 
     /// Nobody has events any more, and what they said is dropped.
@@ -129,7 +170,24 @@ impl Selector {
             self.budget
                 .change(pool, |pool| pool.confirmed(worker, last, now));
         }
+        self.fit_doubts(worker, home);
         new
+    }
+
+    /// Where messages are lost, what is doubtful makes room for what is known: both together fit the worker's memory.
+    pub(super) fn fit_doubts(&mut self, worker: WorkerId, home: PoolId) {
+        let pool = &mut self.pools[home.0 as usize];
+        if !pool.doubts {
+            return;
+        }
+        let fed = self.fleet.member(worker).and_then(|m| m.fed_in(home));
+        if fed.is_some_and(Fed::has_lost) {
+            self.budget.change(pool, |pool| {
+                let index = pool.index.as_mut();
+                // A worker that is not in the index holds nothing there.
+                index.and_then(|index| index.fit_speculative(worker).ok())
+            });
+        }
     }
 
     /// The worker no longer holds `hashes` in `medium`, nor is anything of them on its way if that is device memory. Returns

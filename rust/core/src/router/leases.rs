@@ -5,6 +5,8 @@
 //! request: it moves while nobody answered, with every block that an event confirms, and with the first token. Then it
 //! stands. A request that fails takes back what only it expected and nobody confirmed.
 //!
+//! While messages of a worker's engine are missing and asked for, no deadline there stands: nothing can confirm in time.
+//!
 //! An owner that never reports is waited for a bounded time. Per worker at most [`KEPT`] requests are followed, and
 //! [`MOST_BLOCKS`] blocks in all; beyond that the deadlines of the oldest stand.
 
@@ -67,6 +69,8 @@ pub(super) type Renew<'a> = &'a mut dyn FnMut(WorkerId, &[SequenceHash], usize, 
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     slots: Vec<VecDeque<Lease>>,
+    /// Workers whose messages are missing, by slot.
+    behind: Vec<bool>,
     /// Of all paths.
     blocks: usize,
     /// No deadline is earlier.
@@ -207,6 +211,26 @@ impl Leases {
         self.used
     }
 
+    /// Whether messages of the worker in `slot` are missing and asked for.
+    pub fn set_behind(&mut self, slot: u32, behind: bool) {
+        let slot = slot as usize;
+        if slot >= self.behind.len() {
+            if !behind {
+                return;
+            }
+            self.behind.resize(slot + 1, false);
+        }
+        self.behind[slot] = behind;
+    }
+
+    /// Calls `each` with the path of every request that is followed on the worker, and its confirmed blocks.
+    pub fn each(&self, worker: WorkerId, mut each: impl FnMut(&[SequenceHash], usize)) {
+        let leases = self.slots.get(worker.slot as usize);
+        for lease in leases.into_iter().flatten() {
+            each(&lease.path, lease.confirmed);
+        }
+    }
+
     /// Whether a deadline has passed.
     pub fn is_due(&self, now: Millis) -> bool {
         self.due.is_some_and(|due| due <= now)
@@ -218,11 +242,12 @@ impl Leases {
             return;
         }
         self.due = None;
-        for leases in &mut self.slots {
+        for (slot, leases) in self.slots.iter_mut().enumerate() {
+            let behind = self.behind.get(slot).is_some_and(|behind| *behind);
             let (due, blocks) = (&mut self.due, &mut self.blocks);
             leases.retain_mut(|lease| {
                 if lease.until <= now {
-                    if lease.answered || lease.patience <= now {
+                    if !behind && (lease.answered || lease.patience <= now) {
                         *blocks -= lease.path.len();
                         return false;
                     }
@@ -247,13 +272,16 @@ impl Leases {
     pub fn clear(&mut self) {
         *self = Self {
             used: self.used,
+            behind: std::mem::take(&mut self.behind),
             ..Self::default()
         };
     }
 
     pub fn memory_bytes(&self) -> usize {
         let slots = self.slots.iter().map(VecDeque::capacity);
-        self.blocks * size_of::<SequenceHash>() + slots.sum::<usize>() * size_of::<Lease>()
+        self.blocks * size_of::<SequenceHash>()
+            + slots.sum::<usize>() * size_of::<Lease>()
+            + self.behind.capacity()
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a routed request leaves in the index.
 //!
 //! On a worker without events its blocks are recorded as held. On one whose events will tell they are expected: they
-//! count from now on, apart from what is confirmed, and with a deadline that follows the request (`leases`). Blocks of
+//! count from now on, apart from what is confirmed, and with a deadline that follows the request (`leases`). Where events
+//! are lost for good the one that tells may be among them, so they count as long as on a worker without. Blocks of
 //! text are expected too, but as long as placements without events are believed: no event will ever speak of them.
 
 use crate::error::Result;
@@ -123,7 +124,18 @@ impl Selector {
             return Ok(());
         }
         let now = request.now;
-        let until = Some(Millis(now.0.saturating_add(ttl_ms)));
+        let lossy = self
+            .fleet
+            .member(worker)
+            .and_then(|m| m.fed_in(request.pool));
+        let lossy = lossy.is_some_and(Fed::has_lost);
+        let (believed_ms, held) = if lossy {
+            let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
+            (self.pools[at].placements.ttl_ms, held)
+        } else {
+            (Some(ttl_ms), confirmed)
+        };
+        let until = believed_ms.map(|ms| Millis(now.0.saturating_add(ms)));
         let patience_ms = self.patience_ms(worker).max(ttl_ms);
         self.budget
             .expect(&mut self.pools, at, worker, path, confirmed, until)?;
@@ -132,7 +144,8 @@ impl Selector {
             patience_ms,
         };
         let leases = &mut self.pools[at].leases;
-        leases.placed(worker, booking, path, confirmed, now, terms);
+        leases.placed(worker, booking, path, held, now, terms);
+        self.fit_doubts(worker, request.pool);
         Ok(())
     }
 

@@ -26,6 +26,10 @@ pub(super) struct Shadow {
 
 /// One model.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is true without the others"
+)]
 pub(super) struct Pool {
     pub block_size: u32,
     /// Whether a worker's blocks were ever to be cut to whole ones of its engine. Few fleets have such workers, and
@@ -47,6 +51,8 @@ pub(super) struct Pool {
     pub leases: Leases,
     /// Whether another router ever placed anything, which is believed for a time.
     pub hearsay: bool,
+    /// Whether a lost message ever left blocks in doubt, which are believed for a time.
+    pub doubts: bool,
 }
 
 fn store_of(placements: &Placements) -> Store {
@@ -94,6 +100,7 @@ impl Pool {
             unproven: Owners::new(placements.max_blocks_per_worker as usize),
             leases: Leases::default(),
             hearsay: false,
+            doubts: false,
         };
         // What a tree is asked with are tokens, not blocks.
         let blocks = placements.scheme != Scheme::Units;
@@ -240,6 +247,22 @@ impl Pool {
         index.map_or(0, |index| index.clear(worker).unwrap_or(0))
     }
 
+    /// A message of the worker's engine is lost: what it announced, and what it was sent and did not announce, is believed
+    /// until `until`. Returns the blocks that were confirmed.
+    pub fn doubt(&mut self, worker: WorkerId, until: Option<Millis>) -> u64 {
+        let Some(index) = &mut self.index else {
+            return 0;
+        };
+        self.doubts = true;
+        // A worker that is not in the index holds nothing there.
+        let doubted = index.doubt(worker, until).unwrap_or(0);
+        self.leases.each(worker, |path, confirmed| {
+            let _ = index.expect(worker, path, confirmed as u32, None, until);
+        });
+        let _ = index.fit_speculative(worker);
+        doubted
+    }
+
     /// Drops what was believed long enough.
     pub fn expire(&mut self, now: Millis) {
         if let Some(index) = &mut self.index {
@@ -278,7 +301,8 @@ impl Pool {
 
     /// Whether [`Self::expire`] has something to do.
     pub fn is_due(&self, now: Millis) -> bool {
-        let expires = self.placements.ttl_ms.is_some() || self.leases.used() || self.hearsay;
+        let expires =
+            self.placements.ttl_ms.is_some() || self.leases.used() || self.hearsay || self.doubts;
         let index = self.index.as_ref().filter(|_| expires);
         index.is_some_and(|index| index.next_expiry().is_some_and(|due| due <= now))
     }

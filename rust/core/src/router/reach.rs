@@ -5,7 +5,6 @@ use crate::events::FeedState;
 use crate::policy::{Candidate, Media};
 use crate::tracker::store::Store;
 
-use super::fed::Fed;
 use super::fleet::Fleet;
 use super::gather::Usable;
 use super::pool::Pool;
@@ -31,13 +30,13 @@ impl Selector {
         let mut elsewhere = Vec::new();
         self.rows.revise(|row| {
             let usable = usable(row.slot);
-            let Some(fed) = fed(row) else {
+            if fed(row).is_none() {
                 row.overlap = usable.whole(row.overlap);
                 let tokens = usable.tokens(row.overlap);
                 row.matched_tokens = tokens as f64;
                 return tokens;
-            };
-            let media = media_of(index, pool, row.slot, fed, usable);
+            }
+            let media = media_of(index, pool, row.slot, usable);
             let (blocks, size) = (hashes.len() as u32, pool.block_size);
             row.overlap = media.reached();
             let reused = Media {
@@ -76,15 +75,21 @@ impl Selector {
         }
         let on_device = Media::on_device(row.overlap);
         let media = media.unwrap_or(&on_device);
-        let member = self.fleet.at(row.slot);
-        if member.is_some_and(|member| member.fed_in(id).is_some())
-            && let Some(index) = &pool.index
-        {
+        let fed = self.fleet.at(row.slot).and_then(|member| member.fed_in(id));
+        if let (Some(fed), Some(index)) = (fed, &pool.index) {
             let gpu = pool.overlaps.confirmed(index, row.slot).min(media.gpu);
             let length = |(start, end): (u32, u32)| end - start;
-            held.confirmed = [gpu, length(media.cpu), length(media.disk)];
+            let announced = [gpu, length(media.cpu), length(media.disk)];
+            match fed.state {
+                FeedState::Suspect => held.doubtful = announced,
+                FeedState::Degraded => {
+                    held.confirmed = announced;
+                    held.doubtful[0] = media.gpu - gpu;
+                }
+                FeedState::Starting | FeedState::Live => held.confirmed = announced,
+            }
         }
-        held.speculative = media.gpu - held.confirmed[0];
+        held.speculative = media.gpu - held.confirmed[0] - held.doubtful[0];
         held
     }
 }
@@ -103,11 +108,8 @@ pub(super) fn usable<'a>(
     }
 }
 
-fn media_of(index: &Store, pool: &Pool, slot: u32, fed: Fed, usable: Usable) -> Media {
-    let reach = match fed.state {
-        FeedState::Suspect => pool.overlaps.confirmed_media(index, slot),
-        _ => pool.overlaps.media(index, slot),
-    };
+fn media_of(index: &Store, pool: &Pool, slot: u32, usable: Usable) -> Media {
+    let reach = pool.overlaps.media(index, slot);
     let whole = |blocks| usable.whole(blocks);
     let gpu = whole(reach.gpu);
     let segment = |(start, end): (u32, u32), from: u32| {

@@ -23,7 +23,10 @@ pub(super) const KEPT_ROWS: usize = 64;
 pub struct Held {
     /// Blocks that events of the engine confirmed in device memory, and from there on in host memory and on disk.
     pub confirmed: [u32; 3],
-    /// Blocks that it was sent and nobody confirmed.
+    /// Blocks in the same media that may be gone unheard, since messages of the engine are missing; where they are lost for
+    /// good, those that it was sent and nobody confirmed too.
+    pub doubtful: [u32; 3],
+    /// Blocks that it was sent and nobody confirmed, while no message is missing.
     pub speculative: u32,
 }
 

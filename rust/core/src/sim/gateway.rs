@@ -151,6 +151,14 @@ pub trait Gateway {
     /// Whatever ends the run.
     fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Self::Error>;
 
+    /// Changes in a worker's cache are lost for good: what it holds is known no longer.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn lost(&mut self, worker: u32, now: f64) -> Result<(), Self::Error> {
+        self.changed(worker, &[Change::Cleared], now)
+    }
+
     /// How far the changes of a worker can be believed from now on.
     ///
     /// # Errors

@@ -26,6 +26,8 @@ pub struct Routed<'a> {
     ids: Vec<WorkerId>,
     keys: Keys<'a>,
     number: u64,
+    /// By worker, whether changes in its cache were lost.
+    lossy: Vec<bool>,
 }
 
 /// What the rules of a router go by, as its bindings would read it from a request.
@@ -85,12 +87,13 @@ impl<'a> Routed<'a> {
                 got: format!("{name:?}"),
             })
         };
-        let ids = names.iter().map(find).collect::<Result<_, _>>()?;
+        let ids: Vec<WorkerId> = names.iter().map(find).collect::<Result<_, _>>()?;
         let offers = names.iter().map(|name| Offer::new(*name)).collect();
         Ok(Self {
             selector,
             workload,
             offers: Offers::versioned(offers, 0),
+            lossy: vec![false; ids.len()],
             ids,
             keys,
             number: 0,
@@ -191,13 +194,13 @@ impl Gateway for Routed<'_> {
         for change in changes {
             if let Change::Stored { hash, parent } = *change {
                 if chain.is_empty() || parent != chain.last().copied() {
-                    self.announce(id, before, &mut chain, now);
+                    self.announce(worker, before, &mut chain, now);
                     before = parent;
                 }
                 chain.push(hash);
                 continue;
             }
-            self.announce(id, before, &mut chain, now);
+            self.announce(worker, before, &mut chain, now);
             match *change {
                 Change::Removed { hash } => {
                     self.selector.withdraw(id, &[hash], Medium::Gpu);
@@ -207,7 +210,13 @@ impl Gateway for Routed<'_> {
                 }
             }
         }
-        self.announce(id, before, &mut chain, now);
+        self.announce(worker, before, &mut chain, now);
+        Ok(())
+    }
+
+    fn lost(&mut self, worker: u32, now: f64) -> Result<(), Error> {
+        self.lossy[worker as usize] = true;
+        self.selector.doubt(self.ids[worker as usize], millis(now));
         Ok(())
     }
 
@@ -276,12 +285,21 @@ impl Routed<'_> {
 
     fn announce(
         &mut self,
-        id: WorkerId,
+        worker: u32,
         parent: Option<SequenceHash>,
         chain: &mut Vec<SequenceHash>,
         now: f64,
     ) {
         if !chain.is_empty() {
+            let id = self.ids[worker as usize];
+            if let Some(before) = parent.filter(|_| self.lossy[worker as usize])
+                && !self.selector.holds(id, before, Medium::Gpu)
+            {
+                // What follows a block shows that all before it is there.
+                let path = self.selector.path_to(id, before);
+                self.selector
+                    .announce(id, None, &path, Medium::Gpu, millis(now));
+            }
             self.selector
                 .announce(id, parent, chain, Medium::Gpu, millis(now));
             chain.clear();

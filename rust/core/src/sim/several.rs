@@ -147,6 +147,12 @@ impl<G: Gateway> Gateway for Several<'_, G> {
             .try_for_each(|gateway| gateway.changed(worker, changes, now))
     }
 
+    fn lost(&mut self, worker: u32, now: f64) -> Result<(), G::Error> {
+        self.gateways
+            .iter_mut()
+            .try_for_each(|gateway| gateway.lost(worker, now))
+    }
+
     fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), G::Error> {
         self.gateways
             .iter_mut()

@@ -291,14 +291,6 @@ impl Depths {
             Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.of(store, slot)),
         }
     }
-
-    /// [`Self::media`] without speculative blocks.
-    pub(crate) fn confirmed_media(&self, store: &Store, slot: u32) -> Reach {
-        match store {
-            Store::Exact(index) => index.confirmed_media(&self.exact, slot),
-            Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.of(store, slot)),
-        }
-    }
 }
 
 impl Store {
@@ -350,6 +342,22 @@ impl Store {
                 index.expect(worker, hashes, from, hint.map(|hint| &hint.exact), expires)
             }
             Self::Positional(_) | Self::Tree(_) => Err(Error::Unsupported("KV events")),
+        }
+    }
+
+    /// Makes what is held in device memory speculative; the other indexes do not tell media apart and keep nothing.
+    pub(crate) fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
+        match self {
+            Self::Exact(index) => index.doubt(worker, expires),
+            _ => self.clear(worker),
+        }
+    }
+
+    /// Evicts speculative blocks that exceed the capacity of a worker, with those that are confirmed.
+    pub(crate) fn fit_speculative(&mut self, worker: WorkerId) -> Result<u64> {
+        match self {
+            Self::Exact(index) => index.fit_speculative(worker),
+            _ => Ok(0),
         }
     }
 

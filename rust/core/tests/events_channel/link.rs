@@ -68,6 +68,14 @@ impl Holdings for Believed {
         self.sets.clear()
     }
 
+    fn doubt(&mut self) -> u64 {
+        self.sets.doubt()
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        self.sets.path_to(hash)
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.sets.holds(hash, medium)
     }

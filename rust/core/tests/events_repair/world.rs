@@ -106,6 +106,14 @@ impl Holdings for Rank<'_> {
         self.selector.withdraw_all(self.worker)
     }
 
+    fn doubt(&mut self) -> u64 {
+        self.selector.doubt(self.worker, self.now)
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        self.selector.path_to(self.worker, hash)
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.selector.holds(self.worker, hash, medium)
     }

@@ -70,6 +70,8 @@ fn row<'py>(
     row.set_item("unknown_removals", counted.unknown_removals)?;
     row.set_item("reannounced", counted.reannounced)?;
     row.set_item("parked", counted.parked)?;
+    row.set_item("doubted_blocks", counted.doubted_blocks)?;
+    row.set_item("settled_blocks", counted.settled_blocks)?;
     row.set_item("gaps", tally.gaps)?;
     row.set_item("resyncs", tally.resyncs)?;
     row.set_item("restarts", tally.restarts)?;

@@ -199,6 +199,16 @@ impl Holdings for Rank<'_> {
             .held(|selector| selector.withdraw_all(self.worker))
     }
 
+    fn doubt(&mut self) -> u64 {
+        self.engine
+            .held(|selector| selector.doubt(self.worker, self.now))
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        self.engine
+            .held(|selector| selector.path_to(self.worker, hash))
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.engine
             .held(|selector| selector.holds(self.worker, hash, medium))

@@ -93,6 +93,10 @@ impl<G: Gateway> Gateway for Timed<G> {
         self.inner.changed(worker, changes, now)
     }
 
+    fn lost(&mut self, worker: u32, now: f64) -> Result<(), G::Error> {
+        self.inner.lost(worker, now)
+    }
+
     fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), G::Error> {
         self.inner.feed(worker, state, now)
     }

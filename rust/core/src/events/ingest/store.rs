@@ -56,7 +56,12 @@ impl Ingest {
             return Err(DropReason::TokenCount);
         }
         let start_over = self.check_size(&store)?;
-        match (self.base(&store), store.parent) {
+        let base = if self.follows_nothing(&store, to) {
+            None
+        } else {
+            self.base(&store)
+        };
+        match (base, store.parent) {
             (Some(base), _) => {
                 let base = base?;
                 if start_over && let Some(at) = self.find_space(store.group, store.medium) {
@@ -161,6 +166,11 @@ impl Ingest {
         }
         self.stats.stores += 1;
         self.stats.stored_blocks += store.names.len() as u64;
+        if self.lossy
+            && let Some(parent) = store.parent
+        {
+            self.settle_path(at, parent, to);
+        }
         self.identify(at, store, base);
         let kind = self.kind(at, store);
         if kind == Kind::Report && !self.orphans.is_empty() {
@@ -176,6 +186,11 @@ impl Ingest {
             return Kind::Copies;
         }
         let space = &self.spaces[at];
+        if self.lossy {
+            let unknown = space.unknown(store.names, &self.scratch.identities);
+            self.stats.reannounced += u64::from(unknown.count() < store.names.len());
+            return Kind::Report;
+        }
         let here = |medium, group| medium == store.medium && group == store.group;
         let mut new = 0;
         for (name, otherwise_known) in space.unknown(store.names, &self.scratch.identities) {
@@ -291,6 +306,9 @@ impl Ingest {
             &mut self.lanes[medium as usize],
             self.gone.of(medium, to),
         );
+        if self.lossy {
+            self.spaces[at].link(store.parent, store.names);
+        }
         let blocks = &self.scratch.identities;
         let held = to.store(base.chain, blocks, medium) as usize;
         if held < new && !self.lanes[medium as usize].is_counting() {
@@ -456,6 +474,10 @@ impl Ingest {
         let own = store.tokens.len() / self.settings.hasher.block_size();
         let more = own.max(store.names.len()) as u64;
         if self.weight() + more <= self.settings.max_blocks {
+            return Ok(());
+        }
+        if self.lossy && self.forget_doubtful() && self.weight() + more <= self.settings.max_blocks
+        {
             return Ok(());
         }
         // A sender that never says what went would fill it for good.

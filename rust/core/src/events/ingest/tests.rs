@@ -49,6 +49,22 @@ impl Holdings for Sets {
         held
     }
 
+    fn doubt(&mut self) -> u64 {
+        let doubted = self
+            .held
+            .drain()
+            .filter(|(_, medium)| *medium == Medium::Gpu);
+        let doubted: Vec<_> = doubted
+            .map(|(hash, _)| (hash, Medium::Speculative))
+            .collect();
+        self.held.extend(&doubted);
+        doubted.len() as u64
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        vec![hash]
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.held.contains(&(hash, medium))
     }

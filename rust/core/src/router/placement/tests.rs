@@ -5,10 +5,12 @@ use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::BookingId;
 use crate::policy::{Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, SpillGate};
 use crate::router::{
-    Ending, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector, Settings,
-    Usage,
+    Ending, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,
+    Settings, Usage,
 };
 use crate::tracker::Origin;
+
+mod lossy;
 
 const RULE: KvAware = KvAware {
     scoring: Scoring::Prefix,
@@ -114,6 +116,15 @@ impl Fleet {
     }
 
     fn held(&mut self, worker: usize, blocks: &[SequenceHash], now: u64) -> ([u32; 3], u32) {
+        let held = self.seen(worker, blocks, now);
+        (held.confirmed, held.speculative)
+    }
+
+    fn doubtful(&mut self, worker: usize, blocks: &[SequenceHash], now: u64) -> [u32; 3] {
+        self.seen(worker, blocks, now).doubtful
+    }
+
+    fn seen(&mut self, worker: usize, blocks: &[SequenceHash], now: u64) -> Held {
         let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
         let request = Request {
             blocks: Some((blocks, Origin::Tokens)),
@@ -122,8 +133,7 @@ impl Fleet {
             ..Request::default()
         };
         let (_, seen) = self.selector.preview(&mut offers, &request).unwrap();
-        let held = seen[worker].held;
-        (held.confirmed, held.speculative)
+        seen[worker].held
     }
 
     fn matched(&mut self, blocks: &[SequenceHash], now: u64) -> u64 {
@@ -301,7 +311,7 @@ fn a_queued_request_is_waited_for_as_long_as_its_prefill_may_take() {
 }
 
 #[test]
-fn only_what_is_confirmed_counts_while_a_stream_is_suspect() {
+fn what_was_confirmed_is_doubtful_while_a_stream_is_suspect_and_placements_count() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 10);
     let at = fleet.select(&path, 0).offer;
@@ -310,13 +320,17 @@ fn only_what_is_confirmed_counts_while_a_stream_is_suspect() {
     fleet
         .selector
         .set_worth(fleet.ids[at], believed(FeedState::Suspect, 16));
-    assert_eq!(fleet.matched(&path, 3), 4);
-    assert_eq!(fleet.held(at, &path, 3), ([4, 0, 0], 0));
+    assert_eq!(fleet.matched(&path, 3), 10);
+    assert_eq!(fleet.held(at, &path, 3), ([0; 3], 6));
+    assert_eq!(fleet.doubtful(at, &path, 3), [4, 0, 0]);
+    assert_eq!(fleet.matched(&path, 100_000), 10, "no event can confirm it");
     fleet
         .selector
         .set_worth(fleet.ids[at], believed(FeedState::Live, 16));
-    assert_eq!(fleet.matched(&path, 4), 10);
-    assert_eq!(fleet.held(at, &path, 4), ([4, 0, 0], 6));
+    assert_eq!(fleet.held(at, &path, 100_001), ([4, 0, 0], 6));
+    assert_eq!(fleet.doubtful(at, &path, 100_001), [0; 3]);
+    fleet.matched(&path, 103_000);
+    assert_eq!(fleet.matched(&path, 106_000), 4);
 }
 
 #[test]

@@ -3,9 +3,10 @@
 //! Whether a message is lost depends on its worker and its number alone, so that another policy loses the same ones. All
 //! gateways miss the same messages. The engine remembers what it sent, and answers a request for a replay after a delay.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use crate::events::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict};
+use crate::ids::SequenceHash;
 use crate::policy::Rng;
 use crate::sim::gateway::Gateway;
 use crate::sim::kv::Change;
@@ -31,6 +32,8 @@ pub(super) struct Feed {
     next: u64,
     /// What a replay may be asked for: from the last one that was applied on.
     log: VecDeque<Sent>,
+    /// Blocks that the router knows by name: a store behind another one, or a removal of it, says nothing to it.
+    names: HashSet<SequenceHash>,
     follower: Follower,
     told: FeedState,
 }
@@ -50,6 +53,7 @@ impl Feed {
             epoch: 0,
             next: 0,
             log: VecDeque::new(),
+            names: HashSet::new(),
             follower,
             told: FeedState::Live,
         }
@@ -79,6 +83,30 @@ impl Feed {
         key[..4].copy_from_slice(&self.epoch.to_le_bytes());
         key[4..].copy_from_slice(&seq.to_le_bytes());
         key
+    }
+
+    /// What a router makes of changes, which knows blocks by the names that it was told.
+    fn understood(&mut self, changes: &[Change]) -> Vec<Change> {
+        let names = &mut self.names;
+        let mut is_understood = |change: &Change| match *change {
+            Change::Stored { hash, parent } => {
+                let known = parent.is_none_or(|parent| names.contains(&parent));
+                if known {
+                    names.insert(hash);
+                }
+                known
+            }
+            Change::Removed { hash } => names.remove(&hash),
+            Change::Cleared => {
+                names.clear();
+                true
+            }
+        };
+        changes
+            .iter()
+            .copied()
+            .filter(|change| is_understood(change))
+            .collect()
     }
 
     /// Nothing before it will be asked for.
@@ -164,15 +192,18 @@ impl<G: Gateway> Run<'_, G> {
     fn forget(&mut self, worker: u32, cause: Cause, now: f64) -> Outcome<G> {
         if cause == Cause::Loss {
             self.outcomes.resyncs[worker as usize] += 1;
+            return self.gateway.lost(worker, now);
         }
+        self.feeds[worker as usize].names.clear();
         self.gateway.changed(worker, &[Change::Cleared], now)
     }
 
     fn apply(&mut self, worker: u32, seq: u64, now: f64) -> Outcome<G> {
         let feed = &mut self.feeds[worker as usize];
-        if let Some(sent) = feed.find(seq) {
-            self.gateway.changed(worker, &sent.changes, now)?;
-            if sent.changes.contains(&Change::Cleared) {
+        if let Some(changes) = feed.find(seq).map(|sent| sent.changes.clone()) {
+            let changes = feed.understood(&changes);
+            self.gateway.changed(worker, &changes, now)?;
+            if changes.contains(&Change::Cleared) {
                 feed.follower.cleared_by_engine();
             }
             feed.applied(seq);

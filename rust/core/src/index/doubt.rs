@@ -1,0 +1,103 @@
+//! Blocks that may be gone unnoticed, since a message of their engine is lost.
+//!
+//! They are believed as placements are: moved to the speculative lane in the order of their use, with a time to live, and
+//! evicted from there once that lane and what is confirmed exceed the worker's capacity. O(runs that the worker held in
+//! device memory).
+
+use std::collections::HashSet;
+
+use super::lanes::lane_of;
+use super::{BlockIndex, NONE};
+use crate::error::Result;
+use crate::ids::{Medium, Millis, WorkerId};
+
+/// Blocks of one path that a lane holds without a hole.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    /// Id of the last of them.
+    last: u32,
+    /// Depth of the first.
+    from: u32,
+}
+
+impl BlockIndex {
+    /// Makes the blocks in the worker's device memory speculative until `expires` (`None`: until they are evicted) and
+    /// drops those in other media, which placements do not describe. Returns the blocks that left device memory.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
+        self.worker(worker)?;
+        for medium in [Medium::Cpu, Medium::Disk] {
+            if self.lanes.count(worker.slot, medium) > 0 {
+                self.clear_lane(lane_of(worker.slot, medium));
+            }
+        }
+        let doubted = self.lanes.count(worker.slot, Medium::Gpu);
+        if doubted > 0 {
+            self.start_limited();
+            let expires = self.deadline(expires);
+            let device = lane_of(worker.slot, Medium::Gpu);
+            let speculative = lane_of(worker.slot, Medium::Speculative);
+            for Stretch { last, from } in self.stretches(device) {
+                self.insert(speculative, last, &[], from, expires, false);
+            }
+            self.clear_lane(device);
+            self.start_limited();
+        }
+        self.finish();
+        self.fit_speculative(worker)?;
+        Ok(doubted)
+    }
+
+    /// Evicts speculative blocks until the worker holds no more of them, with those in its device memory, than its
+    /// capacity. Returns how many went.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn fit_speculative(&mut self, worker: WorkerId) -> Result<u64> {
+        let capacity = u64::from(self.worker(worker)?.capacity);
+        let count = |medium| self.lanes.count(worker.slot, medium);
+        let speculative = count(Medium::Speculative);
+        let excess = (count(Medium::Gpu) + speculative).saturating_sub(capacity);
+        if excess == 0 || speculative == 0 {
+            return Ok(0);
+        }
+        let lane = lane_of(worker.slot, Medium::Speculative);
+        let evicted = self.evict(lane, excess.min(speculative));
+        self.finish();
+        Ok(evicted)
+    }
+
+    /// Everything a lane holds, least recently used paths first, of each path the blocks nearest to the root first.
+    fn stretches(&self, lane: u32) -> Vec<Stretch> {
+        let mut seen = HashSet::new();
+        let mut all = Vec::new();
+        let mut listed = self.lanes[lane].oldest;
+        while listed != NONE {
+            let first = all.len();
+            let mut below: Option<Stretch> = None;
+            let mut record = listed;
+            while record != NONE && seen.insert(record) {
+                let run = &self.runs[self.records[record].run];
+                let count = run.holders.get(lane).map_or(0, |e| e.count);
+                let whole = count == run.len;
+                match &mut below {
+                    Some(stretch) if whole => stretch.from = run.start,
+                    _ => {
+                        all.extend(below.take());
+                        below = (count > 0).then(|| Stretch {
+                            last: run.base + count - 1,
+                            from: run.start,
+                        });
+                    }
+                }
+                record = self.records[record].parent;
+            }
+            all.extend(below);
+            all[first..].reverse();
+            listed = self.records[listed].next;
+        }
+        all
+    }
+}

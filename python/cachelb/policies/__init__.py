@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cachelb.errors import did_you_mean
 from cachelb.policies import plugins
+from cachelb.policies.adaptive import Adaptive
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.boundary_learning import BoundaryLearning
 from cachelb.policies.cache_aware import CacheAware
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIASES",
     "POLICIES",
+    "Adaptive",
     "BoundaryLearning",
     "BuiltinPolicy",
     "CacheAware",
@@ -79,6 +81,7 @@ __all__ = [
 ]
 
 POLICIES: dict[str, type[BuiltinPolicy]] = {
+    "adaptive": Adaptive,
     "cache-aware": CacheAware,
     "least-loaded": LeastLoaded,
     "power-of-two": PowerOfTwo,

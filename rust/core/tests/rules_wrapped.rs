@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::learned::LearnedStats;
-use cachelb_core::load::{BookingId, Known, Load};
+use cachelb_core::load::{BookingId, Known, Load, Pace};
 use cachelb_core::policy::{
     Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Reason, Rng, RouteKey, Rule,
     Session, SessionMode, Told, View,
@@ -69,6 +69,8 @@ impl Scene {
                 slot: offer,
                 overlap,
                 inflight: rng.below(6) as u32,
+                kv_blocks: 0,
+                kind: 0,
             }
         };
         let rows: Vec<Candidate> = (0..3).map(|offer| row(offer, rng)).collect();
@@ -94,6 +96,7 @@ impl Scene {
         View {
             rows: &self.rows,
             loads: &self.loads,
+            pace: Pace::default(),
             active: None,
             media: &self.media,
             names: &NAMES,

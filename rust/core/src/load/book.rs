@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|
 //! | `book` | +1 | + uncached tokens | + full blocks of the prompt | 0 |
 //! | `first_token` | 0 | - the amount booked | - the same | + the same |
-//! | `tokens(n)` | 0 | 0 | 0 | + blocks filled by the output |
+//! | `tokens(n)` | 0 | 0 | 0 | + blocks filled by the output, which count as output blocks too |
 //! | `close` | -1 | - rest | - rest | - all of it |
 //!
 //! A booking that names its blocks ([`LoadBook::hold`]) shares those with the others of its worker until it closes: of the
@@ -17,6 +17,7 @@ use std::collections::HashMap;
 
 use super::columns::{Load, Report};
 use super::named::{First, Named};
+use super::pace::{Pace, Prefill, since};
 use super::queue::{Ends, Neighbours};
 use super::reconcile::Said;
 use crate::error::{Error, Result};
@@ -49,10 +50,14 @@ pub(super) struct Booking {
     pub neighbours: Neighbours,
     /// Prompt plus output tokens so far.
     tokens: u64,
-    prefill_tokens: u64,
+    /// What is left to compute of its prompt.
+    prefill: Prefill,
+    /// All that its worker had to compute when it came, itself included.
+    ahead: Prefill,
     estimate_ms: f64,
     block_size: u64,
     decode_blocks: u64,
+    output_blocks: u64,
     unnamed_blocks: u64,
     first: Option<First>,
     booked: Millis,
@@ -80,9 +85,10 @@ const SWEPT_PER_CALL: usize = 2;
 
 impl Load {
     /// A booking of that much work got its first token or closed without one.
-    fn leave_queue(&mut self, prefill_tokens: u64, prompt_blocks: u64, estimate_ms: f64) {
+    fn leave_queue(&mut self, prefill: Prefill, prompt_blocks: u64, estimate_ms: f64) {
         self.pending -= 1;
-        self.pending_prefill_tokens -= prefill_tokens;
+        self.pending_prefill_tokens -= prefill.tokens;
+        self.pending_pairs -= prefill.pairs;
         self.prompt_blocks -= prompt_blocks;
         // An empty queue is exactly 0: rounding errors of a sum must not add up over days.
         self.pending_ms = if self.pending == 0 {
@@ -115,9 +121,17 @@ pub struct LoadBook {
     pub(super) said: Vec<Option<Said>>,
     /// Prompts of open bookings that named their blocks.
     named: Named,
+    /// How prompts' time grows with their context.
+    pace: Pace,
 }
 
 impl LoadBook {
+    /// How the time of prompts grows with their context.
+    #[must_use]
+    pub fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
     /// Opens the columns of a worker incarnation at zero load and weight 1.
     pub fn add_worker(&mut self, worker: WorkerId) {
         let slot = worker.slot as usize;
@@ -316,7 +330,13 @@ impl LoadBook {
         }
         load.inflight += 1;
         load.pending += 1;
-        load.pending_prefill_tokens += work.prefill_tokens;
+        let prefill = Prefill::of(work.prompt_tokens, work.prefill_tokens);
+        load.pending_prefill_tokens += prefill.tokens;
+        load.pending_pairs += prefill.pairs;
+        let ahead = Prefill {
+            tokens: load.pending_prefill_tokens,
+            pairs: load.pending_pairs,
+        };
         let block_size = u64::from(work.block_size.max(1));
         let blocks = work.prompt_tokens / block_size;
         load.prompt_blocks += blocks;
@@ -329,10 +349,12 @@ impl LoadBook {
             worker,
             neighbours: Neighbours::NONE,
             tokens: work.prompt_tokens,
-            prefill_tokens: work.prefill_tokens,
+            prefill,
+            ahead,
             estimate_ms: work.estimate_ms,
             block_size,
             decode_blocks: 0,
+            output_blocks: 0,
             unnamed_blocks: blocks,
             first: None,
             booked: now,
@@ -413,19 +435,22 @@ impl LoadBook {
             return false;
         }
         booking.phase = Some(Phase::Decoding);
-        let prefill = std::mem::take(&mut booking.prefill_tokens);
+        let prefill = std::mem::take(&mut booking.prefill);
         let estimate_ms = std::mem::take(&mut booking.estimate_ms);
         booking.decode_blocks = booking.tokens / booking.block_size;
         let (worker, blocks) = (booking.worker, booking.decode_blocks);
-        let took_ms = now.0.saturating_sub(booking.booked.0);
+        let (ahead, took_ms) = (booking.ahead, since(booking.booked, now));
+        let mut pace = self.pace;
         if let Some(load) = self.load_mut(worker) {
             load.leave_queue(prefill, blocks, estimate_ms);
+            pace.observe(&mut load.speed, ahead, took_ms);
             load.head_since = now;
             load.decode_blocks += blocks;
-            if prefill > 0 && took_ms > 0 {
-                load.observe_prefill(prefill as f64 * 1000.0 / took_ms as f64);
+            if prefill.tokens > 0 && took_ms > 0 {
+                load.observe_prefill(prefill.tokens as f64 * 1000.0 / took_ms as f64);
             }
         }
+        self.pace = pace;
         true
     }
 
@@ -438,9 +463,11 @@ impl LoadBook {
         booking.tokens = booking.tokens.saturating_add(n);
         let added = booking.tokens / booking.block_size - booking.decode_blocks;
         booking.decode_blocks += added;
+        booking.output_blocks += added;
         let worker = booking.worker;
         if let Some(load) = self.load_mut(worker) {
             load.decode_blocks += added;
+            load.output_blocks += added;
         }
         true
     }
@@ -450,12 +477,13 @@ impl LoadBook {
         let booking = self.open(id)?;
         let phase = booking.phase.take()?;
         booking.generation = booking.generation.wrapping_add(1);
-        let (worker, first, prefill, estimate_ms, blocks, unnamed) = (
+        let (worker, first, prefill, estimate_ms, blocks, output, unnamed) = (
             booking.worker,
             booking.first.take(),
-            booking.prefill_tokens,
+            booking.prefill,
             booking.estimate_ms,
             booking.decode_blocks,
+            booking.output_blocks,
             booking.unnamed_blocks,
         );
         let prompt_blocks = booking.tokens / booking.block_size;
@@ -470,6 +498,7 @@ impl LoadBook {
             load.inflight -= 1;
             load.closed = load.closed.saturating_add(1);
             load.decode_blocks -= blocks;
+            load.output_blocks -= output;
             load.active_blocks = load.active_blocks + after - unnamed - before;
             if phase == Phase::Booked {
                 load.leave_queue(prefill, prompt_blocks, estimate_ms);
@@ -487,7 +516,7 @@ impl LoadBook {
             };
             let work = Work {
                 prompt_tokens: b.tokens,
-                prefill_tokens: b.prefill_tokens,
+                prefill_tokens: b.prefill.tokens,
                 estimate_ms: b.estimate_ms,
                 block_size: b.block_size as u32,
             };
@@ -529,19 +558,21 @@ impl LoadBook {
     /// # Errors
     /// [`Error::Invariant`] naming the first slot or entry that disagrees.
     pub fn validate(&self) -> Result<()> {
-        let mut counted = vec![(0_u32, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32); self.loads.len()];
+        let mut counted =
+            vec![(0_u32, Prefill::default(), 0_u64, 0_u64, 0_u64, 0_u64, 0_u32); self.loads.len()];
         let mut open = 0;
         for booking in self.bookings.iter().filter(|b| b.phase.is_some()) {
             open += 1;
             if self.load(booking.worker).is_some() {
                 let row = &mut counted[booking.worker.slot as usize];
                 row.0 += 1;
-                row.1 += booking.prefill_tokens;
+                row.1 += booking.prefill;
                 row.2 += booking.decode_blocks;
                 row.3 += booking.unnamed_blocks;
+                row.4 += booking.output_blocks;
                 if booking.phase == Some(Phase::Booked) {
-                    row.4 += booking.tokens / booking.block_size;
-                    row.5 += 1;
+                    row.5 += booking.tokens / booking.block_size;
+                    row.6 += 1;
                 }
             }
         }
@@ -563,10 +594,14 @@ impl LoadBook {
         for (slot, (load, counted)) in self.loads.iter().zip(&counted).enumerate() {
             let held = (
                 load.inflight,
-                load.pending_prefill_tokens,
+                Prefill {
+                    tokens: load.pending_prefill_tokens,
+                    pairs: load.pending_pairs,
+                },
                 load.decode_blocks,
                 load.active_blocks
                     .wrapping_sub(self.named.by_worker.distinct(slot as u32) as u64),
+                load.output_blocks,
                 load.prompt_blocks,
                 load.pending,
             );

@@ -3,6 +3,8 @@
 use crate::error::{Error, Result};
 use crate::ids::Millis;
 
+use super::pace::Speed;
+
 /// A number that may be unknown. Unknown is NaN in memory, so that a column of them is a plain column of floats, but it
 /// is never read as a number: every read says what to do without.
 #[derive(Debug, Clone, Copy)]
@@ -184,6 +186,12 @@ pub struct Load {
     pub prompt_blocks: u64,
     /// Uncached prompt tokens booked since the report.
     pub dispatched_tokens: u64,
+    /// Blocks filled by the outputs of bookings.
+    pub output_blocks: u64,
+    /// Twice the pairs of tokens that attention compares in those pending prefill tokens.
+    pub pending_pairs: u64,
+    /// How fast it computes prompts.
+    pub speed: Speed,
     /// Prompt tokens per second, averaged over the bookings that got a first token.
     pub observed_prefill_tps: Known,
     /// Latest engine report.
@@ -215,6 +223,9 @@ impl Load {
         pending_ms: 0.0,
         head_since: Millis(0),
         prompt_blocks: 0,
+        output_blocks: 0,
+        pending_pairs: 0,
+        speed: Speed::UNKNOWN,
         active_blocks: 0,
         observed_prefill_tps: Known::UNKNOWN,
         report: Report::NONE,

@@ -6,11 +6,13 @@
 mod book;
 mod columns;
 mod named;
+mod pace;
 mod queue;
 mod reconcile;
 
 pub use book::{BookingId, LoadBook, Phase, Work};
 pub use columns::{Known, Load, Report};
+pub use pace::{Pace, Prefill, Speed};
 pub use reconcile::MOST_DROPPED;
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! builds the view from the fleet, the load book and the block index, runs the rule, then books the load and records the
 //! placement, all in one call: two requests can never both see the load before either was booked.
 
+mod adaptive;
 mod bindings;
 mod boundary_learning;
 mod bounded;
@@ -44,6 +45,7 @@ mod sticky_until_saturated;
 mod view;
 mod wait;
 
+pub use adaptive::{Adaptive, Objective};
 pub use boundary_learning::{BoundaryLearned, BoundaryLearning, Teaches};
 pub use cache_aware::{CacheAware, Threshold};
 pub use consistent_hash::ConsistentHash;

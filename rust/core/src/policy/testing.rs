@@ -1,7 +1,7 @@
 //! Hand-made views for the table tests of the rules.
 
 use crate::ids::{Millis, SequenceHash};
-use crate::load::Load;
+use crate::load::{Load, Pace};
 
 use super::reason::Reason;
 use super::rng::Rng;
@@ -22,6 +22,8 @@ pub fn row(offer: u32, overlap: u32, inflight: u32) -> Candidate {
         slot: offer,
         overlap,
         inflight,
+        kv_blocks: 0,
+        kind: 0,
     }
 }
 
@@ -30,6 +32,7 @@ pub fn row(offer: u32, overlap: u32, inflight: u32) -> Candidate {
 pub struct Scene {
     pub rows: Vec<Candidate>,
     pub loads: Vec<Load>,
+    pub pace: Pace,
     pub media: Vec<Media>,
     pub blocks: Option<Vec<SequenceHash>>,
     pub boundaries: Vec<u32>,
@@ -57,6 +60,7 @@ impl Scene {
         Self {
             rows,
             loads: vec![Load::VACANT; slots as usize],
+            pace: Pace::default(),
             media: Vec::new(),
             blocks: None,
             boundaries: Vec::new(),
@@ -95,6 +99,7 @@ impl Scene {
         View {
             rows: &self.rows,
             loads: &self.loads,
+            pace: self.pace,
             active: None,
             media: &self.media,
             names: &NAMES,

@@ -1,7 +1,7 @@
 //! What a rule sees: one row per eligible candidate, and the picks every rule shares.
 
 use crate::ids::{Millis, SequenceHash};
-use crate::load::{Load, LoadBook, Report};
+use crate::load::{Load, LoadBook, Pace, Report};
 
 use super::rng::Rng;
 
@@ -27,6 +27,10 @@ pub struct Candidate {
     pub overlap: u32,
     /// Requests booked and not closed, and those of others that a fresh report counts beyond them.
     pub inflight: u32,
+    /// Blocks that its KV cache holds, 0 if nobody said.
+    pub kv_blocks: u32,
+    /// Equal for workers of one kind of GPU, 0 if nobody said which.
+    pub kind: u32,
 }
 
 impl Candidate {
@@ -45,6 +49,8 @@ impl Candidate {
             slot,
             overlap: 0,
             inflight: 0,
+            kv_blocks: 0,
+            kind: 0,
         }
     }
 
@@ -116,6 +122,8 @@ pub struct View<'a> {
     pub rows: &'a [Candidate],
     /// Load columns by slot.
     pub loads: &'a [Load],
+    /// How the time of prompts grows with their context.
+    pub pace: Pace,
     /// What requests in flight hold, if anybody counts it.
     pub active: Option<Active<'a>>,
     /// Where the rows' blocks lie, row by row; empty if all lie in device memory.

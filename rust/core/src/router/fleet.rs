@@ -139,6 +139,12 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// Equal for workers of one kind of GPU, 0 if nobody said which.
+    pub fn kind(&self) -> u32 {
+        let gpu = self.profile.gpu.as_ref();
+        gpu.map_or(0, |gpu| xxhash_rust::xxh3::xxh3_64(gpu.as_bytes()) as u32)
+    }
+
     /// Whether it takes part in a request, as far as that is its own matter.
     pub fn standing(&self, pool: PoolId, wanted: Wanted) -> Standing {
         if self.draining {

@@ -35,6 +35,7 @@ pub(super) fn view<'a>(
     View {
         rows,
         loads: book.loads(),
+        pace: *book.pace(),
         active: pool.counts_active.then_some(Active {
             book,
             namespace: request.pool.0,
@@ -183,7 +184,11 @@ impl Selector {
         let pool = &self.pools[request.pool.0 as usize];
         let index = pool.index.as_ref().filter(|_| self.indexed);
         let usable = Usable::new(request.prompt_tokens, pool.block_size);
-        let time = (request.now, self.settings.max_report_age_ms);
+        let scale = (
+            request.now,
+            self.settings.max_report_age_ms,
+            pool.block_size,
+        );
         let mut new = Vec::new();
         for i in 0..offers.len() {
             let id = self.fleet.resolve(&offers[i]);
@@ -212,7 +217,7 @@ impl Selector {
             let overlap = index.map_or(0, |index| pool.overlaps.of(index, id.slot));
             let held = (overlap, usable.tokens(overlap) as f64);
             self.rows
-                .add(i as u32, id, member, &mut self.book, held, time);
+                .add(i as u32, id, member, &mut self.book, held, scale);
         }
         Ok(new)
     }

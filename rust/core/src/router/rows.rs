@@ -92,7 +92,8 @@ impl Rows {
         self.basis = None;
     }
 
-    /// Adds the row of a known worker, which holds `overlap` blocks that are worth `matched_tokens`.
+    /// Adds the row of a known worker, which holds `overlap` blocks that are worth `matched_tokens`; `block_size` is that of
+    /// the pool.
     pub fn add(
         &mut self,
         offer: u32,
@@ -100,12 +101,14 @@ impl Rows {
         member: &Member,
         book: &mut LoadBook,
         (overlap, matched_tokens): (u32, f64),
-        (now, max_report_age_ms): (Millis, u64),
+        (now, max_report_age_ms, block_size): (Millis, u64, u32),
     ) {
         let load = book.load(id).unwrap_or(&Load::VACANT);
         let mut row = Candidate {
             matched_tokens,
             overlap,
+            kind: member.kind(),
+            kv_blocks: member.capacity(block_size).unwrap_or(0),
             ..Candidate::unseen(member.order, offer, id.slot)
         };
         weigh(&mut row, load, member, now, max_report_age_ms);

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use cachelb_core::policy::{
-    Continuation, Credits, EstimatedTtft, ExpectedWait, KvAware, LeastExpectedWait, OnSlo,
-    OverlapCost, PrefillTime, PrefillTimesBatch, PrefixCache, PrefixCacheAndLoad,
+    Adaptive, Continuation, Credits, EstimatedTtft, ExpectedWait, KvAware, LeastExpectedWait,
+    Objective, OnSlo, OverlapCost, PrefillTime, PrefillTimesBatch, PrefixCache, PrefixCacheAndLoad,
     QueueOverThroughput, Scope, Scoring, SpillGate, StickyUntilSaturated, Threshold, Transfer,
     TtftSource,
 };
@@ -37,6 +37,15 @@ pub fn read(rule: &str, given: &Options<'_, '_>, _common: Common) -> PyResult<Op
         "least-expected-wait" => Ruled::new(least_expected_wait(given)?, Need::BLOCKS),
         "queue-over-throughput" => Ruled::new(queue_over_throughput(given)?, Need::LENGTH),
         "estimated-ttft" => Ruled::new(estimated_ttft(given)?, Need::BLOCKS),
+        "adaptive" => {
+            let objectives = [
+                ("balanced", Objective::Balanced),
+                ("ttft", Objective::Ttft),
+                ("e2e", Objective::E2e),
+            ];
+            let objective = given.choice("objective", &objectives)?;
+            Ruled::new(Adaptive::new(objective), Need::BLOCKS)
+        }
         "kv-aware" => Ruled::new(kv_aware(given)?, Need::BLOCKS),
         _ => return Ok(None),
     }))

@@ -1,5 +1,6 @@
 use super::*;
 use crate::ids::SequenceHash;
+use crate::load::Pace;
 use crate::policy::testing::{NAMES, row};
 use crate::policy::view::Content;
 
@@ -36,6 +37,7 @@ impl Scene {
 
     fn view<'a>(&'a self, content: Content<'a>, blocks: Option<&'a [SequenceHash]>) -> View<'a> {
         View {
+            pace: Pace::default(),
             active: None,
             rows: &self.rows,
             loads: &[],

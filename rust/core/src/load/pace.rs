@@ -1,0 +1,208 @@
+//! How fast workers compute prompts, learned from first tokens.
+//!
+//! The first token of a request tells how long its worker took for everything that waited there when the request came, the
+//! request included. So a long queue does not look like a slow worker. What waited is weighed as an engine computes it: a
+//! token takes longer the more context it attends to, by a factor that is learned too, for the fleet.
+
+use crate::ids::Millis;
+
+/// Longer prompts count as this long where pairs are counted: their sum must fit.
+const MOST: u64 = 1 << 20;
+/// First tokens of the fleet that the factor of the context is learned from, about.
+const FLEET_MEMORY: f64 = 512.0;
+/// First tokens of a worker that its speed is learned from, about.
+const WORKER_MEMORY: f64 = 32.0;
+/// A token takes no longer than twice as long per so many tokens of context.
+const LEAST_CONTEXT: f64 = 1_000.0;
+/// Differences of context below this teach nothing.
+const LEAST_SPREAD: f64 = 100.0;
+
+/// Prompts or parts of them that are to be computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Prefill {
+    /// Uncached tokens.
+    pub tokens: u64,
+    /// Twice the pairs of tokens that attention compares.
+    pub pairs: u64,
+}
+
+impl Prefill {
+    /// The last `uncached` tokens of a prompt.
+    #[must_use]
+    pub fn of(prompt_tokens: u64, uncached: u64) -> Self {
+        let (new, all) = (uncached.min(MOST), prompt_tokens.min(MOST));
+        Self {
+            tokens: uncached,
+            pairs: new * (2 * all).saturating_sub(new),
+        }
+    }
+
+    /// In tokens without context.
+    fn work(self, per_context: f64) -> f64 {
+        self.tokens as f64 + per_context * self.pairs as f64 / 2.0
+    }
+
+    /// Tokens that each attends to, in the mean.
+    fn context(self) -> f64 {
+        self.pairs as f64 / 2.0 / self.tokens as f64
+    }
+}
+
+impl std::ops::AddAssign for Prefill {
+    fn add_assign(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.pairs += other.pairs;
+    }
+}
+
+impl std::ops::SubAssign for Prefill {
+    fn sub_assign(&mut self, other: Self) {
+        self.tokens -= other.tokens;
+        self.pairs -= other.pairs;
+    }
+}
+
+/// The speed of a worker as a quotient of sums, in which large prompts weigh most: the time that comes with every request,
+/// however short, then hardly counts.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Speed {
+    /// Of work squared.
+    pub squares: f64,
+    /// Of work times milliseconds.
+    pub products: f64,
+}
+
+impl Speed {
+    /// Nothing observed.
+    pub const UNKNOWN: Self = Self {
+        squares: 0.0,
+        products: 0.0,
+    };
+
+    fn observe(&mut self, work: f64, ms: f64) {
+        let keep = 1.0 - 1.0 / WORKER_MEMORY;
+        self.squares = self.squares * keep + work * work;
+        self.products = self.products * keep + work * ms;
+    }
+
+    /// Work per millisecond, `None` before the first observation.
+    #[must_use]
+    pub fn get(self) -> Option<f64> {
+        (self.products > 0.0).then(|| self.squares / self.products)
+    }
+}
+
+/// By how much a token takes longer per token of context: a weighted regression of milliseconds per token on context.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Pace {
+    weight: f64,
+    context: f64,
+    ms: f64,
+    context_squared: f64,
+    context_times_ms: f64,
+}
+
+impl Pace {
+    /// Learns from a first token that came after `took_ms`, when `ahead` was all there was to compute.
+    pub(super) fn observe(&mut self, speed: &mut Speed, ahead: Prefill, took_ms: u64) {
+        if ahead.tokens == 0 || took_ms == 0 {
+            return;
+        }
+        let (weight, context) = (ahead.tokens as f64, ahead.context());
+        let took_ms = took_ms as f64;
+        let ms = took_ms / weight;
+        let keep = 1.0 - 1.0 / FLEET_MEMORY;
+        for (sum, value) in [
+            (&mut self.weight, 1.0),
+            (&mut self.context, context),
+            (&mut self.ms, ms),
+            (&mut self.context_squared, context * context),
+            (&mut self.context_times_ms, context * ms),
+        ] {
+            *sum = *sum * keep + weight * value;
+        }
+        speed.observe(ahead.work(self.per_context()), took_ms);
+    }
+
+    /// By what share of its time without context a token takes longer per token of context; 0 before anything is known.
+    #[must_use]
+    pub fn per_context(&self) -> f64 {
+        if self.weight <= 0.0 {
+            return 0.0;
+        }
+        let mean = |sum: f64| sum / self.weight;
+        let (context, ms) = (mean(self.context), mean(self.ms));
+        let spread = mean(self.context_squared) - context * context;
+        // Where contexts hardly differ, their effect is taken to be small.
+        let doubt = (0.1 * context).powi(2) + LEAST_SPREAD * LEAST_SPREAD;
+        let together = mean(self.context_times_ms) - context * ms;
+        let slope = (together / (spread.max(0.0) + doubt)).max(0.0);
+        let without_context = (ms - slope * context).max(0.1 * ms);
+        (slope / without_context).min(1.0 / LEAST_CONTEXT)
+    }
+
+    /// What waits, in tokens without context.
+    #[must_use]
+    pub fn work(&self, prefill: Prefill) -> f64 {
+        prefill.work(self.per_context())
+    }
+}
+
+/// How long something took.
+pub(super) fn since(from: Millis, to: Millis) -> u64 {
+    to.0.saturating_sub(from.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn pairs_are_those_of_a_triangle_beside_what_is_cached() {
+        assert_eq!(Prefill::of(10, 10).pairs, 100);
+        assert_eq!(Prefill::of(10, 4).pairs, 4 * (6 + 10));
+        assert_eq!(Prefill::of(0, 7).pairs, 0);
+        assert_eq!(Prefill::of(u64::MAX, u64::MAX).pairs, MOST * MOST);
+    }
+
+    proptest! {
+        #[test]
+        #[expect(clippy::cast_sign_loss, reason = "none is below 0")]
+        fn a_fleet_of_one_law_is_learned(
+            fast in 2.0_f64..50.0,
+            per_context in prop_oneof![Just(0.0), 1e-5..5e-4],
+            prompts in prop::collection::vec((1_000_u64..100_000, 0.05_f64..1.0), 200..400),
+        ) {
+            let (mut pace, mut speeds) = (Pace::default(), [Speed::UNKNOWN; 2]);
+            for (i, (prompt, share)) in prompts.iter().enumerate() {
+                let prefill = Prefill::of(*prompt, (*prompt as f64 * share) as u64 + 1);
+                let rate = [fast, fast / 3.0][i % 2];
+                let ms = (prefill.work(per_context) / rate).round() as u64;
+                pace.observe(&mut speeds[i % 2], prefill, ms.max(1));
+            }
+            let ratio = speeds[0].get().unwrap() / speeds[1].get().unwrap();
+            prop_assert!((2.0..4.5).contains(&ratio), "{ratio}");
+            let learned = pace.per_context();
+            prop_assert!((0.0..=1.0 / LEAST_CONTEXT).contains(&learned));
+        }
+    }
+
+    #[test]
+    fn a_queue_is_not_taken_for_slowness() {
+        let (mut pace, mut idle, mut busy) = (Pace::default(), Speed::UNKNOWN, Speed::UNKNOWN);
+        for _ in 0..50 {
+            pace.observe(&mut idle, Prefill::of(1_000, 1_000), 100);
+            pace.observe(
+                &mut busy,
+                Prefill {
+                    tokens: 9_000,
+                    pairs: 9_000_000,
+                },
+                900,
+            );
+        }
+        let ratio = idle.get().unwrap() / busy.get().unwrap();
+        assert!((ratio - 1.0).abs() < 0.05, "{ratio}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The default: the worker on which a request costs the fleet the least time.
 //!
 //! ```text
-//! cost = (waiting + 1.25 * own + running_weight * own * requests) / (1 - 0.75 * kv use) / speed;  argmin
+//! cost = (waiting + own * (1.25 + queued + running_weight * running)) / (1 - 0.75 * kv use) / speed;  argmin
 //! ```
 //!
 //! | term | what it is | where from |
@@ -9,7 +9,8 @@
 //! | waiting | prefill that waits on the worker, which the request waits for | bookings |
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
 //! | a quarter of own | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
-//! | own * requests | what the prefill delays those that run there; its weight is the objective | bookings |
+//! | own * queued | what it delays those behind: about as many come while it waits as wait now | bookings |
+//! | own * running | what it delays those that generate; its weight is the objective | bookings |
 //! | kv use | blocks of requests in flight and of this one, shared ones once, in those there are: what does not fit waits, or pushes others out | bookings, `kv_blocks`; without, a fresh report |
 //! | speed | prefill per millisecond | first tokens |
 //!
@@ -40,12 +41,12 @@ pub enum Objective {
 }
 
 impl Objective {
-    /// What a token of prefill costs each request that it delays.
+    /// What a token of prefill costs each request that generates meanwhile.
     fn running_weight(self) -> f64 {
         match self {
-            Self::Balanced => 0.15,
-            Self::Ttft => 0.08,
-            Self::E2e => 0.5,
+            Self::Balanced => 0.3,
+            Self::Ttft => 0.1,
+            Self::E2e => 1.0,
         }
     }
 }
@@ -204,8 +205,9 @@ fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
     let own = tokens * (1.0 + common.per_context * context);
     let waiting =
         row.pending_prefill_tokens as f64 + common.per_context * load.pending_pairs as f64 / 2.0;
-    let requests = f64::from(row.inflight);
-    let work = waiting + own * (1.0 + ASKED_AGAIN + common.running_weight * requests);
+    let running = f64::from(row.inflight.saturating_sub(load.pending));
+    let delayed = f64::from(load.pending) + common.running_weight * running;
+    let work = waiting + own * (1.0 + ASKED_AGAIN + delayed);
     let free = 1.0 - PRESSURE * kv_use(view, row, common.own_blocks);
     let speed = common.speeds.get(row, load.speed);
     per_weight(work / (free.max(1.0 / MOST_PRESSURE) * speed), row.weight)

@@ -154,7 +154,8 @@ fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
     }
 }
 
-/// Load of one worker slot. What every selection reads lies in the first cache line.
+/// Load of one worker slot. What every selection reads lies in the first cache line, what
+/// `adaptive` reads in the first two.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Load {
@@ -178,6 +179,12 @@ pub struct Load {
     pub weight: f64,
     /// Logical time of the last cold pick, 0 for never.
     pub last_cold_pick: u64,
+    /// Blocks filled by the outputs of bookings.
+    pub output_blocks: u64,
+    /// Twice the pairs of tokens that attention compares in those pending prefill tokens.
+    pub pending_pairs: u64,
+    /// How fast it computes prompts.
+    pub speed: Speed,
     /// Estimated milliseconds of prefill of bookings without a first token, by rules that estimate it.
     pub pending_ms: f64,
     /// When the prefill at the head of that queue began.
@@ -186,12 +193,6 @@ pub struct Load {
     pub prompt_blocks: u64,
     /// Uncached prompt tokens booked since the report.
     pub dispatched_tokens: u64,
-    /// Blocks filled by the outputs of bookings.
-    pub output_blocks: u64,
-    /// Twice the pairs of tokens that attention compares in those pending prefill tokens.
-    pub pending_pairs: u64,
-    /// How fast it computes prompts.
-    pub speed: Speed,
     /// Prompt tokens per second, averaged over the bookings that got a first token.
     pub observed_prefill_tps: Known,
     /// Latest engine report.

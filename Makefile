@@ -28,7 +28,7 @@ help: ## Show this list
 
 build: $(VENV)/.built ## Build the extension (release profile) into .venv
 
-demo: $(VENV)/.built ## Run every policy over a generated workload, no GPU and no file needed
+demo: $(VENV)/.built ## Run seven policies over a generated workload, no GPU and no file needed
 	$(BIN)/cachelb demo
 
 test: $(VENV)/.built $(VENV)/.lock-dev redis ## Run the Rust and Python tests

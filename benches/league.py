@@ -40,6 +40,7 @@ LARGE_FLEETS = ("8xh100-80", "8xa100-80", "4xh100-80+4xa100-80")
 DISTURBED_LOADS = (0.7, 0.95)
 CONTENDERS = (
     *POLICIES,
+    "adaptive+events",
     *("prefill-times-batch(crowding=1)", "prefill-times-batch(crowding=1)+events", "prefill-times-batch+events"),
     *("cache-aware+events", "sticky-until-saturated+events", "overlap-cost+events", "estimated-ttft+events"),
 )

@@ -9,5 +9,5 @@ from __future__ import annotations
 from cachelb.integrations.litellm import CachelbCallback
 from cachelb.sources import MetricsSource
 
-callback = CachelbCallback(policy="cache-aware")
+callback = CachelbCallback()
 callback.router.attach(MetricsSource(url=callback.metrics_url))  # what requests from elsewhere do to the engines

@@ -18,7 +18,7 @@ def main() -> None:
     """Serve what the command line says."""
     args = parse_args()
     initialize_all(app, args)
-    logic = install(app, policy="cache-aware")
+    logic = install(app)
     logic.router.attach(MetricsSource())  # stopped when the application shuts down
     uvicorn.run(app, host=args.host, port=args.port, log_level=args.log_level)
 

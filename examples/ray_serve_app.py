@@ -17,8 +17,7 @@ from ray import serve
 ROUTER = {
     "request_router_class": "cachelb.integrations.ray_serve.CachelbRequestRouter",
     "request_router_kwargs": {
-        "policy": "cache-aware",  # any policy of cachelb, with its options beside it
-        "block_size": 16,  # as the engines have it
+        "block_size": 16,  # as the engines have it; any other option of cachelb.Router goes beside it
         "shared": True,  # several ingress replicas or proxies share what they know
     },
 }

@@ -53,7 +53,7 @@ class Cases:
         return {name: count for name, count in logic.router.stats().endings.items() if count}
 
     def test_conversations_stay_where_their_prompt_is(self, make: Make) -> None:
-        with self.serving(make, 3) as (fleet, logic, url):
+        with self.serving(make, 3, policy="cache-aware") as (fleet, logic, url):
             homes = []
             for number in [*range(6), *range(6)]:
                 before = [worker.counts.finished for worker in fleet.workers]

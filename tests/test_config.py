@@ -186,7 +186,7 @@ def test_hyphens_in_keys_count_as_underscores() -> None:
 
 def test_an_empty_mapping_is_a_router_without_workers() -> None:
     loaded = load({})
-    assert (loaded.policy.name, loaded.workers, loaded.options, loaded.load) == ("cache-aware", (), {}, None)
+    assert (loaded.policy.name, loaded.workers, loaded.options, loaded.load) == ("adaptive", (), {}, None)
 
 
 def test_later_changes_of_a_mapping_do_not_reach_the_configuration() -> None:
@@ -288,7 +288,7 @@ def test_options_of_a_policy_that_the_environment_replaces_are_set_aside() -> No
 
 
 def test_naming_the_same_policy_in_the_environment_keeps_its_options() -> None:
-    loaded = load({"policy": {"load_factor": 2}}, CACHELB_POLICY="vllm_cache_aware")
+    loaded = load({"policy": {"type": "cache-aware", "load_factor": 2}}, CACHELB_POLICY="vllm_cache_aware")
     assert loaded.policy == config.PolicyConfig("cache-aware", {"load_factor": 2})
     assert loaded.unused == {}
 
@@ -326,7 +326,7 @@ def test_show_lists_defaults_beside_what_was_set(tmp_path: Path) -> None:
 
 
 def test_show_has_each_setting_once_under_its_canonical_name() -> None:
-    rows = config.show(load({"policy": {"max_blocks_per_backend": 5}}))
+    rows = config.show(load({"policy": {"type": "cache-aware", "max_blocks_per_backend": 5}}))
     paths = [row.path for row in rows]
     assert len(paths) == len(set(paths))
     assert "policy.max_blocks_per_backend" not in paths

@@ -59,14 +59,15 @@ def test_router_of_a_file_has_its_workers_policy_and_configuration(
 
 
 def test_options_of_router_and_policy_take_effect() -> None:
-    data = {"router": {"block_size": 64, "seed": 1}, "policy": {"cache_threshold": 0.9}, "workers": ["a", "b"]}
+    data: dict[str, Any] = {"router": {"block_size": 64, "seed": 1}, "workers": ["a", "b"]}
+    data["policy"] = {"type": "cache-aware", "cache_threshold": 0.9}
     prompt = list(range(640))
     with build(data) as router:
         with router.select_worker(tokens=prompt) as first:
             pass
         assert router.select_worker(tokens=[*prompt, *range(70)], dry_run=True).matched_tokens == 640
         assert router.select_worker(tokens=[*prompt[:512], *range(9000, 9128)], dry_run=True).reason == "cold"
-        data["policy"] = {"cache_threshold": 0.8}
+        data["policy"] = {"type": "cache-aware", "cache_threshold": 0.8}
     with build(data) as router:
         first = router.select_worker(tokens=prompt)
         first.on_complete()

@@ -28,7 +28,7 @@ def test_example_loads_and_everything_in_it_takes_effect(suffix: str, text: str,
     assert lines >= assigned - {n for n, line in enumerate(text.splitlines(), 1) if "vllm_prefill_decode" in line}
 
 
-@pytest.mark.parametrize("text", ["\n[router]\nblock_sise = 1\n", "\n" * 8 + "policy.load_factor = 'x'\n"])
+@pytest.mark.parametrize("text", ["\n[router]\nblock_sise = 1\n", "\n" * 8 + "policy.objective = 'fast'\n"])
 def test_error_on_the_page_is_the_one_there_is(tmp_path: Path, text: str) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(text)

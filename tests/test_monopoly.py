@@ -25,7 +25,7 @@ WORKERS = [f"w{n}" for n in range(8)]
 REQUESTS = 2048
 IN_FLIGHT = 64
 BLOCK = 16
-DEFAULT = "cache-aware"
+DEFAULT = "adaptive"
 
 
 def tokens(rng: np.random.Generator, low: int, high: int) -> npt.NDArray[np.uint32]:
@@ -99,7 +99,7 @@ def test_conversations_tell_policies_apart_that_ignore_prefixes() -> None:
 
 
 def test_thousand_equal_prompts_at_once_are_neither_piled_up_nor_scattered() -> None:
-    router = Router(WORKERS, seed=1, hash_seed=1)
+    router = Router(WORKERS, policy="cache-aware", seed=1, hash_seed=1)
     prompt = tokens(np.random.default_rng(7), 4000, 4001)
     decisions = []
     spread = {}

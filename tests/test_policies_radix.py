@@ -94,7 +94,7 @@ def test_a_tree_keeps_within_its_capacity_and_the_memory_of_the_router() -> None
         policy.select_worker(["gpu0"], tokens=range(start, start + 60)).on_complete()
         assert policy.block_count("gpu0") <= 100
     policy.validate()
-    router = Router([f"gpu{i}" for i in range(4)], index="radix", max_memory_mb=1, seed=1)
+    router = Router([f"gpu{i}" for i in range(4)], policy="cache-aware", index="radix", max_memory_mb=1, seed=1)
     for start in range(0, 400_000, 1000):
         router.select_worker(tokens=range(start, start + 1000)).on_complete()
     assert router.stats().index_bytes <= 1 << 20

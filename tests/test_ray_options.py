@@ -67,7 +67,7 @@ async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     client = Client(router)
     first = await client.serve(with_arguments(client, *args, **kwargs))
     assert await client.serve(with_arguments(client, *args, **kwargs)) is first
-    assert router.fleet.stats().decisions[("cache-aware", "prefix")] == 1
+    assert router.fleet.stats().decisions[("adaptive", "prefix")] == 1
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_any_option_of_rays_prefix_router_selects_prefix_affinity(name: str) -> 
     values: dict[str, Any] = {"do_eviction": True, "eviction_threshold_chars": 500_000}
     router, _ = build({name: values.get(name, 1)})
     assert router.policy == "prefix-affinity"
-    assert build({})[0].policy == "cache-aware"
+    assert build({})[0].policy == "adaptive"
 
 
 @in_event_loop

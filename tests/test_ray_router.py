@@ -39,7 +39,7 @@ async def test_same_prompt_goes_where_it_is_cached() -> None:
         request = client.request()
         assert await client.serve(request) is replica
         client.finish(request, replica)
-    assert router.fleet.stats().decisions[("cache-aware", "prefix")] == 5
+    assert router.fleet.stats().decisions[("adaptive", "prefix")] == 5
 
 
 @in_event_loop
@@ -107,7 +107,7 @@ async def test_request_without_a_prompt_goes_by_load() -> None:
 async def test_one_prompt_for_all_spreads_under_load() -> None:
     """A hundred at once of one prompt, which a single replica could hold."""
     replicas = fleet(4, max_ongoing_requests=1000)
-    router = make_router(replicas)
+    router = make_router(replicas, options={"policy": "cache-aware"})
     client = Client(router)
     for _ in range(100):
         await client.serve(client.request())

@@ -122,7 +122,7 @@ def test_two_workers_of_one_key_are_refused_and_nothing_changes() -> None:
 
 
 def test_syncing_the_same_strings_under_a_key_function_keeps_what_they_hold() -> None:
-    router = Router(["gpu0", "gpu1"], key=str.upper, seed=1)
+    router = Router(["gpu0", "gpu1"], key=str.upper, policy="cache-aware", seed=1)
     first = router.select_worker(tokens=range(64))
     router.sync_workers(["gpu0", "gpu1"])
     assert router.keys() == ["GPU0", "GPU1"]

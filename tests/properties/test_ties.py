@@ -20,6 +20,8 @@ CRITICAL = {1: 10.83, 4: 18.47}
 KEYED = {"rendezvous", "consistent-hash", "prefix-hash", "boundary-learning", "session"}
 # These do not look at the prompt, so its holders are no better than anybody.
 BLIND = {"least-loaded", "power-of-two", "round-robin", "random", "queue-over-throughput", "length-bucket"}
+# These go by which holder was longest without a new prompt, before they draw.
+ORDERED = {"adaptive"}
 PLACING = sorted(set(policies.POLICIES) - KEYED - BLIND)
 
 
@@ -55,12 +57,16 @@ def test_equal_holders_are_drawn_evenly(policy: str) -> None:
     picks: Counter[str] = Counter()
     for seed in SEEDS:
         router = build(policy, seed)
-        held = [router.select_worker(tokens=PROMPT, among=[worker]) for worker in holders]
+        order = holders if seed % 4 < 2 else holders[::-1]
+        held = [router.select_worker(tokens=PROMPT, among=[worker]) for worker in order]
         for decision in held:
             decision.on_complete()
         for worker in WORKERS:  # without a report, `least-expected-wait` counts requests only
             router.update_load(worker, queued_tokens=0)
-        picks[router.select_worker(tokens=PROMPT).key] += 1
+        pick = router.select_worker(tokens=PROMPT).key
+        picks[pick] += 1
+        if policy in ORDERED:
+            assert pick == order[0]
     assert even(picks, holders), picks
 
 

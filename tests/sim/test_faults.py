@@ -38,7 +38,9 @@ class First:
 # === clients ===
 
 
-@pytest.mark.parametrize("policy", ["cache-aware", "kv-aware", First()], ids=["placements", "events", "python"])
+@pytest.mark.parametrize(
+    "policy", ["adaptive", "cache-aware", "kv-aware", First()], ids=["speeds", "placements", "events", "python"]
+)
 def test_clients_that_go_away_are_counted_apart(policy: Any, chats: Workload) -> None:
     hasty = chats.impatient(0.3, 2.0, seed=4)
     assert hasty.abort_s is not None

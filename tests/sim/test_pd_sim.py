@@ -60,8 +60,8 @@ def test_time_is_that_of_both_passes_and_the_transfer() -> None:
     assert (result.prefill_worker[0], result.worker[0]) == (0, 1)
 
 
-@pytest.mark.parametrize("prefill", ["cache-aware", "prefill-times-batch", "least-loaded", "kv-aware"])
-@pytest.mark.parametrize("decode", [None, "least-loaded", "cache-aware"])
+@pytest.mark.parametrize("prefill", ["adaptive", "cache-aware", "prefill-times-batch", "least-loaded", "kv-aware"])
+@pytest.mark.parametrize("decode", [None, "least-loaded", "adaptive", "cache-aware"])
 def test_each_half_goes_to_a_worker_of_its_role(prefill: str, decode: str | None, chats: Workload) -> None:
     result = simulate(chats, FLEET, seed=1, prefill_policy=prefill, decode_policy=decode)
     assert result.finished.all()

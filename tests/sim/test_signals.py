@@ -146,7 +146,7 @@ class Fullest:
         return int(np.lexsort((fleet.column("inflight"), fleet.column("uncached_tokens")))[0])
 
 
-@pytest.mark.parametrize("policy", ["cache-aware", "prefill-times-batch", Fullest])
+@pytest.mark.parametrize("policy", ["adaptive", "cache-aware", "prefill-times-batch", Fullest])
 def test_gateways_that_share_know_what_others_placed(policy: Any) -> None:
     workload = build("prefix-10", seed=1, count=400)
     one, alone, shared = (
@@ -201,7 +201,7 @@ def test_runs_that_share_repeat_from_any_number_of_threads(chats: Workload) -> N
         )
         return columns(result)
 
-    policies = ["cache-aware", "kv-aware", "sticky-until-saturated", "learned"]
+    policies = ["adaptive", "cache-aware", "kv-aware", "sticky-until-saturated", "learned"]
     alone = [one(policy) for policy in policies]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(one, policies)) == alone

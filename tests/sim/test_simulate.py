@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from cachelb import Router
 from cachelb.policies import POLICIES
 from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, prepare, simulate
 
@@ -48,6 +49,13 @@ def test_every_policy_serves_every_request(policy: str, chats: Workload) -> None
     assert (result.first_token_s > result.arrival_s).all()
     assert (result.finish_s >= result.first_token_s).all()
     assert (result.cached_tokens < chats.prompt_tokens).all()
+
+
+def test_the_default_is_the_routers_which_is_adaptive(chats: Workload) -> None:
+    assert Router(["gpu0"]).policy == "adaptive"
+    result = simulate(chats, FLEET, seed=1)
+    assert result.policy == "adaptive"
+    assert same(result, simulate(chats, FLEET, "adaptive", seed=1))
 
 
 def test_policy_written_in_python_runs_the_same_router(chats: Workload) -> None:

@@ -24,7 +24,7 @@ Examples:
   cachelb league --quick
   cachelb learn evaluate decisions.jsonl
   cachelb watch http://127.0.0.1:8080/metrics
-  cachelb replay conversation_trace.jsonl.xz --policy cache-aware,random
+  cachelb replay conversation_trace.jsonl.xz --policy adaptive,random
 """
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from cachelb.sim.league import Standings
 
 _POLICIES = (
-    "cache-aware,kv-aware,prefill-times-batch(crowding=1),prefill-times-batch(crowding=1)+events,prefill-times-batch,"
-    "sticky-until-saturated,overlap-cost,least-loaded,round-robin"
+    "adaptive,adaptive+events,cache-aware,kv-aware,prefill-times-batch(crowding=1),"
+    "prefill-times-batch(crowding=1)+events,prefill-times-batch,sticky-until-saturated,overlap-cost,least-loaded,round-robin"
 )
 _TRACES = ("chat(count=8000)", "agent(count=6000)", "tool-agent(count=4000)", "rag(count=4000)")
 _QUICK_TRACES = ("chat(count=4000)", "agent(count=3000)", "tool-agent(count=2000)", "rag(count=2000)")
@@ -39,7 +39,7 @@ _EXAMPLES = f"""\b
 Examples:
   cachelb league --quick
   cachelb league conversation_trace.jsonl.xz chat --fleet 8xl40s,4xh100+4xl40s --store league.jsonl
-  cachelb league chat --policy "cache-aware,prefill-times-batch(crowding=1)+events" --realism none,crash
+  cachelb league chat --policy "adaptive,prefill-times-batch(crowding=1)+events" --realism none,crash
   cachelb league "agents.jsonl.xz(limit=60,loop=closed)" --part develop --loads 0.7,0.95 --seeds 3
   cachelb league chat rag --policy all --svg league.svg --markdown > league.md
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from cachelb.sim.comparison import Comparison
 
 _SIGNALS = Signals()
-_POLICIES = "cache-aware,prefill-times-batch,least-loaded,round-robin"
+_POLICIES = "adaptive,cache-aware,prefill-times-batch,least-loaded,round-robin"
 _WORST = 5
 _EXAMPLES = f"""\b
 Examples:
   cachelb replay chat --rate 4 --count 5000
-  cachelb replay conversation_trace.jsonl.xz --policy cache-aware,round-robin --fleet 8xa100-80
+  cachelb replay conversation_trace.jsonl.xz --policy adaptive,round-robin --fleet 8xa100-80
   cachelb replay rag --fleet 8xa30+8xv100 --seeds 5 --slo ttft=1,tpot=50ms
   cachelb replay trace.jsonl --policy kv-aware,kv-aware+oracle --event-lag 0.5 --explain
   cachelb replay bursts --seeds 3 --html bursts.html

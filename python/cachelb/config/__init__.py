@@ -3,7 +3,7 @@
 A file in the natural form:
 
     [router]                        # keyword arguments of cachelb.Router
-    policy = "cache-aware"
+    policy = "cache-aware"          # "adaptive" without this line
     block_size = 16
 
     [policy]                        # options of that policy

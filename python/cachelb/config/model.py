@@ -164,7 +164,7 @@ class RouterConfig:
             >>> from cachelb import config
             >>> with config.load({"workers": ["http://gpu0:8000", "http://gpu1:8000"]}, environ={}).build() as router:
             ...     router.keys(), router.config.policy.name
-            (['http://gpu0:8000', 'http://gpu1:8000'], 'cache-aware')
+            (['http://gpu0:8000', 'http://gpu1:8000'], 'adaptive')
         """
         from cachelb.config.build import build
 

@@ -48,10 +48,10 @@ def show(config: RouterConfig) -> list[Shown]:
 
     Example:
         >>> from cachelb import config
-        >>> shown = show(config.load({"policy": {"load_factor": 1.5}}, environ={}))
-        >>> [row for row in shown if row.path in ("policy.load_factor", "policy.holder_slack")]
-        [Shown(path='policy.load_factor', value=1.5, origin='mapping'),
-         Shown(path='policy.holder_slack', value=0, origin='default')]
+        >>> shown = show(config.load({"policy": {"objective": "ttft"}}, environ={}))
+        >>> [row for row in shown if row.path in ("policy.objective", "policy.ttl_s")]
+        [Shown(path='policy.objective', value='ttft', origin='mapping'),
+         Shown(path='policy.ttl_s', value=None, origin='default')]
     """
     return list(_rows(config))
 

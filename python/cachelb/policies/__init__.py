@@ -2,7 +2,7 @@
 
 Example:
     >>> from cachelb import policies
-    >>> policy = policies.make("cache-aware", block_size=32)
+    >>> policy = policies.make("adaptive", block_size=32)
     >>> with policy.select_worker(["gpu0", "gpu1"], tokens=range(640)) as decision:
     ...     print(decision.reason)
     cold

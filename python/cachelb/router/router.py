@@ -56,7 +56,7 @@ class Router(Observation[W]):
         workers: Iterable[W] = (),
         *,
         key: Callable[[W], str] | None = None,
-        policy: PolicyLike = "cache-aware",
+        policy: PolicyLike = "adaptive",
         block_size: int = 16,
         max_memory_mb: float | None = 256,
         seed: int | None = None,
@@ -85,7 +85,7 @@ class Router(Observation[W]):
             workers: Workers to register, each with the defaults of `add_worker`.
             key: Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts.
             policy: Name of a policy, one of `cachelb.policies`, or your own object with `choose`, as
-                `cachelb.policies.Policy` describes it.
+                `cachelb.policies.Policy` describes it. The default has nothing to set.
             block_size: Tokens per block, as the engines have it. It stays: what is learnt of an engine says how its
                 blocks map to these (`learn_worker`), since hashes of this size may be in anybody's hands by then.
             max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1; the

@@ -135,7 +135,7 @@ class Incident:
 def simulate(
     workload: Workload,
     fleet: FleetSpec,
-    policy: PolicyLike = "cache-aware",
+    policy: PolicyLike = "adaptive",
     *,
     seed: int = 0,
     signals: Signals | None = None,
@@ -185,7 +185,7 @@ def simulate(
         >>> from cachelb.sim.fleet import FleetSpec
         >>> from cachelb.sim.workloads import build
         >>> chats = build("chat", seed=1, count=200)
-        >>> result = simulate(chats, FleetSpec.parse("4xa30"), "cache-aware")
+        >>> result = simulate(chats, FleetSpec.parse("4xa30"))
         >>> int(result.finished.sum()), bool(result.ttft_s.mean() < 1)
         (200, True)
 

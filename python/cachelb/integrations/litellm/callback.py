@@ -66,9 +66,9 @@ class CachelbCallback:
 
     Example:
         >>> from litellm.integrations.custom_logger import CustomLogger
-        >>> callback = CachelbCallback(policy="cache-aware")  # litellm.callbacks = [callback]
+        >>> callback = CachelbCallback()  # litellm.callbacks = [callback]
         >>> isinstance(callback, CustomLogger), callback.router.policy
-        (True, 'cache-aware')
+        (True, 'adaptive')
     """
 
     def __new__(cls, **_options: Any) -> CachelbCallback:  # noqa: ANN401, PYI034 - of a class that is made here

@@ -43,7 +43,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         >>> from ray.serve.config import RequestRouterConfig
         >>> config = RequestRouterConfig(
         ...     request_router_class="cachelb.integrations.ray_serve.CachelbRequestRouter",
-        ...     request_router_kwargs={"policy": "cache-aware", "block_size": 16},
+        ...     request_router_kwargs={"block_size": 16},
         ... )
         >>> config.get_request_router_class().__name__
         'CachelbRequestRouter'

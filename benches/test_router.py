@@ -81,7 +81,7 @@ def test_custom_policy(benchmark: BenchmarkFixture) -> None:
 def test_large_fleet(benchmark: BenchmarkFixture) -> None:
     """Select among 1,024 workers."""
     label(benchmark, "1024/cache-aware", "512-token buffer")
-    run(benchmark, fleet(1_024), prompts())
+    run(benchmark, fleet(1_024, policy="cache-aware"), prompts())
 
 
 def test_text(benchmark: BenchmarkFixture) -> None:

@@ -63,7 +63,7 @@ def _own() -> dict[str, _Contender]:
     """Make the routers of this project."""
 
     def contender(form: str) -> _Contender:
-        router = Router(_keys(), seed=1)
+        router = Router(_keys(), policy="cache-aware", seed=1)
 
         def select(prompt: Prompt) -> None:
             decision = router.select_worker(tokens=getattr(prompt, form))

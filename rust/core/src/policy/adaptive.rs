@@ -125,8 +125,10 @@ impl Speeds {
             all.add(load.speed);
             let at = kinds[..len].iter().position(|group| group.kind == row.kind);
             let at = at.unwrap_or_else(|| {
-                len = (len + 1).min(KINDS);
-                kinds[len - 1].kind = row.kind;
+                if len < KINDS {
+                    kinds[len].kind = row.kind;
+                    len += 1;
+                }
                 len - 1
             });
             kinds[at].add(load.speed);
@@ -151,6 +153,7 @@ impl Speeds {
         }
         let kinds = &self.kinds[..self.len];
         let group = kinds.iter().find(|group| group.kind == row.kind);
+        let group = group.or_else(|| kinds.get(KINDS - 1));
         group.map_or(self.fleet, |group| blend(own, group.sum, KIND_WEIGHT))
     }
 }
@@ -247,3 +250,7 @@ impl Rule for Adaptive {
         Box::new(*self)
     }
 }
+
+#[cfg(test)]
+#[path = "tests/adaptive.rs"]
+mod tests;

@@ -264,7 +264,7 @@ class RouterBook(RuleBasedStateMachine):
 
 
 @pytest.mark.hypothesis
-@pytest.mark.parametrize("policy", ["cache-aware", "round-robin", "estimated-ttft"])
+@pytest.mark.parametrize("policy", ["adaptive", "cache-aware", "round-robin", "estimated-ttft"])
 def test_loads_agree_with_the_model_whatever_happens(policy: str) -> None:
     machine: Any = type("RouterBookOf", (RouterBook,), {"policy": policy})
     case = machine.TestCase

@@ -51,7 +51,8 @@ def test_idle_workers_are_drawn_evenly(policy: str, request_: dict[str, Any]) ->
     assert even(picks, WORKERS), picks
 
 
-@pytest.mark.parametrize("policy", PLACING)
+# `adaptive` takes the one that was longest without a new prompt.
+@pytest.mark.parametrize("policy", [policy for policy in PLACING if policy != "adaptive"])
 def test_equal_holders_are_drawn_evenly(policy: str) -> None:
     holders = ["gpu1", "gpu3"]
     picks: Counter[str] = Counter()
@@ -68,6 +69,14 @@ def test_equal_holders_are_drawn_evenly(policy: str) -> None:
         if policy in ORDERED:
             assert pick == order[0]
     assert even(picks, holders), picks
+
+
+def test_adaptive_takes_the_equal_holder_that_was_longest_without_a_new_prompt() -> None:
+    for seed in range(50):
+        router = build("adaptive", seed)
+        for worker in ["gpu3", "gpu1"]:
+            router.select_worker(tokens=PROMPT, among=[worker]).on_complete()
+        assert router.select_worker(tokens=PROMPT, dry_run=True).key == "gpu3"
 
 
 @pytest.mark.parametrize("policy", sorted(KEYED))

@@ -29,22 +29,32 @@ fn row(book: &LoadBook, id: WorkerId) -> (u32, u64, u64) {
     )
 }
 
+/// Twice the pairs that attention compares in pending prefill, and blocks filled by outputs.
+fn pairs_and_outputs(book: &LoadBook, id: WorkerId) -> (u64, u64) {
+    let load = book.load(id).unwrap();
+    (load.pending_pairs, load.output_blocks)
+}
+
 #[test]
 fn every_event_moves_the_columns_of_the_table() {
     let (mut book, w) = (LoadBook::default(), worker(0, 0));
     book.add_worker(w);
     let id = book.book(w, work(100, 36), T0).unwrap();
     assert_eq!(row(&book, w), (1, 36, 0));
+    assert_eq!(pairs_and_outputs(&book, w), (100 * 100 - 64 * 64, 0));
     assert_eq!(book.load(w).unwrap().prompt_blocks, 6);
     assert!(book.first_token(id, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
+    assert_eq!(pairs_and_outputs(&book, w), (0, 0));
     assert_eq!(book.load(w).unwrap().prompt_blocks, 0);
     assert!(book.tokens(id, 11, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
     assert!(book.tokens(id, 1, T0));
     assert_eq!(row(&book, w), (1, 0, 7));
+    assert_eq!(pairs_and_outputs(&book, w), (0, 1));
     assert_eq!(book.close(id), Some(Phase::Decoding));
     assert_eq!(row(&book, w), (0, 0, 0));
+    assert_eq!(pairs_and_outputs(&book, w), (0, 0));
     book.validate().unwrap();
 }
 
@@ -182,6 +192,95 @@ proptest! {
         for slot in 0..3_u32 {
             prop_assert_eq!(row(&book, worker(slot, generation[slot as usize])), (0, 0, 0));
         }
+    }
+}
+
+/// An open booking as the slow model has it.
+#[derive(Debug, Clone, Copy)]
+struct OpenBooking {
+    id: BookingId,
+    slot: u32,
+    prompt: u64,
+    uncached: u64,
+    output: u64,
+    decoding: bool,
+}
+
+impl OpenBooking {
+    /// Every uncached token attends to all before it and half to itself, twice.
+    fn pairs(&self) -> u64 {
+        let pending = !self.decoding;
+        (self.prompt - self.uncached..self.prompt)
+            .filter(|_| pending)
+            .map(|position| 2 * position + 1)
+            .sum()
+    }
+
+    fn output_blocks(&self) -> u64 {
+        (self.prompt + self.output) / 16 - self.prompt / 16
+    }
+}
+
+proptest! {
+    #[test]
+    fn pairs_and_output_blocks_are_those_of_the_open_bookings(
+        ops in prop::collection::vec((0_u8..9, 0_usize..8, 1_u64..200), 0..150)
+    ) {
+        let mut book = LoadBook::default();
+        let mut generation = [0_u32; 2];
+        for slot in 0..2 {
+            book.add_worker(worker(slot, 0));
+        }
+        let mut open: Vec<OpenBooking> = Vec::new();
+        for (now, (op, pick, n)) in ops.into_iter().enumerate() {
+            let (now, slot) = (Millis(now as u64 * 7), pick as u32 % 2);
+            match op {
+                0..=2 => {
+                    let (prompt, uncached) = (n, n * pick as u64 / 7);
+                    let at = worker(slot, generation[slot as usize]);
+                    let id = book.book(at, work(prompt, uncached), now).unwrap();
+                    open.push(OpenBooking { id, slot, prompt, uncached, output: 0, decoding: false });
+                }
+                3 => {
+                    book.remove_worker(worker(slot, generation[slot as usize]));
+                    generation[slot as usize] += 1;
+                    book.add_worker(worker(slot, generation[slot as usize]));
+                    // Their calls come late and must count for nobody.
+                    for late in open.extract_if(.., |booking| booking.slot == slot) {
+                        book.tokens(late.id, n, now);
+                        book.close(late.id);
+                    }
+                }
+                _ if open.is_empty() => {}
+                4 => {
+                    let at = pick % open.len();
+                    book.first_token(open[at].id, now);
+                    open[at].decoding = true;
+                }
+                5 | 6 => {
+                    let at = pick % open.len();
+                    book.tokens(open[at].id, n, now);
+                    (open[at].decoding, open[at].output) = (true, open[at].output + n);
+                }
+                _ => {
+                    book.close(open.swap_remove(pick % open.len()).id);
+                }
+            }
+            book.validate().unwrap();
+            for slot in 0..2 {
+                let on = open.iter().filter(|booking| booking.slot == slot);
+                let expected = on.fold((0, 0), |(pairs, blocks), booking| {
+                    (pairs + booking.pairs(), blocks + booking.output_blocks())
+                });
+                let id = worker(slot, generation[slot as usize]);
+                prop_assert_eq!(pairs_and_outputs(&book, id), expected);
+            }
+        }
+        book.close_all();
+        for slot in 0..2 {
+            prop_assert_eq!(pairs_and_outputs(&book, worker(slot, generation[slot as usize])), (0, 0));
+        }
+        book.validate().unwrap();
     }
 }
 

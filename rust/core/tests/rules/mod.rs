@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use cachelb_core::learned::{Fitting, Kind, Replay, Reward, Schedule, Training};
 use cachelb_core::policy::{
-    Affinity, Assignment, BoundaryLearned, BoundaryLearning, CacheAware, Compare, ConsistentHash,
-    Credits, Custom, EstimatedTtft, ExpectedWait, ExploitExplore, Exploiting, Forgetting, KvAware,
-    Learned, Learning, LeastExpectedWait, LeastLoaded, LengthBucket, LengthBucketing, LoadUnit,
-    Margin, OnSlo, Outside, OverlapCost, PowerOfTwo, PrefillTime, PrefillTimesBatch,
-    PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash, PrefixHashing,
-    QueueOverThroughput, Random, Rendezvous, RoundRobin, Rule, Scope, Scoring, Session,
-    SessionMode, Sessions, SpillGate, StickyUntilSaturated, Teaches, Threshold, Tie, Transfer,
-    TtftSource,
+    Adaptive, Affinity, Assignment, BoundaryLearned, BoundaryLearning, CacheAware, Compare,
+    ConsistentHash, Credits, Custom, EstimatedTtft, ExpectedWait, ExploitExplore, Exploiting,
+    Forgetting, KvAware, Learned, Learning, LeastExpectedWait, LeastLoaded, LengthBucket,
+    LengthBucketing, LoadUnit, Margin, Objective, OnSlo, Outside, OverlapCost, PowerOfTwo,
+    PrefillTime, PrefillTimesBatch, PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash,
+    PrefixHashing, QueueOverThroughput, Random, Rendezvous, RoundRobin, Rule, Scope, Scoring,
+    Session, SessionMode, Sessions, SpillGate, StickyUntilSaturated, Teaches, Threshold, Tie,
+    Transfer, TtftSource,
 };
 
 const GATE: SpillGate = SpillGate {
@@ -248,6 +248,7 @@ fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
         gate: None,
     };
     vec![
+        ("adaptive", Box::new(Adaptive::new(Objective::Balanced))),
         ("estimated-ttft", Box::new(estimated)),
         ("exploit-explore", Box::new(ExploitExplore::new(exploiting))),
         (

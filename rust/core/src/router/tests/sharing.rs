@@ -93,7 +93,8 @@ fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
     found
 }
 
-type Load = (u32, u64, u64);
+/// Requests, pending prefill tokens and pairs, blocks of decoding requests.
+type Load = (u32, u64, u64, u64);
 
 fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
     let load = |name| {
@@ -102,6 +103,7 @@ fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
         let columns = (
             book.inflight(worker),
             book.pending_prefill_tokens(worker),
+            book.load(worker).unwrap().pending_pairs,
             book.decode_blocks(worker),
         );
         (name, columns)
@@ -547,8 +549,26 @@ proptest! {
         for other in &routers[1..] {
             prop_assert_eq!(&truth, &loads(other));
         }
+        for (router, open) in routers.iter_mut().zip(open) {
+            router.validate().unwrap();
+            for (booking, ending) in open.into_iter().zip([Ending::Failed, Ending::Completed].into_iter().cycle()) {
+                router.tokens(booking, 40, Millis(1_000));
+                router.close(booking, ending, Usage::default(), Millis(1_000));
+            }
+        }
+        for from in 0..3 {
+            let messages = tell(&mut routers[from]);
+            for to in (0..3).filter(|&to| to != from) {
+                let [from, to] = routers.get_disjoint_mut([from, to]).unwrap();
+                for message in &messages {
+                    deliver(from, to, message, 1_000);
+                }
+            }
+        }
         for router in &routers {
             router.validate().unwrap();
+            prop_assert!(loads(router).values().all(|load| *load == (0, 0, 0, 0)));
+            prop_assert!(router.book().loads().iter().all(|load| load.output_blocks == 0));
         }
     }
 }

@@ -120,6 +120,7 @@ impl Site {
             (
                 book.inflight(worker),
                 book.pending_prefill_tokens(worker),
+                book.load(worker).unwrap().pending_pairs,
                 book.decode_blocks(worker),
             )
         };

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from cachelb import Router
 from cachelb.explanation import CandidateView, Explanation
 from cachelb.policies import CacheAware
@@ -107,3 +109,24 @@ def test_each_half_of_a_pair_is_explained_by_what_it_saw() -> None:
         {"p": "not in the role", "d": "available"},
     ]
     pair.cancel()
+
+
+def test_previews_take_the_score_of_adaptive_apart() -> None:
+    router: Router[str] = Router(seed=1, policy="adaptive")
+    for key in ("a", "b"):
+        router.add_worker(key, kv_blocks=1000)
+    decision = router.select_worker(tokens=range(1600))
+    told = router.explain(tokens=range(800))
+    for view in told.candidates:
+        *names, last = view.terms
+        assert (names, last) == (["waiting_ms", "own_ms", "cache_ms", "queued_ms", "running_ms"], "memory_factor")
+        total = sum(view.terms[name] for name in names) * view.terms["memory_factor"]
+        assert view.score == pytest.approx(total, rel=1e-9)
+        assert (view.terms["running_ms"] > 0) == (view.terms["waiting_ms"] > 0) == (view.key == decision.key)
+        assert view.terms["memory_factor"] > 1
+    assert router.select_worker(tokens=range(800), dry_run=True).explain().candidates == told.candidates
+    assert json.loads(json.dumps(told.as_dict()))["candidates"][0]["terms"] == told.candidates[0].terms
+    # Recorded decisions keep the score alone, and other policies' have no terms.
+    assert [view.terms for view in decision.explain().candidates] == [{}, {}]
+    assert [view.terms for view in Router(["a"], policy="cache-aware").explain(tokens=range(800)).candidates] == [{}]
+    decision.on_complete()

@@ -37,6 +37,11 @@ class CandidateView:
         doubtful_blocks: Leading blocks by medium that may be gone unnoticed, as messages of its engine are missing;
             once they are lost for good, those too that it was sent and no event confirmed.
         events: How far the events of its engine could be believed, as `KvEventStats.state` has it; None without.
+        terms: What the score is made of. `adaptive` has `waiting_ms`, the prefill that waits on the worker; `own_ms`,
+            the request's own; `cache_ms`, what that pushes out of the cache; `queued_ms` and
+            `running_ms`, what it delays; and
+            `memory_factor`, by which KV use multiplies their sum. Empty for other policies, and where the decision was
+            made already: only `Router.explain` and dry runs take scores apart.
 
     Example:
         >>> CandidateView("gpu0", "available", 4, 1, 64).overlap_blocks
@@ -57,6 +62,7 @@ class CandidateView:
     speculative_blocks: dict[str, int] = field(default_factory=dict, hash=False)
     events: str | None = None
     doubtful_blocks: dict[str, int] = field(default_factory=dict, hash=False)
+    terms: dict[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

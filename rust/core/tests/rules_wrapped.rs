@@ -120,6 +120,7 @@ impl Scene {
 struct Answers {
     row: usize,
     scores: (Vec<Known>, Vec<Option<f64>>),
+    terms: Vec<Vec<(&'static str, f64)>>,
     flags: [bool; 4],
     credits: Credits,
     ttl_ms: Option<u64>,
@@ -140,6 +141,7 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
     let rows = 0..view.rows.len();
     Answers {
         row,
+        terms: rows.clone().map(|row| rule.terms(view, row)).collect(),
         scores: (
             rule.scores(view),
             rows.map(|row| rule.score(view, row)).collect(),
@@ -176,6 +178,7 @@ fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dy
             // A model ranks by what it expects, which is better when lower.
             for answers in [&mut one, &mut other] {
                 answers.scores = (Vec::new(), Vec::new());
+                answers.terms = Vec::new();
                 answers.flags[0] = false;
             }
         }
@@ -296,6 +299,11 @@ impl Rule for Probe {
     fn scores(&self, _: &View<'_>) -> Vec<Known> {
         self.note("scores");
         vec![Some(8.0).into(); 3]
+    }
+
+    fn terms(&self, _: &View<'_>, _: usize) -> Vec<(&'static str, f64)> {
+        self.note("terms");
+        vec![("seven", 7.0)]
     }
 
     fn scored_in_passing(&self) -> bool {
@@ -422,6 +430,7 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         ("finish_session", rule.finish_session(b"k")),
         ("score", rule.score(&view, 0) == Some(7.0)),
         ("scores", rule.scores(&view) == vec![Some(8.0).into(); 3]),
+        ("terms", rule.terms(&view, 0) == [("seven", 7.0)]),
         ("scored_in_passing", !rule.scored_in_passing()),
         ("higher_is_better", rule.higher_is_better()),
         ("records_placement", rule.records_placement()),
@@ -461,6 +470,7 @@ fn every_method_of_a_rule_arrives_at_the_wrapped_one() {
     let models = [
         "score",
         "scores",
+        "terms",
         "scored_in_passing",
         "higher_is_better",
         "records_placement",
@@ -496,6 +506,7 @@ fn a_session_without_a_base_answers_for_itself() {
     let over = Session::new(hash, Some(Box::new(Probe(Calls::default()))));
     let alone = Session::new(hash, None);
     assert_eq!(over.scores(&view), alone.scores(&view));
+    assert_eq!(over.terms(&view, 0), []);
     assert!(over.higher_is_better() && !over.scored_in_passing());
 }
 

@@ -51,6 +51,13 @@ pub fn explanation<'py>(
                 fields.set_item(field, by_medium)?;
             }
         }
+        if !row.terms.is_empty() {
+            let terms = PyDict::new(py);
+            for (name, value) in &row.terms {
+                terms.set_item(name, value)?;
+            }
+            fields.set_item("terms", terms)?;
+        }
         views.push(view.call((), Some(&fields))?);
     }
     let fields = PyDict::new(py);

@@ -199,21 +199,50 @@ fn kv_use(view: &View<'_>, row: &Candidate, own_blocks: f64) -> f64 {
     (held as f64 + own_blocks) / f64::from(row.kv_blocks)
 }
 
-/// Milliseconds.
+/// What the cost of a row is made of, in tokens.
+struct Parts {
+    waiting: f64,
+    own: f64,
+    /// Requests that wait for their first token.
+    queued: f64,
+    /// The others, by what they count.
+    running: f64,
+    /// Share of the KV cache that counts as free.
+    free: f64,
+    speed: f64,
+}
+
 #[inline]
-fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
+fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
     let load = view.load(row);
     let tokens = view.uncached_tokens(row).max(1.0);
     let context = (view.prompt_tokens as f64 - tokens / 2.0).max(0.0);
-    let own = tokens * (1.0 + common.per_context * context);
-    let waiting =
-        row.pending_prefill_tokens as f64 + common.per_context * load.pending_pairs as f64 / 2.0;
-    let running = f64::from(row.inflight.saturating_sub(load.pending));
-    let delayed = f64::from(load.pending) + common.running_weight * running;
-    let work = waiting + own * (1.0 + ASKED_AGAIN + delayed);
+    let queued = row.inflight.min(load.pending);
     let free = 1.0 - PRESSURE * kv_use(view, row, common.own_blocks);
-    let speed = common.speeds.get(row, load.speed);
-    per_weight(work / (free.max(1.0 / MOST_PRESSURE) * speed), row.weight)
+    Parts {
+        waiting: row.pending_prefill_tokens as f64
+            + common.per_context * load.pending_pairs as f64 / 2.0,
+        own: tokens * (1.0 + common.per_context * context),
+        queued: f64::from(queued),
+        running: common.running_weight * f64::from(row.inflight - queued),
+        free: free.max(1.0 / MOST_PRESSURE),
+        speed: common.speeds.get(row, load.speed),
+    }
+}
+
+/// Milliseconds.
+#[inline]
+fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
+    let Parts {
+        waiting,
+        own,
+        queued,
+        running,
+        free,
+        speed,
+    } = parts(view, common, row);
+    let work = waiting + own * (1.0 + ASKED_AGAIN + queued + running);
+    per_weight(work / (free * speed), row.weight)
 }
 
 impl Rule for Adaptive {
@@ -236,6 +265,22 @@ impl Rule for Adaptive {
         let common = self.common(view);
         let score = |row| Some(cost(view, &common, row)).into();
         view.rows.iter().map(score).collect()
+    }
+
+    /// The sum of all but the last, times the last, is the score.
+    fn terms(&self, view: &View<'_>, row: usize) -> Vec<(&'static str, f64)> {
+        let common = self.common(view);
+        let row = &view.rows[row];
+        let parts = parts(view, &common, row);
+        let ms = |work: f64| per_weight(work / parts.speed, row.weight);
+        vec![
+            ("waiting_ms", ms(parts.waiting)),
+            ("own_ms", ms(parts.own)),
+            ("cache_ms", ms(ASKED_AGAIN * parts.own)),
+            ("queued_ms", ms(parts.own * parts.queued)),
+            ("running_ms", ms(parts.own * parts.running)),
+            ("memory_factor", 1.0 / parts.free),
+        ]
     }
 
     fn records_placement(&self) -> bool {

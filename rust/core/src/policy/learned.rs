@@ -400,6 +400,11 @@ impl Rule for Learned {
         scores
     }
 
+    /// A model's expectation has no terms, and those of the fallback are of another score.
+    fn terms(&self, _: &View<'_>, _: usize) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
     fn scored_in_passing(&self) -> bool {
         true
     }

@@ -182,6 +182,12 @@ pub trait Rule: Debug + Send {
         }
     }
 
+    /// What the score of row `row` is made of, by name, for explanations; empty if the rule does not take it apart.
+    fn terms(&self, view: &View<'_>, row: usize) -> Vec<(&'static str, f64)> {
+        self.inner()
+            .map_or_else(Vec::new, |inner| inner.terms(view, row))
+    }
+
     /// Whether scores are cheap enough to keep those of every decision; if not, only an explanation asks for them.
     fn scored_in_passing(&self) -> bool {
         self.inner().is_none_or(Rule::scored_in_passing)

@@ -289,6 +289,13 @@ impl Rule for Session {
         }
     }
 
+    fn terms(&self, view: &View<'_>, row: usize) -> Vec<(&'static str, f64)> {
+        match self.placing() {
+            Placing::Base(base) => base.terms(view, row),
+            Placing::Draw | Placing::Sessions => Vec::new(),
+        }
+    }
+
     fn scored_in_passing(&self) -> bool {
         match self.placing() {
             Placing::Draw => false,

@@ -63,7 +63,9 @@ impl Selector {
         let mut seen = Vec::with_capacity(offers.len());
         self.see(offers, &decided, request, usize::MAX, &mut seen);
         let name = |offer: u32| Arc::clone(&offers[offer as usize].name);
-        Ok((decided.pick, Seen::named(&seen, name)))
+        let mut seen = Seen::named(&seen, name);
+        self.take_apart(offers, request, &mut seen);
+        Ok((decided.pick, seen))
     }
 
     /// Distinct blocks known, of one worker or of all; 0 for an unknown worker and for rules that keep no index.

@@ -9,13 +9,31 @@ use super::gather::{OfferNames, view};
 use super::offers::Offers;
 use super::request::Request;
 use super::selector::{Decided, Selector};
-use super::trail::{Held, KEPT_ROWS, Sight};
+use super::trail::{Held, KEPT_ROWS, Seen, Sight};
 
 impl Selector {
     pub(super) fn trace(&mut self, offers: &Offers, decided: &Decided, request: &Request<'_>) {
         let mut entry = self.trail.recycle(request.number, offers);
         self.see(offers, decided, request, KEPT_ROWS, &mut entry.rows);
         self.trail.push(entry);
+    }
+
+    /// What the scores of the candidates among all offers are made of, by the latest decision, which booked nothing.
+    pub(super) fn take_apart(&self, offers: &Offers, request: &Request<'_>, seen: &mut [Seen]) {
+        let pool = &self.pools[request.pool.0 as usize];
+        let names = OfferNames(offers);
+        let view = view(
+            &self.rows,
+            &self.book,
+            pool,
+            &self.settings,
+            &names,
+            request,
+        );
+        let rule = pool.rule(request.wanted);
+        for (at, row) in self.rows.iter().enumerate() {
+            seen[row.offer as usize].terms = rule.terms(&view, at);
+        }
     }
 
     /// What the decision saw of the offers; of more than `limit`, the picked one and those that held something, or if

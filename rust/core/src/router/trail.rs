@@ -99,6 +99,8 @@ pub struct Seen {
     pub name: Arc<str>,
     /// What was seen of it.
     pub sight: Sight,
+    /// What its score is made of: see [`crate::policy::Rule::terms`]. Only previews take scores apart.
+    pub terms: Vec<(&'static str, f64)>,
 }
 
 impl Seen {
@@ -107,6 +109,7 @@ impl Seen {
         let named = |sight: &Sight| Self {
             name: name(sight.offer),
             sight: *sight,
+            terms: Vec::new(),
         };
         rows.iter().map(named).collect()
     }

@@ -11,9 +11,9 @@ use crate::policy::testing::{Scene, row};
 use crate::policy::{Active, Reason};
 
 const OBJECTIVES: [(Objective, f64); 3] = [
-    (Objective::Balanced, 0.15),
-    (Objective::Ttft, 0.08),
-    (Objective::E2e, 0.5),
+    (Objective::Balanced, 0.3),
+    (Objective::Ttft, 0.1),
+    (Objective::E2e, 1.0),
 ];
 const BALANCED: Adaptive = Adaptive {
     objective: Objective::Balanced,
@@ -30,7 +30,8 @@ struct Plain {
     uncached: f64,
     pending_tokens: f64,
     pending_pairs: f64,
-    requests: f64,
+    queued: f64,
+    running: f64,
     kv_blocks: f64,
     /// Prompt blocks of others in flight and blocks of outputs.
     held_blocks: f64,
@@ -50,7 +51,7 @@ fn model(fleet: &[Plain], prompt: f64, blocks: f64, per_context: f64, running: f
         let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
         let pushed_out = own * 0.25;
-        let delayed = running * own * worker.requests;
+        let delayed = own * worker.queued + running * own * worker.running;
         let kv_use = if worker.kv_blocks > 0.0 {
             (worker.held_blocks + blocks) / worker.kv_blocks
         } else {
@@ -157,6 +158,20 @@ fn close(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(other.abs())
 }
 
+/// The memory factor, and the sum of all other terms.
+fn put_together(terms: &[(&'static str, f64)]) -> (f64, f64) {
+    let names: Vec<&str> = terms.iter().map(|(name, _)| *name).collect();
+    let sums = [
+        "waiting_ms",
+        "own_ms",
+        "cache_ms",
+        "queued_ms",
+        "running_ms",
+    ];
+    assert_eq!(names, [&sums[..], &["memory_factor"]].concat());
+    (terms[5].1, terms[..5].iter().map(|(_, ms)| ms).sum())
+}
+
 fn usage(share: f64, at: u64) -> Report {
     Report {
         kv_usage: Some(share).into(),
@@ -175,7 +190,7 @@ fn speed(rate: f64, tokens: f64) -> Speed {
 
 /// One worker: what differs from others, in order of the columns.
 fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
-    let queue = (0_u64..200_000, 0_u64..1 << 34, 0_u32..200);
+    let queue = (0_u64..200_000, 0_u64..1 << 34, (0_u32..200, 0_u32..20));
     let cache = (
         prop_oneof![Just(0_u32), 1_u32..50_000],
         (0_u64..60_000, 0_u64..20_000),
@@ -183,8 +198,9 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
     );
     let pace = prop::option::of((0.1_f64..100.0, 1.0_f64..1e6));
     (0.0_f64..=1.0, queue, cache, 0_u32..12, pace).prop_map(
-        |(cached, (tokens, pairs, inflight), (kv_blocks, blocks, report), kind, pace)| {
+        |(cached, (tokens, pairs, (running, queued)), (kv_blocks, blocks, report), kind, pace)| {
             let mut load = Load::VACANT;
+            load.pending = queued;
             (load.pending_pairs, load.active_blocks, load.output_blocks) =
                 (pairs, blocks.0, blocks.1);
             if let Some((share, fresh)) = report {
@@ -198,13 +214,14 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
                 pending_prefill_tokens: tokens,
                 kv_blocks,
                 kind,
-                ..row(0, 0, inflight)
+                ..row(0, 0, running + queued)
             };
             let plain = Plain {
                 uncached: 0.0,
                 pending_tokens: tokens as f64,
                 pending_pairs: pairs as f64,
-                requests: f64::from(inflight),
+                queued: f64::from(queued),
+                running: f64::from(running),
                 kv_blocks: f64::from(kv_blocks),
                 held_blocks: (blocks.0 + blocks.1) as f64,
                 kv_usage: report.and_then(|(share, fresh)| fresh.then_some(share)),
@@ -266,6 +283,8 @@ proptest! {
                 prop_assert!(close(*got, *expected), "{at}: {got} and {expected} of {case:?}");
                 let one = rule.score(&case.scene.view(), at).unwrap();
                 prop_assert_eq!(one.to_bits(), got.to_bits());
+                let (factor, sum) = put_together(&rule.terms(&case.scene.view(), at));
+                prop_assert!(factor >= 1.0 && close(sum * factor, *got), "{sum} * {factor} is not {got}");
             }
             let picked = case.scene.choose(&rule, 1).0;
             let least = expected.iter().copied().fold(f64::INFINITY, f64::min);

@@ -446,12 +446,19 @@ impl LoadBook {
             pace.observe(&mut load.speed, ahead, took_ms);
             load.head_since = now;
             load.decode_blocks += blocks;
-            if prefill.tokens > 0 && took_ms > 0 {
+            if prefill.tokens > 0 && took_ms > 0 && ahead.tokens > 0 {
                 load.observe_prefill(prefill.tokens as f64 * 1000.0 / took_ms as f64);
             }
         }
         self.pace = pace;
         true
+    }
+
+    /// Learns no speed from the first token of a booking: that of another router comes as late as its messages.
+    pub fn learn_nothing(&mut self, id: BookingId) {
+        if let Some(booking) = self.open(id) {
+            booking.ahead = Prefill::default();
+        }
     }
 
     /// `n` more output tokens arrived; implies the first token. Returns whether the booking is open.

@@ -359,6 +359,7 @@ impl Selector {
         let Ok(booking) = self.book.book(worker, work, now) else {
             return;
         };
+        self.book.learn_nothing(booking);
         let entry = booking.entry as usize;
         if entry >= self.open.len() {
             self.open.resize_with(entry + 1, Open::default);

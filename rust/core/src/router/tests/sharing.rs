@@ -572,3 +572,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn speeds_are_learned_from_own_first_tokens_only() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    for i in 0..10_u64 {
+        let now = i * 10_000;
+        let id = ask_one_of(&["a"], &mut a, &prompt(i, 0, i, 50), now);
+        for message in tell(&mut a) {
+            b.hear(&message, Millis(now + 5)).unwrap();
+        }
+        a.first_token(id, Millis(now + 100));
+        for message in tell(&mut a) {
+            // Told with the next round of messages.
+            b.hear(&message, Millis(now + 1_000)).unwrap();
+        }
+        a.close(id, Ending::Completed, Usage::default(), Millis(now + 2_000));
+    }
+    let learned = |selector: &Selector| {
+        let load = *selector.book().load(selector.find("a").unwrap()).unwrap();
+        (load.speed.get(), load.observed_prefill_tps.get())
+    };
+    let (speed, observed) = learned(&a);
+    assert!((speed.unwrap() - 8.03).abs() < 1e-9 && (observed.unwrap() - 8_030.0).abs() < 1e-9);
+    assert_eq!(learned(&b), (None, None));
+    b.validate().unwrap();
+}

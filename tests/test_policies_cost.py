@@ -111,8 +111,8 @@ def test_failed_requests_leave_no_placement(name: str) -> None:
 
 
 # `prefix-cache` has no load term. To `prefill-times-batch` 64 new tokens beside 64 requests cost less than 4,160 alone,
-# and so they do to Dynamo's cost, which counts the system prompt of all those requests once, and to `adaptive`, which
-# delays 64 requests by what it takes to compute 64 tokens, where nothing is known of KV memory.
+# and so they do to Dynamo's cost, which counts the system prompt of all those requests once. To `adaptive` 32 running
+# requests on each of two workers cost less than the third copy of the system prompt.
 @pytest.mark.parametrize(
     ("name", "first_token"),
     [(name, False) for name in PLACING if name not in {"prefix-cache", "overlap-cost"}]

@@ -60,9 +60,11 @@ async def test_second_best_holds_the_second_longest_prefix() -> None:
     await client.choose(half, [replicas[2]])
     client.give(half, replicas[2])
     client.accept(half, replicas[2])
+    client.finish(half, replicas[2])
     await client.choose(whole, [replicas[1]])
     client.give(whole, replicas[1])
     client.accept(whole, replicas[1])
+    client.finish(whole, replicas[1])
     groups = await client.choose(client.request())
     assert groups[0] == [replicas[1]]
     assert groups[1] == [replicas[2]]
@@ -107,7 +109,7 @@ async def test_request_without_a_prompt_goes_by_load() -> None:
 async def test_one_prompt_for_all_spreads_under_load() -> None:
     """A hundred at once of one prompt, which a single replica could hold."""
     replicas = fleet(4, max_ongoing_requests=1000)
-    router = make_router(replicas, options={"policy": "cache-aware"})
+    router = make_router(replicas)
     client = Client(router)
     for _ in range(100):
         await client.serve(client.request())

@@ -50,6 +50,7 @@ pub(super) struct Booking {
     pub neighbours: Neighbours,
     /// Prompt plus output tokens so far.
     tokens: u64,
+    prompt_tokens: u64,
     /// What is left to compute of its prompt.
     prefill: Prefill,
     /// All that its worker had to compute when it came, itself included.
@@ -349,6 +350,7 @@ impl LoadBook {
             worker,
             neighbours: Neighbours::NONE,
             tokens: work.prompt_tokens,
+            prompt_tokens: work.prompt_tokens,
             prefill,
             ahead,
             estimate_ms: work.estimate_ms,
@@ -494,6 +496,10 @@ impl LoadBook {
             booking.unnamed_blocks,
         );
         let prompt_blocks = booking.tokens / booking.block_size;
+        let generated = booking.tokens - booking.prompt_tokens;
+        if generated > 0 {
+            self.pace.observe_output(generated);
+        }
         self.dequeue(id.entry);
         self.free.push(id.entry);
         let before = self.named.blocks(worker);

@@ -14,6 +14,8 @@ const FLEET_MEMORY: f64 = 512.0;
 const WORKER_MEMORY: f64 = 32.0;
 /// A token takes no longer than twice as long per so many tokens of context.
 const LEAST_CONTEXT: f64 = 1_000.0;
+/// Output tokens of a request before any has ended.
+const FIRST_OUTPUT: f64 = 256.0;
 /// Differences of context below this teach nothing.
 const LEAST_SPREAD: f64 = 100.0;
 
@@ -100,9 +102,31 @@ pub struct Pace {
     ms: f64,
     context_squared: f64,
     context_times_ms: f64,
+    /// Output tokens of the requests that ended, in the mean; 0 before the first.
+    output_tokens: f64,
 }
 
 impl Pace {
+    /// A request ended after so many output tokens.
+    pub(super) fn observe_output(&mut self, tokens: u64) {
+        let share = if self.output_tokens > 0.0 {
+            1.0 / FLEET_MEMORY
+        } else {
+            1.0
+        };
+        self.output_tokens += share * (tokens as f64 - self.output_tokens);
+    }
+
+    /// Output tokens that a request will have, by those that ended; [`FIRST_OUTPUT`] before the first.
+    #[must_use]
+    pub fn output_tokens(&self) -> f64 {
+        if self.output_tokens > 0.0 {
+            self.output_tokens
+        } else {
+            FIRST_OUTPUT
+        }
+    }
+
     /// Learns from a first token that came after `took_ms`, when `ahead` was all there was to compute.
     pub(super) fn observe(&mut self, speed: &mut Speed, ahead: Prefill, took_ms: u64) {
         if ahead.tokens == 0 || took_ms == 0 {

@@ -59,6 +59,26 @@ fn every_event_moves_the_columns_of_the_table() {
 }
 
 #[test]
+fn outputs_of_ended_requests_are_expected_of_the_next() {
+    let (mut book, w) = (LoadBook::default(), worker(0, 0));
+    book.add_worker(w);
+    let mut end = |output| {
+        let id = book.book(w, work(100, 36), T0).unwrap();
+        book.tokens(id, output, T0);
+        book.close(id);
+        book.pace().output_tokens()
+    };
+    let before_any = end(0);
+    assert!(before_any > 0.0);
+    assert!((end(50) - 50.0).abs() < 1e-9);
+    assert!((50.0..51.0).contains(&end(300)));
+    assert!(
+        (50.0..51.0).contains(&end(0)),
+        "what nobody counted says nothing"
+    );
+}
+
+#[test]
 fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
     let (mut book, w) = (LoadBook::default(), worker(0, 0));
     book.add_worker(w);

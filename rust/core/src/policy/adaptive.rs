@@ -1,7 +1,8 @@
 //! The default: the worker on which a request costs the fleet the least time.
 //!
 //! ```text
-//! cost = (waiting + own * (1.25 + queued + running_weight * running)) / (1 - 0.75 * kv use) / speed;  argmin
+//! cost = (waiting + own * (1.25 + queued + w * running) + w * output * (queued + running))
+//!        / (1 - 0.75 * kv use) / speed;  argmin
 //! ```
 //!
 //! | term | what it is | where from |
@@ -10,7 +11,8 @@
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
 //! | a quarter of own | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
 //! | own * queued | what it delays those behind: about as many come while it waits as wait now | bookings |
-//! | own * running | what it delays those that generate; its weight is the objective | bookings |
+//! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
+//! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
 //! | kv use | blocks of requests in flight and of this one, shared ones once, in those there are: what does not fit waits, or pushes others out | bookings, `kv_blocks`; without, a fresh report |
 //! | speed | prefill per millisecond | first tokens |
 //!
@@ -166,6 +168,8 @@ struct Common {
     running_weight: f64,
     /// Blocks of the prompt.
     own_blocks: f64,
+    /// Output tokens that it is expected to have.
+    output: f64,
 }
 
 impl Adaptive {
@@ -185,6 +189,9 @@ impl Adaptive {
             per_context: view.pace.per_context(),
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
+            output: view
+                .expected_output_tokens
+                .map_or_else(|| view.pace.output_tokens(), |n| n as f64),
         }
     }
 }
@@ -207,6 +214,8 @@ struct Parts {
     queued: f64,
     /// The others, by what they count.
     running: f64,
+    /// What its own output tokens delay all of them.
+    beside: f64,
     /// Share of the KV cache that counts as free.
     free: f64,
     speed: f64,
@@ -225,6 +234,7 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
         own: tokens * (1.0 + common.per_context * context),
         queued: f64::from(queued),
         running: common.running_weight * f64::from(row.inflight - queued),
+        beside: common.running_weight * f64::from(row.inflight) * common.output,
         free: free.max(1.0 / MOST_PRESSURE),
         speed: common.speeds.get(row, load.speed),
     }
@@ -238,20 +248,26 @@ fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
         own,
         queued,
         running,
+        beside,
         free,
         speed,
     } = parts(view, common, row);
-    let work = waiting + own * (1.0 + ASKED_AGAIN + queued + running);
+    let work = waiting + own * (1.0 + ASKED_AGAIN + queued + running) + beside;
     per_weight(work / (free * speed), row.weight)
 }
 
 impl Rule for Adaptive {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let common = self.common(view);
-        // Of equal ones that which has fewer requests, then that which was longest without a new prompt.
+        // Of equal ones that which has fewer requests; of those that hold nothing, that which was longest without a new prompt.
         let key = |i: usize| {
             let row = &view.rows[i];
-            Some((cost(view, &common, row), row.load(), row.last_cold_pick))
+            let cold = if row.overlap > 0 {
+                0
+            } else {
+                row.last_cold_pick
+            };
+            Some((cost(view, &common, row), row.load(), cold))
         };
         let row = lowest_at(view.rows.len(), rng, key).unwrap_or(0);
         Choice::by_cost(view, row)
@@ -278,7 +294,7 @@ impl Rule for Adaptive {
             ("own_ms", ms(parts.own)),
             ("cache_ms", ms(ASKED_AGAIN * parts.own)),
             ("queued_ms", ms(parts.own * parts.queued)),
-            ("running_ms", ms(parts.own * parts.running)),
+            ("running_ms", ms(parts.own * parts.running + parts.beside)),
             ("memory_factor", 1.0 / parts.free),
         ]
     }

@@ -43,15 +43,22 @@ struct Plain {
     weight: f64,
 }
 
-/// What a request of `prompt` tokens in `blocks` blocks costs on every worker.
-fn model(fleet: &[Plain], prompt: f64, blocks: f64, per_context: f64, running: f64) -> Vec<f64> {
+/// What a request of `prompt` tokens in `blocks` blocks, with `output` tokens to come, costs on every worker.
+fn model(
+    fleet: &[Plain],
+    (prompt, blocks, output): (f64, f64, f64),
+    per_context: f64,
+    running: f64,
+) -> Vec<f64> {
     let cost = |(worker, speed): (&Plain, f64)| {
         // Every uncached token attends to all before it: in the mean, to those cached and half of the others.
         let cached = prompt - worker.uncached;
         let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
         let pushed_out = own * 0.25;
-        let delayed = own * worker.queued + running * own * worker.running;
+        let delayed = own * worker.queued
+            + running * own * worker.running
+            + running * output * (worker.queued + worker.running);
         let kv_use = if worker.kv_blocks > 0.0 {
             (worker.held_blocks + blocks) / worker.kv_blocks
         } else {
@@ -142,7 +149,9 @@ impl Case {
             None => prompt / 16.0,
         };
         let per_context = self.scene.pace.per_context();
-        model(&self.plain, prompt, blocks, per_context, running)
+        // So many before any request has ended.
+        let output = self.scene.expected_output_tokens.unwrap_or(256) as f64;
+        model(&self.plain, (prompt, blocks, output), per_context, running)
     }
 }
 
@@ -266,6 +275,7 @@ fn case() -> impl Strategy<Value = Case> {
             scene.prompt_tokens = prompt;
             scene.pace = pace(per_context);
             scene.now = Millis(10_000);
+            scene.expected_output_tokens = in_blocks.then_some(prompt % 700);
             scene.blocks = in_blocks.then(|| (0..prompt / 16).map(SequenceHash).collect());
             Case { scene, plain }
         })
@@ -479,19 +489,19 @@ fn more_kinds_than_are_told_apart_count_as_one() {
 
 #[test]
 fn with_nothing_known_the_least_work_ahead_is_picked() {
-    let mut scene = Scene::new(&[(90, 0), (0, 0), (50, 4)]).blocks(Some(100));
+    let mut scene = Scene::new(&[(90, 0), (0, 0), (50, 2)]).blocks(Some(100));
     scene.rows[0].pending_prefill_tokens = 2_000;
     scene.rows[2].pending_prefill_tokens = 300;
     let expected = [
         2_000.0 + 160.0 * 1.25,
         1_600.0 * 1.25,
-        300.0 + 800.0 * (1.25 + 4.0 * 0.15),
+        300.0 + 800.0 * 1.25 + (800.0 + 256.0) * 2.0 * 0.3,
     ];
     for (got, expected) in scores(BALANCED, &scene).into_iter().zip(expected) {
         assert!(close(got, expected / 10.0), "{got} {expected}");
     }
     assert_eq!(scene.choose(&BALANCED, 1), (2, Reason::Prefix));
-    scene.rows[2].inflight = 6;
+    scene.rows[2].inflight = 4;
     assert_eq!(scene.choose(&BALANCED, 1), (1, Reason::Spill));
     scene.rows[0].pending_prefill_tokens = 1_700;
     assert_eq!(scene.choose(&BALANCED, 1), (0, Reason::Prefix));
@@ -499,13 +509,13 @@ fn with_nothing_known_the_least_work_ahead_is_picked() {
 
 #[test]
 fn the_objective_weighs_what_runs() {
-    // Half the prompt is worth 1.25 times its other half: as much as 1.25 / weight requests.
+    // Half the prompt costs 1.25 times its 800 tokens: as much as delaying 0.95 / weight requests by these and by 256 more.
     let mut scene = Scene::new(&[(50, 0), (0, 0)]).blocks(Some(100));
     for (inflight, picked) in [
-        (2, [0, 0, 0]),
-        (3, [0, 0, 1]),
-        (9, [0, 1, 1]),
-        (16, [1, 1, 1]),
+        (0, [0, 0, 0]),
+        (1, [0, 0, 1]),
+        (4, [0, 1, 1]),
+        (12, [1, 1, 1]),
     ] {
         scene.rows[0].inflight = inflight;
         for ((objective, _), picked) in [OBJECTIVES[1], OBJECTIVES[0], OBJECTIVES[2]]
@@ -522,7 +532,7 @@ fn the_objective_weighs_what_runs() {
 fn of_equal_ones_that_with_fewer_requests_is_picked() {
     let mut scene = Scene::new(&[(0, 1), (0, 0)]);
     scene.prompt_tokens = 2;
-    scene.rows[1].pending_prefill_tokens = 1;
+    scene.rows[1].pending_prefill_tokens = 258;
     let costs = scores(E2E, &scene);
     assert_eq!(costs[0].to_bits(), costs[1].to_bits());
     for seed in 0..50 {

@@ -117,7 +117,7 @@ impl Pace {
         self.output_tokens += share * (tokens as f64 - self.output_tokens);
     }
 
-    /// Output tokens that a request will have, by those that ended; [`FIRST_OUTPUT`] before the first.
+    /// Output tokens that a request will have, by those that ended; 256 before the first.
     #[must_use]
     pub fn output_tokens(&self) -> f64 {
         if self.output_tokens > 0.0 {

@@ -65,7 +65,9 @@ CHAT = [{"role": "system", "content": "Answer in verse. " * 20}, {"role": "user"
 async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     router = make_router(fleet())
     client = Client(router)
-    first = await client.serve(with_arguments(client, *args, **kwargs))
+    request = with_arguments(client, *args, **kwargs)
+    first = await client.serve(request)
+    client.finish(request, first)
     assert await client.serve(with_arguments(client, *args, **kwargs)) is first
     assert router.fleet.stats().decisions[("adaptive", "prefix")] == 1
 

@@ -193,20 +193,22 @@ mod tests {
     proptest! {
         #[test]
         #[expect(clippy::cast_sign_loss, reason = "none is below 0")]
-        fn a_fleet_of_one_law_is_learned(
+        fn workers_of_one_law_are_told_apart_by_their_speed(
             fast in 2.0_f64..50.0,
             per_context in prop_oneof![Just(0.0), 1e-5..5e-4],
             prompts in prop::collection::vec((1_000_u64..100_000, 0.05_f64..1.0), 200..400),
         ) {
             let (mut pace, mut speeds) = (Pace::default(), [Speed::UNKNOWN; 2]);
-            for (i, (prompt, share)) in prompts.iter().enumerate() {
+            // Both get the same prompts, one three times as fast: whatever is taken for the effect of context cancels out.
+            for (prompt, share) in &prompts {
                 let prefill = Prefill::of(*prompt, (*prompt as f64 * share) as u64 + 1);
-                let rate = [fast, fast / 3.0][i % 2];
-                let ms = (prefill.work(per_context) / rate).round() as u64;
-                pace.observe(&mut speeds[i % 2], prefill, ms.max(1));
+                for (speed, rate) in speeds.iter_mut().zip([fast, fast / 3.0]) {
+                    let ms = (prefill.work(per_context) / rate).round() as u64;
+                    pace.observe(speed, prefill, ms.max(1));
+                }
             }
             let ratio = speeds[0].get().unwrap() / speeds[1].get().unwrap();
-            prop_assert!((2.0..4.5).contains(&ratio), "{ratio}");
+            prop_assert!((2.5..3.5).contains(&ratio), "{ratio}");
             let learned = pace.per_context();
             prop_assert!((0.0..=1.0 / LEAST_CONTEXT).contains(&learned));
         }

@@ -96,8 +96,8 @@ class Gateway:
                 while chunk:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     chunk = await anext(chunks, b"")
-        except httpx.TransportError as error:
-            decision.on_error(error)
+        except (httpx.TransportError, AttributeError) as error:  # the latter of a connection that is closed at once
+            decision.on_error(error if isinstance(error, httpx.TransportError) else ConnectionError(str(error)))
             if last and not started:
                 raise HTTPException(502, "the worker did not answer", self.exposed(decision.headers)) from None
             return started  # a torn answer stays torn: the server closes the connection

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use super::columns::{Load, Report};
 use super::named::{First, Named};
-use super::pace::{Pace, Prefill, since};
+use super::pace::{Pace, Prefill};
 use super::queue::{Ends, Neighbours};
 use super::reconcile::Said;
 use crate::error::{Error, Result};
@@ -58,12 +58,20 @@ pub(super) struct Booking {
     estimate_ms: f64,
     block_size: u64,
     decode_blocks: u64,
-    output_blocks: u64,
     unnamed_blocks: u64,
     first: Option<First>,
     booked: Millis,
     /// Its last sign of life.
     pub touched: Millis,
+}
+
+impl Booking {
+    /// Blocks that its output filled.
+    fn output_blocks(&self) -> u64 {
+        // It holds none before its first token.
+        let prompt_blocks = self.prompt_tokens / self.block_size;
+        self.decode_blocks.saturating_sub(prompt_blocks)
+    }
 }
 
 /// What one request adds to a worker's load.
@@ -356,7 +364,6 @@ impl LoadBook {
             estimate_ms: work.estimate_ms,
             block_size,
             decode_blocks: 0,
-            output_blocks: 0,
             unnamed_blocks: blocks,
             first: None,
             booked: now,
@@ -441,7 +448,7 @@ impl LoadBook {
         let estimate_ms = std::mem::take(&mut booking.estimate_ms);
         booking.decode_blocks = booking.tokens / booking.block_size;
         let (worker, blocks) = (booking.worker, booking.decode_blocks);
-        let (ahead, took_ms) = (booking.ahead, since(booking.booked, now));
+        let (ahead, took_ms) = (booking.ahead, now.0.saturating_sub(booking.booked.0));
         let mut pace = self.pace;
         if let Some(load) = self.load_mut(worker) {
             load.leave_queue(prefill, blocks, estimate_ms);
@@ -472,7 +479,6 @@ impl LoadBook {
         booking.tokens = booking.tokens.saturating_add(n);
         let added = booking.tokens / booking.block_size - booking.decode_blocks;
         booking.decode_blocks += added;
-        booking.output_blocks += added;
         let worker = booking.worker;
         if let Some(load) = self.load_mut(worker) {
             load.decode_blocks += added;
@@ -492,7 +498,7 @@ impl LoadBook {
             booking.prefill,
             booking.estimate_ms,
             booking.decode_blocks,
-            booking.output_blocks,
+            booking.output_blocks(),
             booking.unnamed_blocks,
         );
         let prompt_blocks = booking.tokens / booking.block_size;
@@ -582,7 +588,7 @@ impl LoadBook {
                 row.1 += booking.prefill;
                 row.2 += booking.decode_blocks;
                 row.3 += booking.unnamed_blocks;
-                row.4 += booking.output_blocks;
+                row.4 += booking.output_blocks();
                 if booking.phase == Some(Phase::Booked) {
                     row.5 += booking.tokens / booking.block_size;
                     row.6 += 1;

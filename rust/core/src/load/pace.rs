@@ -4,8 +4,6 @@
 //! request included. So a long queue does not look like a slow worker. What waited is weighed as an engine computes it: a
 //! token takes longer the more context it attends to, by a factor that is learned too, for the fleet.
 
-use crate::ids::Millis;
-
 /// Longer prompts count as this long where pairs are counted: their sum must fit.
 const MOST: u64 = 1 << 20;
 /// First tokens of the fleet that the factor of the context is learned from, about.
@@ -39,8 +37,10 @@ impl Prefill {
         }
     }
 
-    /// In tokens without context.
-    fn work(self, per_context: f64) -> f64 {
+    /// In tokens without context, where each takes longer by `per_context` per token of context.
+    #[must_use]
+    #[inline]
+    pub fn work(self, per_context: f64) -> f64 {
         self.tokens as f64 + per_context * self.pairs as f64 / 2.0
     }
 
@@ -164,17 +164,6 @@ impl Pace {
         let without_context = (ms - slope * context).max(0.1 * ms);
         (slope / without_context).min(1.0 / LEAST_CONTEXT)
     }
-
-    /// What waits, in tokens without context.
-    #[must_use]
-    pub fn work(&self, prefill: Prefill) -> f64 {
-        prefill.work(self.per_context())
-    }
-}
-
-/// How long something took.
-pub(super) fn since(from: Millis, to: Millis) -> u64 {
-    to.0.saturating_sub(from.0)
 }
 
 #[cfg(test)]

@@ -18,13 +18,13 @@
 //!
 //! Prefill is counted in tokens, each of which takes longer the more context it attends to; by how much is learned from
 //! first tokens (`load/pace.rs`). Speeds are those of the worker's GPU kind, corrected by its own: a worker whose answers
-//! come later than its queue explains, whatever the reason, gets less. Where somebody gave workers weights, these are the
-//! speeds.
+//! come later than its queue explains, whatever the reason, gets less. Weights that the caller set take the
+//! place of speeds.
 //!
 //! Whatever is not known falls out: without `kv_blocks` and reports the division by what is free, without first tokens the
 //! speeds, without tokens all but the requests.
 
-use crate::load::{Known, Speed};
+use crate::load::{Known, Prefill, Speed};
 
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
@@ -109,12 +109,12 @@ struct Speeds {
     kinds: [Group; KINDS],
     len: usize,
     fleet: f64,
-    /// Nobody's is known, or weights say them.
+    /// None is known, or weights say them.
     equal: bool,
 }
 
 impl Speeds {
-    #[expect(clippy::float_cmp, reason = "any other weight was set by somebody")]
+    #[expect(clippy::float_cmp, reason = "any other weight was set")]
     fn of(view: &View<'_>) -> Self {
         let (mut all, mut kinds, mut len) = (Group::default(), [Group::default(); KINDS], 0);
         let mut weighted = false;
@@ -196,7 +196,7 @@ impl Adaptive {
     }
 }
 
-/// Share of a worker's KV cache that requests would hold, this one included; 0 if nobody says.
+/// Share of a worker's KV cache that requests would hold, this one included; 0 if it is not known.
 #[inline]
 fn kv_use(view: &View<'_>, row: &Candidate, own_blocks: f64) -> f64 {
     if row.kv_blocks == 0 {
@@ -226,11 +226,14 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
     let load = view.load(row);
     let tokens = view.uncached_tokens(row).max(1.0);
     let context = (view.prompt_tokens as f64 - tokens / 2.0).max(0.0);
+    let waiting = Prefill {
+        tokens: row.pending_prefill_tokens,
+        pairs: load.pending_pairs,
+    };
     let queued = row.inflight.min(load.pending);
     let free = 1.0 - PRESSURE * kv_use(view, row, common.own_blocks);
     Parts {
-        waiting: row.pending_prefill_tokens as f64
-            + common.per_context * load.pending_pairs as f64 / 2.0,
+        waiting: waiting.work(common.per_context),
         own: tokens * (1.0 + common.per_context * context),
         queued: f64::from(queued),
         running: common.running_weight * f64::from(row.inflight - queued),

@@ -27,9 +27,9 @@ pub struct Candidate {
     pub overlap: u32,
     /// Requests booked and not closed, and those of others that a fresh report counts beyond them.
     pub inflight: u32,
-    /// Blocks that its KV cache holds, 0 if nobody said.
+    /// Blocks that its KV cache holds, 0 if it is not known.
     pub kv_blocks: u32,
-    /// Equal for workers of one kind of GPU, 0 if nobody said which.
+    /// Equal for workers of one kind of GPU, 0 if it is not known.
     pub kind: u32,
 }
 

@@ -139,7 +139,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Equal for workers of one kind of GPU, 0 if nobody said which.
+    /// Equal for workers of one kind of GPU, 0 if it is not known.
     pub fn kind(&self) -> u32 {
         let gpu = self.profile.gpu.as_ref();
         gpu.map_or(0, |gpu| xxhash_rust::xxh3::xxh3_64(gpu.as_bytes()) as u32)

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benches.engine import __main__ as bench
+from benches.engine import alone, figures, goals, processor
 from benches.engine import episode as episodes
 from benches.engine import page as pages
-from benches.engine import processor
+from benches.engine.calibration import UNEVEN, Speed, fit, gateway_s, shaken
 from benches.engine.client import ask
 from benches.engine.episode import POLICIES, Fleet, play
 from benches.engine.processor import Processors
+from benches.engine.replay import behind_s, replay
 from benches.engine.workload import Known, Shape, plan
 from tests.gateways import wait_until
 
@@ -81,6 +83,10 @@ def test_lengths_are_those_of_the_chats() -> None:
     assert sum(ends) / len(ends) - answers == pytest.approx(SMALL.last_prompt, rel=0.02)
     distinct = [sum(map(len, sum(chats, []))) - 2 * 96 + 15 * answers for chats in plans]  # noqa: RUF017 - short
     assert sum(distinct) / len(distinct) == pytest.approx(SMALL.distinct, rel=0.02)
+    prompts = [
+        sum(map(len, turns[: turn + 1])) + turn * answers for chats in plans for turns in chats for turn in range(3)
+    ]
+    assert sum(prompts) / len(prompts) == pytest.approx(SMALL.mean_prompt, rel=0.02)
 
 
 def test_possible_is_what_was_sent_before_in_whole_blocks_but_for_the_last_token() -> None:
@@ -103,6 +109,8 @@ def test_every_policy_plays_all_chats_and_the_figures_agree(policy: str, fleet: 
         assert each["prompt"] == sum(map(len, turns[: each["turn"]])) + 8 * (each["turn"] - 1)
         assert 0 <= each["cached"] < each["prompt"]
         assert 0 < each["first_s"] <= each["whole_s"] <= episode["wall_s"]
+        assert 0 <= each["sent_s"] <= episode["wall_s"] - each["whole_s"]
+        assert len(each["output"]) == 8
     assert episode["hits"] == sum(each["cached"] for each in requests)
     assert episode["expected_tokens"] > 0
     assert 0 <= episode["others"] <= 1
@@ -143,7 +151,10 @@ def test_a_stopped_run_goes_on_and_writes_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs, out = tmp_path / "runs.jsonl", tmp_path / "docs" / "page.md"
+    both_ways = "round-robin, prefill-times-batch+events(crowding=1)"
+    policies = ["round-robin", "prefill-times-batch(crowding=1)+events"]
     command = ["bench", "--chats", "9", "--turns", "2", "--rounds", "2", "--runs", str(runs), "--out", str(out)]
+    command += ["--policy", both_ways]
 
     def run(*extra: str) -> list[str]:
         monkeypatch.setattr(sys, "argv", [*command, *extra])
@@ -151,27 +162,41 @@ def test_a_stopped_run_goes_on_and_writes_the_page(
         return [json.loads(line)["cell"] for line in runs.read_text("utf-8").splitlines()]
 
     monkeypatch.setattr(bench, "engines", lambda given, shape: engines(2, kv_blocks=1024))
+    for name, value in {"COLD": (64, 160, 320), "PARTS": ((64, 160),), "LONGEST": 320, "REPEATS": 1}.items():
+        monkeypatch.setattr(alone, name, value)
     monkeypatch.setattr(Processors, "others", lambda self: 0.0)  # else the page is refused while the machine is busy
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit, match="no round is complete"):
             run("--minutes", "0")
         first = run("--rounds", "1")
-        assert first == ["settings", "alone", *(f"0/{policy}" for policy in POLICIES)]
+        assert first == ["settings", "alone/0", "alone/1", *(f"0/{policy}" for policy in policies)]
         assert "1 rounds of 18 requests per policy" in out.read_text("utf-8")
         both = run()
-        assert both == [*first, *(f"1/{policy}" for policy in (*POLICIES[1:], POLICIES[0]))]
+        assert both == [*first, "alone/2", *(f"1/{policy}" for policy in reversed(policies))]
         assert "2 rounds of 18 requests per policy" in out.read_text("utf-8")
+        assert "after another start" not in out.read_text("utf-8")
+        more = [*both, "alone/3", "0/adaptive", "1/adaptive"]
+        assert run("--policy", f"{both_ways},adaptive") == more
+        assert "Of 2 rounds, some policies were played after another start" in out.read_text("utf-8")
+        assert run("--policy", "adaptive,round-robin") == more
+        text = out.read_text("utf-8")
+        assert "\n| adaptive |" in text
+        assert "\n| prefill" not in text
         assert (out.parent / "images" / "engines-measured.svg").exists()
         monkeypatch.setattr(bench, "engines", None)
-        assert run() == run("--write") == both
+        assert run() == run("--write") == more
         with pytest.raises(SystemExit, match="is of other settings"):
             run("--turns", "3")
-        with pytest.raises(SystemExit):
-            run("--turns", "1")
+        for bad in (["--turns", "1"], ["--policy", "adaptive"], ["--policy", "round-robin,adaptive+oracle"]):
+            with pytest.raises(SystemExit):
+                run(*bad)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert "--turns must be 2 or more, got 1" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "--turns must be 2 or more, got 1" in errors
+    assert "--policy must have round-robin" in errors
+    assert "adaptive+oracle is no router that engines could have" in errors
 
 
 def test_a_cache_that_is_not_empty_ends_the_episode(fleet: Fleet) -> None:
@@ -211,7 +236,18 @@ def test_own_work_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None
 SETTINGS = {name: getattr(SMALL, name) for name in Shape.__dataclass_fields__}
 SETTINGS |= {"size": "mid", "dtype": "float32", "tokens_per_cache": 4096, "distinct": 8192, "last_prompt": 300}
 RUN = {"settings": SETTINGS, "cpu": "a cpu", "cores": 2, "vllm": "0", "python": "3", "commit": "abc"}
-ALONE = [{"tokens": 1024, "cold_s": 0.5, "warm_s": 0.125}]
+SPEED = Speed(request_s=0.02, prompt_s=4e-6, pass_s=0.005, token_s=1e-4, pair_s=3e-8, context_s=1e-6)
+
+
+def _single(prompt: int, cached: int) -> dict[str, float]:
+    first_s = SPEED.first_s(prompt, cached)
+    whole_s = first_s + 16 * SPEED.token_after_s(prompt + 8.5)
+    return {"engine": 0, "prompt": prompt, "cached": cached, "output": 17, "first_s": first_s, "whole_s": whole_s}
+
+
+SINGLES = [_single(*kind) for kind in ((512, 0), (512, 480), (3072, 0), (3072, 2048), (5120, 4096), (8192, 0))]
+CHECKS = {"behind_s": 0.9, "token_together_s": 0.0125}
+SESSION = {"singles": SINGLES, "alone": SINGLES[:2], "gateway_s": 0.001, "checks": CHECKS}
 
 
 def _episode(first_s: list[float], *, cached: int, wall_s: float) -> dict[str, Any]:
@@ -234,12 +270,12 @@ def test_figures_are_medians_over_rounds_and_ratios_are_within_a_round(tmp_path:
         }
         for scale in (1.0, 4.0, 2.0)
     ]
-    assert pages.spread(rounds, "round-robin", "mean").values == (4.0, 16.0, 8.0)
-    assert pages.spread(rounds, "kv-aware", "p50").values == (1.0, 4.0, 2.0)
-    assert pages.spread(rounds, "kv-aware", "p99").values == (5.0, 20.0, 10.0)
-    assert pages.ratio(rounds, "kv-aware", "mean").values == (0.5, 0.5, 0.5)
-    assert pages.ratio(rounds, "kv-aware", "later").values == pytest.approx([7 / 15] * 3)
-    text = pages.page(RUN, ALONE, rounds, "images/a.svg")
+    assert figures.spread(rounds, "round-robin", "mean").values == (4.0, 16.0, 8.0)
+    assert figures.spread(rounds, "kv-aware", "p50").values == (1.0, 4.0, 2.0)
+    assert figures.spread(rounds, "kv-aware", "p99").values == (5.0, 20.0, 10.0)
+    assert figures.ratio(rounds, "kv-aware", "mean").values == (0.5, 0.5, 0.5)
+    assert figures.ratio(rounds, "kv-aware", "later").values == pytest.approx([7 / 15] * 3)
+    text = pages.page(RUN, [SESSION], rounds, [rounds] * 3, "images/a.svg")
     assert "| round-robin | 8.00 (4.00-16.00) | 4.00 (2.00-8.00) | 20.00 (10.00-40.00) | 20 (10-40) |" in text
     ratios = "0.50 (0.50-0.50) | 0.47 (0.47-0.47) | 1.00 (1.00-1.00) |"
     assert f"| kv-aware | 0.50 (0.50-0.50) | 0.50 (0.50-0.50) | {ratios}" in text
@@ -247,6 +283,8 @@ def test_figures_are_medians_over_rounds_and_ratios_are_within_a_round(tmp_path:
     assert "`kv-aware` expected 8,400 cached tokens, the engines found 4,800." in text
     assert "`round-robin` expected" not in text
     assert "answers say 9,600, and `vllm:prefix_cache_hits_total` rose by 9,600" in text
+    assert "| 512 | 0 | 82.2 | 82.2 | 82.2 | 5.6 | 5.6 |" in text
+    assert "between tokens of three answers at a time | 12.5 | 8.5 |" in text
     assert "took 25% to 25% of all cores" in text
     pages.picture(rounds, tmp_path / "images" / "a.svg")
     drawn = (tmp_path / "images" / "a.svg").read_text("utf-8")
@@ -262,17 +300,137 @@ def test_times_of_a_round_count_only_if_others_left_all_policies_alike() -> None
         return episodes
 
     rounds = [played(0.34), played(0.4), played(0.16), played(0.1)]  # all other episodes: 0.25
-    assert pages.even(rounds) == [rounds[0], rounds[2]]
-    text = pages.page(RUN, ALONE, rounds, "a.svg")
+    assert figures.even(rounds) == [rounds[0], rounds[2]]
+    text = pages.page(RUN, [SESSION], rounds, [rounds] * 4, "a.svg")
     assert "| 25 (16-34) |" in text
     assert "4 rounds of 2 requests per policy; times are of 2 of them" in text
     with pytest.raises(ValueError, match="in every round: play more"):
-        pages.page(RUN, ALONE, rounds[1:2], "a.svg")
+        pages.page(RUN, [SESSION], rounds[1:2], [rounds[1:2]], "a.svg")
 
 
 def test_quantiles_are_values_of_the_sample() -> None:
     sample = [float(value) for value in range(1, 101)]
-    assert pages.quantile(sample, 0.99) == 99
-    assert pages.quantile(sample, 0.5) == 50
-    assert pages.quantile([3.0, 1.0, 2.0], 0.5) == median([3.0, 1.0, 2.0])
-    assert pages.quantile([4.0], 0.01) == 4.0
+    assert figures.quantile(sample, 0.99) == 99
+    assert figures.quantile(sample, 0.5) == 50
+    assert figures.quantile([3.0, 1.0, 2.0], 0.5) == median([3.0, 1.0, 2.0])
+    assert figures.quantile([4.0], 0.01) == 4.0
+
+
+def test_the_fit_finds_the_speed_that_single_requests_were_made_with() -> None:
+    late = [{**row, "first_s": 9.0, "whole_s": 99.0} for row in SINGLES]
+    found = fit([*SINGLES, *late, *SINGLES])
+    for name in Speed.__dataclass_fields__:
+        assert getattr(found, name) == pytest.approx(getattr(SPEED, name), rel=1e-6), name
+    assert gateway_s([{"gateway_s": value} for value in (3.0, 1.0, 2.0)]) == 2.0
+    faster = [{**row, "first_s": row["first_s"] - 0.025} for row in SINGLES]  # by more than requests and passes take
+    assert min(getattr(fit(faster), name) for name in Speed.__dataclass_fields__) == 0.0
+    with pytest.raises(ValueError, match="6 kinds of single requests or more"):
+        fit(SINGLES[:5])
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [(160, 1), (1600, 8), (5120, 8)])
+def test_simulated_engines_are_as_fast_as_they_were_fitted(prompt: int, answer: int) -> None:
+    shape = Shape(1, 1, 0, 0, prompt - 64, (64, 64), answer, in_flight=1)
+    fleet = SPEED.fleet(2, 32_768)
+    assert [worker.cache_tokens for worker in fleet] == [32_768] * 2
+    (request,) = replay(fleet, SPEED.signals(0.001, prompt), "round-robin", shape, seed=1)["requests"]
+    assert request["first_s"] == pytest.approx(SPEED.first_s(prompt, 0) + 0.001, rel=1e-3)
+    contexts = range(prompt + 1, prompt + answer)
+    rest_s = sum(SPEED.token_after_s(context) for context in contexts)
+    assert request["whole_s"] - request["first_s"] == pytest.approx(rest_s, rel=2e-3)
+
+
+def test_shaken_engines_are_uneven_by_so_much_and_not_alike() -> None:
+    fleet = SPEED.fleet(2, 32_768)
+    one, other = (worker.slowdown for worker in shaken(fleet, 1))
+    factors = [factor for _, factor in (*one, *other)]
+    assert 1 - UNEVEN <= min(factors) < 1 - UNEVEN / 2 < 1 + UNEVEN / 2 < max(factors) <= 1 + UNEVEN
+    assert one != other
+    assert shaken(fleet, 1) == shaken(fleet, 1) != shaken(fleet, 2)
+    plain, uneven = (
+        replay(each, SPEED.signals(0.0, 200), "round-robin", SMALL, seed=1) for each in (fleet, shaken(fleet, 1))
+    )
+    assert plain["wall_s"] != uneven["wall_s"]
+    assert uneven["wall_s"] == pytest.approx(plain["wall_s"], rel=2 * UNEVEN)
+
+
+def test_a_simulated_request_waits_for_the_one_before_it() -> None:
+    fleet, signals = SPEED.fleet(2, 32_768), SPEED.signals(0.0, 2048)
+    alone_s, all_s = SPEED.first_s(2048, 0), SPEED.first_s(4096, 0) + SPEED.first_s(2048, 0)
+    assert alone_s + 0.3 < behind_s(fleet, signals) < all_s
+
+
+def test_the_simulated_loop_is_closed_and_draws_as_the_clients_do(fleet: Fleet) -> None:
+    """With one client nothing depends on times, so the fake engines must have the same requests and the same hits."""
+    shape = replace(SMALL, in_flight=1)
+    real = play(fleet, "round-robin", shape, seed=5)["requests"]
+    simulated = replay(SPEED.fleet(2, 4096), SPEED.signals(0.0, 200), "round-robin", shape, seed=5)["requests"]
+    for key in ("chat", "turn", "prompt", "possible"):
+        assert [each[key] for each in simulated] == [each[key] for each in real], key
+    for ours, theirs in zip(simulated, real, strict=True):  # fakes do not cache what answers fill: a block at most
+        assert 0 <= ours["cached"] - theirs["cached"] <= BLOCK
+
+
+def test_simulated_clients_send_no_more_than_they_may_and_no_turn_before_the_last_one_ended() -> None:
+    found = replay(SPEED.fleet(2, 4096), SPEED.signals(0.0, 200), "adaptive", SMALL, seed=1)
+    requests = found["requests"]
+    assert sorted((each["chat"], each["turn"]) for each in requests) == [(c, t) for c in range(5) for t in (1, 2, 3)]
+    spans = {(each["chat"], each["turn"]): (each["sent_s"], each["sent_s"] + each["whole_s"]) for each in requests}
+    for (chat, turn), (sent_s, _) in spans.items():
+        assert sum(begin <= sent_s < end for begin, end in spans.values()) <= SMALL.in_flight
+        if turn > 1:
+            assert sent_s >= spans[chat, turn - 1][1]
+    assert found["wall_s"] == max(end for _, end in spans.values())
+    assert sum(sent_s == 0 for sent_s, _ in spans.values()) == SMALL.in_flight
+
+
+def _rounds(means: dict[str, list[float]], cached: dict[str, int]) -> figures.Rounds:
+    return [
+        {policy: _episode([times[number]], cached=cached[policy], wall_s=1.0) for policy, times in means.items()}
+        for number in range(len(means["round-robin"]))
+    ]
+
+
+def test_goals_that_do_not_hold_come_first() -> None:
+    cached = {"round-robin": 300, "adaptive": 480, "kv-aware": 500}
+    real = _rounds({"round-robin": [1.0, 4.0] * 2, "adaptive": [0.5, 2.1] * 2, "kv-aware": [0.4, 1.6] * 2}, cached)
+    same = _rounds(
+        {"round-robin": [1.0] * 4, "adaptive": [0.35] * 4, "kv-aware": [0.4] * 4}, cached | {"adaptive": 449}
+    )
+    lines = goals.goals(real, [[each] * 2 for each in same]).splitlines()[2:]
+    assert [line.rsplit("|", 2)[1].strip() for line in lines] == ["**no**"] * 4 + ["yes"] * 2
+    behind, ratio, points, order, least, share = lines
+    assert "`adaptive`: mean TTFT behind no other" in behind
+    assert "1.28 (x or / 1.05) of `kv-aware`'s" in behind
+    assert "`adaptive` -32%" in ratio
+    assert "kv-aware" not in ratio
+    assert "`adaptive` -3.1" in points
+    assert "`adaptive` and `kv-aware`" in order
+    assert "at most 0.75" in least
+    assert "0.51 (x or / 1.05)" in least
+    assert "0.960" in share
+
+
+def test_one_round_has_no_clear_gap() -> None:
+    assert goals.gap(
+        _rounds({"round-robin": [1.0], "adaptive": [0.5]}, {"round-robin": 0, "adaptive": 0}), "adaptive"
+    ) == (goals.Gap(0.5, float("inf")))
+    two = _rounds({"round-robin": [1.0, 4.0], "adaptive": [0.5, 2.1]}, {"round-robin": 0, "adaptive": 0})
+    assert goals.gap(two, "adaptive").spread == pytest.approx(1.05 ** (12.71 / 2))
+    assert goals.gap(two * 10, "adaptive").spread == pytest.approx(1.05 ** (2.18 / 2 / 19**0.5))
+    assert not goals.Gap(0.5, float("inf")).is_clear
+    assert goals.Gap(0.5, 1.9).is_clear
+    assert goals.Gap(2.0, 1.9).is_clear
+    assert not goals.Gap(0.5, 2.1).is_clear
+
+
+def test_predictions_have_the_greatest_difference_first() -> None:
+    cached = {"round-robin": 300, "adaptive": 480, "kv-aware": 500}
+    real = _rounds({"round-robin": [1.0], "adaptive": [0.5], "kv-aware": [0.4]}, cached)
+    same = _rounds({"round-robin": [2.0], "adaptive": [0.9], "kv-aware": [0.4]}, cached | {"kv-aware": 510})
+    rows = goals.predictions(real, [same * 2]).splitlines()[2:]
+    assert rows == [
+        "| kv-aware | 0.40 | 0.20 | -50% | 0.40 | 0.40 | 50.0% | 51.0% | +1.0 |",
+        "| adaptive | 0.50 | 0.45 | -10% | 0.50 | 0.90 | 48.0% | 48.0% | +0.0 |",
+        "| round-robin | 1 | 1 |  | 1.00 | 2.00 | 30.0% | 30.0% | +0.0 |",
+    ]

@@ -53,7 +53,7 @@ class Setup(NamedTuple):
 @contextmanager
 def setup(*, exposed: Sequence[str] = (), **options: Any) -> Iterator[Setup]:
     with FakeFleet(4) as fleet:
-        router: Router[str] = Router(seed=1, **options)
+        router: Router[str] = Router(seed=1, **{"pd_uncached_token_threshold": 0, **options})
         for worker in fleet.workers[:2]:
             router.add_worker(worker.url, role="prefill")
         for worker in fleet.workers[2:]:

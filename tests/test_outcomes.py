@@ -143,7 +143,7 @@ def test_an_error_of_the_callers_own_code_counts_no_failure_of_a_worker() -> Non
 
 
 def test_a_with_block_of_a_pair_blames_the_worker_that_was_at_work() -> None:
-    router: cachelb.Router[str] = cachelb.Router(seed=1, breaker_failures=1)
+    router: cachelb.Router[str] = cachelb.Router(seed=1, breaker_failures=1, pd_uncached_token_threshold=0)
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")
     with pytest.raises(ConnectionError), router.select_pair(tokens=range(64)):

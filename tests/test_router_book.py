@@ -389,7 +389,7 @@ def test_the_client_libraries_statuses_are_found() -> None:
 
 
 def pairs(**options: object) -> tuple[Router[str], ManualClock]:
-    router, clock = make((), **options)
+    router, clock = make((), **{"pd_uncached_token_threshold": 0, **options})
     for key in ("p1", "p2"):
         router.add_worker(key, role="prefill")
     for key in ("d1", "d2"):

@@ -148,7 +148,7 @@ def test_an_exhausted_retry_names_what_came_of_each_worker() -> None:
 
 def test_an_exhausted_retry_of_a_bare_policy_and_of_a_pair_names_it_too() -> None:
     exhaust(LeastLoaded(seed=1).select_worker(["a", "b"]), [404, None])
-    router = make(())
+    router = make((), pd_uncached_token_threshold=0)
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")
     pair = router.select_pair(tokens=PROMPT)

@@ -53,7 +53,7 @@ def in_child(check: Callable[[], None]) -> None:
 
 
 def fleet() -> Router[str]:
-    router = cachelb.Router(["a"], seed=1)
+    router = cachelb.Router(["a"], seed=1, pd_uncached_token_threshold=0)
     router.add_worker("p", role="prefill", weight=2.0, kv_blocks=7)
     router.add_worker("d", role="decode", dp_size=2, models=["m"])
     router.add_worker("off")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make(**options: Any) -> Router[str]:
-    router = cachelb.Router[str](seed=1, **options)
+    router = cachelb.Router[str](seed=1, clock=lambda: 0.0, **options)
     for n in range(2):
         router.add_worker(f"p{n}", role="prefill")
         router.add_worker(f"d{n}", role="decode")
@@ -93,3 +93,111 @@ def test_without_a_prefill_worker_the_fallback_decides(fallback: bool) -> None:
             router.select_pair(prompt_tokens=1000)
         assert info.value.reasons["p0"] == "not ready"
     assert set(router.loads().values()) == {0}
+
+
+# --- weighed by cost ---
+
+
+def busy(router: Router[str], *, count: int = 8) -> list[cachelb.Decision[str]]:
+    """Have every decode worker generate for some requests, as long as the decisions are kept."""
+    decisions = [router.select_worker(prompt_tokens=16, among=[f"d{n % 2}"]) for n in range(count)]
+    for decision in decisions:
+        decision.on_tokens(1)
+    return decisions
+
+
+def test_an_idle_decode_worker_computes_the_prompt_and_a_busy_one_does_not() -> None:
+    router = make()
+    with router.select_pair(tokens=range(1600)) as pair:
+        assert (pair.prefill, pair.decode.reason) == (None, "local-decode")
+        assert router.loads()[pair.decode.key] == 1
+    running = busy(router)
+    with router.select_pair(tokens=range(10_000, 20_000)) as pair:
+        assert pair.prefill is not None
+        assert (pair.prefill.reason, pair.decode.reason) == ("cold", "cold")
+    assert all(decision.is_open for decision in running)
+
+
+def test_of_a_weighed_pair_the_prefill_worker_alone_has_the_prefill() -> None:
+    router = make()
+    running = busy(router)
+    pair = router.select_pair(tokens=range(1600))
+    assert pair.prefill is not None
+    pending = {worker.key: worker.pending_prefill_tokens for worker in router.stats().workers}
+    assert {key: tokens for key, tokens in pending.items() if tokens} == {pair.prefill.key: 1600}
+    router.validate()
+    pair.on_complete()
+    router.validate()
+    assert sum(router.loads().values()) == len(running)
+
+
+def test_what_a_busy_decode_worker_holds_keeps_the_rest_there() -> None:
+    router = make()
+    with router.select_pair(tokens=range(8000)) as first:
+        assert first.prefill is None
+    running = busy(router)
+    with router.select_pair(tokens=range(8064)) as again:
+        assert (again.prefill, again.decode.key, again.decode.matched_tokens) == (None, first.decode.key, 8000)
+    assert len(running) == 8
+
+
+@pytest.mark.parametrize("slow", [{"pd_transfer_ms": 1e6}, {"pd_transfer_ms_per_token": 100.0}], ids=str)
+def test_a_transfer_that_takes_for_ever_is_not_made(slow: dict[str, float]) -> None:
+    router, usual = make(**slow), make()
+    running = busy(router), busy(usual)
+    with router.select_pair(tokens=range(1600)) as pair, usual.select_pair(tokens=range(1600)) as other:
+        assert pair.prefill is None
+        assert other.prefill is not None
+    assert len(running) == 2
+
+
+@pytest.mark.parametrize("option", ["pd_transfer_ms", "pd_transfer_ms_per_token"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_transfer_takes_a_finite_time(option: str, value: float) -> None:
+    with pytest.raises(ValueError, match=option):
+        make(**{option: value})
+
+
+def test_scores_of_a_pair_are_milliseconds_of_all_of_it() -> None:
+    router = make()
+    running = busy(router)
+    pair = router.select_pair(tokens=range(1600))
+    assert pair.prefill is not None
+    scores = []
+    for half in (pair.prefill, pair.decode):
+        told = half.explain()
+        assert (told.policy, told.higher_is_better) == ("adaptive", False)
+        ranked = {view.key: view.score for view in told.candidates if view.score is not None}
+        assert len(ranked) == 2
+        assert ranked[half.key] == min(ranked.values())
+        scores.append(ranked[half.key])
+    prompt, whole = scores
+    assert prompt == pytest.approx(1600 * 1.25 / 10)
+    # What its answer delays the four that run there comes on top.
+    assert whole > prompt + 20.0 + 1600 * 0.005 + len(running) / 2 * 0.3 * 256 / 10
+    pair.cancel()
+
+
+def test_a_role_with_a_policy_of_its_own_is_not_weighed() -> None:
+    for half in ({"prefill_policy": "least-loaded"}, {"decode_policy": "least-loaded"}, {"policy": "cache-aware"}):
+        router = make(**half)
+        with router.select_pair(tokens=range(64)) as pair:
+            assert pair.prefill is not None, half
+
+
+def test_a_dry_run_of_a_weighed_pair_tells_the_next_one() -> None:
+    router = make()
+    pairs = []
+    for n in range(30):
+        prompt = range(5000 * (n % 7), 5000 * (n % 7) + 300 * (n % 11) + 1)
+        dry = router.select_pair(tokens=prompt, dry_run=True)
+        loads = router.loads()
+        real = router.select_pair(tokens=prompt)
+        pairs.append(real)
+        assert sum(router.loads().values()) == sum(loads.values()) + (1 if real.prefill is None else 2)
+        keys = [None if pair.prefill is None else pair.prefill.key for pair in (dry, real)]
+        assert (keys[0], dry.decode.key) == (keys[1], real.decode.key)
+        real.on_prefilled()
+        real.on_tokens(1)
+    assert {pair.prefill is None for pair in pairs} == {True, False}
+    router.validate()

@@ -6,7 +6,7 @@
     python -m benches.compare --crates            # the Rust crates instead; builds them first
     python -m benches.compare --write             # write the page of the last run again
 
-Simulated replays are a command of their own: `python -m benches.compare.replays --traces DIR`.
+Traces through Dynamo's simulator are a command of their own: `python -m benches.dynamo`.
 
 With production-stack's source at hand, PYTHONPATH=.../src adds its index: it has no release.
 """
@@ -21,13 +21,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benches.compare.environment import VENV, install
 from benches.compare.page import page, picture
 
 ROOT = Path(__file__).resolve().parents[2]
-VENV = ROOT / ".venv-compare"
 RUN = ROOT / "bench-results" / "compare.json"
 CRATES = ROOT / "bench-results" / "compare-crates.json"
-REPLAYS = ROOT / "bench-results" / "compare-replays.json"
 
 
 def main() -> None:
@@ -47,22 +46,19 @@ def main() -> None:
     if report is None:
         raise SystemExit(f"there is no {RUN.relative_to(ROOT)}: run without --write and --crates first")
     docs = ROOT / "docs"
-    (docs / "compare.md").write_text(page(report, _read(CRATES), _read(REPLAYS)), encoding="utf-8")
+    (docs / "compare.md").write_text(page(report, _read(CRATES)), encoding="utf-8")
     picture(report, docs / "images" / "compare.svg")
     print("wrote docs/compare.md and docs/images/compare.svg", file=sys.stderr)
 
 
 def _install() -> None:
     """Make the environment, or bring it up to date."""
-    if not VENV.exists():
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
     wheels = sorted((ROOT / "target" / "wheels").glob("*.whl"))
     if not wheels:
         raise SystemExit("there is no wheel: run `make wheel` first")
-    pip = [str(VENV / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--requirement", str(Path(__file__).parent / "requirements.txt")], check=True)
-    subprocess.run([*pip, "--force-reinstall", "--no-deps", str(wheels[-1])], check=True)
-    subprocess.run([*pip, "click", "rich"], check=True)
+    install()
+    install("--force-reinstall", "--no-deps", str(wheels[-1]))
+    install("click", "rich")
 
 
 def _measure(calls: int, tasks: list[str]) -> None:

@@ -75,17 +75,9 @@ _CRATE_ABOUT = {
     "events": "The same messages as above, decoded. Hashing of the tokens is timed for all.\n\n",
     "threads": "Lookups of one index, which nobody changes.\n\n",
 }
-_REPLAY = """## A trace through both simulators
-
-`python -m benches.compare.replays --traces DIR`: the conversation trace of Mooncake on 8 workers of 6,400 blocks of 64
-tokens with Dynamo's default timing, arrivals divided by 1, 2 and 4. `kv_router` is Dynamo's own router in Dynamo's
-simulator, the mean of four runs, since it draws equal costs without a seed; `overlap-cost+events` is cachelb's policy
-of the same formula; [the simulator](simulator.md#what-fits) says how far both simulators agree.
-
-"""
 
 
-def page(report: dict[str, Any], crates: dict[str, Any] | None, replays: dict[str, Any] | None) -> str:
+def page(report: dict[str, Any], crates: dict[str, Any] | None) -> str:
     """Write the page; what was not run is left out."""
     load = f"{report['load']}\n\n" if report.get("load") else ""
     parts = [
@@ -100,8 +92,6 @@ def page(report: dict[str, Any], crates: dict[str, Any] | None, replays: dict[st
         parts.append(_CRATES)
         for kind, rows in _by_kind(crates["rows"]).items():
             parts += [f"### {_TITLES[kind]}, in Rust\n\n", _CRATE_ABOUT.get(kind, ""), *_tables(kind, rows)]
-    if replays:
-        parts += [_REPLAY, _replay_table(replays["rows"])]
     versions = ", ".join(f"{package} {version}" for package, version in report["versions"].items())
     parts.append(f"## Machine and versions\n\n{report['machine']}. {versions}.")
     if crates:
@@ -218,14 +208,6 @@ def _notes(rows: Rows) -> str:
     notes = {row["note"]: row["contender"] for row in reversed(rows) if row["note"] and row["task"] != "answers"}
     below = "".join(f"- {contender}: {note}\n" for note, contender in reversed(notes.items()))
     return below + "\n" if below else ""
-
-
-def _replay_table(rows: Rows) -> str:
-    lines = [["load", "simulator", "policy", "TTFT mean, ms", "p99", "TPOT, ms", "reuse"], ["---"] * 3 + ["---:"] * 4]
-    for row in rows:
-        figures = [f"{row['ttft_mean']:,.0f}", f"{row['ttft_p99']:,.0f}", f"{row['tpot']:.1f}", f"{row['reuse']:.1%}"]
-        lines.append([f"x{row['load']:.0f}", row["simulator"], row["policy"], *figures])
-    return _lines(lines) + "\n"
 
 
 def _lines(lines: list[list[str]]) -> str:

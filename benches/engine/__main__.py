@@ -1,12 +1,14 @@
 """Policies in front of two real vLLM on the CPUs of this machine: writes docs/engines-measured.md and its picture.
 
-    make bench-engine                                      # 4 policies, 4 rounds; half an hour on two busy cores
+    make bench-engine                                      # 7 policies, 12 rounds; 25 minutes on two idle cores
+    make bench-engine BENCH_ARGS="--policy round-robin,adaptive(a=1)+events"  # others; stored rounds are filled up
     make bench-engine BENCH_ARGS="--minutes 9"             # as many episodes as that; the next call goes on
     make bench-engine BENCH_ARGS="--write"                 # write the page of the episodes there are
     make bench-engine BENCH_ARGS="--size tiny --chats 4 --rounds 1 --out /tmp/page.md --runs /tmp/runs.jsonl"
 
 Policies take turns, another one first in each round; in a round all have the same chats. Before each episode the
 engines' caches are emptied, and the router is a new one. Every finished episode is kept in bench-results/engines.jsonl.
+Single requests, timed whenever the engines are started, calibrate the simulated fleet that plays the same episodes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import random
 import signal
 import sys
 import tempfile
@@ -23,24 +24,28 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benches.engine.client import ask
+from benches.engine.alone import LONGEST, measure
+from benches.engine.calibration import fit, gateway_s, shaken
 from benches.engine.episode import POLICIES, Fleet, play
+from benches.engine.figures import BASE, Rounds
 from benches.engine.page import page, picture
+from benches.engine.replay import replay
 from benches.engine.workload import Shape
 from benches.learned.store import Store
 from benches.report import machine
 from tests.engine.engine import BLOCK_SIZE, Engine, running, write_model
 from tests.engine.install import VERSION
 from tests.engine.model import SIZES, VOCABULARY
-from tests.engine.traffic import FIRST_PLAIN_TOKEN
 
 from cachelb.events import Endpoint
+from cachelb.sim.calls import split_list
+from cachelb.sim.contender import YARDSTICKS, Contender
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-ALONE = (1024, 2048, 4096, 8192)
+REPLAYS = 5
 PICTURE = "images/engines-measured.svg"
 # An AVX2 processor has no arithmetic for bfloat16 and is ten times slower with it.
 DTYPE = "float32"
@@ -61,21 +66,20 @@ def main() -> None:
     missing = [
         (number, policy)
         for number in range(given.rounds)
-        for policy in _order(number)
+        for policy in _order(given.policy, number)
         if _key(number, policy) not in store
     ]
     if not given.write and missing:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # engines end with this
         _measure(given, shape, store, missing)
-    rounds = [
-        {policy: store[_key(number, policy)] for policy in POLICIES}
-        for number in range(given.rounds)
-        if all(_key(number, policy) in store for policy in POLICIES)
-    ]
-    if not rounds:
+    whole = [number for number in range(given.rounds) if all(_key(number, policy) in store for policy in given.policy)]
+    if not whole:
         raise SystemExit("no round is complete: run it again")
+    rounds = [{policy: store[_key(number, policy)] for policy in given.policy} for number in whole]
+    sessions = _sessions(store)
+    simulated = _simulated(given, shape, sessions, whole)
     try:
-        text = page(store["settings"], store["alone"]["alone"], rounds, PICTURE)
+        text = page(store["settings"], sessions, rounds, simulated, PICTURE)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +90,10 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument(
+        "--policy", type=split_list, default=list(POLICIES), help="separated by commas; NAME(OPTION=VALUE)+events"
+    )
     parser.add_argument("--size", choices=SIZES, default="mid", help="of the model")
     parser.add_argument("--chats", type=int, default=Shape().chats)
     parser.add_argument("--turns", type=int, default=Shape().turns)
@@ -99,13 +106,27 @@ def _arguments() -> argparse.Namespace:
     for name, least in {"rounds": 1, "turns": 2, "chats": Shape().shared * Shape().sharing}.items():
         if getattr(given, name) < least:
             parser.error(f"--{name} must be {least} or more, got {getattr(given, name)}")
+    try:
+        given.policy = list(dict.fromkeys(_spelled(text) for text in given.policy))
+    except ValueError as error:
+        parser.error(str(error))
+    if BASE not in given.policy:
+        parser.error(f"--policy must have {BASE}, which the others are compared with; got {given.policy}")
     return given
 
 
-def _order(number: int) -> tuple[str, ...]:
+def _spelled(text: str) -> str:
+    """Return the one spelling of a policy that runs are stored under."""
+    contender = Contender.parse(text)
+    if contender.ending in YARDSTICKS:
+        raise ValueError(f"{text} is no router that engines could have; leave its ending out")
+    return str(contender)
+
+
+def _order(policies: list[str], number: int) -> list[str]:
     """Let another policy go first in each round."""
-    first = number % len(POLICIES)
-    return POLICIES[first:] + POLICIES[:first]
+    first = number % len(policies)
+    return policies[first:] + policies[:first]
 
 
 def _key(number: int, policy: str) -> str:
@@ -118,15 +139,15 @@ def _measure(given: argparse.Namespace, shape: Shape, store: Store, missing: lis
     print(f"the engines start; their logs are beside {given.runs}", file=sys.stderr)
     with engines(given, shape) as fleet:
         print(f"ready after {time.monotonic() - began:.0f} s", file=sys.stderr)
-        if "alone" not in store:
-            store.add("alone", {"alone": _alone(fleet)})
+        session = len(_sessions(store))
+        store.add(f"alone/{session}", measure(fleet))
         longest_s = 0.0
         for number, policy in missing:
             start = time.monotonic()
             if start + longest_s - began > 60 * given.minutes:
                 return
             episode = play(fleet, policy, shape, seed=number)
-            store.add(_key(number, policy), episode)
+            store.add(_key(number, policy), {**episode, "session": session})
             longest_s = max(longest_s, time.monotonic() - start)
             took = f"{episode['wall_s']:.1f} s, others {episode['others']:.0%}"
             print(f"{_key(number, policy):20} {took}", file=sys.stderr)
@@ -145,7 +166,7 @@ def engines(given: argparse.Namespace, shape: Shape) -> Iterator[Fleet]:
                 name=name,
                 core=cores[number % len(cores)],
                 num_gpu_blocks=given.cache_tokens // BLOCK_SIZE + 1,
-                max_model_len=max(shape.longest, *ALONE) + 64,
+                max_model_len=max(shape.longest, LONGEST) + 64,
                 flags=("--dtype", DTYPE),
             )
             for number, name in enumerate(("w0", "w1"))
@@ -168,16 +189,29 @@ def _fleet(started: Sequence[Engine]) -> Fleet:
     )
 
 
-def _alone(fleet: Fleet) -> list[dict[str, float]]:
-    """Time prompts with nothing else in flight: new ones, then the same again."""
-    rows = []
-    for length in ALONE:
-        dice = random.Random(length)
-        prompt = [dice.randrange(FIRST_PLAIN_TOKEN, VOCABULARY) for _ in range(length)]
-        fleet.reset()
-        cold, warm = (ask(fleet.urls[0], prompt, 1).first_s for _ in range(2))
-        rows.append({"tokens": length, "cold_s": cold, "warm_s": warm})
-    return rows
+def _sessions(store: Store) -> list[dict[str, Any]]:
+    """Return the single requests of each start of the engines."""
+    found: list[dict[str, Any]] = []
+    while (key := f"alone/{len(found)}") in store:
+        found.append(store[key])
+    return found
+
+
+def _simulated(
+    given: argparse.Namespace, shape: Shape, sessions: list[dict[str, Any]], numbers: list[int]
+) -> list[Rounds]:
+    """Play the same rounds, each a few times, with a simulated fleet that is fitted to single requests alone."""
+    if not sessions:
+        raise SystemExit(f"{given.runs} has no single requests to calibrate a simulated fleet with: move it away")
+    speed = fit([row for session in sessions for row in session["singles"]])
+    fleet, signals = speed.fleet(2, given.cache_tokens), speed.signals(gateway_s(sessions), shape.mean_prompt)
+    return [
+        [
+            {policy: replay(shaken(fleet, seed), signals, policy, shape, number) for policy in given.policy}
+            for seed in range(REPLAYS)
+        ]
+        for number in numbers
+    ]
 
 
 if __name__ == "__main__":

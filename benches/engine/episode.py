@@ -19,15 +19,25 @@ from tests.http_client import metrics
 
 from cachelb import Router
 from cachelb.events import ZmqSource
+from cachelb.sim.contender import KV_EVENTS, Contender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cachelb.events import Endpoint
+    from cachelb.types import WorkerStats
 
 WARM_UP_BLOCKS = 2
 DEADLINE_S = 120.0
-POLICIES = ("round-robin", "least-loaded", "cache-aware", "kv-aware")
+POLICIES = (
+    "round-robin",
+    "adaptive",
+    "adaptive+events",
+    "cache-aware",
+    "kv-aware",
+    "prefill-times-batch(crowding=1)",
+    "estimated-ttft",
+)
 HITS = "vllm:prefix_cache_hits_total"
 
 
@@ -50,25 +60,37 @@ class Fleet:
     groups: Sequence[int] = ()
 
 
+def hears_events(contender: Contender) -> bool:
+    """Say whether a policy has the engines' events, by its name or by the ending of it."""
+    return contender.name == "kv-aware" or contender.ending == KV_EVENTS
+
+
 def play(fleet: Fleet, policy: str, shape: Shape, seed: int) -> dict[str, Any]:
-    """Play all chats under a policy.
+    """Play all chats under a policy, which is spelled as leagues do.
 
     Returns:
-        `requests`, in the order they ended, `wall_s`, what the engines' counters and the router's funnel say, and what
-        of the machine others took. It is plain data, for JSON.
+        `requests`, in the order they ended, with the seconds from the start at which each was sent and the tokens of
+        its answer: with `plan` they give all prompts; `wall_s`, what the engines' counters and the router's funnel say,
+        and what of the machine others took. It is plain data, for JSON.
 
     Raises:
         RuntimeError: An engine found something in its cache after it was emptied.
     """
     fleet.reset()
+    given = Contender.parse(policy)
     with contextlib.ExitStack() as stack:
-        router = stack.enter_context(Router(list(fleet.urls), policy=policy, block_size=fleet.block_size, seed=seed))
-        if policy == "kv-aware":
+        made: Router[str] = Router(
+            list(fleet.urls), policy=given.name, block_size=fleet.block_size, seed=seed, **given.options
+        )
+        router = stack.enter_context(made)
+        if hears_events(given):
             router.attach(ZmqSource(endpoints=fleet.endpoints, replay_timeout_s=DEADLINE_S))
+            # An engine may not know of the subscription yet; what it sends until then would be missed.
+            _wait(router, _is_live)
         gateway = stack.enter_context(GATEWAYS["starlette"](router))
         _warm_up(fleet, seed)
-        if policy == "kv-aware":
-            wait_until(lambda: _hears_all(router), timeout_s=DEADLINE_S)
+        if hears_events(given):
+            _wait(router, _knows_warm_up)
         hits, others = _hits(fleet), Processors(fleet.groups)
         began = time.perf_counter()
         requests = _Driver(gateway, plan(shape, seed), Known(fleet.block_size), shape, seed).run()
@@ -96,14 +118,21 @@ def _warm_up(fleet: Fleet, seed: int) -> None:
             raise RuntimeError(f"{url} found {cached} tokens in the cache that was emptied")
 
 
-def _hears_all(router: Router[str]) -> bool:
-    """Say whether the index holds what the engines hold: the warm-up."""
-    return all(
-        worker.kv_events is not None
-        and worker.kv_events.state == "live"
-        and worker.index_blocks == {"gpu": WARM_UP_BLOCKS}
-        for worker in router.stats().workers
-    )
+def _wait(router: Router[str], ready: Callable[[WorkerStats], bool]) -> None:
+    """Wait until all workers are ready."""
+    try:
+        wait_until(lambda: all(map(ready, router.stats().workers)), timeout_s=DEADLINE_S)
+    except AssertionError:
+        raise RuntimeError(f"events are not heard: {router.stats().workers}") from None
+
+
+def _is_live(worker: WorkerStats) -> bool:
+    return worker.kv_events is not None and worker.kv_events.state == "live"
+
+
+def _knows_warm_up(worker: WorkerStats) -> bool:
+    """Say whether the index holds what the engine holds."""
+    return _is_live(worker) and worker.index_blocks == {"gpu": WARM_UP_BLOCKS}
 
 
 def _hits(fleet: Fleet) -> int:
@@ -124,8 +153,10 @@ class _Driver:
         self._changed = threading.Condition()
         self._requests: list[dict[str, Any]] = []
         self._failed = False
+        self._began = 0.0
 
     def run(self) -> list[dict[str, Any]]:
+        self._began = time.perf_counter()
         with ThreadPoolExecutor(self._shape.in_flight) as pool:
             working = [pool.submit(self._work) for _ in range(self._shape.in_flight)]
             with self._ending_all():
@@ -162,6 +193,7 @@ class _Driver:
         with self._changed:
             possible = self._known.possible(prompt)
             self._known.add(prompt)
+        sent_s = time.perf_counter() - self._began
         answer = ask(self._url, prompt, self._shape.answer_tokens)
         history = prompt + answer.output
         with self._changed:
@@ -176,8 +208,10 @@ class _Driver:
                 {
                     "chat": chat,
                     "turn": turn,
+                    "sent_s": sent_s,
                     "prompt": answer.prompt_tokens,
                     "cached": answer.cached_tokens,
+                    "output": answer.output,
                     "possible": possible,
                     "first_s": answer.first_s,
                     "whole_s": answer.whole_s,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benches.engine.calibration import PASS_TOKENS, SEQUENCES, UNEVEN, fit, gateway_s
+from benches.engine.figures import BASE, MEASURES, Rounds, even, ratio, spread
+from benches.engine.goals import goals, predictions, table
+from benches.engine.replay import behind_s
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-Episode = dict[str, Any]
-Rounds = list[dict[str, Episode]]
-BASE = "round-robin"
-EVEN = 0.1
-"""Times of a round count if what others took of the machine differs by no more than this between its episodes."""
 _HEAD = """# Real engines
 
 `make bench-engine` starts two real vLLM on the CPUs of a machine, one core each, with random weights, sends chats
@@ -27,6 +25,20 @@ The machine is small, virtual and not equally fast all the time, so seconds are 
 policies took turns within each round, with the same chats, and every figure is the median over the rounds, with the
 least and the most of a round in brackets. Times of a round count if what others took of the machine differed by no more
 than ten points between its episodes; cached tokens always do.
+
+Ratios in the tables of goals and of the simulator are geometric means over the rounds; the spread is half of their 95 %
+interval, as a factor.
+"""
+_SIMULATED = f"""
+## Simulated
+
+The same chats with the same draws, closed loop included, in simulated time: the routers are real, each a new one that
+is given nothing but names of workers, before two [simulated engines](simulator.md) with passes of at most
+{PASS_TOKENS:,} tokens and {SEQUENCES} requests. They are calibrated with the single requests of the table below, one at
+each engine at the same moment, because the engines slow each other down; no episode has a part in it. Each round is
+played a few times, with passes up to {UNEVEN:.0%} longer or shorter, drawn for each second and engine. The greatest
+difference is first.
+
 """
 _SETTING = """- **Chats**: {chats} of {turns} turns, {requests} requests, prompts as token ids. {shared} system prompts
   begin {sharing} chats each, the others ({own}) begin with their own; each has {system_tokens:,} tokens. A turn adds
@@ -36,68 +48,25 @@ _SETTING = """- **Chats**: {chats} of {turns} turns, {requests} requests, prompt
 - **Engines**: the Llama `{size}` of `tests/engine/model.py` in {dtype}, prefix caching in blocks of 32. A cache holds
   {tokens_per_cache:,} tokens, {part:.0%} of all chats. Both are emptied before each episode, which is checked.
 - **Router**: a new one for each episode, with the defaults of its policy. There is one gateway, so its own book is the
-  whole load, and engines are not polled. `kv-aware` hears the engines' events through `cachelb.events.ZmqSource`.
+  whole load, and engines are not polled. `kv-aware` and policies with `+events` hear the engines' events through
+  `cachelb.events.ZmqSource`.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A figure of every round."""
-
-    values: tuple[float, ...]
-
-    def show(self, form: Callable[[float], str]) -> str:
-        """Write the median, and least and most in brackets."""
-        return f"{form(median(self.values))} ({form(min(self.values))}-{form(max(self.values))})"
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of the values does not exceed."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
-MEASURES: dict[str, Callable[[Episode], float]] = {
-    "mean": lambda episode: fmean(each["first_s"] for each in episode["requests"]),
-    "p50": lambda episode: quantile([each["first_s"] for each in episode["requests"]], 0.5),
-    "p99": lambda episode: quantile([each["first_s"] for each in episode["requests"]], 0.99),
-    "later": lambda episode: fmean(each["first_s"] for each in episode["requests"] if each["turn"] > 1),
-    "wall": lambda episode: float(episode["wall_s"]),
-    "cached": lambda episode: _share(episode, "cached"),
-    "possible": lambda episode: _share(episode, "possible"),
-    "others": lambda episode: float(episode["others"]),
-}
-"""What is computed of an episode."""
-
-
-def _share(episode: Episode, what: str) -> float:
-    of_all, of_these = (sum(each[name] for each in episode["requests"]) for name in ("prompt", what))
-    return float(of_these / of_all)
-
-
-def spread(rounds: Rounds, policy: str, measure: str) -> Spread:
-    """Collect a figure of a policy over the rounds."""
-    return Spread(tuple(MEASURES[measure](each[policy]) for each in rounds))
-
-
-def ratio(rounds: Rounds, policy: str, measure: str) -> Spread:
-    """Collect how many times round-robin's of the same round a figure is."""
-    found = MEASURES[measure]
-    return Spread(tuple(found(each[policy]) / found(each[BASE]) for each in rounds))
-
-
-def even(rounds: Rounds) -> Rounds:
-    """Return the rounds whose times can be compared."""
-    others = [[MEASURES["others"](episode) for episode in each.values()] for each in rounds]
-    return [each for each, took in zip(rounds, others, strict=True) if max(took) - min(took) <= EVEN]
-
-
-def page(run: Mapping[str, Any], alone: Sequence[Mapping[str, float]], rounds: Rounds, image: str) -> str:
+def page(
+    run: Mapping[str, Any],
+    sessions: Sequence[Mapping[str, Any]],
+    rounds: Rounds,
+    simulated: Sequence[Rounds],
+    image: str,
+) -> str:
     """Write the page.
 
     Args:
         run: Settings, machine and versions.
-        alone: Prompts sent with nothing else in flight.
+        sessions: What `alone.measure` found at each start of the engines.
         rounds: Complete rounds: an episode for each policy.
+        simulated: The same rounds in simulated time, each a few times.
         image: Where the picture is, from the page.
 
     Raises:
@@ -106,16 +75,12 @@ def page(run: Mapping[str, Any], alone: Sequence[Mapping[str, float]], rounds: R
     timed = even(rounds)
     if not timed:
         raise ValueError("others took more of the machine from one policy than from another in every round: play more")
-    parts = [_HEAD, "\n", _times(timed), "\n", _against_base(timed), "\n"]
+    parts = [_HEAD, "\n", goals(rounds, simulated), "\n", _times(timed), "\n", _against_base(timed), "\n"]
     parts.append(f"![Share of requests whose first token came within so many seconds]({image})\n")
     parts += ["\n## Cached tokens\n\n", _tokens(rounds), "\n", _believed(rounds)]
-    parts += ["\n## What was measured\n\n", _setting(run["settings"]), "\n", _alone(alone), "\n", _machine(run, rounds)]
+    parts += [_SIMULATED, predictions(rounds, simulated), "\n", _calibration(run["settings"], sessions)]
+    parts += ["\n## What was measured\n\n", _setting(run["settings"]), "\n", _machine(run, rounds)]
     return "".join(parts)
-
-
-def _table(rows: list[list[str]]) -> str:
-    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [rows[0], rule, *rows[1:]])
 
 
 def _times(rounds: Rounds) -> str:
@@ -123,7 +88,7 @@ def _times(rounds: Rounds) -> str:
     for policy in rounds[0]:
         rows.append([policy, *(spread(rounds, policy, name).show("{:.2f}".format) for name in ("mean", "p50", "p99"))])
         rows[-1].append(spread(rounds, policy, "wall").show("{:.0f}".format))
-    return _table(rows)
+    return table(rows)
 
 
 def _against_base(rounds: Rounds) -> str:
@@ -134,7 +99,7 @@ def _against_base(rounds: Rounds) -> str:
         if policy != BASE:
             ratios = [ratio(rounds, policy, name).show("{:.2f}".format) for name in measures.values()]
             rows.append([policy, *ratios])
-    return _table(rows)
+    return table(rows)
 
 
 def _tokens(rounds: Rounds) -> str:
@@ -142,7 +107,7 @@ def _tokens(rounds: Rounds) -> str:
     for policy in rounds[0]:
         shares = [spread(rounds, policy, name).show("{:.1%}".format) for name in ("cached", "possible")]
         rows.append([policy, *shares])
-    return _table(rows)
+    return table(rows)
 
 
 def _believed(rounds: Rounds) -> str:
@@ -173,11 +138,41 @@ def _setting(settings: Mapping[str, Any]) -> str:
     return _SETTING.format(**settings, **derived)
 
 
-def _alone(alone: Sequence[Mapping[str, float]]) -> str:
-    rows = [["a prompt with nothing else in flight", *(f"{row['tokens']:,} tokens" for row in alone)]]
-    rows.append(["TTFT of a new one, s", *(f"{row['cold_s']:.2f}" for row in alone)])
-    rows.append(["the same again, s", *(f"{row['warm_s']:.2f}" for row in alone)])
-    return _table(rows)
+def _calibration(settings: Mapping[str, Any], sessions: Sequence[Mapping[str, Any]]) -> str:
+    """Show the single requests beside what the fit says of them, and what it says of requests that meet others."""
+    singles = [row for session in sessions for row in session["singles"]]
+    speed = fit(singles)
+    lines = [
+        f"A request takes {1e3 * speed.request_s:.1f} ms, {1e6 * speed.prompt_s:.1f} us per token of its prompt and",
+        f" {1e3 * gateway_s(sessions):.1f} ms in the gateway; a pass\n{1e3 * speed.pass_s:.1f} ms,",
+        f" a token {1e6 * speed.token_s:.0f} us, a pair of tokens in the",
+        f" attention of prompts {1e9 * speed.pair_s:.1f} ns, a token that a\ndecode attends to",
+        f" {1e9 * speed.context_s:.0f} ns.\n\n",
+    ]
+    kinds = sorted({(row["prompt"], row["cached"]) for row in singles})
+    alone = [row for session in sessions for row in session["alone"]]
+    head = ["tokens of the prompt", "cached", "TTFT, ms, one engine at work", "both", "by the fit"]
+    rows = [[*head, "between tokens, ms, both at work", "by the fit"]]
+    for prompt, cached in kinds:
+        same = [row for row in singles if (row["prompt"], row["cached"]) == (prompt, cached)]
+        single = [row["first_s"] for row in alone if (row["prompt"], row["cached"]) == (prompt, cached)]
+        first = median(row["first_s"] for row in same)
+        token = median((row["whole_s"] - row["first_s"]) / max(1, row["output"] - 1) for row in same)
+        fitted = speed.token_after_s(prompt + median(row["output"] for row in same) / 2)
+        times = (first, speed.first_s(prompt, cached), token, fitted)
+        one = f"{1e3 * median(single):.1f}" if single else ""
+        rows.append([f"{prompt:,}", f"{cached:,}", one, *(f"{1e3 * time:.1f}" for time in times)])
+    lines += [table(rows), "\n"]
+    fleet = speed.fleet(2, settings["tokens_per_cache"])
+    said = {
+        "behind_s": ("TTFT of 2,048 new tokens sent 50 ms after 4,096", behind_s(fleet, speed.signals(0.0, 2048))),
+        "token_together_s": ("between tokens of three answers at a time", speed.token_after_s(1056, together=3)),
+    }
+    rows = [["requests that meet others, not fitted", "measured, ms", "simulated, ms"]]
+    for name, (what, seconds) in said.items():
+        measured = median(session["checks"][name] for session in sessions)
+        rows.append([what, f"{1e3 * measured:.1f}", f"{1e3 * seconds:.1f}"])
+    return "".join([*lines, table(rows)])
 
 
 def _machine(run: Mapping[str, Any], rounds: Rounds) -> str:
@@ -186,10 +181,12 @@ def _machine(run: Mapping[str, Any], rounds: Rounds) -> str:
     loads = [episode["load"] for episode in everything]
     times = sorted(episode["time"] for episode in everything)
     count = len(everything[0]["requests"])
+    later = sum(len({episode.get("session") for episode in each.values()}) > 1 for each in rounds)
+    apart = f"Of {later} rounds, some policies were played after another start of the engines.\n" if later else ""
     return (
         f"{run['cpu']}, {run['cores']} cores, vLLM {run['vllm']} on CPU, Python {run['python']}, cachelb at"
         f" {run['commit']}, {times[0]} to {times[-1]} UTC.\n{len(rounds)} rounds of {count} requests per policy;"
-        f" times are of {len(even(rounds))} of them. Of {count} requests, p99 is the slowest.\n\n"
+        f" times are of {len(even(rounds))} of them. Of {count} requests, p99 is the slowest.\n{apart}\n"
         f"*Others*: processes that do not belong to the measurement took {min(others):.0%} to {max(others):.0%} of all"
         f" cores\nin the rounds with times, {median(others):.0%} in the median episode. Load averages at the ends of"
         f" episodes were {min(loads):.0f} to {max(loads):.0f}.\n"

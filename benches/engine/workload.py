@@ -47,6 +47,15 @@ class Shape:
         return self.system_tokens + self.turns * (self.turn_tokens[1] + self.answer_tokens)
 
     @property
+    def mean_prompt(self) -> float:
+        """Tokens of a prompt, on average."""
+        return (
+            self.system_tokens
+            + (self.turns + 1) * sum(self.turn_tokens) / 4
+            + (self.turns - 1) * self.answer_tokens / 2
+        )
+
+    @property
     def last_prompt(self) -> int:
         """Tokens of the last prompt of a chat, on average."""
         return self.system_tokens + self.turns * sum(self.turn_tokens) // 2 + (self.turns - 1) * self.answer_tokens

@@ -24,8 +24,9 @@ W = TypeVar("W")
 class PairDecision(Generic[W]):
     """A decode worker and, unless it does the prefill itself, a prefill worker.
 
-    Usage: forward the prompt to `prefill.worker`, call `on_prefilled()`, then forward to `decode.worker` and report as
-    for a single decision.
+    Usage: forward the prompt to `prefill.worker`, call `on_prefilled()` when it answers, then forward to
+    `decode.worker` and report as for a single decision. The time until `on_prefilled` teaches `adaptive` how fast
+    prefill workers are.
 
     Attributes:
         prefill: Decision for the prefill half, None if the decode worker does the whole request.
@@ -33,7 +34,7 @@ class PairDecision(Generic[W]):
 
     Example:
         >>> from cachelb import Router
-        >>> router = Router()
+        >>> router = Router(pd_uncached_token_threshold=256)
         >>> router.add_worker("p0", role="prefill")
         >>> router.add_worker("d0", role="decode")
         >>> pair = router.select_pair(tokens=range(4096))

@@ -38,9 +38,9 @@ class CandidateView:
             once they are lost for good, those too that it was sent and no event confirmed.
         events: How far the events of its engine could be believed, as `KvEventStats.state` has it; None without.
         terms: What the score is made of. `adaptive` has `waiting_ms`, the prefill that waits on the worker; `own_ms`,
-            the request's own; `cache_ms`, what that pushes out of the cache; `queued_ms` and
-            `running_ms`, what it delays; and
-            `memory_factor`, by which KV use multiplies their sum. Empty for other policies, and where the decision was
+            the request's own; `cache_ms`, what that pushes out of the cache; `queued_ms` and `running_ms`, what
+            it delays; `decoding_ms`, how long its own output takes, as far as that counts; and `memory_factor`, by
+            which KV use multiplies their sum. Empty for other policies, and where the decision was
             made already: only `Router.explain` and dry runs take scores apart.
 
     Example:

@@ -57,7 +57,8 @@ def test_sigterm_ends_a_gateway_with_stalled_workers_within_its_grace_and_keeps_
 ) -> None:
     config, snapshot = tmp_path / "gateway.json", tmp_path / "router.snapshot"
     with FakeFleet(len(ROLES[name])) as fleet:
-        options = {"secret": "known to all gateways"}
+        # So that a prompt is always computed by the prefill worker, which stalls.
+        options = {"secret": "known to all gateways", "pd_uncached_token_threshold": 0}
         workers = [{"url": url, "role": role} for url, role in zip(fleet.urls, ROLES[name], strict=True)]
         config.write_text(json.dumps({"router": options, "workers": workers, "load": {}}))
         words = ("--config", str(config), "--snapshot", str(snapshot), "--grace-s", "1")

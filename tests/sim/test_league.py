@@ -17,7 +17,7 @@ from tests.models import league_table
 from cachelb.cli.app import app
 from cachelb.sim import FleetSpec, build, simulate
 from cachelb.sim.calls import split_list
-from cachelb.sim.contender import Contender
+from cachelb.sim.contender import YARDSTICKS, Contender
 from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play
 from cachelb.sim.league.capacity import capacity
 from cachelb.sim.league.cells import digest
@@ -383,7 +383,7 @@ OPTIONS = st.dictionaries(
 )
 
 
-CONTENDERS = st.builds(Contender, st.sampled_from(["a", "b-c"]), OPTIONS, st.sampled_from(["", "+events", "+oracle"]))
+CONTENDERS = st.builds(Contender, st.sampled_from(["a", "b-c"]), OPTIONS, st.sampled_from(["", "+events", *YARDSTICKS]))
 
 
 @given(st.lists(CONTENDERS, min_size=1))

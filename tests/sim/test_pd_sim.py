@@ -53,7 +53,8 @@ def test_time_is_that_of_both_passes_and_the_transfer() -> None:
     fleet = FleetSpec.parse(
         "1xh100@prefill+1xa100-80@decode", timing=timing, max_num_batched_tokens=10_000, link_latency_s=0.002
     )
-    result = simulate(one_request(8_000, 11), fleet, seed=1, signals=Signals(net_delay_s=0.001))
+    signals = Signals(net_delay_s=0.001)
+    result = simulate(one_request(8_000, 11), fleet, seed=1, signals=signals, pd_uncached_token_threshold=0)
     transfer_s = 0.002 + 8_000 * find_model("llama-3-8b").kv_bytes / 25e9
     assert result.ttft_s[0] == pytest.approx(0.1 + transfer_s + 0.01 + 4 * 0.001)
     assert result.tpot_s[0] == pytest.approx(0.01)
@@ -87,6 +88,30 @@ def test_short_rests_are_computed_where_they_are_decoded(chats: Workload) -> Non
     assert {result.reasons[code] for code in result.reason[local]} == {"local-decode"}
     uncached = chats.prompt_tokens[local].astype(int) - result.predicted_tokens[local]
     assert (uncached < 300).all()
+
+
+@pytest.mark.parametrize(("kind", "faster"), [("chat", 1), ("chat", 8), ("rag", 1), ("rag", 2)])
+def test_weighed_pairs_are_no_worse_than_prefill_apart_and_disturb_less_than_prefill_beside(
+    kind: str, faster: float
+) -> None:
+    requests = build(kind, seed=11, count=600).speed_up(faster)
+    weighed, apart, beside = (
+        simulate(requests, FLEET, seed=1, objective="e2e", pd_uncached_token_threshold=threshold)
+        for threshold in (None, 0, 1 << 40)
+    )
+    assert weighed.finished.all()
+    assert weighed.ttft_s.mean() < apart.ttft_s.mean()
+    assert np.nanmean(weighed.tpot_s) < 1.03 * np.nanmean(apart.tpot_s)
+    assert np.nanmean(weighed.tpot_s) < 1.01 * np.nanmean(beside.tpot_s)
+    assert set(apart.prefill_worker) <= PREFILL
+    assert set(beside.prefill_worker) == {-1}
+
+
+def test_a_dearer_transfer_brings_prompts_to_decode_workers() -> None:
+    requests = build("rag", seed=11, count=600).speed_up(3)
+    cheap, dear = (simulate(requests, FLEET, seed=1, pd_transfer_ms_per_token=ms) for ms in (0.0, 1.0))
+    local = [(result.prefill_worker < 0).mean() for result in (cheap, dear)]
+    assert local[0] + 0.1 < local[1]
 
 
 @pytest.mark.parametrize("half", ["prefill_policy", "decode_policy"])
@@ -145,6 +170,7 @@ def test_a_slower_link_shows_in_the_first_token_alone(chats: Workload) -> None:
             replace(chats, parent=np.full(len(chats), -1), arrival_s=np.arange(len(chats), dtype=np.float64)),
             FleetSpec.parse("1xh100@prefill+1xh100@decode", link_bytes_per_s=rate),
             seed=1,
+            pd_uncached_token_threshold=0,
         )
         for rate in (50e9, 1e9)
     )

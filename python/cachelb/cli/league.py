@@ -16,8 +16,9 @@ from cachelb.errors import CachelbError
 from cachelb.sim.calls import split_list
 from cachelb.sim.fleet import DEFAULT_MODEL
 from cachelb.sim.league import COMPARED, LOADS, REALISM, League, Store, as_dict, markdown, play
-from cachelb.sim.league.documents import HEADS, group_tables, legend, ratio_text, rest_texts
+from cachelb.sim.league.documents import HEADS, bound_tables, group_tables, legend, ratio_text, rest_texts
 from cachelb.sim.league.traces import PARTS
+from cachelb.sim.league.yardsticks import BUDGET, HORIZON
 from cachelb.sim.workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -41,11 +42,17 @@ Examples:
   cachelb league conversation_trace.jsonl.xz chat --fleet 8xl40s,4xh100+4xl40s --store league.jsonl
   cachelb league chat --policy "adaptive,prefill-times-batch(crowding=1)+events" --realism none,crash
   cachelb league "agents.jsonl.xz(limit=60,loop=closed)" --part develop --loads 0.7,0.95 --seeds 3
+  cachelb league chat --loads 0.95 --window 1000:100 --policy adaptive,adaptive+clairvoyant
   cachelb league chat rag --policy all --svg league.svg --markdown > league.md
 
 \b
 Realism:
 {_SWITCHES}
+
+\b
+Yardsticks beside NAME+oracle, in a --window; minutes each:
+  NAME+rollout      every worker is tried in the simulator, NAME goes on for {HORIZON} arrivals
+  NAME+clairvoyant  the best of {BUDGET:,} placements of the whole window, from the best policy's on
 
 \b
 Generators: {", ".join(WORKLOADS)}
@@ -97,6 +104,12 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     help="Half of each trace: by a hash of the session, or by time where it has none.",
 )
 @click.option(
+    "--window",
+    metavar="AFTER:COUNT",
+    help="Figures are of COUNT requests behind the first AFTER, which 'adaptive' places for every policy, as in "
+    "1000:100. Policies may then be NAME+rollout and NAME+clairvoyant.",
+)
+@click.option(
     "--store",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Keep runs in this file, and run only what it lacks.",
@@ -122,6 +135,7 @@ def league(
     seed: int,
     seeds: int,
     part: str,
+    window: str | None,
     store: Path | None,
     again: str | None,
     threads: int,
@@ -147,6 +161,7 @@ def league(
         seeds=range(seed, seed + seeds),
         part=part,
         model=model,
+        window=window,
     )
     kept = _opened(store, again)
     with progress_bar("simulating", quiet=as_json) as progress:
@@ -196,6 +211,8 @@ def _print(standings: Standings) -> None:
     out.print(_whole(standings, dropped))
     for by, groups, rows in group_tables(standings):
         out.print(_table(f"{COMPARED[0].title} by {by}", groups, rows))
+    for bound, heads, rows in bound_tables(standings):
+        out.print(_table(f"{COMPARED[0].title} over {bound}", heads, rows))
 
 
 def _whole(standings: Standings, dropped: int) -> Table:

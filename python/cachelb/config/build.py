@@ -72,7 +72,8 @@ def router_arguments(config: RouterConfig) -> dict[str, Any]:
         Keyword arguments.
     """
     arguments: dict[str, Any] = {**config.options, "policy": config.policy.name, **config.policy.options}
-    arguments["prefill_policy"] = _policy(config.prefill_policy, config.options)
+    if config.prefill_policy is not None:
+        arguments["prefill_policy"] = _policy(config.prefill_policy, config.options)
     if config.decode_policy is not None:
         arguments["decode_policy"] = _policy(config.decode_policy, config.options)
     arguments["shadow"] = tuple(_policy(policy, config.options) for policy in config.shadow)

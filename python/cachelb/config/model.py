@@ -118,8 +118,8 @@ class RouterConfig:
         source: The file, or "mapping".
         options: Options of the router that were set, under the names of its keyword arguments.
         policy: The policy.
-        prefill_policy: The policy that picks prefill workers.
-        decode_policy: The policy that picks decode workers; None is the router's own.
+        prefill_policy: The policy that picks prefill workers; None is what the router does without.
+        decode_policy: The policy that picks decode workers, likewise.
         shadow: Policies that decide beside the first, without effect.
         workers: The workers, in the order given.
         kv_events: Where engines publish KV cache events, if given.
@@ -138,7 +138,7 @@ class RouterConfig:
     source: str
     options: Mapping[str, Any]
     policy: PolicyConfig
-    prefill_policy: PolicyConfig
+    prefill_policy: PolicyConfig | None
     decode_policy: PolicyConfig | None
     shadow: tuple[PolicyConfig, ...]
     workers: tuple[WorkerConfig, ...]

@@ -58,9 +58,8 @@ class _Resolver:
     def config(self) -> RouterConfig:
         """Merge and check everything."""
         options = self._router_options()
-        policy, prefill = self._slot("policy", options), self._slot("prefill_policy", options)
-        mentions_decode = any("decode_policy" in layer.policies for layer in self._layers)
-        decode = self._slot("decode_policy", options) if mentions_decode else None
+        policy = self._slot("policy", options)
+        prefill, decode = self._half("prefill_policy", options), self._half("decode_policy", options)
         shadow = self._shadow(options)
         self._strays(policy.name)
         drafts = self._workers()
@@ -114,6 +113,11 @@ class _Resolver:
             if known[key].is_code:
                 raise setting.error("cannot be written in a configuration; give it to Router in code")
         return merged
+
+    def _half(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig | None:
+        """Merge what the layers say of the policy of a role; None if they say nothing."""
+        mentioned = any(slot in layer.policies for layer in self._layers)
+        return self._slot(slot, governed) if mentioned else None
 
     def _slot(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig:
         """Merge what the layers say of one policy."""

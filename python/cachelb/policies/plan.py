@@ -36,7 +36,7 @@ class Plan:
         prefill_name: Name of the policy of prefill workers.
         decode_name: Name of the policy of decode workers.
         rule: The rule for whole requests.
-        prefill: The rule for the prefill half of a pair.
+        prefill: The rule for the prefill half of a pair; None with `decode`: `rule` weighs both halves.
         decode: The rule for the decode half.
         shadows: Rules that decide beside the first, by name.
         customs: The caller's own policies, where there are any.
@@ -46,8 +46,8 @@ class Plan:
     prefill_name: str
     decode_name: str
     rule: Rule
-    prefill: Rule
-    decode: Rule
+    prefill: Rule | None
+    decode: Rule | None
     shadows: tuple[tuple[str, Rule], ...]
     customs: dict[str, Any]
 
@@ -57,7 +57,7 @@ class Plan:
         policy: PolicyLike,
         options: Mapping[str, Any],
         *,
-        prefill: PolicyLike,
+        prefill: PolicyLike | None,
         decode: PolicyLike | None,
         shadow: Sequence[PolicyLike],
         replicas: int,
@@ -67,8 +67,9 @@ class Plan:
         Args:
             policy: The policy, by name or as an object.
             options: Its options, if it is given by name; of the caller's own policy, how placements are remembered.
-            prefill: The policy of prefill workers.
-            decode: The policy of decode workers; None is the fewest blocks in use.
+            prefill: The policy of prefill workers; None is `prefill-times-batch`.
+            decode: The policy of decode workers; None is the fewest blocks in use. If both are None, a policy that
+                weighs pairs picks both.
             shadow: Policies that decide beside the first.
             replicas: Routers that serve the same fleet.
 
@@ -81,8 +82,9 @@ class Plan:
         """
         whole_number("replicas", replicas, 1)
         whole = _Slot.of(policy, options, replicas)
+        weighs = prefill is None and decode is None and whole.rule[0] == _WEIGHS_PAIRS
         halves = {
-            "prefill": _Slot.of(prefill, {}, replicas),
+            "prefill": _Slot.of(_PREFILL if prefill is None else prefill, {}, replicas),
             "decode": _FEWEST_BLOCKS if decode is None else _Slot.of(decode, {}, replicas),
         }
         shadows = [shadow] if isinstance(shadow, str) else listed("shadow", shadow, _MOST_SHADOWS)
@@ -90,11 +92,11 @@ class Plan:
         customs = {name: slot.custom for name, slot in {"whole": whole, **halves}.items()}
         return cls(
             name=whole.name,
-            prefill_name=halves["prefill"].name,
-            decode_name=halves["decode"].name,
+            prefill_name=whole.name if weighs else halves["prefill"].name,
+            decode_name=whole.name if weighs else halves["decode"].name,
             rule=whole.rule,
-            prefill=halves["prefill"].rule,
-            decode=halves["decode"].rule,
+            prefill=None if weighs else halves["prefill"].rule,
+            decode=None if weighs else halves["decode"].rule,
             shadows=tuple((slot.name, slot.rule) for slot in beside),
             customs={**customs, "shadows": [slot.custom for slot in beside]},
         )
@@ -145,4 +147,6 @@ class _Slot:
         return cls(policy.name, ("custom", {**needs, **PLACEMENTS, **options}), Watched(policy))
 
 
+_WEIGHS_PAIRS = "adaptive"
+_PREFILL = "prefill-times-batch"
 _FEWEST_BLOCKS = _Slot("least-loaded", ("least-loaded", {"load": "blocks"}))

@@ -64,10 +64,12 @@ class Router(Observation[W]):
         secret: str | Sequence[str] | None = None,
         replicas: int = 1,
         clock: Callable[[], float] | None = None,
-        prefill_policy: PolicyLike = "prefill-times-batch",
+        prefill_policy: PolicyLike | None = None,
         decode_policy: PolicyLike | None = None,
-        pd_uncached_token_threshold: int = 0,
+        pd_uncached_token_threshold: int | None = None,
         pd_fallback: bool = False,
+        pd_transfer_ms: float = 20.0,
+        pd_transfer_ms_per_token: float = 0.005,
         shadow: Sequence[PolicyLike] = (),
         models: Mapping[str, int] | None = None,
         booking_ttl_s: float = 3600,
@@ -99,10 +101,18 @@ class Router(Observation[W]):
                 to share state and for snapshots.
             replicas: Routers that serve the same fleet; margins in requests shrink by it.
             clock: Function that returns monotonic seconds, None is the system's.
-            prefill_policy: Policy of the prefill half of `select_pair`.
-            decode_policy: Policy of the decode half; None is the worker with the fewest blocks in use.
-            pd_uncached_token_threshold: With fewer uncached tokens, the decode worker does the prefill itself.
+            prefill_policy: Policy of the prefill half of `select_pair`. None under `adaptive`, with no `decode_policy`
+                either, picks both halves by one cost; otherwise it is `prefill-times-batch`.
+            decode_policy: Policy of the decode half; None without that cost is the worker with the fewest blocks in
+                use.
+            pd_uncached_token_threshold: With fewer uncached tokens, the decode worker does the prefill itself, and with
+                as many or more a prefill worker does. None leaves it to the cost; otherwise it is 0.
             pd_fallback: Let the decode worker do it too if no prefill worker is available.
+            pd_transfer_ms: Milliseconds that handing a computed prompt to a decode worker takes whatever its length,
+                for the cost: messages, and the decode step in which it joins.
+            pd_transfer_ms_per_token: Milliseconds per prompt token that the decode worker does not hold, for the cost:
+                bytes of KV cache per token by bytes per millisecond between the workers. The default is 128 KiB at
+                25 GB/s.
             shadow: Policies that decide beside the first one; their picks are recorded, nothing is booked for them.
             models: Block sizes of models that have an index of their own.
             booking_ttl_s: Seconds without a sign of life after which a booking no longer counts as load.
@@ -153,6 +163,8 @@ class Router(Observation[W]):
             "breaker_cooldown_s": breaker_cooldown_s,
             "pd_uncached_token_threshold": pd_uncached_token_threshold,
             "pd_fallback": pd_fallback,
+            "pd_transfer_ms": pd_transfer_ms,
+            "pd_transfer_ms_per_token": pd_transfer_ms_per_token,
         }
         if not isinstance(models, Mapping | None):
             raise TypeError(f"models must be a mapping of names to block sizes, not {type(models).__name__}")
@@ -331,6 +343,11 @@ class Router(Observation[W]):
     def select_pair(self, *, dry_run: bool = False, **request: Unpack[RequestArguments]) -> PairDecision[W]:
         """Pick a worker for prefill and one for decode, and book both or neither.
 
+        Under `adaptive`, with no policy set for either role, the prompt is computed where that costs the least: on the
+        decode worker itself, or on a prefill worker with the transfer of the blocks that the decode worker lacks. Of
+        all pairs and all decode workers alone the cheapest is taken; every score is in milliseconds. Under other
+        policies each role has its own, and `pd_uncached_token_threshold` decides who computes the prompt.
+
         Args:
             dry_run: Tell what the next call would pick, and change nothing.
             **request: As for `select_worker`.
@@ -342,6 +359,19 @@ class Router(Observation[W]):
             NoWorkerAvailable: No worker can decode, or none can prefill and `pd_fallback` is off.
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(seed=1, clock=lambda: 0.0)
+            >>> router.add_worker("p0", role="prefill")
+            >>> router.add_worker("d0", role="decode")
+            >>> first = router.select_pair(tokens=range(4096))
+            >>> first.prefill is None, first.decode.reason
+            (True, 'local-decode')
+            >>> first.on_tokens(1)  # it generates now, and a prompt beside it would delay it
+            >>> second = router.select_pair(tokens=range(4096, 8192))
+            >>> second.prefill.worker, second.decode.worker
+            ('p0', 'd0')
         """
         return PairDecision(*self._select_pair(dry_run=dry_run, **request), self._retry_pair)
 

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 KV_EVENTS, ORACLE = "+events", "+oracle"
 """What a name may end in: engines publish their KV events; caches and loads are known at once and exactly."""
 
+ROLLOUT, CLAIRVOYANT = "+rollout", "+clairvoyant"
+"""What a name may end in where a league has a window: `cachelb.sim.league.yardsticks`."""
+
+YARDSTICKS = (ORACLE, ROLLOUT, CLAIRVOYANT)
+"""Endings of what no router could be."""
+
+_ENDINGS = (KV_EVENTS, *YARDSTICKS)
+
 
 @dataclass(frozen=True, slots=True)
 class Contender:
@@ -21,7 +29,7 @@ class Contender:
     Attributes:
         name: Of the policy.
         options: Of the policy, or of the router.
-        ending: ``""``, ``"+events"`` or ``"+oracle"``.
+        ending: ``""``, ``"+events"``, ``"+oracle"``, ``"+rollout"`` or ``"+clairvoyant"``.
 
     Example:
         >>> Contender.parse("prefill-times-batch+events(crowding=1)")
@@ -39,7 +47,7 @@ class Contender:
         """Read the short form.
 
         Args:
-            text: ``NAME``, ``NAME(OPTION=VALUE,...)``, either with ``+events`` or ``+oracle``.
+            text: ``NAME``, ``NAME(OPTION=VALUE,...)``, either with one of the endings.
 
         Returns:
             The contender; whether there is such a policy is not checked.
@@ -49,11 +57,12 @@ class Contender:
         """
         call = Call.parse(text)
         name, ending = call.name, call.end
-        for known in (KV_EVENTS, ORACLE):
+        for known in _ENDINGS:
             if name.endswith(known) and not ending:
                 name, ending = name.removesuffix(known), known
-        if ending not in ("", KV_EVENTS, ORACLE) or not name:
-            raise ValueError(f"cannot read policy {text!r}; write NAME(OPTION=VALUE){KV_EVENTS} or {ORACLE}")
+        if ending not in ("", *_ENDINGS) or not name:
+            known = f"{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
+            raise ValueError(f"cannot read policy {text!r}; write NAME(OPTION=VALUE) with nothing, {known} behind it")
         return cls(name, dict(call.options), ending)
 
     def __str__(self) -> str:

@@ -13,12 +13,14 @@ from cachelb._core import simulate as native_simulate
 from cachelb.arguments import listed, number, whole
 from cachelb.router import Router
 from cachelb.sim.checks import check_fields, seconds_or_for_ever
-from cachelb.sim.contender import KV_EVENTS, ORACLE, Contender
+from cachelb.sim.contender import KV_EVENTS, ORACLE, YARDSTICKS, Contender
 from cachelb.sim.gateway import RouterGateway
 from cachelb.sim.result import SimResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
 
     from cachelb.policies import PolicyLike
     from cachelb.sim.fleet import FleetSpec
@@ -143,10 +145,11 @@ def simulate(
     sharing: bool = False,
     retries: int = 1,
     incidents: tuple[Incident, ...] = (),
+    pinned: Sequence[int] | npt.NDArray[np.int32] | None = None,
     until_s: float = float("inf"),
     sample_interval_s: float = 1.0,
     prepared: SimWorkload | None = None,
-    gateway: Gateway | None = None,
+    gateway: Gateway | Router[str] | None = None,
     progress: Callable[[int], object] | None = None,
     **router_options: Any,  # noqa: ANN401 - the router's
 ) -> SimResult:
@@ -165,10 +168,13 @@ def simulate(
             nothing of each other. A policy that keeps prompts in a tree shares its load alone.
         retries: How often a failed request is tried again.
         incidents: What happens to workers.
+        pinned: The worker of each request, by position, -1 where the policy picks. Gateways find all others among the
+            workers tried, and go along; a request that its worker failed is pinned no longer.
         until_s: End of the run, whatever is left.
         sample_interval_s: Between samples of the workers.
         prepared: The workload in the engine model's form, from `prepare`, to share among runs.
-        gateway: What routes instead of routers with ``policy``, which is then no more than its name; for one run.
+        gateway: What routes instead of routers with ``policy``, which is then no more than its name; for one run. A
+            `Router` of the fleet's ``names`` does as well: one that, say, is not told how much workers hold.
         progress: Called now and then with the number of requests that are over.
         **router_options: Options of `cachelb.Router` and of the policy.
 
@@ -176,8 +182,8 @@ def simulate(
         What became of every request.
 
     Raises:
-        ValueError: A setting is out of range, block sizes differ, or ``gateway`` comes with several ``gateways`` or
-            with ``sharing``.
+        ValueError: A setting is out of range, block sizes differ, ``gateway`` comes with several ``gateways`` or
+            with ``sharing``, or ``pinned`` with a fleet whose prompts are computed apart.
         TypeError: The policy does not take an option.
 
     Example:
@@ -209,6 +215,8 @@ def simulate(
         policy, router_options = contender.name, {**router_options, **contender.options}
         if contender.ending == ORACLE:
             signals = replace(signals, oracle=True, kv_events=True)
+        elif contender.ending in YARDSTICKS:
+            raise ValueError(f"{name} places the requests of a window; give it to a league that has one")
         elif contender.ending == KV_EVENTS:
             signals = replace(signals, kv_events=True)
     if policy == "learned":
@@ -230,6 +238,7 @@ def simulate(
         "loss_seed": seed,
         "retries": retries,
         "incidents": [(one.at_s, one.worker, one.what) for one in listed("incidents", incidents)],
+        "pinned": _pinned(pinned, workload, fleet),
         "until": until_s,
         "sample_interval": sample_interval_s,
     }
@@ -276,6 +285,26 @@ def _entrances(
         for origin, router in enumerate(routers, start=1):
             router._share(origin, _SHARED_TTL_S, _SHARED_BYTES)  # noqa: SLF001 - as a transport does
     return entrances
+
+
+def _pinned(
+    pinned: Sequence[int] | npt.NDArray[np.int32] | None, workload: Workload, fleet: FleetSpec
+) -> npt.NDArray[np.int32]:
+    """Return the worker of each pinned request."""
+    if pinned is None:
+        return np.empty(0, dtype=np.int32)
+    rows = np.asarray(pinned)
+    if rows.size and rows.dtype.kind not in "iu":
+        raise TypeError(f"pinned must be whole numbers, got {rows.dtype}")
+    least, most = (int(rows.min()), int(rows.max())) if rows.size else (-1, -1)
+    if rows.shape != (len(workload),) or least < -1 or most >= len(fleet):
+        raise ValueError(
+            f"pinned must be a position of one of the {len(fleet)} workers or -1 for each of the {len(workload)} "
+            f"requests, got {rows.size} from {least} to {most}"
+        )
+    if any(worker.role == "prefill" for worker in fleet):
+        raise ValueError("pinned is for fleets without workers for prefill alone")
+    return rows.astype(np.int32)
 
 
 def _check_length(workload: Workload, interval_s: float, until_s: float) -> None:

@@ -11,8 +11,8 @@ use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::{BookingId, Known, Load, Pace};
 use cachelb_core::policy::{
-    Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Reason, Rng, RouteKey, Rule,
-    Session, SessionMode, Told, View,
+    Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Reason, Rng,
+    RouteKey, Rule, Session, SessionMode, Told, View,
 };
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -96,6 +96,7 @@ impl Scene {
         View {
             rows: &self.rows,
             loads: &self.loads,
+            apart: &[],
             pace: Pace::default(),
             active: None,
             media: &self.media,
@@ -141,7 +142,7 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
     let rows = 0..view.rows.len();
     Answers {
         row,
-        terms: rows.clone().map(|row| rule.terms(view, row)).collect(),
+        terms: rule.terms(view),
         scores: (
             rule.scores(view),
             rows.map(|row| rule.score(view, row)).collect(),
@@ -301,9 +302,9 @@ impl Rule for Probe {
         vec![Some(8.0).into(); 3]
     }
 
-    fn terms(&self, _: &View<'_>, _: usize) -> Vec<(&'static str, f64)> {
+    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         self.note("terms");
-        vec![("seven", 7.0)]
+        vec![vec![("seven", 7.0)]]
     }
 
     fn scored_in_passing(&self) -> bool {
@@ -430,7 +431,7 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         ("finish_session", rule.finish_session(b"k")),
         ("score", rule.score(&view, 0) == Some(7.0)),
         ("scores", rule.scores(&view) == vec![Some(8.0).into(); 3]),
-        ("terms", rule.terms(&view, 0) == [("seven", 7.0)]),
+        ("terms", rule.terms(&view) == [[("seven", 7.0)]]),
         ("scored_in_passing", !rule.scored_in_passing()),
         ("higher_is_better", rule.higher_is_better()),
         ("records_placement", rule.records_placement()),
@@ -457,11 +458,18 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
     rule.fresh();
 }
 
-/// What a rule can be asked, but for what a wrapper is made of and what is only another form of `settled`.
+/// What a rule can be asked, but for what a wrapper is made of, what is only another form of `settled`, and pairs, which a
+/// wrapper decides half by half.
 fn methods() -> BTreeSet<&'static str> {
     let lines = include_str!("../src/policy/rule.rs").lines();
     let named = lines.filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
-    let besides = ["inner", "inner_mut", "settle"];
+    let besides = [
+        "inner",
+        "inner_mut",
+        "settle",
+        "weighs_pairs",
+        "choose_pair",
+    ];
     named.filter(|name| !besides.contains(name)).collect()
 }
 
@@ -493,6 +501,15 @@ fn every_method_of_a_rule_arrives_at_the_wrapped_one() {
 }
 
 #[test]
+fn a_wrapper_decides_pairs_half_by_half() {
+    let adaptive = || Box::new(Adaptive::default());
+    assert!(adaptive().weighs_pairs());
+    for (wrapper, wrap) in WRAPPERS {
+        assert!(!wrap(adaptive()).weighs_pairs(), "{wrapper}");
+    }
+}
+
+#[test]
 fn a_session_without_a_base_answers_for_itself() {
     let scene = Scene::new(&mut Rng::new(1), 5);
     let view = scene.view(Some(b"k"));
@@ -506,7 +523,7 @@ fn a_session_without_a_base_answers_for_itself() {
     let over = Session::new(hash, Some(Box::new(Probe(Calls::default()))));
     let alone = Session::new(hash, None);
     assert_eq!(over.scores(&view), alone.scores(&view));
-    assert_eq!(over.terms(&view, 0), []);
+    assert!(over.terms(&view).is_empty());
     assert!(over.higher_is_better() && !over.scored_in_passing());
 }
 

@@ -13,6 +13,7 @@ from cachelb.arguments import listed, number, whole
 from cachelb.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb.sim.league.realism import Realism, find_realism
 from cachelb.sim.league.traces import PARTS, Trace
+from cachelb.sim.league.window import WARM_UP, Window
 from cachelb.sim.simulation import Signals
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Cell:
         load: Share of what the fleet keeps up with.
         realism: What disturbs it.
         seed: Of requests, policies and losses.
+        window: Which requests figures are of; None for all.
 
     Example:
         >>> cell = League(("chat(count=100)",), ("4xl40s",)).cells()[0]
@@ -59,6 +61,7 @@ class Cell:
     load: float
     realism: Realism
     seed: int
+    window: Window | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return what lines of a store and documents say of it.
@@ -66,7 +69,7 @@ class Cell:
         Returns:
             JSON values.
         """
-        return {
+        facts = {
             "trace": self.trace.label,
             "part": self.part,
             "fleet": self.fleet,
@@ -75,6 +78,7 @@ class Cell:
             "realism": self.realism.name,
             "seed": self.seed,
         }
+        return facts if self.window is None else {**facts, "window": str(self.window)}
 
     def workers(self, block_size: int) -> FleetSpec:
         """Return the fleet.
@@ -112,6 +116,7 @@ class Cell:
                 "speed": speed,
                 "realism": _facts_of(self.realism),
                 "seed": self.seed,
+                **({} if self.window is None else {"window": str(self.window), "warm-up": WARM_UP}),
             }
         )
 
@@ -128,6 +133,8 @@ class League:
         seeds: One run each.
         part: ``all``, ``develop`` or ``report``.
         model: What all fleets serve.
+        window: Requests that figures are of, as ``AFTER:COUNT``, the others before them placed by `WARM_UP`; None for
+            all. Yardsticks (``NAME+rollout``, ``NAME+clairvoyant``) need one.
 
     Raises:
         ValueError: A name is unknown, a number out of range, or a setting empty; the message names it.
@@ -145,6 +152,7 @@ class League:
     seeds: Sequence[int] = (FIRST_SEED,)
     part: str = "all"
     model: str = DEFAULT_MODEL
+    window: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("traces", "fleets", "loads", "realism", "seeds"):
@@ -173,11 +181,12 @@ class League:
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice:
             raise ValueError(f"two traces are called {twice[0]!r} in tables; rename a file")
+        window = None if self.window is None else Window.parse(self.window)
         switches = [find_realism(name) for name in self.realism]
         for fleet in self.fleets:
             FleetSpec.parse(fleet, model=self.model)
         return tuple(
-            Cell(trace, self.part, fleet, self.model, float(load), switch, seed)
+            Cell(trace, self.part, fleet, self.model, float(load), switch, seed, window)
             for trace, seed, fleet, switch, load in product(traces, self.seeds, self.fleets, switches, self.loads)
         )
 

@@ -92,8 +92,8 @@ def markdown(standings: Standings) -> str:
         standings: What to write.
 
     Returns:
-        A table over all cells, one of the mean TTFT for each way to group them that has several groups, and one of the
-        worst cells.
+        A table over all cells, one of the mean TTFT for each way to group them that has several groups, one over each
+        bound that ran, and one of the worst cells.
 
     Example:
         >>> from cachelb.sim.league import Row, Standings
@@ -110,6 +110,8 @@ def markdown(standings: Standings) -> str:
     lines += _table(["policy", *(figure.title for figure in COMPARED), *HEADS], cells)
     for by, groups, table in group_tables(standings):
         lines += ["", f"{FIRST.title} by {by}", "", *_table(["policy", *groups], table)]
+    for bound, heads, table in bound_tables(standings):
+        lines += ["", f"{FIRST.title} over {bound}", "", *_table(["policy", *heads], table)]
     worst = [[score.policy, *_place(score.figures[FIRST.name])] for score in scores]
     lines += ["", f"Worst cell of {FIRST.title}", "", *_table(["policy", "ratio", *_PLACE], worst)]
     return "\n".join(lines) + "\n"
@@ -137,6 +139,28 @@ def group_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[li
             yield by, [str(group) for group in groups], table
 
 
+def bound_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield what the tables beside bounds show.
+
+    Args:
+        standings: Of what.
+
+    Yields:
+        The bound (``NAME+clairvoyant``), the heads, and by policy its name and the mean TTFT over the bound's: of all
+        cells, and of each trace where there are several.
+    """
+    for bound in standings.bounds:
+        over = standings.over(bound)
+        traces = over.groups("trace")
+        groups = {"all cells": None, **(traces if len(traces) > 1 else {})}
+        found = [{score.policy: score for score in over.scores(cells)} for cells in groups.values()]
+        table = [
+            [policy, *(ratio_text(one[policy].figures[FIRST.name]) if policy in one else "-" for one in found)]
+            for policy in found[0]
+        ]
+        yield bound, [str(group) for group in groups], table
+
+
 def as_dict(standings: Standings) -> dict[str, Any]:
     """Return standings as JSON values.
 
@@ -144,7 +168,8 @@ def as_dict(standings: Standings) -> dict[str, Any]:
         standings: What to return.
 
     Returns:
-        Scores over all cells and over each group, and all figures of all runs; None stands for an infinite ratio.
+        Scores over all cells, over each group and over each bound, and all figures of all runs; None stands for an
+        infinite ratio.
 
     Example:
         >>> from cachelb.sim.league import Row, Standings
@@ -163,6 +188,7 @@ def as_dict(standings: Standings) -> dict[str, Any]:
             ]
             for by in GROUPS
         },
+        "bounds": {bound: [_score(score) for score in standings.over(bound).scores()] for bound in standings.bounds},
         "runs": [{**row.facts, "policy": row.policy, "figures": dict(row.figures)} for row in standings.rows],
     }
 

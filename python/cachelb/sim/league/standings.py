@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.sim.contender import ORACLE
+from cachelb.sim.contender import CLAIRVOYANT, YARDSTICKS
 from cachelb.sim.league.figures import COMPARED, Compared
 
 if TYPE_CHECKING:
@@ -122,11 +122,12 @@ class Standings:
     """Figures of policies in cells, and what they come to.
 
     The best of a cell is, figure by figure, the least among the policies that served most of its requests; one that is
-    told everything (``+oracle``) is a yardstick and never the best.
+    told everything (``+oracle``, ``+rollout``, ``+clairvoyant``) is a yardstick and never the best.
 
     Args:
         rows: One per cell and policy; a later one of the same counts.
         policies: In which order; those of the rows, by default and behind.
+        reference: What ratios are to in every cell that it ran in, instead of the best; only these cells count then.
 
     Example:
         >>> rows = [Row("c", {}, "a", {"ttft_mean_s": 0.2}), Row("c", {}, "b", {"ttft_mean_s": 0.5})]
@@ -134,17 +135,41 @@ class Standings:
         {'c': 2.5}
     """
 
-    def __init__(self, rows: Sequence[Row], policies: Sequence[str] = ()) -> None:
+    def __init__(self, rows: Sequence[Row], policies: Sequence[str] = (), reference: str | None = None) -> None:
         self.rows = tuple({(row.cell, row.policy): row for row in rows}.values())
         self.policies = tuple(dict.fromkeys([*policies, *(row.policy for row in self.rows)]))
         self._cells: dict[str, dict[str, Row]] = {}
         for row in self.rows:
             self._cells.setdefault(row.cell, {})[row.policy] = row
+        self._reference = reference
+        if reference is not None:
+            self._cells = {cell: rows for cell, rows in self._cells.items() if reference in rows}
         self._facts = {cell: next(iter(rows.values())).facts for cell, rows in self._cells.items()}
         self._most = {cell: min(map(_unserved, _ranked(rows))) for cell, rows in self._cells.items()}
 
     def __len__(self) -> int:
         return len(self._cells)
+
+    @property
+    def bounds(self) -> list[str]:
+        """Return the policies that stand for a bound."""
+        return [policy for policy in self.policies if policy.endswith(CLAIRVOYANT)]
+
+    def over(self, reference: str) -> Standings:
+        """Return the same runs, as ratios to one policy.
+
+        Args:
+            reference: Which.
+
+        Returns:
+            Standings over the cells that it ran in.
+
+        Example:
+            >>> rows = [Row("c", {}, name, {"ttft_mean_s": ttft}) for name, ttft in {"a": 0.3, "b": 0.2}.items()]
+            >>> Standings(rows).over("a").ratios("b", COMPARED[0])["c"] < 1
+            True
+        """
+        return Standings(self.rows, self.policies, reference)
 
     def ratios(self, policy: str, figure: Compared, cells: Sequence[str] | None = None) -> dict[str, float]:
         """Return a figure of a policy by the best of each cell.
@@ -202,6 +227,8 @@ class Standings:
 
     def _best(self, cell: str, figure: Compared) -> float | None:
         """Return the least value of a figure in a cell."""
+        if self._reference is not None:
+            return self._cells[cell][self._reference].figures.get(figure.name)
         rows = _ranked(self._cells[cell])
         values = [row.figures.get(figure.name) for row in rows if _unserved(row) == self._most[cell]]
         return min((value for value in values if value is not None), default=None)
@@ -230,8 +257,8 @@ class Standings:
 
 
 def _ranked(rows: Mapping[str, Row]) -> list[Row]:
-    """Return the rows of a cell that can be its best; all where each is an oracle's."""
-    return [row for policy, row in rows.items() if ORACLE not in policy] or list(rows.values())
+    """Return the rows of a cell that can be its best; all where each is a yardstick's."""
+    return [row for policy, row in rows.items() if not policy.endswith(YARDSTICKS)] or list(rows.values())
 
 
 def _unserved(row: Row) -> int:

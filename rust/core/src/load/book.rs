@@ -16,8 +16,9 @@
 use std::collections::HashMap;
 
 use super::columns::{Load, Report};
+use super::halves::Half;
 use super::named::{First, Named};
-use super::pace::{Pace, Prefill};
+use super::pace::{MOST, Pace, Prefill};
 use super::queue::{Ends, Neighbours};
 use super::reconcile::Said;
 use crate::error::{Error, Result};
@@ -44,6 +45,8 @@ pub enum Phase {
 #[derive(Debug, Clone)]
 pub(super) struct Booking {
     pub generation: u32,
+    /// Which part of its request it is for.
+    pub half: Half,
     /// `None`: the entry is free.
     pub phase: Option<Phase>,
     pub worker: WorkerId,
@@ -54,13 +57,15 @@ pub(super) struct Booking {
     /// What is left to compute of its prompt.
     prefill: Prefill,
     /// All that its worker had to compute when it came, itself included.
-    ahead: Prefill,
+    pub ahead: Prefill,
     estimate_ms: f64,
     block_size: u64,
     decode_blocks: u64,
     unnamed_blocks: u64,
     first: Option<First>,
-    booked: Millis,
+    pub booked: Millis,
+    /// When its first token arrived; until then, when it was booked.
+    first_token: Millis,
     /// Its last sign of life.
     pub touched: Millis,
 }
@@ -131,7 +136,9 @@ pub struct LoadBook {
     /// Prompts of open bookings that named their blocks.
     named: Named,
     /// How prompts' time grows with their context.
-    pace: Pace,
+    pub(super) pace: Pace,
+    /// By worker slot: bookings without a first token whose prompt another worker computes.
+    pub(super) apart: Vec<u32>,
 }
 
 impl LoadBook {
@@ -149,6 +156,7 @@ impl LoadBook {
             self.changed.resize(slot / 64 + 1, 0);
             self.queues.resize(slot + 1, Ends::NOBODY);
             self.said.resize(slot + 1, None);
+            self.apart.resize(slot + 1, 0);
         }
         self.loads[slot] = Load {
             generation: Some(worker.generation),
@@ -156,6 +164,7 @@ impl LoadBook {
         };
         self.queues[slot] = Ends::NOBODY;
         self.said[slot] = None;
+        self.apart[slot] = 0;
         self.named.by_worker.forget(worker.slot);
         self.mark_changed(worker.slot);
     }
@@ -166,6 +175,7 @@ impl LoadBook {
             *load = Load::VACANT;
             self.queues[worker.slot as usize] = Ends::NOBODY;
             self.said[worker.slot as usize] = None;
+            self.apart[worker.slot as usize] = 0;
             self.named.by_worker.forget(worker.slot);
         }
     }
@@ -284,6 +294,7 @@ impl LoadBook {
             + self.free.capacity() * size_of::<u32>()
             + self.queues.capacity() * size_of::<Ends>()
             + self.said.capacity() * size_of::<Option<Said>>()
+            + self.apart.capacity() * size_of::<u32>()
             + self.named.memory_bytes()
     }
 
@@ -354,6 +365,7 @@ impl LoadBook {
         load.dispatched_tokens += work.prefill_tokens;
         let mut booking = Booking {
             generation: 0,
+            half: Half::Whole,
             phase: Some(Phase::Booked),
             worker,
             neighbours: Neighbours::NONE,
@@ -367,6 +379,7 @@ impl LoadBook {
             unnamed_blocks: blocks,
             first: None,
             booked: now,
+            first_token: now,
             touched: now,
         };
         let entry = if let Some(entry) = self.free.pop() {
@@ -410,7 +423,7 @@ impl LoadBook {
         }
     }
 
-    fn open(&mut self, id: BookingId) -> Option<&mut Booking> {
+    pub(super) fn open(&mut self, id: BookingId) -> Option<&mut Booking> {
         self.bookings
             .get_mut(id.entry as usize)
             .filter(|b| b.generation == id.generation && b.phase.is_some())
@@ -444,11 +457,14 @@ impl LoadBook {
             return false;
         }
         booking.phase = Some(Phase::Decoding);
+        booking.first_token = now;
+        let half = booking.half;
         let prefill = std::mem::take(&mut booking.prefill);
         let estimate_ms = std::mem::take(&mut booking.estimate_ms);
         booking.decode_blocks = booking.tokens / booking.block_size;
         let (worker, blocks) = (booking.worker, booking.decode_blocks);
         let (ahead, took_ms) = (booking.ahead, now.0.saturating_sub(booking.booked.0));
+        self.leave_apart(worker, half);
         let mut pace = self.pace;
         if let Some(load) = self.load_mut(worker) {
             load.leave_queue(prefill, blocks, estimate_ms);
@@ -487,6 +503,21 @@ impl LoadBook {
         true
     }
 
+    /// The engine counted so many output tokens in all, of a booking that ends. Where no first token was
+    /// reported, it is not taken to have come just now.
+    pub fn counted(&mut self, id: BookingId, output: u64, now: Millis) {
+        let Some(booking) = self.open(id) else { return };
+        let output = output.min(MOST);
+        let more = output.saturating_sub(booking.tokens - booking.prompt_tokens);
+        match booking.phase {
+            Some(Phase::Decoding) if more > 0 => {
+                self.tokens(id, more, now);
+            }
+            Some(Phase::Booked) if output > 0 => self.pace.observe_output(output),
+            _ => {}
+        }
+    }
+
     /// Releases all the booking still holds. Returns the phase it closed from, `None` if it was closed already.
     pub fn close(&mut self, id: BookingId) -> Option<Phase> {
         let booking = self.open(id)?;
@@ -503,6 +534,11 @@ impl LoadBook {
         );
         let prompt_blocks = booking.tokens / booking.block_size;
         let generated = booking.tokens - booking.prompt_tokens;
+        let half = booking.half;
+        let took_ms = booking.touched.0.saturating_sub(booking.first_token.0);
+        if phase == Phase::Booked {
+            self.leave_apart(worker, half);
+        }
         if generated > 0 {
             self.pace.observe_output(generated);
         }
@@ -516,6 +552,7 @@ impl LoadBook {
         if let Some(load) = self.load_mut(worker) {
             load.inflight -= 1;
             load.closed = load.closed.saturating_add(1);
+            load.decode.observe_output(generated, took_ms);
             load.decode_blocks -= blocks;
             load.output_blocks -= output;
             load.active_blocks = load.active_blocks + after - unnamed - before;
@@ -602,6 +639,7 @@ impl LoadBook {
             )));
         }
         self.validate_queues()?;
+        self.validate_halves()?;
         self.named.by_worker.validate()?;
         let mut firsts = HashMap::default();
         for first in self.bookings.iter().filter_map(|b| b.first) {

@@ -185,6 +185,8 @@ pub struct Load {
     pub pending_pairs: u64,
     /// How fast it computes prompts.
     pub speed: Speed,
+    /// How fast it generates, in tokens of one request per millisecond.
+    pub decode: Speed,
     /// Estimated milliseconds of prefill of bookings without a first token, by rules that estimate it.
     pub pending_ms: f64,
     /// When the prefill at the head of that queue began.
@@ -227,6 +229,7 @@ impl Load {
         output_blocks: 0,
         pending_pairs: 0,
         speed: Speed::UNKNOWN,
+        decode: Speed::UNKNOWN,
         active_blocks: 0,
         observed_prefill_tps: Known::UNKNOWN,
         report: Report::NONE,

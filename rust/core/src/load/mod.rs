@@ -5,6 +5,7 @@
 
 mod book;
 mod columns;
+mod halves;
 mod named;
 mod pace;
 mod queue;
@@ -12,6 +13,7 @@ mod reconcile;
 
 pub use book::{BookingId, LoadBook, Phase, Work};
 pub use columns::{Known, Load, Report};
+pub use halves::Half;
 pub use pace::{Pace, Prefill, Speed};
 pub use reconcile::MOST_DROPPED;
 

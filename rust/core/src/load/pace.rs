@@ -4,11 +4,12 @@
 //! request included. So a long queue does not look like a slow worker. What waited is weighed as an engine computes it: a
 //! token takes longer the more context it attends to, by a factor that is learned too, for the fleet.
 
-/// Longer prompts count as this long where pairs are counted: their sum must fit.
-const MOST: u64 = 1 << 20;
+/// Longer prompts count as this long where pairs are counted: their sum must fit. So do longer outputs, as a wrong count
+/// must not spoil a mean for long.
+pub(super) const MOST: u64 = 1 << 20;
 /// First tokens of the fleet that the factor of the context is learned from, about.
 const FLEET_MEMORY: f64 = 512.0;
-/// First tokens of a worker that its speed is learned from, about.
+/// Requests of a worker that its speeds are learned from, about.
 const WORKER_MEMORY: f64 = 32.0;
 /// A token takes no longer than twice as long per so many tokens of context.
 const LEAST_CONTEXT: f64 = 1_000.0;
@@ -81,6 +82,13 @@ impl Speed {
         products: 0.0,
     };
 
+    /// So many output tokens came in a time.
+    pub(super) fn observe_output(&mut self, tokens: u64, took_ms: u64) {
+        if tokens > 0 && took_ms > 0 {
+            self.observe(tokens.min(MOST) as f64, took_ms as f64);
+        }
+    }
+
     fn observe(&mut self, work: f64, ms: f64) {
         let keep = 1.0 - 1.0 / WORKER_MEMORY;
         self.squares = self.squares * keep + work * work;
@@ -114,7 +122,7 @@ impl Pace {
         } else {
             1.0
         };
-        self.output_tokens += share * (tokens as f64 - self.output_tokens);
+        self.output_tokens += share * (tokens.min(MOST) as f64 - self.output_tokens);
     }
 
     /// Output tokens that a request will have, by those that ended; 256 before the first.

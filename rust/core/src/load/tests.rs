@@ -79,6 +79,68 @@ fn outputs_of_ended_requests_are_expected_of_the_next() {
 }
 
 #[test]
+fn a_worker_generates_as_fast_as_the_tokens_after_first_ones_came() {
+    let (mut book, w) = (LoadBook::default(), worker(0, 0));
+    book.add_worker(w);
+    let mut end = |first: Option<u64>, tokens: &[(u64, u64)], closed: bool| {
+        let id = book.book(w, work(100, 36), T0).unwrap();
+        if let Some(at) = first {
+            book.first_token(id, Millis(at));
+        }
+        for (at, n) in tokens {
+            book.tokens(id, *n, Millis(*at));
+        }
+        if closed {
+            book.close(id);
+        }
+        book.load(w).unwrap().decode.get()
+    };
+    assert_eq!(end(Some(5), &[], true), None, "no token after the first");
+    assert_eq!(end(None, &[(50, 9)], true), None, "all at once");
+    assert_eq!(end(Some(5), &[(105, 10)], false), None, "it goes on");
+    // 50 tokens in 1,000 ms, in two parts.
+    let close = |speed: Option<f64>, to: f64| (speed.unwrap() - to).abs() < 1e-9;
+    assert!(close(end(Some(30), &[(530, 20), (1_030, 30)], true), 0.05));
+    // Long answers count most.
+    assert!((0.05..0.051).contains(&end(Some(0), &[(1, 1)], true).unwrap()));
+}
+
+#[test]
+fn the_count_at_the_end_stands_for_tokens_nobody_told_of() {
+    let end = |first: Option<u64>, told: u64, counted: u64| {
+        let (mut book, w) = (LoadBook::default(), worker(0, 0));
+        book.add_worker(w);
+        let id = book.book(w, work(100, 36), T0).unwrap();
+        if let Some(at) = first {
+            book.first_token(id, Millis(at));
+            book.tokens(id, told, Millis(at));
+        }
+        book.counted(id, counted, Millis(1_000));
+        book.validate().unwrap();
+        book.close(id);
+        book.validate().unwrap();
+        let load = book.load(w).unwrap();
+        let round = |speed: Option<f64>| speed.map(|speed| (speed * 1_000.0).round());
+        (
+            book.pace().output_tokens(),
+            round(load.decode.get()),
+            load.speed.get().is_some(),
+        )
+    };
+    assert_eq!(end(Some(500), 20, 50), (50.0, Some(100.0), true));
+    assert_eq!(
+        end(Some(500), 50, 20),
+        (50.0, None, true),
+        "more were told of before"
+    );
+    // Without a reported first token nothing says when it came.
+    assert_eq!(end(None, 0, 50), (50.0, None, false));
+    assert_eq!(end(None, 0, 0), (256.0, None, false));
+    let bounded = end(Some(500), 0, u64::MAX).0;
+    assert!((bounded - f64::from(1 << 20)).abs() < 1e-9, "{bounded}");
+}
+
+#[test]
 fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
     let (mut book, w) = (LoadBook::default(), worker(0, 0));
     book.add_worker(w);

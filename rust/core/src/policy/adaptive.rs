@@ -1,8 +1,8 @@
 //! The default: the worker on which a request costs the fleet the least time.
 //!
 //! ```text
-//! cost = (waiting + own * (1.25 + queued + w * running) + w * output * (queued + running))
-//!        / (1 - 0.75 * kv use) / speed;  argmin
+//! cost = ((waiting + own * (1.25 + queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
+//!        / (1 - 0.75 * kv use);  argmin
 //! ```
 //!
 //! | term | what it is | where from |
@@ -13,6 +13,7 @@
 //! | own * queued | what it delays those behind: about as many come while it waits as wait now | bookings |
 //! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
 //! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
+//! | output * step | how long its own tokens take there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
 //! | kv use | blocks of requests in flight and of this one, shared ones once, in those there are: what does not fit waits, or pushes others out | bookings, `kv_blocks`; without, a fresh report |
 //! | speed | prefill per millisecond | first tokens |
 //!
@@ -22,13 +23,20 @@
 //! place of speeds.
 //!
 //! Whatever is not known falls out: without `kv_blocks` and reports the division by what is free, without first tokens the
-//! speeds, without tokens all but the requests.
+//! speeds, without output tokens how long those take, without a prompt all but the requests.
+//!
+//! Pairs of a prefill and a decode worker are weighed in `adaptive/pair.rs`.
 
-use crate::load::{Known, Prefill, Speed};
+mod pair;
+mod speeds;
 
+use crate::load::{Known, Prefill};
+
+use super::pair::{PairChoice, Pairing};
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, lowest_at, per_weight};
+use speeds::Speeds;
 
 /// What is to be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,105 +67,10 @@ const ASKED_AGAIN: f64 = 0.25;
 const PRESSURE: f64 = 0.75;
 /// Of what would not fit, so much more costs no more.
 const MOST_PRESSURE: f64 = 20.0;
-/// First tokens of a worker's kind count as so many times its own.
-const KIND_WEIGHT: f64 = 6.0;
-/// First tokens of the fleet count as so many times those of a kind.
-const FLEET_WEIGHT: f64 = 0.2;
-/// Tokens per millisecond before any first token: only explanations show it, as it is the same for all.
-const FIRST_SPEED: f64 = 10.0;
-/// Kinds of GPU that are told apart; more count as one.
-const KINDS: usize = 8;
-
 /// The rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Adaptive {
     objective: Objective,
-}
-
-/// Observations of several workers.
-#[derive(Clone, Copy, Default)]
-struct Group {
-    kind: u32,
-    sum: Speed,
-    workers: f64,
-}
-
-impl Group {
-    fn add(&mut self, speed: Speed) {
-        self.sum.squares += speed.squares;
-        self.sum.products += speed.products;
-        self.workers += 1.0;
-    }
-
-    /// What one of them observed, in the mean, if all were as fast as `speed`.
-    fn mean(&self, speed: f64) -> Speed {
-        let products = self.sum.products / self.workers;
-        Speed {
-            squares: speed * products,
-            products,
-        }
-    }
-}
-
-/// `own` speed, with `others` that count `times`.
-fn blend(own: Speed, others: Speed, times: f64) -> f64 {
-    (own.squares + times * others.squares) / (own.products + times * others.products)
-}
-
-/// Speeds by kind of GPU.
-struct Speeds {
-    kinds: [Group; KINDS],
-    len: usize,
-    fleet: f64,
-    /// None is known, or weights say them.
-    equal: bool,
-}
-
-impl Speeds {
-    #[expect(clippy::float_cmp, reason = "any other weight was set")]
-    fn of(view: &View<'_>) -> Self {
-        let (mut all, mut kinds, mut len) = (Group::default(), [Group::default(); KINDS], 0);
-        let mut weighted = false;
-        for row in view.rows {
-            let load = view.load(row);
-            weighted |= load.weight != 1.0;
-            if load.speed.products <= 0.0 {
-                continue;
-            }
-            all.add(load.speed);
-            let at = kinds[..len].iter().position(|group| group.kind == row.kind);
-            let at = at.unwrap_or_else(|| {
-                if len < KINDS {
-                    kinds[len].kind = row.kind;
-                    len += 1;
-                }
-                len - 1
-            });
-            kinds[at].add(load.speed);
-        }
-        let fleet = all.sum.get().unwrap_or(FIRST_SPEED);
-        for group in &mut kinds[..len] {
-            let speed = blend(group.sum, all.mean(fleet), FLEET_WEIGHT);
-            group.sum = group.mean(speed);
-        }
-        Self {
-            kinds,
-            len,
-            fleet,
-            equal: weighted || all.workers == 0.0,
-        }
-    }
-
-    #[inline]
-    fn get(&self, row: &Candidate, own: Speed) -> f64 {
-        if self.equal {
-            return self.fleet;
-        }
-        let kinds = &self.kinds[..self.len];
-        let group = kinds.iter().find(|group| group.kind == row.kind);
-        let group = group.or_else(|| kinds.get(KINDS - 1));
-        group.map_or(self.fleet, |group| blend(own, group.sum, KIND_WEIGHT))
-    }
 }
 
 /// What all rows of a view have in common.
@@ -180,12 +93,16 @@ impl Adaptive {
     }
 
     fn common(self, view: &View<'_>) -> Common {
+        self.common_with(view, Speeds::of([view]))
+    }
+
+    fn common_with(self, view: &View<'_>, speeds: Speeds) -> Common {
         let blocks = view.total_blocks().map_or_else(
             || view.prompt_tokens as f64 / f64::from(view.block_size),
             f64::from,
         );
         Common {
-            speeds: Speeds::of(view),
+            speeds,
             per_context: view.pace.per_context(),
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
@@ -219,6 +136,8 @@ struct Parts {
     /// Share of the KV cache that counts as free.
     free: f64,
     speed: f64,
+    /// Milliseconds of its own tokens after the first, by what they count.
+    decoding: f64,
 }
 
 #[inline]
@@ -239,13 +158,19 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
         running: common.running_weight * f64::from(row.inflight - queued),
         beside: common.running_weight * f64::from(row.inflight) * common.output,
         free: free.max(1.0 / MOST_PRESSURE),
-        speed: common.speeds.get(row, load.speed),
+        speed: common.speeds.prefill(row, load),
+        decoding: common.running_weight * common.output * common.speeds.step_ms(row, load),
     }
 }
 
 /// Milliseconds.
 #[inline]
 fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
+    total(&parts(view, common, row), row)
+}
+
+#[inline]
+fn total(parts: &Parts, row: &Candidate) -> f64 {
     let Parts {
         waiting,
         own,
@@ -254,23 +179,29 @@ fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
         beside,
         free,
         speed,
-    } = parts(view, common, row);
+        decoding,
+    } = *parts;
     let work = waiting + own * (1.0 + ASKED_AGAIN + queued + running) + beside;
-    per_weight(work / (free * speed), row.weight)
+    per_weight((work / speed + decoding) / free, row.weight)
+}
+
+/// Of equal ones that which has fewer requests; of those that hold nothing, that which was longest without a new prompt.
+#[inline]
+fn rank(row: &Candidate, cost: f64) -> (f64, f64, u64) {
+    let cold = if row.overlap > 0 {
+        0
+    } else {
+        row.last_cold_pick
+    };
+    (cost, row.load(), cold)
 }
 
 impl Rule for Adaptive {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let common = self.common(view);
-        // Of equal ones that which has fewer requests; of those that hold nothing, that which was longest without a new prompt.
         let key = |i: usize| {
             let row = &view.rows[i];
-            let cold = if row.overlap > 0 {
-                0
-            } else {
-                row.last_cold_pick
-            };
-            Some((cost(view, &common, row), row.load(), cold))
+            Some(rank(row, cost(view, &common, row)))
         };
         let row = lowest_at(view.rows.len(), rng, key).unwrap_or(0);
         Choice::by_cost(view, row)
@@ -287,19 +218,30 @@ impl Rule for Adaptive {
     }
 
     /// The sum of all but the last, times the last, is the score.
-    fn terms(&self, view: &View<'_>, row: usize) -> Vec<(&'static str, f64)> {
+    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         let common = self.common(view);
-        let row = &view.rows[row];
-        let parts = parts(view, &common, row);
-        let ms = |work: f64| per_weight(work / parts.speed, row.weight);
-        vec![
-            ("waiting_ms", ms(parts.waiting)),
-            ("own_ms", ms(parts.own)),
-            ("cache_ms", ms(ASKED_AGAIN * parts.own)),
-            ("queued_ms", ms(parts.own * parts.queued)),
-            ("running_ms", ms(parts.own * parts.running + parts.beside)),
-            ("memory_factor", 1.0 / parts.free),
-        ]
+        let terms = |row: &Candidate| {
+            let parts = parts(view, &common, row);
+            let ms = |work: f64| per_weight(work / parts.speed, row.weight);
+            vec![
+                ("waiting_ms", ms(parts.waiting)),
+                ("own_ms", ms(parts.own)),
+                ("cache_ms", ms(ASKED_AGAIN * parts.own)),
+                ("queued_ms", ms(parts.own * parts.queued)),
+                ("running_ms", ms(parts.own * parts.running + parts.beside)),
+                ("decoding_ms", per_weight(parts.decoding, row.weight)),
+                ("memory_factor", 1.0 / parts.free),
+            ]
+        };
+        view.rows.iter().map(terms).collect()
+    }
+
+    fn weighs_pairs(&self) -> bool {
+        true
+    }
+
+    fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
+        pair::choose(*self, pairing, rng)
     }
 
     fn records_placement(&self) -> bool {

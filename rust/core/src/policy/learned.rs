@@ -401,7 +401,7 @@ impl Rule for Learned {
     }
 
     /// A model's expectation has no terms, and those of the fallback are of another score.
-    fn terms(&self, _: &View<'_>, _: usize) -> Vec<(&'static str, f64)> {
+    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         Vec::new()
     }
 

@@ -8,6 +8,7 @@ use crate::learned::LearnedStats;
 use crate::load::{BookingId, Known};
 
 use super::credits::Credits;
+use super::pair::{PairChoice, Pairing};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::routes::{Claim, Told};
@@ -100,6 +101,18 @@ pub trait Rule: Debug + Send {
     /// Picks a row. The view has at least one.
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice;
 
+    /// Whether the rule has [`Rule::choose_pair`], so that it decides both halves of a pair at once.
+    fn weighs_pairs(&self) -> bool {
+        false
+    }
+
+    /// Picks a worker for each half of a request, or one for both. `None` if no worker may take it, and from a rule that
+    /// decides halves one by one. A rule around another one decides for itself whether it does.
+    fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
+        let _ = (pairing, rng);
+        None
+    }
+
     /// `choice` was taken and booked as `booking`. Rules have [`Rule::settled`] instead.
     fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
         self.settled(view, choice, choice.row, booking);
@@ -182,10 +195,10 @@ pub trait Rule: Debug + Send {
         }
     }
 
-    /// What the score of row `row` is made of, by name, for explanations; empty if the rule does not take it apart.
-    fn terms(&self, view: &View<'_>, row: usize) -> Vec<(&'static str, f64)> {
+    /// What the score of every row is made of, by name, for explanations; empty if the rule does not take scores apart.
+    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         self.inner()
-            .map_or_else(Vec::new, |inner| inner.terms(view, row))
+            .map_or_else(Vec::new, |inner| inner.terms(view))
     }
 
     /// Whether scores are cheap enough to keep those of every decision; if not, only an explanation asks for them.

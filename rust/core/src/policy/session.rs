@@ -289,9 +289,9 @@ impl Rule for Session {
         }
     }
 
-    fn terms(&self, view: &View<'_>, row: usize) -> Vec<(&'static str, f64)> {
+    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         match self.placing() {
-            Placing::Base(base) => base.terms(view, row),
+            Placing::Base(base) => base.terms(view),
             Placing::Draw | Placing::Sessions => Vec::new(),
         }
     }

@@ -32,6 +32,7 @@ pub fn row(offer: u32, overlap: u32, inflight: u32) -> Candidate {
 pub struct Scene {
     pub rows: Vec<Candidate>,
     pub loads: Vec<Load>,
+    pub apart: Vec<u32>,
     pub pace: Pace,
     pub media: Vec<Media>,
     pub blocks: Option<Vec<SequenceHash>>,
@@ -60,6 +61,7 @@ impl Scene {
         Self {
             rows,
             loads: vec![Load::VACANT; slots as usize],
+            apart: Vec::new(),
             pace: Pace::default(),
             media: Vec::new(),
             blocks: None,
@@ -99,6 +101,7 @@ impl Scene {
         View {
             rows: &self.rows,
             loads: &self.loads,
+            apart: &self.apart,
             pace: self.pace,
             active: None,
             media: &self.media,

@@ -122,6 +122,8 @@ pub struct View<'a> {
     pub rows: &'a [Candidate],
     /// Load columns by slot.
     pub loads: &'a [Load],
+    /// By slot, requests without a first token whose prompt another worker computes; may be shorter than the slots.
+    pub apart: &'a [u32],
     /// How the time of prompts grows with their context.
     pub pace: Pace,
     /// What requests in flight hold, if anybody counts it.

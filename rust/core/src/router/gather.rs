@@ -35,6 +35,7 @@ pub(super) fn view<'a>(
     View {
         rows,
         loads: book.loads(),
+        apart: book.apart(),
         pace: *book.pace(),
         active: pool.counts_active.then_some(Active {
             book,

@@ -56,10 +56,14 @@ impl Selector {
         };
         if ending == Ending::Completed {
             self.prove(id, None, now);
+            self.book.prefilled(id, now);
             if let Some(open) = self.open.get(id.entry as usize) {
                 let output = usage.output_tokens;
                 self.pools[open.pool.0 as usize].each_rule(|rule| rule.served(id, output, now));
             }
+        }
+        if let Some(output) = usage.output_tokens {
+            self.book.counted(id, output, now);
         }
         let Some(phase) = self.book.close(id) else {
             return false;

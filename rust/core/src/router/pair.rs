@@ -1,7 +1,10 @@
 //! A prefill and a decode worker for one request, both or neither.
 
+mod weighed;
+
 use crate::error::{Error, Result};
-use crate::policy::{Reason, Rng};
+use crate::load::Half;
+use crate::policy::{Handover, Reason, Rng};
 
 use super::ledger::{Ending, Usage};
 use super::offers::Offers;
@@ -9,17 +12,22 @@ use super::request::{Pick, Request, Wanted};
 use super::selector::{Decided, Selector};
 
 /// When a pair is worth it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PairTerms {
-    /// With fewer uncached tokens than this on the decode worker, it does the prefill itself.
-    pub uncached_token_threshold: u64,
+    /// With fewer uncached tokens than this on the decode worker, it does the prefill itself, else a prefill worker does.
+    /// `None` leaves it to a rule that weighs pairs, and is 0 for others.
+    pub uncached_token_threshold: Option<u64>,
     /// Let the decode worker do the whole request if no prefill worker is there.
     pub fallback: bool,
+    /// What it takes to hand a computed prompt over, for a rule that weighs pairs.
+    pub handover: Handover,
 }
 
 impl Selector {
     /// Picks a worker to decode and, unless it does the prefill itself, one to prefill; the prefill pick comes first. In
     /// a pair the prefill load is booked on the prefill worker alone. `request` has the number of the decode decision.
+    ///
+    /// A rule that weighs pairs decides both halves, unless one has a rule of its own or is pinned.
     ///
     /// # Errors
     /// As [`Selector::select`]; nothing is booked then.
@@ -31,25 +39,43 @@ impl Selector {
         terms: PairTerms,
         dry_run: bool,
     ) -> Result<(Option<Pick>, Pick)> {
-        let ruled_out = offers.ruled_out();
+        let weighed = self.pools[request.pool.0 as usize].pair_rule().is_some();
+        let pinned = request.pinned.is_some() || request.pinned_prefill.is_some();
         let decode = Request {
             wanted: Wanted::Decode,
             ..*request
         };
-        let mut decoder = self.decide(offers, &decode, dry_run)?;
-        let uncached = self.uncached(request, &decoder.pick);
+        let prefill = Request {
+            wanted: Wanted::Prefill,
+            number: prefill_number,
+            pinned: request.pinned_prefill,
+            ..*request
+        };
+        let halves = [&prefill, &decode];
+        if weighed && !pinned {
+            self.select_weighed(offers, halves, terms, dry_run)
+        } else {
+            self.select_halves(offers, halves, terms, dry_run)
+        }
+    }
+
+    /// The decode half by its rule, then the prefill half by its own.
+    fn select_halves(
+        &mut self,
+        offers: &mut Offers,
+        [prefill, decode]: [&Request<'_>; 2],
+        terms: PairTerms,
+        dry_run: bool,
+    ) -> Result<(Option<Pick>, Pick)> {
+        let ruled_out = offers.ruled_out();
+        let mut decoder = self.decide(offers, decode, dry_run)?;
+        let uncached = self.uncached(decode, &decoder.pick);
         let mut prefiller = None;
-        if uncached >= terms.uncached_token_threshold {
+        if uncached >= terms.uncached_token_threshold.unwrap_or(0) {
             let decoding = offers.ruled_out();
             offers.restore(&ruled_out);
-            let prefill = Request {
-                wanted: Wanted::Prefill,
-                number: prefill_number,
-                pinned: request.pinned_prefill,
-                ..*request
-            };
             self.swap_rows();
-            let half = self.select_prefill(offers, &prefill, &decoder, terms, dry_run);
+            let half = self.select_prefill(offers, prefill, &decoder, terms, dry_run);
             self.swap_rows();
             if let Some((pick, rng)) = half? {
                 prefiller = Some(pick);
@@ -57,20 +83,38 @@ impl Selector {
             }
             offers.restore(&decoding);
         }
+        self.finish(offers, decoder, decode, prefiller, dry_run)
+    }
+
+    /// Books the decode half, with the prefill unless `prefiller` does it, whose booking ends if that fails.
+    fn finish(
+        &mut self,
+        offers: &Offers,
+        mut decoder: Decided,
+        decode: &Request<'_>,
+        prefiller: Option<Pick>,
+        dry_run: bool,
+    ) -> Result<(Option<Pick>, Pick)> {
         if prefiller.is_none() {
             decoder.pick.reason = Reason::LocalDecode;
         }
         if dry_run {
             return Ok((prefiller, decoder.pick));
         }
-        let prefill_tokens = if prefiller.is_none() { uncached } else { 0 };
-        if prefiller.is_some() {
-            // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
-            self.look_up(&decode);
-        }
-        let committed = self.commit(offers, &decoder, &decode, prefill_tokens);
-        if let (Err(_), Some(booking)) = (&committed, prefiller.and_then(|pick| pick.booking)) {
-            self.close(booking, Ending::Cancelled, Usage::default(), request.now);
+        let Some(prefill) = prefiller.and_then(|pick| pick.booking) else {
+            return Ok((None, self.take(offers, &decoder, decode, false)?));
+        };
+        // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
+        self.look_up(decode);
+        let committed = self.commit(offers, &decoder, decode, 0);
+        match committed.as_ref().map(|pick| pick.booking) {
+            Ok(answer) => {
+                self.book.split(prefill, Half::Prefill);
+                answer.inspect(|&answer| self.book.split(answer, Half::Decode));
+            }
+            Err(_) => {
+                self.close(prefill, Ending::Cancelled, Usage::default(), decode.now);
+            }
         }
         Ok((prefiller, committed?))
     }
@@ -95,12 +139,7 @@ impl Selector {
         if decided.pick.offer == decoder.pick.offer {
             return Ok(None);
         }
-        let pick = if dry_run {
-            decided.pick
-        } else {
-            let computed = self.uncached(request, &decided.pick);
-            self.commit(offers, &decided, request, computed)?
-        };
+        let pick = self.take(offers, &decided, request, dry_run)?;
         Ok(Some((pick, decided.rng)))
     }
 

@@ -192,6 +192,12 @@ impl Pool {
         }
     }
 
+    /// The rule that decides both halves of a pair at once, if neither has one of its own.
+    pub fn pair_rule(&self) -> Option<&dyn Rule> {
+        let halves = self.prefill.is_some() || self.decode.is_some();
+        Some(&*self.rule).filter(|rule| !halves && rule.weighs_pairs())
+    }
+
     /// The rule that decides.
     pub fn rule(&self, wanted: Wanted) -> &dyn Rule {
         let special = match wanted {

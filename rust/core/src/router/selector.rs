@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
-use crate::load::{BookingId, LoadBook, Work};
-use crate::policy::{Candidate, Choice, Reason, Rng};
+use crate::load::{BookingId, Known, LoadBook, Work};
+use crate::policy::{Candidate, Choice, Reason, Rng, View};
 
 use super::budget::Budget;
 use super::checks::Checks;
@@ -43,6 +43,8 @@ pub(super) struct Decided {
     pub pick: Pick,
     /// The generator after the choice.
     pub rng: Rng,
+    /// What the rows were ranked by, of a rule that decided more than them at once.
+    pub scores: Option<Vec<Known>>,
 }
 
 /// A fleet, its loads, and per model a block index and rules.
@@ -127,11 +129,33 @@ impl Selector {
         dry_run: bool,
     ) -> Result<Pick> {
         let decided = self.decide(offers, request, dry_run)?;
+        self.take(offers, &decided, request, dry_run)
+    }
+
+    /// The second half, of a worker that computes the prompt; none if it is only to be told.
+    pub(super) fn take(
+        &mut self,
+        offers: &Offers,
+        decided: &Decided,
+        request: &Request<'_>,
+        dry_run: bool,
+    ) -> Result<Pick> {
         if dry_run {
             return Ok(decided.pick);
         }
-        let prefill = self.uncached(request, &decided.pick);
-        self.commit(offers, &decided, request, prefill)
+        let computed = self.uncached(request, &decided.pick);
+        self.commit(offers, decided, request, computed)
+    }
+
+    /// What the rules of a request's pool see of `rows`.
+    pub(super) fn view<'a>(
+        &'a self,
+        rows: &'a Rows,
+        names: &'a OfferNames<'a>,
+        request: &Request<'a>,
+    ) -> View<'a> {
+        let pool = &self.pools[request.pool.0 as usize];
+        view(rows, &self.book, pool, &self.settings, names, request)
     }
 
     /// Prompt tokens the picked worker must compute, as far as the pool's own rules know: what only a shadow has an
@@ -154,11 +178,16 @@ impl Selector {
             return Err(Error::NoCandidate);
         }
         let mut rng = self.rng.clone();
-        let mut choice = self.choose(offers, request, &mut rng)?;
+        let choice = self.choose(offers, request, &mut rng)?;
         if choice.refused {
             self.ledger.no_worker += u64::from(!dry_run);
             return Err(Error::Refused(choice.reason.name()));
         }
+        Ok(self.decided(choice, request, rng))
+    }
+
+    /// What a choice among the rows means.
+    pub(super) fn decided(&self, mut choice: Choice, request: &Request<'_>, rng: Rng) -> Decided {
         let row = self.rows[choice.row];
         let pool = &self.pools[request.pool.0 as usize];
         if request.pinned.is_none() && pool.rule(request.wanted).goes_by_events() {
@@ -179,7 +208,12 @@ impl Selector {
             best_matched_tokens: best.unwrap_or_else(|| usable.tokens(self.rows.best_overlap())),
             booking: None,
         };
-        Ok(Decided { choice, pick, rng })
+        Decided {
+            choice,
+            pick,
+            rng,
+            scores: None,
+        }
     }
 
     /// Fills in standings, and the rows of the candidates.
@@ -204,14 +238,7 @@ impl Selector {
         }
         let pool = &self.pools[request.pool.0 as usize];
         let names = OfferNames(offers);
-        let view = view(
-            &self.rows,
-            &self.book,
-            pool,
-            &self.settings,
-            &names,
-            request,
-        );
+        let view = self.view(&self.rows, &names, request);
         Ok(pool.rule(request.wanted).choose(&view, rng))
     }
 

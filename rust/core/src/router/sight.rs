@@ -5,7 +5,7 @@ use crate::load::Known;
 use crate::policy::Candidate;
 
 use super::fleet::Standing;
-use super::gather::{OfferNames, view};
+use super::gather::OfferNames;
 use super::offers::Offers;
 use super::request::Request;
 use super::selector::{Decided, Selector};
@@ -22,17 +22,10 @@ impl Selector {
     pub(super) fn take_apart(&self, offers: &Offers, request: &Request<'_>, seen: &mut [Seen]) {
         let pool = &self.pools[request.pool.0 as usize];
         let names = OfferNames(offers);
-        let view = view(
-            &self.rows,
-            &self.book,
-            pool,
-            &self.settings,
-            &names,
-            request,
-        );
+        let view = self.view(&self.rows, &names, request);
         let rule = pool.rule(request.wanted);
-        for (at, row) in self.rows.iter().enumerate() {
-            seen[row.offer as usize].terms = rule.terms(&view, at);
+        for (row, terms) in self.rows.iter().zip(rule.terms(&view)) {
+            seen[row.offer as usize].terms = terms;
         }
     }
 
@@ -48,14 +41,7 @@ impl Selector {
     ) {
         let pool = &self.pools[request.pool.0 as usize];
         let names = OfferNames(offers);
-        let view = view(
-            &self.rows,
-            &self.book,
-            pool,
-            &self.settings,
-            &names,
-            request,
-        );
+        let view = self.view(&self.rows, &names, request);
         let rule = pool.rule(request.wanted);
         let ranked = limit == usize::MAX || rule.scored_in_passing();
         let sight = |row: &Candidate, held: Held, events: Option<FeedState>, score: Known| Sight {
@@ -77,7 +63,9 @@ impl Selector {
             sight(row, held, self.feed_state(row.slot, request), score)
         };
         if offers.len() <= limit {
-            let scores = if ranked {
+            let scores = if let Some(scores) = &decided.scores {
+                scores.clone()
+            } else if ranked {
                 rule.scores(&view)
             } else {
                 vec![Known::UNKNOWN; self.rows.len()]
@@ -99,7 +87,10 @@ impl Selector {
             }
             return;
         }
-        let score = |at| Known::from(ranked.then(|| rule.score(&view, at)).flatten());
+        let score = |at: usize| match &decided.scores {
+            Some(scores) => scores[at],
+            None => Known::from(ranked.then(|| rule.score(&view, at)).flatten()),
+        };
         let mut left = limit - 1;
         for (at, row) in self.rows.iter().enumerate() {
             let picked = row.offer as usize == decided.pick.offer;

@@ -91,6 +91,8 @@ pub struct Options {
     pub until: f64,
     /// Whether the gateway hears a worker's load, as it is at that instant, before each selection.
     pub oracle: bool,
+    /// By request: the only worker that its first attempt may go to, -1 for any. Empty for none.
+    pub pinned: Vec<i32>,
     /// What happens to workers: `(seconds, worker, what)`.
     pub incidents: Vec<(f64, u32, Incident)>,
 }
@@ -115,6 +117,7 @@ impl Default for Options {
             sample_interval: 1.0,
             until: f64::INFINITY,
             oracle: false,
+            pinned: Vec::new(),
             incidents: Vec::new(),
         }
     }
@@ -161,6 +164,10 @@ impl Options {
         }
         if self.tokens_per_message == 0 {
             return bad("tokens_per_message", "at least 1", "0".into());
+        }
+        let beyond = |at: &&i32| usize::try_from(**at).is_ok_and(|at| at >= workers);
+        if let Some(pinned) = self.pinned.iter().find(beyond) {
+            return bad("pinned", "workers of the fleet", pinned.to_string());
         }
         match self
             .incidents

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
+use cachelb_core::policy::Handover;
 use cachelb_core::router::{PairTerms, Role, Selector, TagKey, whole};
 use cachelb_core::share::{About, fingerprint};
 use pyo3::exceptions::PyValueError;
@@ -239,12 +240,15 @@ impl NativeRouter {
             key: callable("key", key)?,
             customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
             terms: PairTerms {
-                uncached_token_threshold: given.integer(
-                    "pd_uncached_token_threshold",
-                    0,
-                    1 << 40,
-                )?,
+                uncached_token_threshold: given
+                    .optional("pd_uncached_token_threshold")?
+                    .map(|value| ranged(&value, "pd_uncached_token_threshold", 0, 1 << 40))
+                    .transpose()?,
                 fallback: given.flag("pd_fallback")?,
+                handover: Handover {
+                    ms: given.number("pd_transfer_ms", NOT_NEGATIVE)?,
+                    ms_per_token: given.number("pd_transfer_ms_per_token", NOT_NEGATIVE)?,
+                },
             },
         })
     }

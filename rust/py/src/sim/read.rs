@@ -271,6 +271,7 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
                 options.report_cached_tokens = Options(given).flag(&name)?;
             }
             "oracle" => options.oracle = Options(given).flag(&name)?,
+            "pinned" => options.pinned = column(given, &name)?,
             "incidents" => {
                 options.incidents = Items::of(&value, &name, "a sequence", MAX_ITEMS)?
                     .map(|one| incident(&one?))

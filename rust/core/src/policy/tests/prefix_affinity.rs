@@ -41,6 +41,7 @@ impl Scene {
             active: None,
             rows: &self.rows,
             loads: &[],
+            apart: &[],
             media: &[],
             names: &NAMES,
             blocks,

@@ -49,10 +49,11 @@ impl<G: Gateway> Run<'_, G> {
             }
         }
         let progress = &self.progress[id as usize];
+        let others = self.others(id);
         let attempt = Attempt {
             id,
             attempt: progress.tried.len() as u32,
-            tried: &progress.tried,
+            tried: others.as_deref().unwrap_or(&progress.tried),
             now,
         };
         self.outcomes.selections += 1;
@@ -81,6 +82,16 @@ impl<G: Gateway> Run<'_, G> {
         let kind = Kind::Enqueue { id, placed: first };
         self.heap.at(now + self.options.net_delay, kind);
         Ok(())
+    }
+
+    /// The workers that a pinned request may not go to. One that its worker failed is pinned no longer.
+    fn others(&self, id: u32) -> Option<Vec<u32>> {
+        let pinned = *self.options.pinned.get(id as usize)?;
+        let is_pinned = pinned >= 0 && self.progress[id as usize].tried.is_empty();
+        is_pinned.then(|| {
+            let all = 0..self.workers.len() as u32;
+            all.filter(|at| at.cast_signed() != pinned).collect()
+        })
     }
 
     pub(super) fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {

@@ -275,6 +275,30 @@ fn a_crash_is_retried_elsewhere_and_the_worker_comes_back_empty() {
 }
 
 #[test]
+fn a_pinned_request_goes_nowhere_else_until_its_worker_fails_it() {
+    let w = workload(&[
+        (0.0, 32, 2, 1),
+        (10.0, 32, 2, 2),
+        (20.0, 32, 2, 3),
+        (30.0, 32, 20, 4),
+    ]);
+    let options = Options {
+        pinned: vec![1, 1, -1, 1],
+        incidents: vec![(32.0, 1, Incident::Crash)],
+        ..Options::default()
+    };
+    let (out, _) = done(&w, &fleet(2, 64), &options);
+    assert_eq!(out.worker, [1, 1, 0, 0]);
+    assert_eq!(out.retries, [0, 0, 0, 1]);
+    let options = Options {
+        pinned: vec![2],
+        ..Options::default()
+    };
+    let mut gateway = InTurn::new(2);
+    assert!(Run::new(&w, &fleet(2, 64), &mut gateway, &options).is_err());
+}
+
+#[test]
 fn what_fits_nowhere_is_told_apart() {
     let w = workload(&[(0.0, 1_000, 1, 1), (0.0, 16, 1, 2)]);
     let (out, _) = done(&w, &fleet(2, 16), &Options::default());

@@ -1,0 +1,195 @@
+//! Bookings for a part of a request: one worker computes the prompt, another generates.
+//!
+//! The first token of the decode half tells how long both workers and the way between them took, and nothing of its own
+//! speed. The prefill half has no first token: its answer is one.
+
+use crate::error::{Error, Result};
+use crate::ids::{Millis, WorkerId};
+
+use super::book::{BookingId, LoadBook, Phase};
+use super::pace::Prefill;
+
+/// Which part of its request a booking is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Half {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The prompt, for another worker.
+    Prefill,
+    /// The answer, from a prompt that another worker computes.
+    Decode,
+}
+
+impl LoadBook {
+    /// Says which part of its request an open booking without a first token is for.
+    pub fn split(&mut self, id: BookingId, half: Half) {
+        if self.phase(id) != Some(Phase::Booked) {
+            return;
+        }
+        let booking = &mut self.bookings[id.entry as usize];
+        let (worker, before) = (booking.worker, std::mem::replace(&mut booking.half, half));
+        if half == Half::Decode {
+            booking.ahead = Prefill::default();
+        }
+        self.leave_apart(worker, before);
+        if half == Half::Decode && self.load(worker).is_some() {
+            self.apart[worker.slot as usize] += 1;
+        }
+    }
+
+    /// The prompt of a prefill half is computed: teaches the speed of its worker, as a first token would.
+    pub fn prefilled(&mut self, id: BookingId, now: Millis) {
+        if self.phase(id) != Some(Phase::Booked) {
+            return;
+        }
+        let booking = &self.bookings[id.entry as usize];
+        if booking.half != Half::Prefill {
+            return;
+        }
+        let (worker, ahead) = (booking.worker, booking.ahead);
+        let took_ms = now.0.saturating_sub(booking.booked.0);
+        let mut pace = self.pace;
+        if let Some(load) = self.load_mut(worker) {
+            pace.observe(&mut load.speed, ahead, took_ms);
+        }
+        self.pace = pace;
+    }
+
+    /// By worker slot: bookings without a first token whose prompt another worker computes.
+    #[must_use]
+    pub fn apart(&self) -> &[u32] {
+        &self.apart
+    }
+
+    /// A booking without a first token is no longer that, or no longer there.
+    pub(super) fn leave_apart(&mut self, worker: WorkerId, half: Half) {
+        if half == Half::Decode && self.load(worker).is_some() {
+            self.apart[worker.slot as usize] -= 1;
+        }
+    }
+
+    pub(super) fn validate_halves(&self) -> Result<()> {
+        let mut counted = vec![0; self.apart.len()];
+        for booking in &self.bookings {
+            let waits = booking.phase == Some(Phase::Booked) && booking.half == Half::Decode;
+            if waits && self.load(booking.worker).is_some() {
+                counted[booking.worker.slot as usize] += 1;
+            }
+        }
+        if counted == self.apart {
+            return Ok(());
+        }
+        let text = format!(
+            "{:?} wait for prompts, their bookings say {counted:?}",
+            self.apart
+        );
+        Err(Error::Invariant(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{Load, Work};
+
+    const PREFILL: WorkerId = WorkerId {
+        slot: 0,
+        generation: 0,
+    };
+    const DECODE: WorkerId = WorkerId {
+        slot: 1,
+        generation: 0,
+    };
+
+    fn book() -> LoadBook {
+        let mut book = LoadBook::default();
+        book.add_worker(PREFILL);
+        book.add_worker(DECODE);
+        book
+    }
+
+    fn add(book: &mut LoadBook, worker: WorkerId, prefill_tokens: u64, half: Half) -> BookingId {
+        let work = Work {
+            prompt_tokens: 1_000,
+            prefill_tokens,
+            estimate_ms: 0.0,
+            block_size: 16,
+        };
+        let id = book.book(worker, work, Millis(0)).unwrap();
+        book.split(id, half);
+        book.validate().unwrap();
+        id
+    }
+
+    fn speed(book: &LoadBook, worker: WorkerId) -> Option<f64> {
+        book.load(worker).map(|load: &Load| load.speed)?.get()
+    }
+
+    #[test]
+    fn a_pair_teaches_the_speed_of_its_prefill_worker_alone() {
+        let mut book = book();
+        let prompt = add(&mut book, PREFILL, 1_000, Half::Prefill);
+        // Its own prompt of another request would be all that there is to compute.
+        add(&mut book, DECODE, 10, Half::Whole);
+        let answer = add(&mut book, DECODE, 0, Half::Decode);
+        book.prefilled(prompt, Millis(100));
+        book.close(prompt);
+        book.first_token(answer, Millis(150));
+        assert!(speed(&book, PREFILL).is_some_and(|speed| (speed - 10.0).abs() < 1e-9));
+        assert_eq!(speed(&book, DECODE), None);
+    }
+
+    #[test]
+    fn no_other_booking_is_prefilled() {
+        let mut book = book();
+        for half in [Half::Whole, Half::Decode] {
+            let id = add(&mut book, PREFILL, 1_000, half);
+            book.prefilled(id, Millis(100));
+            assert_eq!(speed(&book, PREFILL), None, "{half:?}");
+        }
+        let id = add(&mut book, PREFILL, 1_000, Half::Prefill);
+        book.close(id);
+        book.prefilled(id, Millis(100));
+        assert_eq!(speed(&book, PREFILL), None, "closed");
+    }
+
+    #[test]
+    fn decode_halves_wait_for_their_prompt_until_their_first_token_or_end() {
+        let mut book = book();
+        let ids: Vec<BookingId> = (0..4)
+            .map(|_| add(&mut book, DECODE, 0, Half::Decode))
+            .collect();
+        add(&mut book, DECODE, 10, Half::Whole);
+        assert_eq!(book.apart(), [0, 4]);
+        for (id, left) in ids.iter().zip([3, 2]) {
+            book.first_token(*id, Millis(9));
+            book.first_token(*id, Millis(10));
+            assert_eq!(book.apart(), [0, left]);
+        }
+        book.close(ids[0]);
+        book.close(ids[2]);
+        assert_eq!(book.apart(), [0, 1]);
+        book.split(ids[1], Half::Whole);
+        assert_eq!(book.apart(), [0, 1], "it has its first token");
+        book.split(ids[3], Half::Whole);
+        assert_eq!(book.apart(), [0, 0]);
+        book.validate().unwrap();
+    }
+
+    #[test]
+    fn a_decode_half_of_a_removed_worker_counts_for_none() {
+        let mut book = book();
+        let gone = add(&mut book, DECODE, 0, Half::Decode);
+        book.remove_worker(DECODE);
+        book.add_worker(WorkerId {
+            generation: 1,
+            ..DECODE
+        });
+        assert_eq!(book.apart(), [0, 0]);
+        book.first_token(gone, Millis(5));
+        book.close(gone);
+        assert_eq!(book.apart(), [0, 0]);
+        book.validate().unwrap();
+    }
+}

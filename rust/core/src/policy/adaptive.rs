@@ -1,7 +1,7 @@
 //! The default: the worker on which a request costs the fleet the least time.
 //!
 //! ```text
-//! cost = ((waiting + own * (1.25 + queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
+//! cost = ((waiting + own * (1.5 + queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
 //!        / (1 - 0.75 * kv use);  argmin
 //! ```
 //!
@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | waiting | prefill that waits on the worker, which the request waits for | bookings |
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
-//! | a quarter of own | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
+//! | half of own | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
 //! | own * queued | what it delays those behind: about as many come while it waits as wait now | bookings |
 //! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
 //! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
@@ -62,7 +62,7 @@ impl Objective {
 }
 
 /// Chance that what a prompt pushes out of a cache is asked for again.
-const ASKED_AGAIN: f64 = 0.25;
+const ASKED_AGAIN: f64 = 0.5;
 /// How steeply the cost rises with KV use: four times at the end of the room.
 const PRESSURE: f64 = 0.75;
 /// Of what would not fit, so much more costs no more.

@@ -389,7 +389,7 @@ fn without_kv_blocks_a_fresh_report_tells_the_room_and_a_stale_one_nothing() {
 fn known_room_is_counted_whatever_a_report_says() {
     let mut scene = Scene::new(&[(0, 0)]).blocks(Some(10));
     scene.loads[0].report = usage(1.0, 0);
-    let empty = 160.0 * 1.25 / 10.0;
+    let empty = 160.0 * 1.5 / 10.0;
     // Its own 10 blocks count; what would not fit costs 20 times as much, however far it is from fitting.
     let cases = [
         (100, 0, 0, 0.1),
@@ -440,7 +440,7 @@ fn blocks_that_requests_in_flight_share_with_this_one_count_once() {
             active: Some(active),
             ..scene.view()
         };
-        let expected = 160.0 * 1.25 / (1.0 - 0.75 * used) / 10.0;
+        let expected = 160.0 * 1.5 / (1.0 - 0.75 * used) / 10.0;
         let got = BALANCED.score(&view, 0).unwrap();
         assert!(close(got, expected), "{namespace} {is_shared}: {got}");
     }
@@ -519,9 +519,9 @@ fn with_nothing_known_the_least_work_ahead_is_picked() {
     scene.rows[0].pending_prefill_tokens = 2_000;
     scene.rows[2].pending_prefill_tokens = 300;
     let expected = [
-        2_000.0 + 160.0 * 1.25,
-        1_600.0 * 1.25,
-        300.0 + 800.0 * 1.25 + (800.0 + 256.0) * 2.0 * 0.3,
+        2_000.0 + 160.0 * 1.5,
+        1_600.0 * 1.5,
+        300.0 + 800.0 * 1.5 + (800.0 + 256.0) * 2.0 * 0.3,
     ];
     for (got, expected) in scores(BALANCED, &scene).into_iter().zip(expected) {
         assert!(close(got, expected / 10.0), "{got} {expected}");

@@ -113,14 +113,17 @@ impl Adaptive {
     }
 }
 
-/// Share of a worker's KV cache that requests would hold, this one included; 0 if it is not known.
+/// By how much the cost of a row rises with the share of its KV cache that requests would hold, this one included; 1 if
+/// that is not known.
 #[inline]
-fn kv_use(view: &View<'_>, row: &Candidate, own_blocks: f64) -> f64 {
-    if row.kv_blocks == 0 {
-        return view.report(row).kv_usage.get().unwrap_or(0.0);
-    }
-    let held = view.active_blocks(row) + view.load(row).output_blocks;
-    (held as f64 + own_blocks) / f64::from(row.kv_blocks)
+fn memory_factor(view: &View<'_>, row: &Candidate, own_blocks: f64) -> f64 {
+    let (held, all) = if row.kv_blocks == 0 {
+        (view.report(row).kv_usage.get().unwrap_or(0.0), 1.0)
+    } else {
+        let held = view.active_blocks(row) + view.load(row).output_blocks;
+        (held as f64 + own_blocks, f64::from(row.kv_blocks))
+    };
+    all / (all - PRESSURE * held).max(all / MOST_PRESSURE)
 }
 
 /// What the cost of a row is made of, in tokens.
@@ -133,9 +136,9 @@ struct Parts {
     running: f64,
     /// What its own output tokens delay all of them.
     beside: f64,
-    /// Share of the KV cache that counts as free.
-    free: f64,
-    speed: f64,
+    memory_factor: f64,
+    /// Milliseconds of a token of prefill.
+    token_ms: f64,
     /// Milliseconds of its own tokens after the first, by what they count.
     decoding: f64,
 }
@@ -150,15 +153,14 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
         pairs: load.pending_pairs,
     };
     let queued = row.inflight.min(load.pending);
-    let free = 1.0 - PRESSURE * kv_use(view, row, common.own_blocks);
     Parts {
         waiting: waiting.work(common.per_context),
         own: tokens * (1.0 + common.per_context * context),
         queued: f64::from(queued),
         running: common.running_weight * f64::from(row.inflight - queued),
         beside: common.running_weight * f64::from(row.inflight) * common.output,
-        free: free.max(1.0 / MOST_PRESSURE),
-        speed: common.speeds.prefill(row, load),
+        memory_factor: memory_factor(view, row, common.own_blocks),
+        token_ms: common.speeds.token_ms(row, load),
         decoding: common.running_weight * common.output * common.speeds.step_ms(row, load),
     }
 }
@@ -177,33 +179,38 @@ fn total(parts: &Parts, row: &Candidate) -> f64 {
         queued,
         running,
         beside,
-        free,
-        speed,
+        memory_factor,
+        token_ms,
         decoding,
     } = *parts;
     let work = waiting + own * (1.0 + ASKED_AGAIN + queued + running) + beside;
-    per_weight((work / speed + decoding) / free, row.weight)
+    per_weight((work * token_ms + decoding) * memory_factor, row.weight)
 }
 
-/// Of equal ones that which has fewer requests; of those that hold nothing, that which was longest without a new prompt.
-#[inline]
-fn rank(row: &Candidate, cost: f64) -> (f64, f64, u64) {
-    let cold = if row.overlap > 0 {
-        0
-    } else {
-        row.last_cold_pick
-    };
-    (cost, row.load(), cold)
+/// Index of the lowest of the rows' costs, infinite for a row that is not to be picked. Of equal ones that which has fewer
+/// requests; of those that hold nothing, that which was longest without a new prompt.
+fn cheapest(rows: &[Candidate], costs: &[f64], rng: &mut Rng) -> Option<usize> {
+    let lowest = costs.iter().copied().fold(f64::INFINITY, f64::min);
+    lowest_at(rows.len(), rng, |i| {
+        let row = &rows[i];
+        let cold = if row.overlap > 0 {
+            0
+        } else {
+            row.last_cold_pick
+        };
+        (costs[i] <= lowest && lowest < f64::INFINITY).then(|| (row.load(), cold))
+    })
 }
 
 impl Rule for Adaptive {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let common = self.common(view);
-        let key = |i: usize| {
-            let row = &view.rows[i];
-            Some(rank(row, cost(view, &common, row)))
-        };
-        let row = lowest_at(view.rows.len(), rng, key).unwrap_or(0);
+        let costs: Vec<f64> = view
+            .rows
+            .iter()
+            .map(|row| cost(view, &common, row))
+            .collect();
+        let row = cheapest(view.rows, &costs, rng).unwrap_or(0);
         Choice::by_cost(view, row)
     }
 
@@ -222,7 +229,7 @@ impl Rule for Adaptive {
         let common = self.common(view);
         let terms = |row: &Candidate| {
             let parts = parts(view, &common, row);
-            let ms = |work: f64| per_weight(work / parts.speed, row.weight);
+            let ms = |work: f64| per_weight(work * parts.token_ms, row.weight);
             vec![
                 ("waiting_ms", ms(parts.waiting)),
                 ("own_ms", ms(parts.own)),
@@ -230,7 +237,7 @@ impl Rule for Adaptive {
                 ("queued_ms", ms(parts.own * parts.queued)),
                 ("running_ms", ms(parts.own * parts.running + parts.beside)),
                 ("decoding_ms", per_weight(parts.decoding, row.weight)),
-                ("memory_factor", 1.0 / parts.free),
+                ("memory_factor", parts.memory_factor),
             ]
         };
         view.rows.iter().map(terms).collect()

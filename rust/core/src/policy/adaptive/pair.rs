@@ -21,10 +21,10 @@ use crate::load::Known;
 use crate::policy::pair::{PairChoice, Pairing, Prefiller};
 use crate::policy::rng::Rng;
 use crate::policy::rule::Choice;
-use crate::policy::view::{Candidate, View, lowest_at};
+use crate::policy::view::{Candidate, View};
 
 use super::speeds::Speeds;
-use super::{Adaptive, Common, Parts, parts, rank, total};
+use super::{Adaptive, Common, Parts, cheapest, parts, total};
 
 /// Tokens of a prompt that a step computes beside its own for nothing. Devices of today break even at 150 to 300.
 const HIDDEN: f64 = 128.0;
@@ -100,16 +100,14 @@ pub(super) fn choose(rule: Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> Op
         common: rule.common_with(decode, Speeds::of([prefill, decode])),
     };
     let prompts: Vec<f64> = prefill.rows.iter().map(|row| scales.prompt(row)).collect();
-    let cheapest = |rng: &mut Rng, but: Option<u32>| {
-        lowest_at(prompts.len(), rng, |i| {
-            let row = &prefill.rows[i];
-            (Some(row.offer) != but).then(|| rank(row, prompts[i]))
-        })
-    };
-    let first = cheapest(rng, None);
+    let first = cheapest(prefill.rows, &prompts, rng);
     let of_first = first.map(|i| prefill.rows[i].offer);
     let both = decode.rows.iter().any(|row| Some(row.offer) == of_first);
-    let second = if both { cheapest(rng, of_first) } else { None };
+    let second = first.filter(|_| both).and_then(|first| {
+        let mut others = prompts.clone();
+        others[first] = f64::INFINITY;
+        cheapest(prefill.rows, &others, rng)
+    });
     let cost = |row: &Candidate| {
         let (whole, answer) = scales.whole_and_answer(row);
         let itself = Cost {
@@ -136,9 +134,11 @@ pub(super) fn choose(rule: Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> Op
         }
     };
     let costs: Vec<Option<Cost>> = decode.rows.iter().map(cost).collect();
-    let row = lowest_at(costs.len(), rng, |i| {
-        Some(rank(&decode.rows[i], costs[i]?.ms))
-    })?;
+    let ms: Vec<f64> = costs
+        .iter()
+        .map(|cost| cost.map_or(f64::INFINITY, |cost| cost.ms))
+        .collect();
+    let row = cheapest(decode.rows, &ms, rng)?;
     let score = |cost: &Option<Cost>| Known::from(cost.map(|cost| cost.ms));
     Some(PairChoice {
         prefill: costs[row]?

@@ -9,8 +9,8 @@ const KIND_WEIGHT: f64 = 6.0;
 const DECODE_KIND_WEIGHT: f64 = 0.3;
 /// What the fleet observed counts as so many times what a kind did.
 const FLEET_WEIGHT: f64 = 0.2;
-/// Tokens per millisecond before any first token: only explanations show it, as it is the same for all.
-const FIRST_SPEED: f64 = 10.0;
+/// Before any first token: only explanations show it, as it is the same for all.
+const FIRST_TOKEN_MS: f64 = 0.1;
 /// Kinds of GPU that are told apart; more count as one.
 const KINDS: usize = 8;
 
@@ -22,36 +22,54 @@ struct Sum {
 }
 
 impl Sum {
+    #[inline]
     fn add(&mut self, speed: Speed) {
-        if speed.products > 0.0 {
-            self.sum.squares += speed.squares;
-            self.sum.products += speed.products;
-            self.workers += 1.0;
-        }
+        self.join(Self {
+            sum: speed,
+            workers: f64::from(u8::from(speed.products > 0.0)),
+        });
     }
 
-    /// What one of them observed, in the mean, if all were as fast as `speed`.
-    fn mean(&self, speed: f64) -> Speed {
+    #[inline]
+    fn join(&mut self, other: Self) {
+        self.sum.squares += other.sum.squares;
+        self.sum.products += other.sum.products;
+        self.workers += other.workers;
+    }
+
+    /// What one of them observed, in the mean, if all were as fast as `speed` says.
+    fn mean(&self, speed: Speed) -> Speed {
         let products = self.sum.products / self.workers;
         Speed {
-            squares: speed * products,
+            squares: products / token_ms(speed),
             products,
         }
     }
 
     /// What one of these observed, in the mean, with what all did.
-    fn corrected(&self, all: &Self, fleet: f64) -> Speed {
+    fn corrected(&self, all: &Self) -> Speed {
+        let fleet = all.mean(all.sum);
         if self.workers > 0.0 {
-            self.mean(blend(self.sum, all.mean(fleet), FLEET_WEIGHT))
+            self.mean(blend(self.sum, fleet, FLEET_WEIGHT))
         } else {
-            all.mean(fleet)
+            fleet
         }
     }
 }
 
-/// `own` speed, with `others` that count `times`.
-fn blend(own: Speed, others: Speed, times: f64) -> f64 {
-    (own.squares + times * others.squares) / (own.products + times * others.products)
+/// `own` observations, with `others` that count `times`.
+#[inline]
+fn blend(own: Speed, others: Speed, times: f64) -> Speed {
+    Speed {
+        squares: own.squares + times * others.squares,
+        products: own.products + times * others.products,
+    }
+}
+
+/// Milliseconds of a token.
+#[inline]
+fn token_ms(speed: Speed) -> f64 {
+    speed.products / speed.squares
 }
 
 #[derive(Clone, Copy, Default)]
@@ -72,11 +90,14 @@ struct Usual {
 pub(super) struct Speeds {
     kinds: [Usual; KINDS],
     len: usize,
-    prefill: f64,
-    decode: Option<f64>,
+    /// Milliseconds of a token of the fleet.
+    prefill_ms: f64,
+    /// The same of an output token, 0 if it is not known.
+    step_ms: f64,
     /// No first token is known, or weights say how fast workers are.
     equal: bool,
-    weighted: bool,
+    /// The same of output tokens.
+    equal_steps: bool,
 }
 
 impl Speeds {
@@ -99,33 +120,31 @@ impl Speeds {
                     }
                     len - 1
                 });
-                for kind in [&mut all, &mut kinds[at]] {
-                    kind.prefill.add(load.speed);
-                    kind.decode.add(load.decode);
-                }
+                kinds[at].prefill.add(load.speed);
+                kinds[at].decode.add(load.decode);
             }
         }
-        let prefill = all.prefill.sum.get();
-        let decode = all.decode.sum.get();
+        for kind in &kinds[..len] {
+            all.prefill.join(kind.prefill);
+            all.decode.join(kind.decode);
+        }
+        let known = |sum: Sum| (sum.workers > 0.0).then(|| token_ms(sum.sum));
+        let (prefill_ms, step_ms) = (known(all.prefill), known(all.decode));
         let mut usual = [Usual::default(); KINDS];
         for (usual, kind) in usual.iter_mut().zip(&kinds[..len]) {
             *usual = Usual {
                 id: kind.id,
-                prefill: kind
-                    .prefill
-                    .corrected(&all.prefill, prefill.unwrap_or_default()),
-                decode: kind
-                    .decode
-                    .corrected(&all.decode, decode.unwrap_or_default()),
+                prefill: kind.prefill.corrected(&all.prefill),
+                decode: kind.decode.corrected(&all.decode),
             };
         }
         Self {
             kinds: usual,
             len,
-            prefill: prefill.unwrap_or(FIRST_SPEED),
-            decode,
-            equal: weighted || prefill.is_none(),
-            weighted,
+            prefill_ms: prefill_ms.unwrap_or(FIRST_TOKEN_MS),
+            step_ms: step_ms.unwrap_or(0.0),
+            equal: weighted || prefill_ms.is_none(),
+            equal_steps: weighted || step_ms.is_none(),
         }
     }
 
@@ -136,24 +155,23 @@ impl Speeds {
         own.or_else(|| kinds.get(KINDS - 1))
     }
 
-    /// Tokens of prompts per millisecond.
+    /// Milliseconds per token of prefill.
     #[inline]
-    pub fn prefill(&self, row: &Candidate, load: &Load) -> f64 {
+    pub fn token_ms(&self, row: &Candidate, load: &Load) -> f64 {
         match self.usual(row) {
-            Some(usual) if !self.equal => blend(load.speed, usual.prefill, KIND_WEIGHT),
-            _ => self.prefill,
+            Some(usual) if !self.equal => token_ms(blend(load.speed, usual.prefill, KIND_WEIGHT)),
+            _ => self.prefill_ms,
         }
     }
 
     /// Milliseconds per output token; 0 if it is not known.
     #[inline]
     pub fn step_ms(&self, row: &Candidate, load: &Load) -> f64 {
-        let Some(fleet) = self.decode else { return 0.0 };
         match self.usual(row) {
-            Some(usual) if !self.weighted => {
-                1.0 / blend(load.decode, usual.decode, DECODE_KIND_WEIGHT)
+            Some(usual) if !self.equal_steps => {
+                token_ms(blend(load.decode, usual.decode, DECODE_KIND_WEIGHT))
             }
-            _ => 1.0 / fleet,
+            _ => self.step_ms,
         }
     }
 }

@@ -57,7 +57,7 @@ fn model(
         let cached = prompt - worker.uncached;
         let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
-        let pushed_out = own * 0.25;
+        let pushed_out = own * 0.5;
         let delayed = own * worker.queued
             + running * own * worker.running
             + running * output * (worker.queued + worker.running);
@@ -516,10 +516,10 @@ fn more_kinds_than_are_told_apart_count_as_one() {
 #[test]
 fn with_nothing_known_the_least_work_ahead_is_picked() {
     let mut scene = Scene::new(&[(90, 0), (0, 0), (50, 2)]).blocks(Some(100));
-    scene.rows[0].pending_prefill_tokens = 2_000;
+    scene.rows[0].pending_prefill_tokens = 2_200;
     scene.rows[2].pending_prefill_tokens = 300;
     let expected = [
-        2_000.0 + 160.0 * 1.5,
+        2_200.0 + 160.0 * 1.5,
         1_600.0 * 1.5,
         300.0 + 800.0 * 1.5 + (800.0 + 256.0) * 2.0 * 0.3,
     ];
@@ -535,11 +535,11 @@ fn with_nothing_known_the_least_work_ahead_is_picked() {
 
 #[test]
 fn the_objective_weighs_what_runs() {
-    // Half the prompt costs 1.25 times its 800 tokens: as much as delaying 0.95 / weight requests by these and by 256 more.
+    // Half the prompt costs 1.5 times its 800 tokens: as much as delaying 1.14 / weight requests by these and by 256 more.
     let mut scene = Scene::new(&[(50, 0), (0, 0)]).blocks(Some(100));
     for (inflight, picked) in [
         (0, [0, 0, 0]),
-        (1, [0, 0, 1]),
+        (2, [0, 0, 1]),
         (4, [0, 1, 1]),
         (12, [1, 1, 1]),
     ] {

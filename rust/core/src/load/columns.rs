@@ -154,39 +154,38 @@ fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
     }
 }
 
-/// Load of one worker slot. What every selection reads lies in the first cache line, what
-/// `adaptive` reads in the first two.
+/// Load of one worker slot. What `adaptive` reads of every worker lies in the first cache line: rows know the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Load {
+    /// Requests booked and not closed that have no first token.
+    pub pending: u32,
+    /// Requests that others brought, by the latest report.
+    pub others: u32,
+    /// Twice the pairs of tokens that attention compares in the pending prefill tokens.
+    pub pending_pairs: u64,
+    /// See [`super::LoadBook::active_blocks`].
+    pub active_blocks: u64,
+    /// Blocks filled by the outputs of bookings.
+    pub output_blocks: u64,
+    /// How fast it computes prompts.
+    pub speed: Speed,
+    /// How fast it generates, in tokens of one request per millisecond.
+    pub decode: Speed,
     /// Incarnation the numbers belong to; `None` for a vacant slot.
     pub(super) generation: Option<u32>,
     /// Requests booked and not closed.
     pub inflight: u32,
-    /// Those without a first token.
-    pub pending: u32,
-    /// Requests that others brought, by the latest report.
-    pub others: u32,
     /// Bookings closed since the report.
     pub closed: u32,
     /// Uncached prompt tokens of bookings without a first token.
     pub pending_prefill_tokens: u64,
     /// Blocks held by bookings past their first token.
     pub decode_blocks: u64,
-    /// See [`super::LoadBook::active_blocks`].
-    pub active_blocks: u64,
     /// Relative capacity; divides loads.
     pub weight: f64,
     /// Logical time of the last cold pick, 0 for never.
     pub last_cold_pick: u64,
-    /// Blocks filled by the outputs of bookings.
-    pub output_blocks: u64,
-    /// Twice the pairs of tokens that attention compares in those pending prefill tokens.
-    pub pending_pairs: u64,
-    /// How fast it computes prompts.
-    pub speed: Speed,
-    /// How fast it generates, in tokens of one request per millisecond.
-    pub decode: Speed,
     /// Estimated milliseconds of prefill of bookings without a first token, by rules that estimate it.
     pub pending_ms: f64,
     /// When the prefill at the head of that queue began.

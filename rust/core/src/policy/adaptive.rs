@@ -143,7 +143,11 @@ struct Parts {
     decoding: f64,
 }
 
-#[inline]
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "a third of the time of a decision among many workers"
+)]
 fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
     let load = view.load(row);
     let tokens = view.uncached_tokens(row).max(1.0);

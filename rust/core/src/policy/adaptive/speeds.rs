@@ -79,6 +79,32 @@ struct Kind {
     decode: Sum,
 }
 
+#[derive(Default)]
+struct Kinds {
+    list: [Kind; KINDS],
+    len: usize,
+}
+
+impl Kinds {
+    fn join(&mut self, run: &Kind) {
+        if run.prefill.workers + run.decode.workers <= 0.0 {
+            return;
+        }
+        let at = self.list[..self.len]
+            .iter()
+            .position(|kind| kind.id == run.id);
+        let at = at.unwrap_or_else(|| {
+            if self.len < KINDS {
+                self.list[self.len].id = run.id;
+                self.len += 1;
+            }
+            self.len - 1
+        });
+        self.list[at].prefill.join(run.prefill);
+        self.list[at].decode.join(run.decode);
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct Usual {
     id: u32,
@@ -103,27 +129,28 @@ pub(super) struct Speeds {
 impl Speeds {
     #[expect(clippy::float_cmp, reason = "any other weight was set")]
     pub fn of<'a>(views: impl IntoIterator<Item = &'a View<'a>>) -> Self {
-        let (mut all, mut kinds, mut len) = (Kind::default(), [Kind::default(); KINDS], 0);
+        let (mut all, mut kinds) = (Kind::default(), Kinds::default());
         let mut weighted = false;
         for view in views {
+            // Workers of one kind mostly follow each other: their sum is made apart, in registers.
+            let mut run = Kind::default();
             for row in view.rows {
                 let load = view.load(row);
-                weighted |= load.weight != 1.0;
-                if load.speed.products <= 0.0 && load.decode.products <= 0.0 {
-                    continue;
+                // Of most rows one look is enough, and it is at what is at hand.
+                weighted |= row.weight != 1.0 && load.weight != 1.0;
+                if row.kind != run.id {
+                    kinds.join(&run);
+                    run = Kind {
+                        id: row.kind,
+                        ..Kind::default()
+                    };
                 }
-                let at = kinds[..len].iter().position(|kind| kind.id == row.kind);
-                let at = at.unwrap_or_else(|| {
-                    if len < KINDS {
-                        kinds[len].id = row.kind;
-                        len += 1;
-                    }
-                    len - 1
-                });
-                kinds[at].prefill.add(load.speed);
-                kinds[at].decode.add(load.decode);
+                run.prefill.add(load.speed);
+                run.decode.add(load.decode);
             }
+            kinds.join(&run);
         }
+        let Kinds { list: kinds, len } = kinds;
         for kind in &kinds[..len] {
             all.prefill.join(kind.prefill);
             all.decode.join(kind.decode);

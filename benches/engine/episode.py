@@ -84,7 +84,7 @@ def play(fleet: Fleet, policy: str, shape: Shape, seed: int) -> dict[str, Any]:
         )
         router = stack.enter_context(made)
         if hears_events(given):
-            router.attach(ZmqSource(endpoints=fleet.endpoints, replay_timeout_s=DEADLINE_S))
+            router.attach(ZmqSource(endpoints=fleet.endpoints))
             # An engine may not know of the subscription yet; what it sends until then would be missed.
             _wait(router, _is_live)
         gateway = stack.enter_context(GATEWAYS["starlette"](router))

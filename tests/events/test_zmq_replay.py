@@ -114,6 +114,23 @@ def test_large_answer_may_lack_its_end_and_is_followed_up(engine: Engine) -> Non
     replay.end()
 
 
+def test_large_answer_without_its_end_is_followed_up_soon(engine: Engine) -> None:
+    replay = engine.replay(0)
+    engine.asked()
+    engine.answer(*range(499))
+    engine.read(replay, until=range(499), now_s=5.0)
+    assert replay.deadline_s == 15.0
+    engine.answer(*range(499, 600))
+    engine.read(replay, until=range(600), now_s=6.0)
+    assert replay.check(6.4) is Progress.RUNNING
+    assert replay.check(6.5) is Progress.RUNNING
+    assert engine.asked() == 600
+    assert replay.deadline_s == 16.5, "the engine has its time again"
+    engine.answer(END)
+    assert engine.read(replay) is Progress.COMPLETE
+    replay.end()
+
+
 def test_answer_that_stops_is_asked_for_again_and_given_up_without_progress(engine: Engine) -> None:
     replay = engine.replay(0)
     engine.asked()

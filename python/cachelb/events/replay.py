@@ -17,6 +17,7 @@ MOST_REPLAYED_BYTES: Final = 1 << 30
 """Of one catch-up; the buffer of an engine has ten thousand batches of some kilobytes."""
 
 _LARGE_ANSWER: Final = 500
+_LOST_REST_S: Final = 0.5
 _MESSAGES_PER_TURN: Final = 256
 
 
@@ -34,7 +35,7 @@ class Replay:
 
     An engine sends its whole buffer through a ROUTER socket, which drops what its peer's queue of 1000 messages does
     not take. So an answer with a hole is asked for again from the hole on, and one that was large enough to have lost
-    its end is followed by another request.
+    its end is followed by another request, after half a second if the end does not come.
 
     Args:
         connect: Makes a socket connected to the engine; each request has one of its own, so that late answers to an
@@ -107,7 +108,8 @@ class Replay:
             if seq >= self._next:
                 self._answered += 1
                 self._next = seq + 1
-                self.deadline_s = now_s + self._timeout_s
+                may_be_cut = self._answered >= _LARGE_ANSWER
+                self.deadline_s = now_s + (min(_LOST_REST_S, self._timeout_s) if may_be_cut else self._timeout_s)
                 deliver(seq, payload)
         return Progress.RUNNING
 

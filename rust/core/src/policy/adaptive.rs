@@ -188,7 +188,8 @@ fn total(parts: &Parts, row: &Candidate) -> f64 {
         decoding,
     } = *parts;
     let work = waiting + own * (1.0 + ASKED_AGAIN + queued + running) + beside;
-    per_weight((work * token_ms + decoding) * memory_factor, row.weight)
+    let cost = per_weight((work * token_ms + decoding) * memory_factor, row.weight);
+    cost.min(f64::MAX) // by the smallest weights it would be infinite, and an infinite one is never picked
 }
 
 /// Index of the lowest of the rows' costs, infinite for a row that is not to be picked. Of equal ones that which has fewer

@@ -534,6 +534,16 @@ fn with_nothing_known_the_least_work_ahead_is_picked() {
 }
 
 #[test]
+fn the_smallest_weights_leave_costs_finite() {
+    let mut scene = Scene::new(&[(0, 3), (0, 1)]);
+    for row in &mut scene.rows {
+        row.weight = 5e-324;
+    }
+    let costs = scores(BALANCED, &scene);
+    assert!(costs.iter().all(|cost| cost.is_finite()), "{costs:?}");
+}
+
+#[test]
 fn the_objective_weighs_what_runs() {
     // Half the prompt costs 1.5 times its 800 tokens: as much as delaying 1.14 / weight requests by these and by 256 more.
     let mut scene = Scene::new(&[(50, 0), (0, 0)]).blocks(Some(100));

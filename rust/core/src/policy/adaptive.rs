@@ -37,6 +37,46 @@ use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, lowest_at, per_weight};
 use speeds::Speeds;
+use crate::error::Result;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{words};
+
+words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });
+
+options! {
+    /// The worker on which a request costs the fleet the least time, whatever the load, the fleet and the traffic.
+    ///
+    /// The cost is an estimate in milliseconds: the prefill that waits on the worker and that of the request's own uncached
+    /// tokens; what these push out of the cache; what they delay those that run there; all of it the dearer the less room
+    /// the worker's KV memory has (`kv_blocks` of `Router.add_worker`), divided by the speed that first tokens showed.
+    /// Nothing must be set: without `kv_blocks` KV use is what load reports say, without those it does not count; without
+    /// first tokens all workers are equally fast. Weights other than 1 take the place of measured speeds.
+    ///
+    /// Example:
+    ///     >>> policy = Adaptive(seed=1)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> first.on_complete()
+    ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> again.worker == first.worker, again.reason
+    ///     (True, 'prefix')
+    pub struct AdaptiveOptions {
+        /// What is to be short: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that fewer
+        /// prompts are computed beside those that generate; ``balanced``, both.
+        objective: Objective = Objective::Balanced;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<AdaptiveOptions>(
+    About::placed("adaptive", "Adaptive"),
+    AdaptiveOptions::ABOUT,
+);
+
+impl Configure for AdaptiveOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        Ok(Ruled::new(Adaptive::new(self.objective), Need::BLOCKS))
+    }
+}
 
 /// What is to be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

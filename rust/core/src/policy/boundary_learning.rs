@@ -14,6 +14,8 @@
 //! Of the workers of a route, the least loaded counts; a route all of whose workers are away is passed over for the next
 //! shallower one. What fails before its first token teaches nothing.
 
+mod options;
+
 use std::collections::HashMap;
 
 use crate::error::Result;
@@ -28,6 +30,7 @@ use super::rng::Rng;
 use super::routes::{Claim, Limits, Rank, Routes, Seen, Told};
 use super::rule::{Choice, Ended, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
+pub(super) use self::options::POLICY;
 
 /// Whom a diverted request teaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,11 +7,14 @@
 //! else best holder by score, then load    -> prefix, or spill if it is over the gate
 //! ```
 
+mod options;
+
 use super::gate::SpillGate;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
+pub(super) use self::options::POLICY;
 
 /// A fraction kept as decimal parts per `DENOMINATOR`, so that 3 of 10 blocks reach 0.3 exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

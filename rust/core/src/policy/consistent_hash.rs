@@ -14,6 +14,47 @@ use super::ring::Ring;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{View, cold_spread};
+use crate::error::Result;
+use super::ring::MAX_VNODES;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{NOT_NEGATIVE};
+
+options! {
+    /// A hash ring with bounded loads: routers with the same seed agree on where a key belongs.
+    ///
+    /// The key is the session, else the first tokens of the prompt. It belongs to the first worker clockwise (`hash`), and
+    /// goes on to the next one that has room (`hash-bounded`) if that worker already has more than its share of the
+    /// requests in flight. Requests without a key go to the least loaded worker (`no-key`).
+    ///
+    /// Example:
+    ///     >>> policy = ConsistentHash()
+    ///     >>> workers = ["gpu0", "gpu1", "gpu2"]
+    ///     >>> first = policy.select_worker(workers, session="chat-17")
+    ///     >>> second = policy.select_worker(workers, session="chat-17")
+    ///     >>> first.reason, second.reason, first.worker == second.worker
+    ///     ('hash', 'hash-bounded', False)
+    pub struct ConsistentHashOptions {
+        /// Points on the ring of a worker of weight 1; more make shares more even and the ring larger.
+        vnodes: u32 = 150, (1, MAX_VNODES);
+        /// A worker may have this much more than its share of the requests in flight; None never looks at the load.
+        epsilon: Option<f64> = Some(0.25), NOT_NEGATIVE;
+        /// Leading tokens that make the key of a request without a session.
+        prefix_token_count: u32 = 256, (1, u64::from(u32::MAX));
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<ConsistentHashOptions>(
+    About::keyed("consistent-hash", "ConsistentHash"),
+    ConsistentHashOptions::ABOUT,
+);
+
+impl Configure for ConsistentHashOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let rule = ConsistentHash::new(self.vnodes, self.epsilon, setup.seed);
+        Ok(Ruled::new(rule, Need::prefix(self.prefix_token_count)))
+    }
+}
 
 /// The rule and its ring.
 #[derive(Debug)]

@@ -16,6 +16,80 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, ceil, lowest_at};
+use crate::error::Result;
+use super::gate::Margin;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, words};
+
+words!(OnSlo { Route = "route", Reject = "reject" });
+
+options! {
+    /// Queue plus prefill in milliseconds, the lowest of all workers: Mooncake's Algorithm 1.
+    ///
+    /// A worker's queue is the sum of the estimates of its requests without a first token, less the time the first of them
+    /// has been computing: report first tokens (`on_first_token`). If blocks can be sent between workers, one that holds
+    /// little may fetch them. If nobody meets an objective, the earliest worker is taken (`slo-unattainable`) or nobody is.
+    ///
+    /// Example:
+    ///     >>> policy = EstimatedTtft(seed=1, ttft_slo_ms=40)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(8000))
+    ///     >>> first.on_first_token()
+    ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(8000))
+    ///     >>> first.reason, again.reason, again.worker == first.worker
+    ///     ('slo-unattainable', 'prefix', True)
+    pub struct EstimatedTtftOptions {
+        /// Milliseconds of a prefill per token squared, per token and per request; fit them to your hardware. The
+        /// default is an 8B model on an A100.
+        prefill: PrefillTime = PrefillTime::DEFAULT;
+        /// Whether workers can fetch blocks from each other.
+        can_transfer: bool = false;
+        /// How many times longer the best prefix must be to be fetched.
+        kvcache_balancing_threshold: f64 = 2.0, NOT_NEGATIVE;
+        /// Bytes of one token's keys and values; the default is an 8B model.
+        kv_bytes_per_token: f64 = 131_072.0, ABOVE_ZERO;
+        /// Speed of the link between workers in gigabits per second.
+        transfer_gbps: f64 = 100.0, ABOVE_ZERO;
+        /// Longest time to the first token, None for any.
+        ttft_slo_ms: Option<f64> = None, ABOVE_ZERO;
+        /// Longest time between two tokens, by what engines report, None for any.
+        tbt_slo_ms: Option<f64> = None, ABOVE_ZERO;
+        /// What to do if nobody meets them: "route" to the earliest, or "reject".
+        on_slo: OnSlo = OnSlo::Route;
+        /// Whether a worker with far more requests than the mean is left for the least loaded (`spill`): decoding does
+        /// not show in the estimate. False is the published rule.
+        gate: bool = true;
+        /// A worker is overloaded only above this many times the mean load.
+        load_factor: f64 = 1.25, AT_LEAST_ONE;
+        /// A worker is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
+        /// from 4 to 32.
+        balance_abs_threshold: Margin = Margin::Auto;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<EstimatedTtftOptions>(
+    About::placed("estimated-ttft", "EstimatedTtft"),
+    EstimatedTtftOptions::ABOUT,
+);
+
+impl Configure for EstimatedTtftOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let transfer = Transfer {
+            kvcache_balancing_threshold: self.kvcache_balancing_threshold,
+            kv_bytes_per_token: self.kv_bytes_per_token,
+            transfer_gbps: self.transfer_gbps,
+        };
+        let rule = EstimatedTtft {
+            prefill: self.prefill,
+            transfer: self.can_transfer.then_some(transfer),
+            ttft_slo_ms: self.ttft_slo_ms,
+            tbt_slo_ms: self.tbt_slo_ms,
+            on_slo: self.on_slo,
+            gate: self.gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+        };
+        Ok(Ruled::new(rule, Need::BLOCKS))
+    }
+}
 
 /// What to do if no worker meets the objectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

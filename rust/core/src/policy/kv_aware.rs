@@ -14,6 +14,73 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
+use crate::error::Result;
+use super::gate::Margin;
+use super::credits::Continuation;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{AT_LEAST_ONE, MediumCredits, NOT_NEGATIVE, words};
+
+words!(Scoring { Prefix = "prefix", Cost = "cost" });
+words!(Continuation { Longest = "longest", BestCredit = "best-credit" });
+
+options! {
+    /// Longest prefix by the engines' own events first, load second.
+    ///
+    /// Blocks in host memory, in a shared store or on disk count by their credit. A placement counts at once
+    /// (`enable_speculative`) and for `speculative_ttl_ms` more unless an event confirms it. Without events the policy goes
+    /// by its own placements, as `cache-aware` does; and so it does for text, of which events do not speak (`text-only`).
+    /// Where the picked worker's stream is behind, what it confirmed is doubtful (`stale-events`).
+    ///
+    /// Example:
+    ///     >>> policy = KvAware(seed=1)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(100))
+    ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(100))
+    ///     >>> first.reason, again.reason, again.worker == first.worker
+    ///     ('cold', 'prefix', True)
+    pub struct KvAwareOptions {
+        /// Whether a placement counts before an event confirms it.
+        enable_speculative: bool = true;
+        /// Milliseconds it counts without one.
+        speculative_ttl_ms: u64 = 2000, (1, 1 << 40);
+        /// What a block is worth by medium, 0 to 1: "gpu" 1.0, "cpu" 0.8, "external" 0.6 and "disk" 0.3 unless given.
+        credits: Option<MediumCredits> = None;
+        /// Which medium continues the device's prefix if several do: the longest, which engines load, or the one worth
+        /// most.
+        continuation: Continuation = Continuation::Longest;
+        /// "prefix" takes the longest prefix, "cost" the lowest product of prefill work and batch size.
+        scoring: Scoring = Scoring::Prefix;
+        /// A holder is overloaded only above this many times the mean load.
+        load_factor: f64 = 1.25, AT_LEAST_ONE;
+        /// A holder is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
+        /// from 4 to 32.
+        balance_abs_threshold: Margin = Margin::Auto;
+        /// Above 0, workers are drawn by softmax over the uncached tokens, or over the cost.
+        router_temperature: f64 = 0.0, NOT_NEGATIVE;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<KvAwareOptions>(
+    About::placed("kv-aware", "KvAware"),
+    KvAwareOptions::ABOUT,
+);
+
+impl Configure for KvAwareOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let credits = self.credits.map_or(Credits::DEFAULT, |MediumCredits(credits)| credits);
+        let rule = KvAware {
+            scoring: self.scoring,
+            credits: Credits {
+                continuation: self.continuation,
+                ..credits
+            },
+            gate: setup.gate(self.load_factor, self.balance_abs_threshold),
+            router_temperature: self.router_temperature,
+            speculative_ttl_ms: self.enable_speculative.then_some(self.speculative_ttl_ms),
+        };
+        Ok(Ruled::new(rule, Need::BLOCKS))
+    }
+}
 
 /// What ranks the candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

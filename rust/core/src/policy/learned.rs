@@ -23,6 +23,7 @@
 mod columns;
 mod distinct;
 mod groups;
+mod options;
 mod reach;
 mod scoring;
 mod settings;
@@ -47,6 +48,7 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Ended, Rule};
 use super::view::View;
+pub(super) use self::options::POLICY;
 
 /// Reasons that are counted.
 const COUNTED: [Reason; 12] = [

@@ -13,6 +13,60 @@ use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, lowest};
 use super::wait::ExpectedWait;
+use crate::error::Result;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{ABOVE_ZERO, NOT_NEGATIVE, Seconds};
+
+options! {
+    /// The worker that would start the request soonest, by its engine's report and what was sent since.
+    ///
+    /// Feed it with `update_load`: queued tokens (or waiting requests), prompt tokens per second and KV use. Waits are in
+    /// seconds, so workers of unlike speed compare. A worker without a report is judged by its requests in flight; without
+    /// any report all are, and if there are only reports too old to use the reason is `stale-load`.
+    ///
+    /// Example:
+    ///     >>> policy = LeastExpectedWait(seed=1)
+    ///     >>> policy.update_load("gpu0", queued_tokens=4_000, prefill_tps=8_000)
+    ///     >>> policy.update_load("gpu1", queued_tokens=3_000, prefill_tps=2_000)
+    ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).worker
+    ///     'gpu0'
+    pub struct LeastExpectedWaitOptions {
+        /// Seconds that a half-full KV cache is worth; grows without bound as it fills.
+        kv_pressure_weight: f64 = 0.15, NOT_NEGATIVE;
+        /// Tokens of a waiting request where the engine does not count tokens.
+        mean_prefill_tokens: f64 = 1024.0, ABOVE_ZERO;
+        /// Prompt tokens per second of a worker that neither reported nor showed any.
+        default_throughput: f64 = 2000.0, ABOVE_ZERO;
+        /// Accepted for configurations that have it; reports come from `update_load` or a load source.
+        load_check_interval_secs: Seconds = Seconds::of(10);
+        /// Reported waiting requests at which a worker takes no more; if all are full, none is available. 0 is off.
+        max_waiting_requests: u64 = 0, (0, 1 << 32);
+        /// Whether the request's own uncached tokens count.
+        cache_aware: bool = true;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<LeastExpectedWaitOptions>(
+    About::placed("least-expected-wait", "LeastExpectedWait"),
+    LeastExpectedWaitOptions::ABOUT,
+);
+
+impl Configure for LeastExpectedWaitOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        let most = self.max_waiting_requests;
+        let rule = LeastExpectedWait {
+            wait: ExpectedWait {
+                kv_pressure_weight: self.kv_pressure_weight,
+                mean_prefill_tokens: self.mean_prefill_tokens,
+                default_throughput: self.default_throughput,
+            },
+            cache_aware: self.cache_aware,
+            max_waiting_requests: (most > 0).then_some(most as f64),
+        };
+        Ok(Ruled::new(rule, Need::BLOCKS))
+    }
+}
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,6 +4,45 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, lowest};
+use crate::error::Result;
+use super::options::{About, Configure, Level, Need, Policy, Ruled, Setup, options};
+use super::values::{words};
+
+words!(LoadUnit { Inflight = "inflight", Tokens = "tokens", Blocks = "blocks" });
+
+options! {
+    /// The least loaded worker; equal loads go to the one whose last pick is longest ago.
+    ///
+    /// Loads are divided by the worker's weight.
+    ///
+    /// Example:
+    ///     >>> policy = LeastLoaded(seed=1)
+    ///     >>> decisions = [policy.select_worker(["gpu0", "gpu1"]) for _ in range(4)]
+    ///     >>> policy.loads()
+    ///     {'gpu0': 2, 'gpu1': 2}
+    ///     >>> for decision in decisions:
+    ///     ...     decision.on_complete()
+    pub struct LeastLoadedOptions {
+        /// What counts as load: requests in flight, uncached prompt tokens without a first token, or blocks held by
+        /// requests past it.
+        load: LoadUnit = LoadUnit::Inflight;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<LeastLoadedOptions>(
+    About {
+        level: Level::Keyed,
+        ..About::plain("least-loaded", "LeastLoaded")
+    },
+    LeastLoadedOptions::ABOUT,
+);
+
+impl Configure for LeastLoadedOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        Ok(Ruled::new(LeastLoaded { unit: self.load }, Need::LENGTH))
+    }
+}
 
 /// What counts as load. All are divided by the worker's weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

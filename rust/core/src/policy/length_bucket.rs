@@ -11,6 +11,8 @@
 //! traffic has doubled or halved since the last cut. Ranges follow the order of registration; that of a worker which is
 //! not among the rows is served by its neighbours. Workers that come or go start over with equal parts.
 
+mod options;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
@@ -22,6 +24,7 @@ use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::slots::Slots;
 use super::view::{Candidate, View, cold_spread, lowest_at, per_weight};
+pub(super) use self::options::POLICY;
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,6 +5,44 @@ use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View};
 use super::wait::ExpectedWait;
+use crate::error::Result;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{words};
+
+words!(Compare { Inflight = "inflight", ExpectedWait = "expected-wait" });
+
+options! {
+    /// The less loaded of a few workers drawn at random: nearly as even as asking all of them, and no herding.
+    ///
+    /// Example:
+    ///     >>> policy = PowerOfTwo(seed=1)
+    ///     >>> busy = [policy.select_worker(["gpu0"]) for _ in range(9)]
+    ///     >>> policy.select_worker(["gpu0", "gpu1"]).worker
+    ///     'gpu1'
+    pub struct PowerOfTwoOptions {
+        /// Workers drawn per request.
+        choices: usize = 2, (1, 1 << 20);
+        /// How they are compared: requests in flight, or seconds of queued work from engine reports (`update_load`);
+        /// without a report from each of them, requests in flight.
+        load: Compare = Compare::Inflight;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<PowerOfTwoOptions>(
+    About::plain("power-of-two", "PowerOfTwo"),
+    PowerOfTwoOptions::ABOUT,
+);
+
+impl Configure for PowerOfTwoOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        let rule = PowerOfTwo {
+            choices: self.choices,
+            compare: self.load,
+        };
+        Ok(Ruled::new(rule, Need::LENGTH))
+    }
+}
 
 /// How sampled workers are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

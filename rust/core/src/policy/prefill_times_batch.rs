@@ -21,6 +21,46 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
+use crate::error::Result;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{NOT_NEGATIVE};
+
+options! {
+    /// Prompt tokens to compute times requests in flight, the lowest of all workers.
+    ///
+    /// The tokens are those queued on the worker and those of this request it does not hold. LMetric's rule: for short
+    /// chats while KV memory has room, and for the prefill side of prefill and decode pairs. Long agents fill KV memory
+    /// with it: in simulations it was 15 times behind the best rule at half load. Near saturation it leaves holders of a
+    /// prefix that are busy, and others compute the prefix again, until all are; `crowding=1` minds only the latter.
+    ///
+    /// Example:
+    ///     >>> policy = PrefillTimesBatch(seed=1)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> again.worker == first.worker, again.reason
+    ///     (False, 'spill')
+    ///     >>> first.on_complete()
+    ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(1600)).worker == first.worker
+    ///     True
+    pub struct PrefillTimesBatchOptions {
+        /// How much those count that a request keeps waiting: what it adds to a worker's tokens counts so many times
+        /// more for each request that waits per worker, and every batch is larger by so many times the mean one. 0 is
+        /// the rule as published.
+        crowding: f64 = 0.0, NOT_NEGATIVE;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<PrefillTimesBatchOptions>(
+    About::placed("prefill-times-batch", "PrefillTimesBatch"),
+    PrefillTimesBatchOptions::ABOUT,
+);
+
+impl Configure for PrefillTimesBatchOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        Ok(Ruled::new(PrefillTimesBatch::new(self.crowding), Need::BLOCKS))
+    }
+}
 
 /// The rule.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -19,6 +19,99 @@ use super::view::{Candidate, View, lowest_at};
 use crate::error::Result;
 use crate::ids::Millis;
 use crate::load::{BookingId, Known};
+use super::gate::Margin;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, invalid, options};
+use super::values::{ANY_NUMBER, AT_LEAST_ONE, FRACTION, Seconds, words};
+
+/// A system whose defaults are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compat {
+    /// Ray Serve.
+    Ray,
+}
+
+words!(Compat { Ray = "ray" });
+
+options! {
+    /// Ray Serve's prefix cache affinity: the longest match in a tree of texts, unless queues are too unlike.
+    ///
+    /// If the longest queue is more than `imbalanced_threshold` requests longer than the shortest, two random workers are
+    /// compared (`imbalance`). Else the tree is asked who saw the longest beginning of the prompt, to the character. If
+    /// that is `match_rate_threshold` of the prompt or more, the worker with the shortest queue among those that saw it
+    /// serves (`prefix`), else the one of which the tree knows the least text (`cold`). A worker far above the mean load is
+    /// left for the least loaded one (`spill`), which holds the prompt from then on. Requests without a prompt go to the
+    /// better of two random workers (`no-key`, `short-prompt`).
+    ///
+    /// Prompts given as tokens are compared to the token, prompts given as hashes to the block; sizes count four characters
+    /// a token then. `compat="ray"` is Ray's own behaviour: no queue is too long, no gate, and nothing is ever evicted.
+    ///
+    /// Example:
+    ///     >>> policy = PrefixAffinity(seed=1)
+    ///     >>> workers = ["gpu0", "gpu1"]
+    ///     >>> first = policy.select_worker(workers, tokens=range(10))
+    ///     >>> again = policy.select_worker(workers, tokens=[*range(7), 70, 80, 90])
+    ///     >>> first.reason, again.reason, again.worker == first.worker
+    ///     ('cold', 'prefix', True)
+    pub struct PrefixAffinityOptions {
+        /// Requests that the longest queue may be longer than the shortest. None is 10, as Ray's guide has it, and
+        /// without limit with `compat="ray"`, as its code has it.
+        imbalanced_threshold: Option<f64> = None, ANY_NUMBER;
+        /// Share of the prompt that must match, inclusive.
+        match_rate_threshold: f64 = 0.1, FRACTION;
+        /// Whether the tree forgets. None is True, and False with `compat="ray"`: such a tree grows without limit.
+        do_eviction: Option<bool> = None;
+        /// Characters known of one worker above which the least recently used leave.
+        eviction_threshold_chars: u64 = 400_000, (1, u64::MAX);
+        /// Characters that are left then.
+        eviction_target_chars: u64 = 360_000, (0, u64::MAX);
+        /// Seconds between two looks at the sizes. One at twice the threshold does not wait.
+        eviction_interval_secs: Seconds = Seconds::of(10);
+        /// "ray" for the defaults of Ray Serve.
+        compat: Option<Compat> = None;
+        /// Whether a worker with far more requests than the mean is left for the least loaded. None is True, and False
+        /// with `compat="ray"`: then a text that all share may send everything to one worker.
+        gate: Option<bool> = None;
+        /// A worker is overloaded only above this many times the mean load.
+        load_factor: f64 = 1.25, AT_LEAST_ONE;
+        /// A worker is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
+        /// from 4 to 32.
+        balance_abs_threshold: Margin = Margin::Auto;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<PrefixAffinityOptions>(
+    About::placed("prefix-affinity", "PrefixAffinity"),
+    PrefixAffinityOptions::ABOUT,
+);
+
+impl Configure for PrefixAffinityOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let as_ray = self.compat.is_some();
+        let limit = if as_ray { f64::INFINITY } else { 10.0 };
+        let forgets = self.do_eviction.unwrap_or(!as_ray);
+        if forgets && self.eviction_target_chars > self.eviction_threshold_chars {
+            return Err(invalid(
+                "eviction_target_chars",
+                "at most eviction_threshold_chars",
+                self.eviction_target_chars,
+            ));
+        }
+        let forgetting = Forgetting {
+            threshold: self.eviction_threshold_chars,
+            target: self.eviction_target_chars,
+            interval_ms: self.eviction_interval_secs.millis(),
+        };
+        let gate = self.gate.unwrap_or(!as_ray);
+        let rule = PrefixAffinity::new(Affinity {
+            imbalanced_threshold: self.imbalanced_threshold.unwrap_or(limit) / setup.replicas,
+            match_rate_threshold: self.match_rate_threshold,
+            forgetting: forgets.then_some(forgetting),
+            gate: gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+        });
+        Ok(Ruled::new(rule, Need::CONTENT))
+    }
+}
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -12,6 +12,51 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
+use crate::error::Result;
+use super::gate::Margin;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{AT_LEAST_ONE};
+
+options! {
+    /// The holder of the longest prefix if it is long enough, the least loaded worker otherwise; a baseline.
+    ///
+    /// Above `tau` load has no say: every request with a popular prefix goes to the same worker. `cache-aware` is this
+    /// policy with a remedy; so is `gate=True` here.
+    ///
+    /// Example:
+    ///     >>> policy = PrefixCache(seed=1)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(100))
+    ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(100))
+    ///     >>> first.reason, again.reason, again.worker == first.worker
+    ///     ('cold', 'prefix', True)
+    pub struct PrefixCacheOptions {
+        /// Share of the prompt's tokens that must be exceeded for a hit; 1 is least loaded.
+        tau: Threshold = Threshold::new(0.5);
+        /// Whether an overloaded holder is left for the least loaded worker (`spill`).
+        gate: bool = false;
+        /// A holder is overloaded only above this many times the mean load.
+        load_factor: f64 = 1.25, AT_LEAST_ONE;
+        /// A holder is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
+        /// from 4 to 32.
+        balance_abs_threshold: Margin = Margin::Auto;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<PrefixCacheOptions>(
+    About::placed("prefix-cache", "PrefixCache"),
+    PrefixCacheOptions::ABOUT,
+);
+
+impl Configure for PrefixCacheOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let rule = PrefixCache {
+            tau: self.tau,
+            gate: self.gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+        };
+        Ok(Ruled::new(rule, Need::BLOCKS))
+    }
+}
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]

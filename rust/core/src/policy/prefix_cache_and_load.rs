@@ -12,6 +12,71 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest, mean_load};
+use crate::error::Result;
+use super::gate::Margin;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{AT_LEAST_ONE, NOT_NEGATIVE, words};
+
+/// Whose imbalance counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// That of all workers.
+    Fleet,
+    /// That of the chosen one.
+    Candidate,
+}
+
+words!(Whose { Fleet = "fleet", Candidate = "candidate" });
+
+options! {
+    /// The longest prefix among the workers whose load is not far above the mean; as AIBrix does it.
+    ///
+    /// If any two workers are more than `imbalance_threshold` requests apart, every request goes to the least loaded one
+    /// (`imbalance`), which ends affinity for all of them. `scope="candidate"` asks only the worker that would be picked.
+    ///
+    /// Example:
+    ///     >>> policy = PrefixCacheAndLoad(seed=1)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(100))
+    ///     >>> first.on_complete()
+    ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).reason
+    ///     'prefix'
+    ///     >>> busy = [policy.select_worker([first.worker]) for _ in range(9)]
+    ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).reason
+    ///     'imbalance'
+    pub struct PrefixCacheAndLoadOptions {
+        /// Requests two workers may be apart before load alone decides.
+        imbalance_threshold: f64 = 8.0, NOT_NEGATIVE;
+        /// Standard deviations above the mean load that a holder may have.
+        k: f64 = 1.0, NOT_NEGATIVE;
+        /// Whose imbalance counts: "fleet" asks all workers, "candidate" only the chosen one, by `load_factor` and
+        /// `balance_abs_threshold`.
+        scope: Whose = Whose::Fleet;
+        /// With scope="candidate", a worker is overloaded only above this many times the mean load.
+        load_factor: f64 = 1.25, AT_LEAST_ONE;
+        /// With scope="candidate", only above the mean load plus this many requests; "auto" is two standard deviations,
+        /// from 4 to 32.
+        balance_abs_threshold: Margin = Margin::Auto;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<PrefixCacheAndLoadOptions>(
+    About::placed("prefix-cache-and-load", "PrefixCacheAndLoad"),
+    PrefixCacheAndLoadOptions::ABOUT,
+);
+
+impl Configure for PrefixCacheAndLoadOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let rule = PrefixCacheAndLoad {
+            k: self.k,
+            scope: match self.scope {
+                Whose::Fleet => Scope::Fleet(self.imbalance_threshold),
+                Whose::Candidate => Scope::Candidate(setup.gate(self.load_factor, self.balance_abs_threshold)),
+            },
+        };
+        Ok(Ruled::new(rule, Need::BLOCKS))
+    }
+}
 
 /// Whose load ends affinity.
 #[derive(Debug, Clone, Copy, PartialEq)]

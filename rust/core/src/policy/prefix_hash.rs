@@ -19,6 +19,75 @@ use super::ring::Ring;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
+use crate::error::Result;
+use super::ring::MAX_VNODES;
+use super::options::{About, Configure, Level, Need, Policy, Ruled, Setup, invalid, options};
+use super::values::{AT_LEAST_ONE, NOT_NEGATIVE};
+
+options! {
+    /// The head of the prompt picks a worker on a hash ring; an overloaded one is passed over.
+    ///
+    /// Nothing is remembered about prompts, so routers with the same seed agree without sharing state. The key is the
+    /// session, else the longest of the `cache_boundaries` that the prompt reaches, else its first tokens. The key's
+    /// worker serves (`hash`) unless its load is over both margins. Then the next shorter boundary's worker is tried,
+    /// then the least loaded one (`hash-bounded`). If everybody is as busy, the request stays. Requests without a key go
+    /// to the least loaded worker (`no-key`).
+    ///
+    /// If every prompt begins with one system prompt longer than `prefix_token_count`, all of them have the same key: set
+    /// boundaries past it.
+    ///
+    /// Example:
+    ///     >>> policy = PrefixHash(cache_boundaries=[512, 2048])
+    ///     >>> workers = ["gpu0", "gpu1", "gpu2"]
+    ///     >>> system = list(range(512))
+    ///     >>> picks = [policy.select_worker(workers, tokens=system + [n] * 100) for n in range(3)]
+    ///     >>> len({pick.worker for pick in picks}), picks[0].reason
+    ///     (1, 'hash')
+    pub struct PrefixHashOptions {
+        /// Leading tokens that make the key of a prompt that reaches no boundary.
+        prefix_token_count: u32 = 256, (1, u64::from(u32::MAX));
+        /// A worker is overloaded only above this many times the average load.
+        load_factor: f64 = 1.25, AT_LEAST_ONE;
+        /// A worker is overloaded only above the average load plus this many requests.
+        balance_abs_threshold: f64 = 10.0, NOT_NEGATIVE;
+        /// Lengths in tokens at which prompts are told apart, such as the ends of the system prompts; each is rounded
+        /// down to whole blocks.
+        cache_boundaries: Vec<u64> = Vec::new(), (1, u64::from(u32::MAX));
+        /// Points on the ring of a worker of weight 1.
+        vnodes: u32 = 150, (1, MAX_VNODES);
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<PrefixHashOptions>(
+    About {
+        needs: &["tokens"],
+        level: Level::Hashed,
+        ..About::keyed("prefix-hash", "PrefixHash")
+    },
+    PrefixHashOptions::ABOUT,
+);
+
+impl Configure for PrefixHashOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let least = u64::from(setup.block_size);
+        if let Some(short) = self.cache_boundaries.iter().find(|tokens| **tokens < least) {
+            return Err(invalid("cache_boundaries", "of a block or more each", short));
+        }
+        let need = Need {
+            blocks: !self.cache_boundaries.is_empty(),
+            ..Need::prefix(self.prefix_token_count)
+        };
+        let settings = PrefixHashing {
+            vnodes: self.vnodes,
+            load_factor: self.load_factor,
+            balance_abs_threshold: self.balance_abs_threshold / setup.replicas,
+            cache_boundaries: self.cache_boundaries.clone(),
+            seed: setup.seed,
+        };
+        Ok(Ruled::new(PrefixHash::new(settings), need))
+    }
+}
 
 /// Settings of the rule.
 #[derive(Debug, Clone, PartialEq)]

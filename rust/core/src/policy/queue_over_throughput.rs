@@ -10,6 +10,46 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, lowest};
+use crate::error::Result;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{ByWorker};
+
+options! {
+    /// Requests in flight over a throughput given once; a baseline that the literature calls Mooncake.
+    ///
+    /// `estimated-ttft` is Mooncake's published algorithm.
+    ///
+    /// Example:
+    ///     >>> policy = QueueOverThroughput(throughput={"gpu0": 3.0, "gpu1": 1.0}, seed=1)
+    ///     >>> held = [policy.select_worker(["gpu0", "gpu1"]) for _ in range(2)]
+    ///     >>> [decision.worker for decision in held]
+    ///     ['gpu0', 'gpu0']
+    pub struct QueueOverThroughputOptions {
+        /// One number for all workers, or by worker key, in any one unit. A worker left out has the mean of the others.
+        throughput: ByWorker = ByWorker::All(1.0);
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<QueueOverThroughputOptions>(
+    About::plain("queue-over-throughput", "QueueOverThroughput"),
+    QueueOverThroughputOptions::ABOUT,
+);
+
+impl Configure for QueueOverThroughputOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        let (throughput, default_throughput) = match &self.throughput {
+            ByWorker::All(all) => (HashMap::new(), *all),
+            ByWorker::Each(each) if each.is_empty() => (HashMap::new(), 1.0),
+            ByWorker::Each(each) => (each.clone(), each.values().sum::<f64>() / each.len() as f64),
+        };
+        let rule = QueueOverThroughput {
+            throughput,
+            default_throughput,
+        };
+        Ok(Ruled::new(rule, Need::LENGTH))
+    }
+}
 
 /// Settings of the rule.
 #[derive(Debug, Clone, PartialEq)]

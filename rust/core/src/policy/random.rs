@@ -4,6 +4,31 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{View, draw};
+use crate::error::Result;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+
+options! {
+    /// A worker drawn at random, in proportion to weight (`set_weight`).
+    ///
+    /// Example:
+    ///     >>> policy = Random(seed=1)
+    ///     >>> policy.select_worker(["gpu0", "gpu1"]).reason
+    ///     'random'
+    pub struct RandomOptions {
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<RandomOptions>(
+    About::plain("random", "Random"),
+    RandomOptions::ABOUT,
+);
+
+impl Configure for RandomOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        Ok(Ruled::new(Random, Need::LENGTH))
+    }
+}
 
 /// The rule; it has no settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

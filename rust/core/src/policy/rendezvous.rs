@@ -10,6 +10,49 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, weights_are_equal};
+use crate::error::Result;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{NOT_NEGATIVE};
+
+options! {
+    /// Highest random weight hashing: routers with the same seed agree without sharing state.
+    ///
+    /// The key is the session, else the first tokens of the prompt. When a worker leaves, only its keys move; when it
+    /// returns, it gets exactly its old keys back. With `bounded=True`, a worker that already has more than its share of
+    /// the requests in flight is passed over for the next best (`hash-bounded`). Requests without a key go to the least
+    /// loaded worker (`no-key`).
+    ///
+    /// Example:
+    ///     >>> here, there = Rendezvous(), Rendezvous()
+    ///     >>> workers = ["gpu0", "gpu1", "gpu2"]
+    ///     >>> decision = here.select_worker(workers, session="chat-17")
+    ///     >>> decision.worker == there.select_worker(workers[::-1], session="chat-17").worker, decision.reason
+    ///     (True, 'hash')
+    pub struct RendezvousOptions {
+        /// Keep every worker's requests in flight within its share.
+        bounded: bool = false;
+        /// How much more than its share a worker may have if `bounded`.
+        epsilon: f64 = 0.25, NOT_NEGATIVE;
+        /// Leading tokens that make the key of a request without a session.
+        prefix_token_count: u32 = 256, (1, u64::from(u32::MAX));
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<RendezvousOptions>(
+    About::keyed("rendezvous", "Rendezvous"),
+    RendezvousOptions::ABOUT,
+);
+
+impl Configure for RendezvousOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let rule = Rendezvous {
+            seed: setup.seed,
+            epsilon: self.bounded.then_some(self.epsilon),
+        };
+        Ok(Ruled::new(rule, Need::prefix(self.prefix_token_count)))
+    }
+}
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]

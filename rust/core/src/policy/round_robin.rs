@@ -13,6 +13,49 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, weights_are_equal};
+use crate::error::Result;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{words};
+
+/// Which worker is first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Drawn by the seed.
+    Seeded,
+    /// The first registered.
+    First,
+}
+
+words!(Start { Seeded = "seeded", First = "first" });
+
+options! {
+    /// The next worker in turn, in the order of registration.
+    ///
+    /// The turn belongs to workers, not to positions in the list, so a worker that comes and goes does not make the others
+    /// jump. With unequal weights (`set_weight`) turns are smooth: 5:1:1 gives a a b a c a a.
+    ///
+    /// Example:
+    ///     >>> policy = RoundRobin(start="first")
+    ///     >>> [policy.select_worker(["gpu0", "gpu1", "gpu2"]).worker for _ in range(4)]
+    ///     ['gpu0', 'gpu1', 'gpu2', 'gpu0']
+    pub struct RoundRobinOptions {
+        /// Who is first: drawn, so that several routers do not begin alike, or the first registered.
+        start: Start = Start::Seeded;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<RoundRobinOptions>(
+    About::plain("round-robin", "RoundRobin"),
+    RoundRobinOptions::ABOUT,
+);
+
+impl Configure for RoundRobinOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        let rule = RoundRobin::new(self.start == Start::First);
+        Ok(Ruled::new(rule, Need::LENGTH))
+    }
+}
 
 /// The rule and its turn.
 #[derive(Debug, Clone, Default)]

@@ -13,6 +13,8 @@
 //! rendezvous, and `manual` what its assignment says. `sticky` binds a moved session to its new worker; `manual` keeps
 //! two, and the older one serves again when it is back.
 
+mod options;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::Result;
@@ -26,6 +28,7 @@ use super::rendezvous::Rendezvous;
 use super::rng::Rng;
 use super::rule::{Choice, Ended, Rule, each_score};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
+pub(super) use self::options::POLICY;
 
 /// What binds a session to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,6 +17,94 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
+use crate::error::Result;
+use super::gate::Margin;
+use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
+use super::values::{AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Peak, words};
+
+/// Where the time to a first token comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TtftFrom {
+    /// Tokens that wait over the throughput.
+    PrefillThroughput,
+    /// The estimate of `estimated-ttft`.
+    Predictor,
+}
+
+words!(TtftFrom { PrefillThroughput = "prefill_throughput", Predictor = "predictor" });
+
+options! {
+    /// The workers that hold most of the prompt, as long as they answer soon enough; llm-d's affinity filter.
+    ///
+    /// Only workers that hold `affinity_threshold` of the prompt take part (`sticky`), unless the first token would come
+    /// `max_ttft_penalty_ms` later there than elsewhere (`sticky-broken`). Of those who take part, the one with the fewest
+    /// prompt tokens waiting is picked.
+    ///
+    /// The penalty is only as good as the throughput: calibrate `peak_prefill_throughput`, or let it be observed.
+    ///
+    /// Example:
+    ///     >>> policy = StickyUntilSaturated(seed=1)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> first.reason, again.reason, again.worker == first.worker
+    ///     ('cold', 'sticky', True)
+    pub struct StickyUntilSaturatedOptions {
+        /// Share of the prompt's blocks that a worker must hold; 0 turns the filter off.
+        affinity_threshold: Threshold = Threshold::new(0.8);
+        /// Cached tokens that suffice whatever their share, for long prompts with a shared head.
+        min_matched_tokens: Option<u64> = None, (1, u64::MAX);
+        /// How often every worker takes part all the same (`explore`).
+        exploration_probability: f64 = 0.0, FRACTION;
+        /// How much later than elsewhere the first token may come; 0 always stays.
+        max_ttft_penalty_ms: f64 = 18_000.0, NOT_NEGATIVE;
+        /// Prompt tokens per second of every worker; "observed" uses what each was seen to do. The default is a 32B
+        /// model on two H100.
+        peak_prefill_throughput: Peak = Peak::Fixed(15928.0);
+        /// Where the time comes from: tokens waiting over the throughput, or "predictor", the estimate of `estimated-
+        /// ttft`.
+        ttft_source: TtftFrom = TtftFrom::PrefillThroughput;
+        /// Whether a holder with far more requests than the mean is left too (`sticky-broken`); False is llm-d's rule.
+        gate: bool = true;
+        /// A holder is overloaded only above this many times the mean load.
+        load_factor: f64 = 1.25, AT_LEAST_ONE;
+        /// A holder is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
+        /// from 4 to 32.
+        balance_abs_threshold: Margin = Margin::Auto;
+    }
+}
+
+/// The policy.
+pub(in crate::policy) const POLICY: Policy = Policy::of::<StickyUntilSaturatedOptions>(
+    About::placed("sticky-until-saturated", "StickyUntilSaturated"),
+    StickyUntilSaturatedOptions::ABOUT,
+);
+
+impl Configure for StickyUntilSaturatedOptions {
+    fn ruled(&self, setup: &Setup) -> Result<Ruled> {
+        let throughput = match self.peak_prefill_throughput {
+            Peak::Observed => TtftSource::Throughput {
+                peak: StickyUntilSaturated::PEAK_PREFILL_THROUGHPUT,
+                observed: true,
+            },
+            Peak::Fixed(peak) => TtftSource::Throughput {
+                peak,
+                observed: false,
+            },
+        };
+        let rule = StickyUntilSaturated {
+            affinity_threshold: self.affinity_threshold,
+            min_matched_tokens: self.min_matched_tokens,
+            exploration_probability: self.exploration_probability,
+            max_ttft_penalty_ms: self.max_ttft_penalty_ms,
+            ttft: match self.ttft_source {
+                TtftFrom::PrefillThroughput => throughput,
+                TtftFrom::Predictor => TtftSource::Predictor(PrefillTime::DEFAULT),
+            },
+            gate: self.gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+        };
+        Ok(Ruled::new(rule, Need::BLOCKS))
+    }
+}
 
 /// Where the time to the first token comes from.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -21,7 +21,7 @@ ROUNDS ?= 1
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help build demo test test-long test-random test-engine test-hosts test-envoy redis check bench bench-engine docs site format wheel wheels licences audit lock clean
+.PHONY: help build demo test test-long test-random test-engine test-hosts test-envoy redis check bench bench-engine docs site stubs format wheel wheels licences audit lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -71,6 +71,7 @@ check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints
 	$(BIN)/mypy
 	$(BIN)/basedpyright --warnings
 	$(BIN)/python -m mypy.stubtest cachelb._core
+	$(BIN)/python .ci/policy_stub.py --check
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory licences
 	$(MAKE) --no-print-directory wheel
@@ -89,6 +90,9 @@ docs: $(VENV)/.built $(VENV)/.lock-dev ## Run the examples of README and docs
 
 site: $(VENV)/.built $(VENV)/.lock-dev ## Build the documentation site into target/site, strictly
 	$(BIN)/python .ci/build_site.py
+
+stubs: $(VENV)/.built $(VENV)/.lock-dev ## Write the types of the policies, whose classes are made at import
+	$(BIN)/python .ci/policy_stub.py
 
 format: $(VENV)/.lock-dev ## Format Rust and Python
 	cargo fmt --all

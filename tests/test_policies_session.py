@@ -39,7 +39,7 @@ def without(worker: str) -> list[str]:
         ({"max_sessions": 0}, ValueError, "max_sessions must be from 1 to 10000000, got 0"),
         ({"load_factor": 0.5}, ValueError, "load_factor"),
         ({"balance_abs_threshold": "always"}, ValueError, 'balance_abs_threshold must be "auto" or a number'),
-        ({"base": 5}, TypeError, "base must be a policy or the name of one, not int"),
+        ({"base": 5}, TypeError, "base must be a built-in policy or the name of one, not int"),
         ({"base": "round-robbin"}, ValueError, "did you mean 'round-robin'"),
         ({"base": "session"}, ValueError, "base must not be a session policy"),
         ({"base": Session()}, ValueError, "base must not be a session policy"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cachelb import Router
+from cachelb.policies import CacheAware, RoundRobin
 
 if TYPE_CHECKING:
     from cachelb.policies import FleetView, RequestView
@@ -36,3 +37,8 @@ async def mistakes(replicas: list[Replica]) -> None:
     router.select_worker(prompt="hello")  # wrong
     router.add_worker("http://gpu0:8000")  # wrong
     Router(replicas, policy=Text())  # wrong
+    Router(replicas, policy="cache-awere")  # wrong
+    Router(replicas, policy="cache-aware", load_facter=1.5)  # wrong
+    CacheAware(load_facter=1.5)  # wrong
+    CacheAware(index="tree")  # wrong
+    RoundRobin(hash_seed=1)  # wrong

@@ -322,6 +322,9 @@ class FleetView:
         """Names of the workers' GPU models, None where none was named."""
     def __len__(self) -> int: ...
 
+def _policy_table() -> list[dict[str, Any]]:
+    """The policies that ship with the library: name, class, text, needs, aliases, and their options."""
+
 @disjoint_base
 class Policy:
     """Native half of a policy: workers, loads, block index and rule."""
@@ -372,9 +375,6 @@ class Policy:
             TypeError: An argument or a worker has the wrong type, or both tokens and blocks are given.
             ValueError: An argument is out of range, or two workers have the same key.
         """
-    @property
-    def _native(self) -> tuple[str, dict[str, Any]]:
-        """Name of the native rule and its options."""
     def _learned(self) -> list[dict[str, Any]]: ...
     def _learned_model(self) -> bytes | None: ...
     def set_ready(self, worker: object, ready: bool) -> None:

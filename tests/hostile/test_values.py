@@ -73,7 +73,7 @@ BUILTIN = [
 def test_policy_refuses_an_option_or_selects_with_it(policy: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     made = 0
-    for option, value in itertools.product(options(policy.__new__), HOSTILE):
+    for option, value in itertools.product(policy.keywords(), HOSTILE):
         if option == "model" and isinstance(value, str):
             continue  # a path
         built = survives(policy, {option: value})
@@ -87,7 +87,7 @@ def test_policy_refuses_an_option_or_selects_with_it(policy: Any, tmp_path: Path
         serve(router.select_worker)
         router.select_pair(tokens=PROMPT).on_complete()
         router.validate()
-    assert made > len(options(policy.__new__))
+    assert made > len(policy.keywords())
 
 
 def test_a_timeout_of_a_trillion_years_is_one() -> None:

@@ -85,8 +85,10 @@ def policy_options(name: str) -> Mapping[str, Option]:
         >>> policy_options("power-of-two")["choices"].default
         2
     """
-    policy: Callable[..., Any] = type(policies.make(name))
-    return _keywords(policy)
+    policy: type[Any] = type(policies.make(name))
+    if not issubclass(policy, policies.BuiltinPolicy):
+        return _keywords(policy)
+    return {option: _option(default, kind) for option, kind, default, _ in policy.keywords().values()}
 
 
 def option_aliases(name: str) -> Mapping[str, str]:
@@ -180,17 +182,21 @@ def is_policy(name: str) -> bool:
     return True
 
 
+def _option(default: object, annotation: str) -> Option:
+    return Option(
+        default,
+        is_text=bool(_TEXT.fullmatch(annotation)),
+        is_texts=bool(_TEXTS.fullmatch(annotation)),
+        is_code=bool(_CODE.search(annotation)),
+    )
+
+
 @cache
 def _keywords(function: Callable[..., Any]) -> Mapping[str, Option]:
     """Read the keyword-only parameters of a function."""
     found = inspect.signature(function).parameters
     options = {
-        name: Option(
-            parameter.default,
-            is_text=bool(_TEXT.fullmatch(str(parameter.annotation))),
-            is_texts=bool(_TEXTS.fullmatch(str(parameter.annotation))),
-            is_code=bool(_CODE.search(str(parameter.annotation))),
-        )
+        name: _option(parameter.default, str(parameter.annotation))
         for name, parameter in found.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }

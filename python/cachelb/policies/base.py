@@ -1,17 +1,48 @@
-"""What every built-in policy shares."""
+"""The classes of the policies whose rules run natively, made of what the native half declares."""
 
 from __future__ import annotations
 
+from textwrap import fill
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from cachelb._core import Policy as NativePolicy
+from cachelb._core import _policy_table
+from cachelb.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from inspect import Parameter, Signature
+    from typing import Self
 
 Key: TypeAlias = "Callable[[Any], str] | None"
 Clock: TypeAlias = "Callable[[], float] | None"
+
+Option: TypeAlias = "tuple[str, str, Any, str]"
+"""Name, type, default and text of an option."""
+
+CALLABLES: tuple[Option, ...] = (
+    ("key", "Key", None, "Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts."),
+    ("clock", "Clock", None, "Function that returns monotonic seconds, 0 or more; None is the system's."),
+)
+"""Options that every policy takes and no configuration can hold."""
+
+_WIDTH = 120
+
+
+class _LazySignature:
+    """The signature of a policy's constructor, made when it is asked for: `inspect` is slow to import."""
+
+    def __get__(self, policy: object, owner: type[BuiltinPolicy]) -> Signature:
+        """Make the signature of `owner`."""
+        from inspect import Parameter, Signature
+
+        def keyword(option: Option) -> Parameter:
+            name, annotation, default, _ = option
+            return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+        shared = Parameter("shared", Parameter.VAR_KEYWORD, annotation="Unpack[SharedOptions]")
+        return Signature([*map(keyword, owner.options), shared])
 
 
 class BuiltinPolicy(NativePolicy):
@@ -21,16 +52,16 @@ class BuiltinPolicy(NativePolicy):
     handed back. A new key is registered on sight; a worker that says it is not `healthy`, `is_healthy` or `ready`
     (an attribute, a method or a dict entry) is passed over. A worker's key must not change while it is in use.
 
-    Every policy takes these keyword options:
-        seed: Seed of ties and samples. The same seed and the same calls give the same picks; None draws one.
-        key: Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts.
-        clock: Function that returns monotonic seconds, 0 or more; None is the system's.
-        booking_ttl_s: Seconds without a sign of life after which a booking no longer counts as load.
+    Beside its own options every policy takes `seed`, `key`, `clock` and `booking_ttl_s`; those that know a prompt by
+    its blocks take `block_size`, those that hash all of them `hash_seed`, and those that remember placements
+    `max_blocks_per_worker` and `ttl_s`.
 
     Attributes:
         name: Name of the policy in configurations.
         needs: What `select_worker` must be given for the policy to do its work; without it the policy falls back to
             load and says so in the reason.
+        options: Its own options: name, type, default and text of each.
+        shared: Options that it has in common with others, likewise.
         option_aliases: Other spellings of options that the class takes, and the options they stand for.
 
     Example:
@@ -38,8 +69,62 @@ class BuiltinPolicy(NativePolicy):
         >>> policy: BuiltinPolicy = CacheAware(seed=1)
         >>> policy.name, policy.select_worker(["gpu0"], tokens=range(64)).worker
         ('cache-aware', 'gpu0')
+        >>> [name for name, *_ in CacheAware.shared]
+        ['seed', 'booking_ttl_s', 'block_size', 'hash_seed', 'max_blocks_per_worker', 'ttl_s', 'key', 'clock']
     """
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()
+    options: ClassVar[tuple[Option, ...]] = ()
+    shared: ClassVar[tuple[Option, ...]] = ()
     option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    __signature__ = _LazySignature()
+
+    def __new__(cls, *, key: Key = None, clock: Clock = None, **options: Any) -> Self:
+        """Build the policy.
+
+        Raises:
+            TypeError: There is no such option, or one has the wrong type.
+            ValueError: An option is outside its range, or does not go with another.
+        """
+        known = cls.keywords()
+        for option in options:
+            if option not in known:
+                raise TypeError(f"policy {cls.name!r} has no option {option!r}{did_you_mean(option, known)}")
+        return super().__new__(cls, cls.name, options, key=key, clock=clock)
+
+    @classmethod
+    def keywords(cls) -> dict[str, Option]:
+        """List what the constructor takes, by name.
+
+        Example:
+            >>> from cachelb.policies import PowerOfTwo
+            >>> list(PowerOfTwo.keywords())
+            ['choices', 'load', 'seed', 'booking_ttl_s', 'key', 'clock']
+        """
+        return {option[0]: option for option in (*cls.options, *cls.shared)}
+
+
+def classes(bases: Mapping[str, type[BuiltinPolicy]]) -> Iterator[type[BuiltinPolicy]]:
+    """Make the classes of all policies, some with methods of their own: `bases`, by name of the policy."""
+    for row in _policy_table():
+        own = tuple(row["options"])
+        members = {
+            "__doc__": f"{row['text']}\n{_arguments(own)}",
+            "__module__": "cachelb.policies",
+            "name": row["name"],
+            "needs": frozenset(row["needs"]),
+            "options": own,
+            "shared": (*row["shared"], *CALLABLES),
+            "option_aliases": MappingProxyType(dict(row["aliases"])),
+        }
+        yield type(row["class"], (bases.get(row["name"], BuiltinPolicy),), members)
+
+
+def _arguments(options: tuple[Option, ...]) -> str:
+    """Section `Args` of a docstring."""
+    if not options:
+        return ""
+    texts = (f"{name}: {' '.join(text.split())}" for name, _, _, text in options)
+    lines = (fill(text, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8) for text in texts)
+    return "\n".join(["Args:", *lines, ""])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from cachelb.arguments import listed
 from cachelb.arguments import whole as whole_number
 from cachelb.errors import did_you_mean
+from cachelb._core import Policy as NativePolicy
 from cachelb.policies import make
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.custom import Watched, check
@@ -18,12 +19,9 @@ if TYPE_CHECKING:
 
     from cachelb.policies.custom import PolicyLike
 
-Rule: TypeAlias = "tuple[str, dict[str, Any]]"
-"""Name of a native rule and its options."""
-
 _MOST_SHADOWS = 64
 
-PLACEMENTS: dict[str, Any] = {"max_blocks_per_worker": 100_000, "ttl_s": None}
+PLACEMENTS = ("max_blocks_per_worker", "ttl_s")
 """How the router remembers placements for a policy of the caller's that needs tokens."""
 
 
@@ -40,16 +38,18 @@ class Plan:
         decode: The rule for the decode half.
         shadows: Rules that decide beside the first, by name.
         customs: The caller's own policies, where there are any.
+        replicas: Routers that serve the same fleet.
     """
 
     name: str
     prefill_name: str
     decode_name: str
-    rule: Rule
-    prefill: Rule | None
-    decode: Rule | None
-    shadows: tuple[tuple[str, Rule], ...]
+    rule: NativePolicy
+    prefill: NativePolicy | None
+    decode: NativePolicy | None
+    shadows: tuple[tuple[str, NativePolicy], ...]
     customs: dict[str, Any]
+    replicas: int
 
     @classmethod
     def of(
@@ -81,14 +81,14 @@ class Plan:
             ValueError: There is no such policy, or an option is outside its range.
         """
         whole_number("replicas", replicas, 1)
-        whole = _Slot.of(policy, options, replicas)
-        weighs = prefill is None and decode is None and whole.rule[0] == _WEIGHS_PAIRS
+        whole = _Slot.of(policy, options)
+        weighs = prefill is None and decode is None and whole.custom is None and whole.name == _WEIGHS_PAIRS
         halves = {
-            "prefill": _Slot.of(_PREFILL if prefill is None else prefill, {}, replicas),
-            "decode": _FEWEST_BLOCKS if decode is None else _Slot.of(decode, {}, replicas),
+            "prefill": _Slot.of(_PREFILL if prefill is None else prefill, {}),
+            "decode": _Slot.of(make("least-loaded", load="blocks") if decode is None else decode, {}),
         }
         shadows = [shadow] if isinstance(shadow, str) else listed("shadow", shadow, _MOST_SHADOWS)
-        beside = [_Slot.of(policy, {}, replicas) for policy in shadows]
+        beside = [_Slot.of(policy, {}) for policy in shadows]
         customs = {name: slot.custom for name, slot in {"whole": whole, **halves}.items()}
         return cls(
             name=whole.name,
@@ -99,6 +99,7 @@ class Plan:
             decode=None if weighs else halves["decode"].rule,
             shadows=tuple((slot.name, slot.rule) for slot in beside),
             customs={**customs, "shadows": [slot.custom for slot in beside]},
+            replicas=replicas,
         )
 
     def pool(self, model: str | None, block_size: int) -> dict[str, Any]:
@@ -114,6 +115,7 @@ class Plan:
         return {
             "model": model,
             "block_size": block_size,
+            "replicas": self.replicas,
             "rule": self.rule,
             "prefill": self.prefill,
             "decode": self.decode,
@@ -123,30 +125,28 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One policy of a router: a native rule, and who decides in its place."""
+    """One policy of a router: the native one that the router runs, and one of the caller's that decides in its place."""
 
     name: str
-    rule: Rule
+    rule: NativePolicy
     custom: Watched | None = None
 
     @classmethod
-    def of(cls, policy: PolicyLike, options: Mapping[str, Any], replicas: int) -> Self:
+    def of(cls, policy: PolicyLike, options: Mapping[str, Any]) -> Self:
         if isinstance(policy, str):
             policy, options = make(policy, **options), {}
         if isinstance(policy, BuiltinPolicy):
             if options:
                 given = ", ".join(map(repr, options))
                 raise TypeError(f"options ({given}) belong to a policy given by name; set them on the object")
-            name, own = policy._native  # noqa: SLF001 - of the base class
-            return cls(policy.name, (name, {**own, "replicas": replicas}))
+            return cls(policy.name, policy)
         policy = check(policy)
         for option in options:
             if option not in PLACEMENTS:
                 raise TypeError(f"a policy of your own has no option {option!r}{did_you_mean(option, PLACEMENTS)}")
-        needs = {"tokens": "tokens" in policy.needs, "session": "session" in policy.needs, "prefix_token_count": 256}
-        return cls(policy.name, ("custom", {**needs, **PLACEMENTS, **options}), Watched(policy))
+        needs = {"tokens": "tokens" in policy.needs, "session": "session" in policy.needs}
+        return cls(policy.name, NativePolicy("custom", {**needs, **options}), Watched(policy))
 
 
 _WEIGHS_PAIRS = "adaptive"
 _PREFILL = "prefill-times-batch"
-_FEWEST_BLOCKS = _Slot("least-loaded", ("least-loaded", {"load": "blocks"}))

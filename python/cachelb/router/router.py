@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Literal, Self, Unpack
 
     from cachelb.config import RouterConfig
-    from cachelb.policies import PolicyLike
+    from cachelb.policies import PolicyLike, PolicyOptions
     from cachelb.router.attachable import Attachable
     from cachelb.types import RequestArguments
 
@@ -79,7 +79,7 @@ class Router(Observation[W]):
         veto_waiting: float | None = None,
         breaker_failures: int = 5,
         breaker_cooldown_s: float = 5.0,
-        **policy_options: Any,  # noqa: ANN401 - whatever the policy takes
+        **policy_options: Unpack[PolicyOptions],
     ) -> Self:
         """Build the router.
 

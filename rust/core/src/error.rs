@@ -16,6 +16,9 @@ pub enum Error {
         /// The value given.
         got: String,
     },
+    /// Options of a policy do not go together.
+    #[error("{0}")]
+    BadOptions(String),
     /// The worker was removed (or never added); its id may not be written to.
     #[error("worker {0:?} is not registered (removed, or an id of an earlier incarnation)")]
     UnknownWorker(WorkerId),

@@ -18,6 +18,7 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::InvalidSetting { .. }
+        | Error::BadOptions(_)
         | Error::Unsupported(_)
         | Error::DuplicateWorker(_)
         | Error::EngineBlockSize { .. } => PyValueError::new_err(text),

@@ -31,6 +31,13 @@ pub(crate) struct LearnedModel {
     core: Model,
 }
 
+impl LearnedModel {
+    /// The model.
+    pub(crate) fn core(&self) -> &Model {
+        &self.core
+    }
+}
+
 #[pymethods]
 impl LearnedModel {
     #[classmethod]

@@ -44,6 +44,8 @@ mod _core {
     #[pymodule_export]
     use crate::matched::Match;
     #[pymodule_export]
+    use crate::options::policy_table;
+    #[pymodule_export]
     use crate::policy::NativePolicy;
     #[pymodule_export]
     use crate::radix::{PrefixMatch, RadixTree};

@@ -2,12 +2,16 @@
 //!
 //! A selection reads the clock, the tokens and the workers first, then takes the one lock for rule, booking and record.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::Error;
+use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
 use cachelb_core::load::Report;
+use cachelb_core::policy::{Configured, Setup};
 use cachelb_core::router::{
-    Ending, Offer, PoolId, PoolSettings, Request, Selector, Settings, Standing, TagKey, Wanted,
+    Ending, Offer, Placements, PoolId, PoolSettings, Request, Selector, Settings, Standing, TagKey,
+    Wanted,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -22,8 +26,8 @@ use crate::decision::{Decision, Owner, Selected};
 use crate::engine::Engine;
 use crate::error::to_python;
 use crate::learned_stats::stats_dict;
+use crate::options::configure;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE};
-use crate::options::{Configured, configure};
 use crate::prompt::{Reader, with_scratch};
 use crate::workers::{self, Roster, readable_again};
 
@@ -35,11 +39,15 @@ pub struct NativePolicy {
     roster: Mutex<Roster>,
     reader: Reader,
     key: Option<Py<PyAny>>,
-    rule: String,
-    options: Py<PyDict>,
+    configured: Configured,
 }
 
 impl NativePolicy {
+    /// The policy and the values of its options.
+    pub fn configured(&self) -> &Configured {
+        &self.configured
+    }
+
     /// Selects for `call`, leaving out the workers already `tried`.
     pub fn select(
         slf: &Bound<'_, Self>,
@@ -191,17 +199,36 @@ impl NativePolicy {
         key: Option<Bound<'_, PyAny>>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let Configured {
-            ruled,
-            placements,
-            hasher,
+        let configured = configure(rule, options)?;
+        let block_size = configured.block_size();
+        let own_seed = configured.shared.seed;
+        let seed = own_seed.unwrap_or_else(|| RandomState::new().hash_one(rule));
+        let setup = Setup {
+            own_seed,
             seed,
-            booking_ttl_ms,
-        } = configure(rule, options)?;
-        let pool = PoolSettings::new(ruled.rule, hasher.block_size() as u32, placements);
+            replicas: 1.0,
+            block_size,
+        };
+        let refused = |error| to_python(&error);
+        let ruled = configured.ruled(&setup).map_err(refused)?;
+        let placements = if ruled.rule.records_placement() {
+            configured.placements(block_size).map_err(refused)?
+        } else {
+            Placements::default()
+        };
+        // A rule that hashes the prompt's head only has no hash seed of its own: routers with equal seeds agree.
+        let hash_seed = match ruled.need {
+            need if need.blocks => configured.hash_seed(),
+            need if need.prefix.is_some() => seed,
+            _ => DEFAULT_SEED,
+        };
+        let hasher = Hasher::new(placements.scheme, block_size as usize, hash_seed)
+            .map_err(refused)?
+            .keyed(Some(NamespaceKey::of_process()));
+        let pool = PoolSettings::new(ruled.rule, block_size, placements);
         let settings = Settings {
             seed,
-            booking_ttl_ms,
+            booking_ttl_ms: configured.shared.booking_ttl_s.millis(),
             ..Settings::default()
         };
         Ok(Self {
@@ -212,15 +239,8 @@ impl NativePolicy {
             roster: Mutex::default(),
             reader: Reader::new(hasher, ruled.need),
             key: callable("key", key)?,
-            rule: rule.to_owned(),
-            options: options.copy()?.unbind(),
+            configured,
         })
-    }
-
-    /// The native rule and its options, from which a router makes its own.
-    #[getter]
-    fn _native<'py>(&self, py: Python<'py>) -> PyResult<(&str, Bound<'py, PyDict>)> {
-        Ok((&self.rule, self.options.bind(py).copy()?))
     }
 
     /// Picks a worker, books its load and records the placement.
@@ -413,7 +433,6 @@ impl NativePolicy {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.key)?;
         self.engine.traverse(&visit)?;
-        visit.call(&self.options)?;
         self.roster
             .try_lock()
             .map_or(Ok(()), |roster| roster.traverse(&visit))

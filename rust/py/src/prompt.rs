@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
-use crate::options::Need;
+use cachelb_core::policy::Need;
 
 /// Of the text of a prompt, as a rough mean over tokenizers and languages.
 const BYTES_PER_TOKEN: usize = 4;

@@ -32,14 +32,15 @@ mod speeds;
 
 use crate::load::{Known, Prefill};
 
+use super::about::{About, Need, Ruled, Setup};
+use super::options::{Configure, Policy, options};
 use super::pair::{PairChoice, Pairing};
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::values::words;
 use super::view::{Candidate, View, lowest_at, per_weight};
-use speeds::Speeds;
 use crate::error::Result;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{words};
+use speeds::Speeds;
 
 words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });
 

@@ -23,6 +23,7 @@ use crate::heap;
 use crate::ids::{Millis, SequenceHash};
 use crate::load::BookingId;
 
+pub(super) use self::options::POLICY;
 use super::bounded::Bound;
 use super::reason::Reason;
 use super::ring::Ring;
@@ -30,7 +31,6 @@ use super::rng::Rng;
 use super::routes::{Claim, Limits, Rank, Routes, Seen, Told};
 use super::rule::{Choice, Ended, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
-pub(super) use self::options::POLICY;
 
 /// Whom a diverted request teaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,12 +9,12 @@
 
 mod options;
 
+pub(super) use self::options::POLICY;
 use super::gate::SpillGate;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
-pub(super) use self::options::POLICY;
 
 /// A fraction kept as decimal parts per `DENOMINATOR`, so that 3 of 10 blocks reach 0.3 exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,12 @@ impl Threshold {
         #[expect(clippy::cast_sign_loss, reason = "clamped to 0 or more")]
         let parts = (fraction.clamp(0.0, 1.0) * Self::DENOMINATOR as f64).round() as u64;
         Self(parts)
+    }
+
+    /// The fraction.
+    #[must_use]
+    pub fn fraction(self) -> f64 {
+        self.0 as f64 / Self::DENOMINATOR as f64
     }
 
     /// Whether `hits` of `total` reach it, inclusively.

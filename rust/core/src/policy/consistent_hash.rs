@@ -8,16 +8,16 @@
 
 use crate::load::BookingId;
 
+use super::about::{About, Need, Ruled, Setup};
 use super::bounded::Bound;
+use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
+use super::ring::MAX_VNODES;
 use super::ring::Ring;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{View, cold_spread};
 use crate::error::Result;
-use super::ring::MAX_VNODES;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{NOT_NEGATIVE};
 
 options! {
     /// A hash ring with bounded loads: routers with the same seed agree on where a key belongs.

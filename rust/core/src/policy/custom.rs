@@ -3,11 +3,45 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::about::{About, Need, Ruled, Setup};
 use super::least_loaded::LeastLoaded;
+use super::options::{Configure, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::View;
+use crate::error::Result;
+
+options! {
+    /// What a policy of the caller's own looks at, and how its placements are remembered.
+    pub struct CustomOptions {
+        /// What the workers hold of the prompt.
+        tokens: bool = false;
+        /// The session, or the first tokens of the prompt.
+        session: bool = false;
+        /// How many of them.
+        prefix_token_count: u32 = 256, (1, u64::from(u32::MAX));
+    }
+}
+
+/// The policy, which has no class.
+pub(super) const POLICY: Policy =
+    Policy::of::<CustomOptions>(About::placed("custom", "Custom"), CustomOptions::ABOUT);
+
+impl Configure for CustomOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        let key = Need::prefix(self.prefix_token_count);
+        let need = Need {
+            prefix: key.prefix.filter(|_| self.session),
+            blocks: self.tokens,
+            ..Need::LENGTH
+        };
+        let rule = Custom {
+            tokens: self.tokens,
+        };
+        Ok(Ruled::new(rule, need))
+    }
+}
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

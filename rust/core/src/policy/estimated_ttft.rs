@@ -10,16 +10,17 @@
 //! A queue is the sum of the same estimate over bookings without a first token, less the time its head has been
 //! computing. Decoding does not show in it, so an overloaded winner is left by the spill gate.
 
+use super::about::{About, Need, Ruled, Setup};
 use super::estimate::{PrefillTime, queue_ms};
+use super::gate::Margin;
 use super::gate::SpillGate;
+use super::options::{ABOVE_ZERO, AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::values::words;
 use super::view::{Candidate, View, ceil, lowest_at};
 use crate::error::Result;
-use super::gate::Margin;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, words};
 
 words!(OnSlo { Route = "route", Reject = "reject" });
 
@@ -85,7 +86,9 @@ impl Configure for EstimatedTtftOptions {
             ttft_slo_ms: self.ttft_slo_ms,
             tbt_slo_ms: self.tbt_slo_ms,
             on_slo: self.on_slo,
-            gate: self.gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: self
+                .gate
+                .then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }

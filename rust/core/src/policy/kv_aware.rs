@@ -7,18 +7,19 @@
 //!
 //! A temperature draws by softmax of the cost instead, which is the uncached tokens if prefixes are scored.
 
+use super::about::{About, Need, Ruled, Setup};
+use super::credits::Continuation;
 use super::credits::Credits;
+use super::gate::Margin;
 use super::gate::SpillGate;
+use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::prefill_times_batch::{Common, product};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::values::{MediumCredits, words};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 use crate::error::Result;
-use super::gate::Margin;
-use super::credits::Continuation;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{AT_LEAST_ONE, MediumCredits, NOT_NEGATIVE, words};
 
 words!(Scoring { Prefix = "prefix", Cost = "cost" });
 words!(Continuation { Longest = "longest", BestCredit = "best-credit" });
@@ -60,14 +61,14 @@ options! {
 }
 
 /// The policy.
-pub(in crate::policy) const POLICY: Policy = Policy::of::<KvAwareOptions>(
-    About::placed("kv-aware", "KvAware"),
-    KvAwareOptions::ABOUT,
-);
+pub(in crate::policy) const POLICY: Policy =
+    Policy::of::<KvAwareOptions>(About::placed("kv-aware", "KvAware"), KvAwareOptions::ABOUT);
 
 impl Configure for KvAwareOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
-        let credits = self.credits.map_or(Credits::DEFAULT, |MediumCredits(credits)| credits);
+        let credits = self
+            .credits
+            .map_or(Credits::DEFAULT, |MediumCredits(credits)| credits);
         let rule = KvAware {
             scoring: self.scoring,
             credits: Credits {

@@ -40,6 +40,7 @@ use crate::load::{BookingId, Known};
 
 use self::columns::{Gpus, narrow, row};
 use self::groups::{Groups, group};
+pub(super) use self::options::POLICY;
 use self::reach::{is_overloaded, within_reach};
 pub use self::settings::{Learning, Outside, Tie};
 use self::work::Work;
@@ -48,7 +49,6 @@ use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Ended, Rule};
 use super::view::View;
-pub(super) use self::options::POLICY;
 
 /// Reasons that are counted.
 const COUNTED: [Reason; 12] = [

@@ -8,14 +8,14 @@
 //! no report of any                   -> requests in flight (stale-load if there are only old ones)
 //! ```
 
+use super::about::{About, Need, Ruled, Setup};
+use super::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, Seconds, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, lowest};
 use super::wait::ExpectedWait;
 use crate::error::Result;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{ABOVE_ZERO, NOT_NEGATIVE, Seconds};
 
 options! {
     /// The worker that would start the request soonest, by its engine's report and what was sent since.

@@ -1,12 +1,13 @@
 //! The least loaded worker; equal loads go to the one whose last pick is longest ago.
 
+use super::about::{About, Level, Need, Ruled, Setup};
+use super::options::{Configure, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::values::words;
 use super::view::{Candidate, View, lowest};
 use crate::error::Result;
-use super::options::{About, Configure, Level, Need, Policy, Ruled, Setup, options};
-use super::values::{words};
 
 words!(LoadUnit { Inflight = "inflight", Tokens = "tokens", Blocks = "blocks" });
 

@@ -19,12 +19,12 @@ use std::collections::VecDeque;
 use crate::ids::Millis;
 use crate::load::BookingId;
 
+pub(super) use self::options::POLICY;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::slots::Slots;
 use super::view::{Candidate, View, cold_spread, lowest_at, per_weight};
-pub(super) use self::options::POLICY;
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,6 +4,7 @@
 //! builds the view from the fleet, the load book and the block index, runs the rule, then books the load and records the
 //! placement, all in one call: two requests can never both see the load before either was booked.
 
+mod about;
 mod adaptive;
 mod bindings;
 mod boundary_learning;
@@ -22,8 +23,10 @@ mod learned;
 mod least_expected_wait;
 mod least_loaded;
 mod length_bucket;
+mod options;
 mod overlap_cost;
 mod pair;
+mod placements;
 mod power_of_two;
 mod prefill_times_batch;
 mod prefix_affinity;
@@ -43,9 +46,11 @@ mod rule;
 mod session;
 mod slots;
 mod sticky_until_saturated;
+mod values;
 mod view;
 mod wait;
 
+pub use about::{About, Level, Need, Ruled, Setup};
 pub use adaptive::{Adaptive, Objective};
 pub use boundary_learning::{BoundaryLearned, BoundaryLearning, Teaches};
 pub use cache_aware::{CacheAware, Threshold};
@@ -61,8 +66,13 @@ pub use learned::{Learned, Learning, Outside, Tie};
 pub use least_expected_wait::LeastExpectedWait;
 pub use least_loaded::{LeastLoaded, LoadUnit};
 pub use length_bucket::{LengthBucket, LengthBucketing};
+pub use options::{
+    ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field, Kind,
+    LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value, millis,
+};
 pub use overlap_cost::OverlapCost;
 pub use pair::{Handover, PairChoice, Pairing, Prefiller};
+pub use placements::Placements;
 pub use power_of_two::{Compare, PowerOfTwo};
 pub use prefill_times_batch::PrefillTimesBatch;
 pub use prefix_affinity::{Affinity, Forgetting, PrefixAffinity};
@@ -79,8 +89,45 @@ pub use routes::{Claim, Rank, RouteKey, Told};
 pub use rule::{Choice, Ended, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
 pub use sticky_until_saturated::{StickyUntilSaturated, TtftSource};
+pub use values::{ByWorker, MediumCredits, Peak, Within};
 pub use view::{Active, Candidate, Content, Media, Names, View};
 pub use wait::ExpectedWait;
+
+/// The policies that ship with the library, in the order in which documentation lists them.
+pub static POLICIES: [Policy; 24] = [
+    adaptive::POLICY,
+    cache_aware::POLICY,
+    least_loaded::POLICY,
+    power_of_two::POLICY,
+    rendezvous::POLICY,
+    consistent_hash::POLICY,
+    prefix_hash::POLICY,
+    boundary_learning::POLICY,
+    length_bucket::POLICY,
+    session::POLICY,
+    round_robin::POLICY,
+    random::POLICY,
+    prefix_affinity::POLICY,
+    prefix_cache::POLICY,
+    prefix_cache_and_load::POLICY,
+    overlap_cost::POLICY,
+    prefill_times_batch::POLICY,
+    sticky_until_saturated::POLICY,
+    least_expected_wait::POLICY,
+    queue_over_throughput::POLICY,
+    estimated_ttft::POLICY,
+    exploit_explore::POLICY,
+    kv_aware::POLICY,
+    learned::POLICY,
+];
+
+/// The policy called `name`: one of [`POLICIES`], or `custom`, which stands in for the caller's own.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static Policy> {
+    static CUSTOM: Policy = custom::POLICY;
+    let mut all = POLICIES.iter().chain([&CUSTOM]);
+    all.find(|policy| policy.about.name == name)
+}
 
 #[cfg(test)]
 mod testing;

@@ -1,6 +1,7 @@
 //! Options of a policy, declared once, beside its rule.
 //!
-//! [`options!`] turns one declaration into a struct of values with defaults, and into the table from which bindings read
+//! A binding reads a [`Value`] of an option's [`Kind`] and names the option if it is not one; after that nothing can be
+//! wrong with it alone. [`options!`] turns one declaration into a struct of values with defaults, and into the table from which bindings read
 //! values, signatures and documentation. A new policy is a file with such a declaration, [`Configure`] for it, its rule,
 //! and a line in [`super::POLICIES`].
 
@@ -8,17 +9,205 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::hashing::Scheme;
+use crate::hashing::{DEFAULT_SEED, Scheme};
 use crate::index::Matcher;
+use crate::learned::Model;
 
+use super::about::{About, Level, Ruled, Setup};
 use super::placements::Placements;
-use super::rule::Rule;
-use super::values::{Kind, Seconds, Value};
 
 /// Most tokens of a prompt.
 pub(super) const MAX_TOKENS: u64 = 1 << 40;
-/// Seed of rules that hash: routers that leave it alone agree.
-pub const AGREED_SEED: u64 = 1337;
+/// A range of numbers, in words and as a test.
+pub type Range = (&'static str, fn(f64) -> bool);
+
+/// 0 to 1.
+pub const FRACTION: Range = ("between 0 and 1", |v| (0.0..=1.0).contains(&v));
+/// 0 or more.
+pub const NOT_NEGATIVE: Range = ("a finite number, 0 or more", |v| v.is_finite() && v >= 0.0);
+/// Above 0.
+pub const ABOVE_ZERO: Range = ("a finite number above 0", |v| v.is_finite() && v > 0.0);
+/// 1 or more.
+pub const AT_LEAST_ONE: Range = ("a finite number, 1 or more", |v| v.is_finite() && v >= 1.0);
+/// 0 or more, without limit.
+pub const ANY_NUMBER: Range = ("a number, 0 or more", |v| v >= 0.0);
+
+/// Over 30,000 years: no sum of two times overflows.
+pub const LONGEST_S: f64 = 1e12;
+
+/// Seconds that are positive and finite, in milliseconds: what is longer than [`LONGEST_S`] lasts that long.
+#[must_use]
+pub fn millis(seconds: f64) -> u64 {
+    #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
+    let millis = (seconds.min(LONGEST_S) * 1000.0).ceil() as u64;
+    millis
+}
+
+/// What an option accepts.
+#[derive(Debug, Clone)]
+pub enum Kind {
+    /// True or False.
+    Flag,
+    /// A whole number in a range.
+    Integer(u64, u64),
+    /// A number in a range.
+    Number(Range),
+    /// One of some words.
+    Word(&'static [&'static str]),
+    /// A word, or a number in a range.
+    WordOrNumber(&'static str, Range),
+    /// Nothing, or something else.
+    Optional(Box<Kind>),
+    /// Three numbers of 0 or more, which the text says more of.
+    Three(&'static str),
+    /// Whole numbers in a range.
+    Integers(u64, u64),
+    /// A number for all workers, or one by worker key.
+    ByWorker(Range),
+    /// Numbers by some words, each of which may be left out.
+    ByWord(&'static [&'static str], Range),
+    /// A policy, or the name of one.
+    Policy,
+    /// A learned model: an object, its bytes, or a path.
+    Model,
+}
+
+/// A value that an option may have.
+#[derive(Debug, Clone)]
+pub enum Value {
+    /// None.
+    Nothing,
+    /// Of [`Kind::Flag`].
+    Flag(bool),
+    /// A whole number.
+    Integer(u64),
+    /// A number.
+    Number(f64),
+    /// A word.
+    Word(&'static str),
+    /// Several numbers.
+    Numbers(Vec<f64>),
+    /// Several whole numbers.
+    Integers(Vec<u64>),
+    /// Numbers by name.
+    Named(Vec<(String, f64)>),
+    /// Name of a policy that a binding makes with its defaults.
+    PolicyName(&'static str),
+    /// A policy.
+    Policy(Arc<Configured>),
+    /// A model.
+    Model(Arc<Model>),
+}
+
+/// The bound that a declaration gives.
+#[derive(Debug, Clone, Copy)]
+pub enum Bound {
+    /// None: the type has its own.
+    Any,
+    /// Of a number.
+    Range(Range),
+    /// Of a whole number, both ends included.
+    Span(u64, u64),
+}
+
+impl Bound {
+    pub(super) fn or(self, bound: impl Into<Self>) -> Self {
+        bound.into()
+    }
+
+    pub(super) fn range(self) -> Range {
+        match self {
+            Self::Range(range) => range,
+            Self::Any | Self::Span(..) => NOT_NEGATIVE,
+        }
+    }
+
+    pub(super) fn span(self, most: u64) -> Kind {
+        match self {
+            Self::Span(low, high) => Kind::Integer(low, high.min(most)),
+            Self::Any | Self::Range(_) => Kind::Integer(0, most),
+        }
+    }
+}
+
+impl From<Range> for Bound {
+    fn from(range: Range) -> Self {
+        Self::Range(range)
+    }
+}
+
+impl From<(u64, u64)> for Bound {
+    fn from((low, high): (u64, u64)) -> Self {
+        Self::Span(low, high)
+    }
+}
+
+/// The type of an option.
+pub trait Field: Sized {
+    /// What it accepts within `bound`.
+    fn kind(bound: Bound) -> Kind;
+    /// A value of that kind; `None` if it is of another.
+    fn from_value(value: Value) -> Option<Self>;
+    /// The value that becomes this.
+    fn to_value(&self) -> Value;
+}
+
+impl<F: Field> Field for Option<F> {
+    fn kind(bound: Bound) -> Kind {
+        Kind::Optional(Box::new(F::kind(bound)))
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Nothing => Some(None),
+            value => F::from_value(value).map(Some),
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        self.as_ref().map_or(Value::Nothing, F::to_value)
+    }
+}
+
+/// A time of more than 0 seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seconds(f64);
+
+impl Seconds {
+    /// Whole seconds.
+    #[must_use]
+    pub fn of(seconds: u32) -> Self {
+        Self(seconds.into())
+    }
+
+    /// In milliseconds.
+    #[must_use]
+    pub fn millis(self) -> u64 {
+        millis(self.0)
+    }
+
+    /// In milliseconds, `None` being for ever.
+    pub(super) fn or_for_ever(seconds: Option<Self>) -> u64 {
+        seconds.map_or(u64::MAX, Self::millis)
+    }
+}
+
+impl Field for Seconds {
+    fn kind(_: Bound) -> Kind {
+        Kind::Number(ABOVE_ZERO)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Number(seconds) => Some(Self(seconds)),
+            _ => None,
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        Value::Number(self.0)
+    }
+}
 
 /// One option of a policy.
 #[derive(Debug, Clone)]
@@ -42,7 +231,7 @@ pub trait Options: Debug + Sized {
     fn from_values(values: Vec<Value>) -> Option<Self>;
 }
 
-/// Declares options: `name: Type = default, bound;` with the text above it. Types are those of [`super::values::Field`].
+/// Declares options: `name: Type = default, bound;` with the text above it. Types are those of [`Field`].
 macro_rules! options {
     ($(#[doc = $about:literal])* pub struct $name:ident {
         $($(#[doc = $text:literal])* $field:ident: $type:ty = $default:expr $(, $bound:expr)?;)*
@@ -66,7 +255,7 @@ macro_rules! options {
 
         impl $crate::policy::options::Options for $name {
             fn declared() -> Vec<$crate::policy::options::Declared> {
-                use $crate::policy::values::{Bound, Field};
+                use $crate::policy::options::{Bound, Field};
                 let default = Self::default();
                 let _ = &default;
                 vec![$($crate::policy::options::Declared {
@@ -77,168 +266,15 @@ macro_rules! options {
                 }),*]
             }
 
-            fn from_values(values: Vec<$crate::policy::values::Value>) -> Option<Self> {
+            fn from_values(values: Vec<$crate::policy::options::Value>) -> Option<Self> {
                 let mut values = values.into_iter();
-                let read = Self { $($field: $crate::policy::values::Field::from_value(values.next()?)?,)* };
+                let read = Self { $($field: $crate::policy::options::Field::from_value(values.next()?)?,)* };
                 values.next().is_none().then_some(read)
             }
         }
     };
 }
 pub(super) use options;
-
-/// What a rule needs of a request's prompt, beside its length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Need {
-    /// The hash of the first tokens, at most this many, for requests without a session.
-    pub prefix: Option<usize>,
-    /// The hashes of all blocks.
-    pub blocks: bool,
-    /// The prompt itself.
-    pub content: bool,
-    /// Where the messages end.
-    pub boundaries: bool,
-}
-
-impl Need {
-    /// Nothing else.
-    pub const LENGTH: Self = Self {
-        prefix: None,
-        blocks: false,
-        content: false,
-        boundaries: false,
-    };
-    /// The hashes of all blocks.
-    pub const BLOCKS: Self = Self {
-        blocks: true,
-        ..Self::LENGTH
-    };
-    /// The hashes of all blocks, and the prompt itself.
-    pub const CONTENT: Self = Self {
-        content: true,
-        ..Self::BLOCKS
-    };
-    /// The hashes of all blocks, and where the messages end.
-    pub const BOUNDARIES: Self = Self {
-        boundaries: true,
-        ..Self::BLOCKS
-    };
-
-    /// The hash of the first `tokens`.
-    #[must_use]
-    pub fn prefix(tokens: u32) -> Self {
-        Self {
-            prefix: Some(tokens as usize),
-            ..Self::LENGTH
-        }
-    }
-
-    /// What both need.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            prefix: self.prefix.or(other.prefix),
-            blocks: self.blocks || other.blocks,
-            content: self.content || other.content,
-            boundaries: self.boundaries || other.boundaries,
-        }
-    }
-}
-
-/// A rule and what it needs.
-#[derive(Debug)]
-pub struct Ruled {
-    /// The rule.
-    pub rule: Box<dyn Rule>,
-    /// What it needs of a prompt.
-    pub need: Need,
-}
-
-impl Ruled {
-    /// A rule with its need.
-    pub fn new(rule: impl Rule + 'static, need: Need) -> Self {
-        Self {
-            rule: Box::new(rule),
-            need,
-        }
-    }
-}
-
-/// What a rule is made with, beside its own options.
-#[derive(Debug, Clone, Copy)]
-pub struct Setup {
-    /// Seed given to the policy itself, which counts for what routers need not agree on.
-    pub own_seed: Option<u64>,
-    /// Seed of ties, samples and of rules that hash.
-    pub seed: u64,
-    /// Routers that share the fleet: each sees its part of the load, so absolute margins are divided by it.
-    pub replicas: f64,
-    /// Tokens per block.
-    pub block_size: u32,
-}
-
-/// Which of the options that policies share one takes; each level includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Seed and life of a booking.
-    Plain,
-    /// Tokens per block.
-    Keyed,
-    /// The seed of block hashes.
-    Hashed,
-    /// How placements are remembered.
-    Placed,
-}
-
-/// What a policy is called and what it takes.
-#[derive(Debug, Clone, Copy)]
-pub struct About {
-    /// Name in configurations.
-    pub name: &'static str,
-    /// Name of its class.
-    pub class: &'static str,
-    /// Arguments of a selection without which it falls back to load.
-    pub needs: &'static [&'static str],
-    /// Shared options that it takes.
-    pub level: Level,
-    /// Seed unless given; `None` draws one.
-    pub seed: Option<u64>,
-    /// Other spellings of options: the spelling, and the option.
-    pub aliases: &'static [(&'static str, &'static str)],
-}
-
-impl About {
-    /// A policy of prompts whose placements are remembered.
-    pub(super) const fn placed(name: &'static str, class: &'static str) -> Self {
-        Self {
-            name,
-            class,
-            needs: &["tokens"],
-            level: Level::Placed,
-            seed: None,
-            aliases: &[],
-        }
-    }
-
-    /// A policy of loads alone.
-    pub(super) const fn plain(name: &'static str, class: &'static str) -> Self {
-        Self {
-            needs: &[],
-            level: Level::Plain,
-            ..Self::placed(name, class)
-        }
-    }
-
-    /// A policy that divides requests by their session, in the same way on every router.
-    pub(super) const fn keyed(name: &'static str, class: &'static str) -> Self {
-        Self {
-            needs: &["session"],
-            level: Level::Keyed,
-            seed: Some(AGREED_SEED),
-            ..Self::placed(name, class)
-        }
-    }
-}
 
 /// Options of a policy, ready to make its rule.
 pub trait Configure: Debug + Send + Sync {
@@ -320,7 +356,7 @@ options! {
         /// Tokens per block, as the engines have it; a prompt is known by whole blocks.
         block_size: u32 = 16, (1, 1024);
         /// Seed of the block hashes. Hashes given as `blocks=` must have been made with the same one.
-        hash_seed: u64 = AGREED_SEED, (0, u64::MAX);
+        hash_seed: u64 = DEFAULT_SEED, (0, u64::MAX);
         /// Blocks one worker's cache holds; the least recently used leave first.
         max_blocks_per_worker: u32 = 100_000, (1, u64::from(u32::MAX));
         /// Seconds a placement is believed, None until evicted.
@@ -401,11 +437,7 @@ impl Configured {
     }
 }
 
-/// An option whose value does not go with others.
-pub(super) fn invalid(name: &'static str, expected: &'static str, got: impl ToString) -> Error {
-    Error::InvalidSetting {
-        name,
-        expected,
-        got: got.to_string(),
-    }
+/// Options that do not go together.
+pub(super) fn conflict(text: impl Into<String>) -> Error {
+    Error::BadOptions(text.into())
 }

@@ -24,11 +24,11 @@ use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use crate::load::Known;
 
+use super::about::{About, Level, Need, Ruled, Setup};
+use super::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
+use super::placements::Placements;
 use super::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
 use crate::error::Result;
-use super::placements::Placements;
-use super::options::{About, Configure, Level, Need, Policy, Ruled, Setup, options};
-use super::values::{NOT_NEGATIVE, Seconds};
 
 options! {
     /// Dynamo's cost function, with its option names and defaults.

@@ -16,14 +16,14 @@
 
 use crate::load::{BookingId, Known};
 
+use super::about::{About, Need, Ruled, Setup};
 use super::crowd::Crowd;
+use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{NOT_NEGATIVE};
 
 options! {
     /// Prompt tokens to compute times requests in flight, the lowest of all workers.
@@ -58,7 +58,10 @@ pub(in crate::policy) const POLICY: Policy = Policy::of::<PrefillTimesBatchOptio
 
 impl Configure for PrefillTimesBatchOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
-        Ok(Ruled::new(PrefillTimesBatch::new(self.crowding), Need::BLOCKS))
+        Ok(Ruled::new(
+            PrefillTimesBatch::new(self.crowding),
+            Need::BLOCKS,
+        ))
     }
 }
 

@@ -9,19 +9,22 @@
 //! of those the shortest queue; over the gate      -> least loaded (spill)
 //! ```
 
+use super::about::{About, Need, Ruled, Setup};
+use super::gate::Margin;
 use super::gate::SpillGate;
+use super::options::{
+    ANY_NUMBER, AT_LEAST_ONE, Configure, FRACTION, Policy, Seconds, conflict, options,
+};
 use super::power_of_two::{Compare, PowerOfTwo};
 use super::prompts::Prompts;
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Ended, Rule};
+use super::values::words;
 use super::view::{Candidate, View, lowest_at};
 use crate::error::Result;
 use crate::ids::Millis;
 use crate::load::{BookingId, Known};
-use super::gate::Margin;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, invalid, options};
-use super::values::{ANY_NUMBER, AT_LEAST_ONE, FRACTION, Seconds, words};
 
 /// A system whose defaults are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,11 +94,10 @@ impl Configure for PrefixAffinityOptions {
         let limit = if as_ray { f64::INFINITY } else { 10.0 };
         let forgets = self.do_eviction.unwrap_or(!as_ray);
         if forgets && self.eviction_target_chars > self.eviction_threshold_chars {
-            return Err(invalid(
-                "eviction_target_chars",
-                "at most eviction_threshold_chars",
-                self.eviction_target_chars,
-            ));
+            return Err(conflict(format!(
+                "eviction_target_chars is {}, more than the {} of eviction_threshold_chars",
+                self.eviction_target_chars, self.eviction_threshold_chars
+            )));
         }
         let forgetting = Forgetting {
             threshold: self.eviction_threshold_chars,

@@ -6,16 +6,16 @@
 //! else          -> least loaded (cold)
 //! ```
 
+use super::about::{About, Need, Ruled, Setup};
 use super::cache_aware::Threshold;
+use super::gate::Margin;
 use super::gate::SpillGate;
+use super::options::{AT_LEAST_ONE, Configure, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
-use super::gate::Margin;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{AT_LEAST_ONE};
 
 options! {
     /// The holder of the longest prefix if it is long enough, the least loaded worker otherwise; a baseline.
@@ -52,7 +52,9 @@ impl Configure for PrefixCacheOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let rule = PrefixCache {
             tau: self.tau,
-            gate: self.gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: self
+                .gate
+                .then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }

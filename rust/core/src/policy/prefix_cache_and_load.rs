@@ -7,15 +7,16 @@
 //!
 //! The first line lets one busy worker drop affinity for everybody; [`Scope::Candidate`] asks the chosen one instead.
 
+use super::about::{About, Need, Ruled, Setup};
+use super::gate::Margin;
 use super::gate::SpillGate;
+use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::values::words;
 use super::view::{Candidate, View, cold_spread, lowest, mean_load};
 use crate::error::Result;
-use super::gate::Margin;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{AT_LEAST_ONE, NOT_NEGATIVE, words};
 
 /// Whose imbalance counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +72,9 @@ impl Configure for PrefixCacheAndLoadOptions {
             k: self.k,
             scope: match self.scope {
                 Whose::Fleet => Scope::Fleet(self.imbalance_threshold),
-                Whose::Candidate => Scope::Candidate(setup.gate(self.load_factor, self.balance_abs_threshold)),
+                Whose::Candidate => {
+                    Scope::Candidate(setup.gate(self.load_factor, self.balance_abs_threshold))
+                }
             },
         };
         Ok(Ruled::new(rule, Need::BLOCKS))

@@ -14,15 +14,15 @@
 use crate::ids::SequenceHash;
 use crate::load::BookingId;
 
+use super::about::{About, Level, Need, Ruled, Setup};
+use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
 use super::reason::Reason;
+use super::ring::MAX_VNODES;
 use super::ring::Ring;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
-use super::ring::MAX_VNODES;
-use super::options::{About, Configure, Level, Need, Policy, Ruled, Setup, invalid, options};
-use super::values::{AT_LEAST_ONE, NOT_NEGATIVE};
 
 options! {
     /// The head of the prompt picks a worker on a hash ring; an overloaded one is passed over.
@@ -72,7 +72,9 @@ impl Configure for PrefixHashOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let least = u64::from(setup.block_size);
         if let Some(short) = self.cache_boundaries.iter().find(|tokens| **tokens < least) {
-            return Err(invalid("cache_boundaries", "of a block or more each", short));
+            return Err(conflict(format!(
+                "cache_boundaries must be of a block or more, {least} tokens, got {short}"
+            )));
         }
         let need = Need {
             blocks: !self.cache_boundaries.is_empty(),

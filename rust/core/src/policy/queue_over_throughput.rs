@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 
+use super::about::{About, Need, Ruled, Setup};
+use super::options::{Configure, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::values::ByWorker;
 use super::view::{Candidate, View, lowest};
 use crate::error::Result;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{ByWorker};
 
 options! {
     /// Requests in flight over a throughput given once; a baseline that the literature calls Mooncake.

@@ -1,11 +1,12 @@
 //! A draw proportional to weight.
 
+use super::about::{About, Need, Ruled, Setup};
+use super::options::{Configure, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
 use super::view::{View, draw};
 use crate::error::Result;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
 
 options! {
     /// A worker drawn at random, in proportion to weight (`set_weight`).
@@ -19,10 +20,8 @@ options! {
 }
 
 /// The policy.
-pub(in crate::policy) const POLICY: Policy = Policy::of::<RandomOptions>(
-    About::plain("random", "Random"),
-    RandomOptions::ABOUT,
-);
+pub(in crate::policy) const POLICY: Policy =
+    Policy::of::<RandomOptions>(About::plain("random", "Random"), RandomOptions::ABOUT);
 
 impl Configure for RandomOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

@@ -13,6 +13,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::slots::Slots;
 use super::view::{Candidate, View};
 
+/// Most points of a worker on a ring.
+pub(super) const MAX_VNODES: u64 = 10_000;
+
 /// Weights of everyday size: the heaviest worker of a fleet lies in here, and nothing is scaled.
 const EVERYDAY: std::ops::RangeInclusive<f64> = 1.0 / 16.0..=16.0;
 

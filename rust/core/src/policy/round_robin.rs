@@ -9,13 +9,14 @@ use std::collections::HashMap;
 use crate::heap;
 use crate::load::BookingId;
 
+use super::about::{About, Need, Ruled, Setup};
+use super::options::{Configure, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::values::words;
 use super::view::{Candidate, View, weights_are_equal};
 use crate::error::Result;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{words};
 
 /// Which worker is first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

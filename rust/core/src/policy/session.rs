@@ -21,6 +21,7 @@ use crate::error::Result;
 use crate::ids::Millis;
 use crate::load::{BookingId, Known};
 
+pub(super) use self::options::POLICY;
 use super::bindings::{Bindings, Key, Limits};
 use super::gate::SpillGate;
 use super::reason::Reason;
@@ -28,7 +29,6 @@ use super::rendezvous::Rendezvous;
 use super::rng::Rng;
 use super::rule::{Choice, Ended, Rule, each_score};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
-pub(super) use self::options::POLICY;
 
 /// What binds a session to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,17 +10,18 @@
 //!
 //! Tokens waiting say nothing about decoding, so an overloaded winner is left by the spill gate too.
 
+use super::about::{About, Need, Ruled, Setup};
 use super::cache_aware::Threshold;
 use super::estimate::{PrefillTime, queue_ms};
+use super::gate::Margin;
 use super::gate::SpillGate;
+use super::options::{AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
 use super::rng::Rng;
 use super::rule::{Choice, Rule};
+use super::values::{Peak, words};
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
-use super::gate::Margin;
-use super::options::{About, Configure, Need, Policy, Ruled, Setup, options};
-use super::values::{AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Peak, words};
 
 /// Where the time to a first token comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +101,9 @@ impl Configure for StickyUntilSaturatedOptions {
                 TtftFrom::PrefillThroughput => throughput,
                 TtftFrom::Predictor => TtftSource::Predictor(PrefillTime::DEFAULT),
             },
-            gate: self.gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: self
+                .gate
+                .then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }

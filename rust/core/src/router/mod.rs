@@ -62,6 +62,7 @@ mod timing;
 mod trail;
 mod workers;
 
+pub use crate::policy::Placements;
 pub use batch::BatchTerms;
 pub use common_name::CommonName;
 pub use fed::Fed;
@@ -75,7 +76,7 @@ pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use selector::Selector;
-pub use settings::{Placements, PoolSettings, Settings, Veto};
+pub use settings::{PoolSettings, Settings, Veto};
 pub use sharing::{Heard, Keeper, Kept, Restoring, RoutesTold, Told, Walk};
 pub use sizes::{Disagreement, Facts};
 pub use survey::{Column, Survey};

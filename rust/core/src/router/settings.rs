@@ -1,8 +1,6 @@
 //! What a selector and its pools are built from.
 
-use crate::hashing::Scheme;
-use crate::index::Matcher;
-use crate::policy::Rule;
+use crate::policy::{Placements, Rule};
 
 use super::health::Breaker;
 
@@ -83,30 +81,6 @@ impl PoolSettings {
             prefill: None,
             decode: None,
             shadows: Vec::new(),
-        }
-    }
-}
-
-/// How placements are remembered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placements {
-    /// Blocks one worker may hold in the index.
-    pub max_blocks_per_worker: u32,
-    /// How the request's blocks were hashed.
-    pub scheme: Scheme,
-    /// How prefixes are searched.
-    pub matcher: Matcher,
-    /// How long a recorded placement is believed, `None` for until evicted.
-    pub ttl_ms: Option<u64>,
-}
-
-impl Default for Placements {
-    fn default() -> Self {
-        Self {
-            max_blocks_per_worker: u32::MAX,
-            scheme: Scheme::Chained,
-            matcher: Matcher::Kary,
-            ttl_ms: None,
         }
     }
 }

@@ -19,8 +19,7 @@ pub(crate) const MAX_ITEMS: usize = 1 << 20;
 /// Characters of a value that a message shows.
 const SHOWN: usize = 80;
 
-/// A range of numbers, in words and as a test.
-pub(crate) type Range = (&'static str, fn(f64) -> bool);
+pub(crate) use cachelb_core::policy::Range;
 
 /// A whole number in a range.
 pub(crate) fn integer<'py, T>(

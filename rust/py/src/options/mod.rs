@@ -1,263 +1,244 @@
-//! Keyword options of the policies -> rules, each checked and named in its error.
-//!
-//! Defaults live in the Python classes; every option a rule has must be present here.
+//! Keyword options of the policies: values of the kinds that the core declares, each checked and named in its error.
 
-mod boundary;
-mod classic;
-mod cost;
-mod hash;
-mod learned;
+mod describe;
 pub mod read;
-mod tree;
 
-use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
-use cachelb_core::hashing::{Hasher, NamespaceKey, Scheme};
-use cachelb_core::index::Matcher;
-use cachelb_core::policy::Rule;
-use cachelb_core::router::Placements;
-use pyo3::exceptions::PyValueError;
+use cachelb_core::learned::Model;
+use cachelb_core::policy::{
+    Configured, Declared, Kind, NOT_NEGATIVE, Options as _, Policy, Range, Shared, Value, named,
+};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict, PyMapping, PySequence, PyString};
 
-use crate::call::MAX_TOKENS;
+pub use self::describe::policy_table;
+use crate::args::{Items, MAX_ITEMS, flag, number, ranged, text, type_name};
+use crate::error::to_python;
+use crate::learned::LearnedModel;
+use crate::policy::NativePolicy;
 
-use self::read::{ABOVE_ZERO, Options, millis};
-use crate::args::{number, ranged};
-
-/// What a policy needs from the prompt of a request, beside its length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Need {
-    /// The hash of the first tokens, at most this many, for requests without a session.
-    pub prefix: Option<usize>,
-    /// The hashes of all blocks.
-    pub blocks: bool,
-    /// The prompt itself.
-    pub content: bool,
-    /// Where the messages end.
-    pub boundaries: bool,
-}
-
-impl Need {
-    /// Nothing else.
-    pub const LENGTH: Self = Self {
-        prefix: None,
-        blocks: false,
-        content: false,
-        boundaries: false,
-    };
-    /// The hashes of all blocks.
-    pub const BLOCKS: Self = Self {
-        blocks: true,
-        ..Self::LENGTH
-    };
-    /// The hashes of all blocks, and the prompt itself.
-    pub const CONTENT: Self = Self {
-        content: true,
-        ..Self::BLOCKS
-    };
-    /// The hashes of all blocks, and where the messages end.
-    pub const BOUNDARIES: Self = Self {
-        boundaries: true,
-        ..Self::BLOCKS
-    };
-
-    /// As much of the prompt's head as option `prefix_token_count` says.
-    pub fn prefix(given: &Options<'_, '_>) -> PyResult<Self> {
-        let count = given.integer("prefix_token_count", 1, u64::from(u32::MAX))? as usize;
-        Ok(Self {
-            prefix: Some(count),
-            ..Self::LENGTH
-        })
-    }
-}
-
-impl Need {
-    /// What both need.
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            prefix: self.prefix.or(other.prefix),
-            blocks: self.blocks || other.blocks,
-            content: self.content || other.content,
-            boundaries: self.boundaries || other.boundaries,
+/// The policy called `name` with the options `given`.
+pub fn configure(name: &str, given: &Bound<'_, PyDict>) -> PyResult<Configured> {
+    let policy = named(name)
+        .ok_or_else(|| PyValueError::new_err(format!("there is no native policy {name:?}")))?;
+    let (own, shared) = ((policy.declared)(), policy.shared());
+    for key in given.keys() {
+        let known = |name| key.eq(name).unwrap_or(false);
+        if !own.iter().chain(&shared).any(|option| known(option.name)) {
+            return Err(PyTypeError::new_err(format!(
+                "policy '{name}' has no option {}",
+                key.repr()?
+            )));
         }
     }
-}
-
-/// A rule and what it needs.
-#[derive(Debug)]
-pub struct Ruled {
-    pub rule: Box<dyn Rule>,
-    pub need: Need,
-}
-
-impl Ruled {
-    pub fn new(rule: impl Rule + 'static, need: Need) -> Self {
-        Self {
-            rule: Box::new(rule),
-            need,
-        }
-    }
-}
-
-/// The policy that places what another policy does not, from option `base`: None, or its rule and options.
-#[derive(Debug)]
-pub struct Base<'py> {
-    pub rule: String,
-    pub options: Bound<'py, PyDict>,
-}
-
-impl<'py> Base<'py> {
-    /// That of the policy whose options are `given`, if it has one.
-    pub fn of(given: &Options<'_, 'py>) -> PyResult<Option<Self>> {
-        if !given.0.contains("base")? {
-            return Ok(None);
-        }
-        let base = given.optional("base")?;
-        base.map(|base| {
-            let (rule, options): (_, Bound<'py, PyDict>) = base.extract()?;
-            let options = options.copy()?;
-            if let Some(replicas) = given.0.get_item("replicas")? {
-                options.set_item("replicas", replicas)?;
-            }
-            Ok(Self { rule, options })
-        })
-        .transpose()
-    }
-}
-
-/// Options that rules share with what runs them.
-#[derive(Debug, Clone, Copy)]
-pub struct Common {
-    /// Seed of ties, samples and of rules that hash.
-    pub seed: u64,
-}
-
-/// A policy's settings.
-#[derive(Debug)]
-pub struct Configured {
-    pub ruled: Ruled,
-    pub placements: Placements,
-    pub hasher: Hasher,
-    pub seed: u64,
-    pub booking_ttl_ms: u64,
-}
-
-/// Reads `options` for the rule called `rule`.
-pub fn configure(rule: &str, options: &Bound<'_, PyDict>) -> PyResult<Configured> {
-    let given = Options(options);
-    let blocks = given.integer("block_size", 1, 1024)?;
-    let block_size = page_size(&given)?.unwrap_or(blocks);
-    let seed = given
-        .optional("seed")?
-        .map(|value| ranged(&value, "seed", 0, u64::MAX))
-        .transpose()?
-        .unwrap_or_else(|| RandomState::new().hash_one(rule));
-    let ruled = read_rule(rule, &given, Common { seed })?;
-    let placements = if ruled.rule.records_placement() {
-        placements(&given, block_size)?
-    } else {
-        Placements::default()
+    let read_own = |option: &Declared| match given.get_item(option.name)? {
+        Some(value) => read_value(&option.kind, option.name, &value),
+        None => made(given.py(), option.default.clone()),
     };
-    // A rule that hashes the prompt's head only has no hash seed of its own: routers with equal seeds agree.
-    let base = Base::of(&given)?;
-    let hash_seed = if ruled.need.blocks {
-        let given = base.as_ref().map_or(given.0, |base| &base.options);
-        Options(given).integer("hash_seed", 0, u64::MAX)?
-    } else if ruled.need.prefix.is_some() {
-        seed
-    } else {
-        cachelb_core::hashing::DEFAULT_SEED
-    };
+    let values = own.iter().map(read_own).collect::<PyResult<_>>()?;
+    let options = (policy.read)(values).ok_or_else(|| mismatch(policy))?;
+    let all = Shared::declared();
+    let values = all.iter().enumerate().map(|(at, option)| {
+        let option = shared.get(at).unwrap_or(option);
+        match given.get_item(option.name)?.filter(|_| at < shared.len()) {
+            Some(value) => read_value(&option.kind, option.name, &value),
+            None => Ok(option.default.clone()),
+        }
+    });
     Ok(Configured {
-        hasher: Hasher::new(placements.scheme, block_size as usize, hash_seed)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?
-            .keyed(Some(NamespaceKey::of_process())),
-        ruled,
-        placements,
-        seed,
-        booking_ttl_ms: millis(given.number("booking_ttl_s", ABOVE_ZERO)?),
+        policy,
+        options,
+        shared: Shared::from_values(values.collect::<PyResult<_>>()?)
+            .ok_or_else(|| mismatch(policy))?,
+        by_name: false,
     })
 }
 
-/// The rule called `rule` with its options.
-pub fn read_rule(rule: &str, given: &Options<'_, '_>, common: Common) -> PyResult<Ruled> {
-    for read in [
-        classic::read,
-        cost::read,
-        hash::read,
-        tree::read,
-        boundary::read,
-        learned::read,
-    ] {
-        if let Some(ruled) = read(rule, given, common)? {
-            return Ok(ruled);
+#[cold]
+fn mismatch(policy: &Policy) -> PyErr {
+    let name = policy.about.name;
+    PyValueError::new_err(format!(
+        "an option of {name:?} is of another kind than declared"
+    ))
+}
+
+/// A default, with the policy that a name stands for.
+fn made(py: Python<'_>, value: Value) -> PyResult<Value> {
+    let Value::PolicyName(name) = value else {
+        return Ok(value);
+    };
+    let configured = configure(name, &PyDict::new(py))?;
+    Ok(Value::Policy(Arc::new(Configured {
+        by_name: true,
+        ..configured
+    })))
+}
+
+/// A value of `kind`.
+fn read_value(kind: &Kind, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
+    Ok(match kind {
+        Kind::Flag => Value::Flag(flag(value, name)?),
+        Kind::Integer(low, high) => Value::Integer(ranged(value, name, *low, *high)?),
+        Kind::Number(range) => Value::Number(number(value, name, *range)?),
+        Kind::Word(words) => Value::Word(word(words, name, value)?),
+        Kind::WordOrNumber(word, range) => word_or_number(word, *range, name, value)?,
+        Kind::Optional(_) if value.is_none() => Value::Nothing,
+        Kind::Optional(kind) => read_value(kind, name, value)?,
+        Kind::Three(meaning) => Value::Numbers(three(meaning, name, value)?),
+        Kind::Integers(low, high) => {
+            let items = Items::of(value, name, "a sequence of int", MAX_ITEMS)?;
+            let read = |(i, item): (usize, PyResult<Bound<'_, PyAny>>)| {
+                ranged(&item?, &format!("{name}[{i}]"), *low, *high)
+            };
+            Value::Integers(items.enumerate().map(read).collect::<PyResult<_>>()?)
         }
-    }
-    Err(PyValueError::new_err(format!(
-        "there is no native rule {rule:?}"
-    )))
+        Kind::ByWorker(range) => match value.cast::<PyMapping>() {
+            Ok(by_worker) => Value::Named(by_name(by_worker, name, *range, None)?),
+            Err(_) => Value::Number(number(value, name, *range)?),
+        },
+        Kind::ByWord(words, range) => {
+            let Ok(by_word) = value.cast::<PyMapping>() else {
+                let found = type_name(value);
+                let text = format!("{name} must be a mapping of medium to credit, not {found}");
+                return Err(PyTypeError::new_err(text));
+            };
+            Value::Named(by_name(by_word, name, *range, Some(words))?)
+        }
+        Kind::Policy => Value::Policy(Arc::new(policy(name, value)?)),
+        Kind::Model => Value::Model(Arc::new(model(value)?)),
+    })
 }
 
-/// Tokens of a page, for rules whose index is a tree of them.
-pub fn page_size(given: &Options<'_, '_>) -> PyResult<Option<u64>> {
-    if let Some(base) = Base::of(given)? {
-        return page_size(&Options(&base.options));
-    }
-    if !given.0.contains("index")? {
-        return Ok(None);
-    }
-    let is_tree = given.choice("index", &[("blocks", false), ("radix", true)])?;
-    let pages = given.integer("page_size", 1, 1024)?;
-    Ok(is_tree.then_some(pages))
+/// The words of a choice, as a message has them.
+fn quoted(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+    quoted.join(", ")
 }
 
-/// How the placements of a rule that matches prefixes are remembered; `hashing` and `matcher` are optional.
-pub fn placements(given: &Options<'_, '_>, block_size: u64) -> PyResult<Placements> {
-    if let Some(base) = Base::of(given)? {
-        return placements(&Options(&base.options), block_size);
+/// One of `words`.
+pub fn word(
+    words: &[&'static str],
+    name: &str,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<&'static str> {
+    if !value.is_instance_of::<PyString>() {
+        let expected = format!("one of {}", quoted(words));
+        return Err(crate::args::wrong_type(value, name, &expected));
     }
-    let most = if given.0.contains("max_tokens")? {
-        let tokens = given.integer("max_tokens", 1, MAX_TOKENS)?;
-        (tokens / block_size).clamp(1, u64::from(u32::MAX))
+    let given = text(value, name)?;
+    let found = words.iter().find(|word| **word == given);
+    found.copied().ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "{name} must be one of {}, got {given:?}",
+            quoted(words)
+        ))
+    })
+}
+
+fn word_or_number(
+    word: &'static str,
+    range: Range,
+    name: &str,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<Value> {
+    match value.cast::<PyString>() {
+        Ok(_) if text(value, name)? == word => Ok(Value::Word(word)),
+        Ok(text) => {
+            let number = range.0.replace("finite ", "");
+            Err(PyValueError::new_err(format!(
+                "{name} must be {word:?} or {number}, got {:?}",
+                text.to_string_lossy()
+            )))
+        }
+        Err(_) => Ok(Value::Number(number(value, name, range)?)),
+    }
+}
+
+/// Three factors.
+fn three(meaning: &str, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
+    let factors = value.cast::<PySequence>().ok().filter(|factors| {
+        !factors.is_instance_of::<PyString>() && factors.len().is_ok_and(|n| n == 3)
+    });
+    let Some(factors) = factors else {
+        let text = format!("{name} must be three numbers: {meaning}");
+        return Err(if value.cast::<PySequence>().is_ok() {
+            PyValueError::new_err(format!("{text}, got {}", value.str()?))
+        } else {
+            PyTypeError::new_err(format!("{text}, not {}", type_name(value)))
+        });
+    };
+    let factor = |i: usize| {
+        let factor = factors.get_item(i)?;
+        number(&factor, &format!("{name}[{i}]"), NOT_NEGATIVE)
+    };
+    (0..3).map(factor).collect()
+}
+
+/// Numbers by key; by some words only, if there are any.
+fn by_name(
+    given: &Bound<'_, PyMapping>,
+    name: &str,
+    range: Range,
+    words: Option<&[&str]>,
+) -> PyResult<Vec<(String, f64)>> {
+    let read = |pair: Bound<'_, PyAny>| {
+        let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+        let Ok(string) = key.cast::<PyString>() else {
+            let found = type_name(&key);
+            let text = format!("{name} must be by worker key, a str, not {found}");
+            return Err(PyTypeError::new_err(text));
+        };
+        let plain = text(string, &format!("a key of {name}"))?;
+        if let Some(words) = words.filter(|words| !words.contains(&plain)) {
+            let (last, first) = words.split_last().unwrap_or((&"", &[]));
+            let accepted = format!("{} or {last:?}", quoted(first));
+            let text = format!("{name} must be of {accepted}, got {}", key.repr()?);
+            return Err(PyValueError::new_err(text));
+        }
+        let number = number(&value, &format!("{name}[{}]", key.repr()?), range)?;
+        Ok((plain.to_owned(), number))
+    };
+    given.items()?.iter().map(read).collect()
+}
+
+/// A policy, or the one of that name with its defaults.
+fn policy(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Configured> {
+    let by_name = value.is_instance_of::<PyString>();
+    let policies = value.py().import(intern!(value.py(), "cachelb.policies"));
+    let policy = if by_name {
+        policies?.call_method1(intern!(value.py(), "make"), (value,))?
     } else {
-        given.integer("max_blocks_per_worker", 1, u64::from(u32::MAX))?
+        value.clone()
     };
-    let schemes = [
-        ("chained", Scheme::Chained),
-        ("positional", Scheme::Positional),
-    ];
-    let matchers = [
-        ("kary", Matcher::Kary),
-        ("binary", Matcher::Binary),
-        ("linear", Matcher::Linear),
-    ];
-    let mut scheme = given.choice_or("hashing", &schemes, Scheme::Chained)?;
-    if let Some(page) = page_size(given)? {
-        if scheme == Scheme::Positional {
-            return Err(PyValueError::new_err(
-                "hashing=\"positional\" is of the block index; leave it out with index=\"radix\"",
-            ));
-        }
-        // A tree of larger pages is a tree of blocks, and that is the block index.
-        if page == 1 {
-            scheme = Scheme::Units;
-        }
-    }
-    let placements = Placements {
-        scheme,
-        matcher: given.choice_or("matcher", &matchers, Matcher::Kary)?,
-        max_blocks_per_worker: most as u32,
-        ttl_ms: given
-            .optional("ttl_s")?
-            .map(|v| number(&v, "ttl_s", ABOVE_ZERO))
-            .transpose()?
-            .map(millis),
+    let Ok(native) = policy.cast::<NativePolicy>() else {
+        let found = type_name(&policy);
+        return Err(PyTypeError::new_err(format!(
+            "{name} must be a built-in policy or the name of one, not {found}"
+        )));
     };
-    if placements.scheme == Scheme::Positional && placements.ttl_ms.is_some() {
-        return Err(PyValueError::new_err(
-            "ttl_s needs hashing=\"chained\": positional blocks have no time to live",
-        ));
+    Ok(Configured {
+        by_name,
+        ..native.get().configured().clone()
+    })
+}
+
+/// A model, its bytes, or what lies at a path.
+fn model(value: &Bound<'_, PyAny>) -> PyResult<Model> {
+    if let Ok(model) = value.cast::<LearnedModel>() {
+        return Ok(model.get().core().clone());
     }
-    Ok(placements)
+    let py = value.py();
+    let bytes = if value.is_instance_of::<PyBytes>() {
+        value.clone()
+    } else {
+        let path = py
+            .import(intern!(py, "pathlib"))?
+            .call_method1(intern!(py, "Path"), (value,))?;
+        path.call_method0(intern!(py, "read_bytes"))?
+    };
+    let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+    Model::from_bytes(bytes).map_err(|error| to_python(&error))
 }

@@ -4,26 +4,14 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::PyDict;
 
-use crate::args::{Range, flag, number, ranged, text, wrong_type};
+use super::word;
+use crate::args::{Range, flag, number, ranged};
 
-/// Seconds that are positive and finite, in milliseconds: what is longer than [`LONGEST_S`] lasts that long.
-pub fn millis(seconds: f64) -> u64 {
-    #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
-    let millis = (seconds.min(LONGEST_S) * 1000.0).ceil() as u64;
-    millis
-}
+pub use cachelb_core::policy::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, millis};
 
-/// Over 30,000 years: no sum of two times overflows.
-pub const LONGEST_S: f64 = 1e12;
-
-pub const FRACTION: Range = ("between 0 and 1", |v| (0.0..=1.0).contains(&v));
-pub const NOT_NEGATIVE: Range = ("a finite number, 0 or more", |v| v.is_finite() && v >= 0.0);
-pub const ABOVE_ZERO: Range = ("a finite number above 0", |v| v.is_finite() && v > 0.0);
-pub const AT_LEAST_ONE: Range = ("a finite number, 1 or more", |v| v.is_finite() && v >= 1.0);
-
-/// The keyword options of one policy.
+/// Settings in a dictionary that the Python half made.
 pub struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);
 
 impl<'py> Options<'_, 'py> {
@@ -59,48 +47,13 @@ impl<'py> Options<'_, 'py> {
         flag(&self.required(name)?, name)
     }
 
-    /// Routers that share the fleet: each sees its part of the load, so absolute margins are divided by it.
-    pub fn replicas(&self) -> PyResult<f64> {
-        if self.0.contains("replicas")? {
-            Ok(self.integer("replicas", 1, u64::from(u32::MAX))? as f64)
-        } else {
-            Ok(1.0)
-        }
-    }
-
-    /// As [`Options::choice`], for an option only some policies have.
-    pub fn choice_or<T: Copy>(&self, name: &str, choices: &[(&str, T)], default: T) -> PyResult<T> {
-        if self.0.contains(name)? {
-            self.choice(name, choices)
-        } else {
-            Ok(default)
-        }
-    }
-
     /// One of the names of `choices`.
-    pub fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> PyResult<T> {
-        let value = self.required(name)?;
-        let accepted = || {
-            let names: Vec<String> = choices
-                .iter()
-                .map(|(name, _)| format!("{name:?}"))
-                .collect();
-            names.join(", ")
-        };
-        if !value.is_instance_of::<PyString>() {
-            let expected = format!("one of {}", accepted());
-            return Err(wrong_type(&value, name, &expected));
-        }
-        let text = text(&value, name)?;
-        let found = choices
-            .iter()
-            .find(|(name, _)| *name == text)
-            .map(|(_, choice)| *choice);
-        found.ok_or_else(|| {
-            PyValueError::new_err(format!(
-                "{name} must be one of {}, got {text:?}",
-                accepted()
-            ))
-        })
+    pub fn choice<T: Copy>(&self, name: &str, choices: &[(&'static str, T)]) -> PyResult<T> {
+        let words: Vec<&'static str> = choices.iter().map(|(word, _)| *word).collect();
+        let given = word(&words, name, &self.required(name)?)?;
+        let found = choices.iter().find(|(word, _)| *word == given);
+        found
+            .map(|(_, choice)| *choice)
+            .ok_or_else(|| PyValueError::new_err(name.to_owned()))
     }
 }

@@ -1,15 +1,16 @@
 //! Settings of a router and of its models, from dictionaries made by the Python half.
 
 use cachelb_core::hashing::{Hasher, NamespaceKey};
-use cachelb_core::policy::Rule;
+use cachelb_core::policy::{Need, Rule, Setup};
 use cachelb_core::router::{Breaker, Placements, PoolSettings, Settings, Veto};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::args::{number, text};
+use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, millis};
-use crate::options::{Common, Need, page_size, placements, read_rule};
+use crate::policy::NativePolicy;
 use crate::prompt::Reader;
 
 /// Finished requests remembered for records and statistics.
@@ -81,32 +82,42 @@ pub struct Pool {
     pub reader: Reader,
 }
 
-/// Reads `{"model", "block_size", "rule", "prefill", "decode", "shadows"}`, rules being pairs of name and options.
+/// Reads `{"model", "block_size", "replicas", "rule", "prefill", "decode", "shadows"}`, rules being policies.
 pub fn read(spec: &Bound<'_, PyDict>, keys: HashKeys) -> PyResult<Pool> {
     let given = Options(spec);
     let mut block_size = given.integer("block_size", 1, 1024)? as u32;
     let mut need = Need::default();
     let mut kept: Option<Placements> = None;
-    let mut rule = |pair: &Bound<'_, PyAny>| -> PyResult<Box<dyn Rule>> {
-        let (name, options): (String, Bound<'_, PyDict>) = pair.extract()?;
-        let options = Options(&options);
-        let ruled = read_rule(&name, &options, Common { seed: keys.seed })?;
+    let replicas = given.integer("replicas", 1, u64::from(u32::MAX))? as f64;
+    let mut rule = |policy: &Bound<'_, PyAny>| -> PyResult<Box<dyn Rule>> {
+        let configured = policy.cast::<NativePolicy>()?.get().configured();
+        let refused = |error| to_python(&error);
+        let setup = Setup {
+            own_seed: configured.shared.seed,
+            seed: keys.seed,
+            replicas,
+            block_size,
+        };
+        let ruled = configured.ruled(&setup).map_err(refused)?;
         need = need.and(ruled.need);
         if kept.is_none() && ruled.rule.records_placement() {
-            if let Some(pages) = page_size(&options)? {
-                block_size = pages as u32;
-            }
-            kept = Some(placements(&options, u64::from(block_size))?);
+            block_size = configured.page_size().unwrap_or(block_size);
+            kept = Some(configured.placements(block_size).map_err(refused)?);
         }
         Ok(ruled.rule)
     };
     let main = rule(&given.required("rule")?)?;
-    let mut half = |name: &str| given.optional(name)?.map(|pair| rule(&pair)).transpose();
+    let mut half = |name: &str| {
+        given
+            .optional(name)?
+            .map(|policy| rule(&policy))
+            .transpose()
+    };
     let (prefill, decode) = (half("prefill")?, half("decode")?);
     let shadows = given
         .required("shadows")?
         .try_iter()?
-        .map(|pair| rule(&pair?))
+        .map(|policy| rule(&policy?))
         .collect::<PyResult<Vec<_>>>()?;
     let placements = kept.unwrap_or_default();
     let hasher = Hasher::new(placements.scheme, block_size as usize, keys.seed)

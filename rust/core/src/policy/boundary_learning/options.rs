@@ -1,10 +1,11 @@
 //! Options of `boundary-learning`.
 
-use crate::error::Result;
 use super::{BoundaryLearned, BoundaryLearning, Teaches};
+use crate::error::Result;
+use crate::policy::about::{About, Level, Need, Ruled, Setup};
+use crate::policy::options::{Configure, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds, options};
 use crate::policy::ring::MAX_VNODES;
-use crate::policy::options::{About, Configure, Level, MAX_TOKENS, Need, Policy, Ruled, Setup, options};
-use crate::policy::values::{NOT_NEGATIVE, Seconds, words};
+use crate::policy::values::words;
 
 words!(Teaches { Served = "served", Original = "original" });
 
@@ -90,6 +91,9 @@ impl Configure for BoundaryLearningOptions {
             vnodes: self.vnodes,
             seed: setup.seed,
         };
-        Ok(Ruled::new(BoundaryLearning::new(settings), Need::BOUNDARIES))
+        Ok(Ruled::new(
+            BoundaryLearning::new(settings),
+            Need::BOUNDARIES,
+        ))
     }
 }

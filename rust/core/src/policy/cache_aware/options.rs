@@ -1,13 +1,16 @@
 //! Options of `cache-aware`.
 
+use super::{CacheAware, Threshold};
 use crate::error::Result;
 use crate::hashing::Scheme;
 use crate::index::Matcher;
-use crate::policy::options::{About, Configure, Need, Policy, Ruled, Setup, invalid, options};
-use crate::policy::values::{AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Seconds, words};
-use crate::policy::placements::Placements;
-use super::{CacheAware, Threshold};
+use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::gate::Margin;
+use crate::policy::options::{
+    AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, Seconds, conflict, options,
+};
+use crate::policy::placements::Placements;
+use crate::policy::values::words;
 
 /// What prompts are compared in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +24,6 @@ pub enum Index {
 words!(Index { Blocks = "blocks", Radix = "radix" });
 words!(Scheme { Chained = "chained", Positional = "positional" });
 words!(Matcher { Kary = "kary", Binary = "binary", Linear = "linear" });
-
 
 options! {
     /// Longest cached prefix first, load second; needs no events from the engines.
@@ -118,7 +120,9 @@ impl Configure for CacheAwareOptions {
         };
         if let Some(page) = self.block_size() {
             if placements.scheme == Scheme::Positional {
-                return Err(invalid("hashing", "left out with index=\"radix\"", "\"positional\", which is of the block index"));
+                return Err(conflict(
+                    "hashing=\"positional\" is of the block index; leave it out with index=\"radix\"",
+                ));
             }
             // A tree of larger pages is a tree of blocks, and that is the block index.
             if page == 1 {
@@ -126,7 +130,9 @@ impl Configure for CacheAwareOptions {
             }
         }
         if placements.scheme == Scheme::Positional && placements.ttl_ms.is_some() {
-            return Err(invalid("hashing", "\"chained\" with ttl_s", "\"positional\", whose blocks have no time to live"));
+            return Err(conflict(
+                "ttl_s needs hashing=\"chained\": positional blocks have no time to live",
+            ));
         }
         Ok(placements)
     }

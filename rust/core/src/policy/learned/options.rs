@@ -6,8 +6,12 @@ use std::time::Duration;
 
 use super::{Learned, Learning, Outside, Tie};
 use crate::learned::{FeatureSet, Fitting, Kind, Model, Replay, Reward, Schedule, Training};
-use crate::policy::options::{About, Configure, MAX_TOKENS, Need, Policy, Ruled, Setup, invalid, options};
-use crate::policy::values::{ABOVE_ZERO, FRACTION, LONGEST_S, NOT_NEGATIVE, Seconds, Within, words};
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::options::{
+    ABOVE_ZERO, Configure, FRACTION, LONGEST_S, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds,
+    conflict, options,
+};
+use crate::policy::values::{Within, words};
 
 /// What is learned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,18 +137,18 @@ options! {
 }
 
 /// The policy.
-pub(in crate::policy) const POLICY: Policy = Policy::of::<LearnedOptions>(
-    About::placed("learned", "Learned"),
-    LearnedOptions::ABOUT,
-);
+pub(in crate::policy) const POLICY: Policy =
+    Policy::of::<LearnedOptions>(About::placed("learned", "Learned"), LearnedOptions::ABOUT);
 
 impl Configure for LearnedOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let Some(fallback) = self.fallback.policy() else {
-            return Err(invalid("fallback", "a policy", "its name"));
+            return Err(conflict("fallback must be a policy"));
         };
         if fallback.policy.about.name == POLICY.about.name {
-            return Err(invalid("fallback", "no learned policy: it decides where the model cannot", "one"));
+            return Err(conflict(
+                "fallback must not be a learned policy: it decides where the model cannot",
+            ));
         }
         let fallback = fallback.ruled_within(setup)?;
         let need = Need::BOUNDARIES.and(fallback.need);
@@ -187,7 +191,7 @@ impl Configure for LearnedOptions {
                 (RewardFor::E2e, _) => Reward::E2e,
                 (RewardFor::Slo, Some(ttft_ms)) => Reward::Slo { ttft_ms },
                 (RewardFor::Slo, None) => {
-                    return Err(invalid("slo_ttft_ms", "given with reward=\"slo\"", "None"));
+                    return Err(conflict("reward=\"slo\" needs slo_ttft_ms"));
                 }
             },
             clip_s: self.clip_ttft_s,

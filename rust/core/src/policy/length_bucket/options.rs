@@ -1,9 +1,11 @@
 //! Options of `length-bucket`.
 
-use crate::error::Result;
 use super::{LengthBucket, LengthBucketing};
-use crate::policy::options::{About, Configure, MAX_TOKENS, Need, Policy, Ruled, Setup, options};
-use crate::policy::values::{AT_LEAST_ONE, NOT_NEGATIVE, Seconds};
+use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::options::{
+    AT_LEAST_ONE, Configure, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds, options,
+};
 
 options! {
     /// Prompts of similar length share a worker, so that short ones do not wait behind long ones.

@@ -1,10 +1,13 @@
 //! Options of `session`.
 
-use crate::error::Result;
 use super::{Assignment, Session, SessionMode, Sessions};
+use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::gate::Margin;
-use crate::policy::options::{About, Configure, Configured, Need, Policy, Ruled, Setup, options};
-use crate::policy::values::{AT_LEAST_ONE, Seconds, Within, words};
+use crate::policy::options::{
+    AT_LEAST_ONE, Configure, Configured, Policy, Seconds, conflict, options,
+};
+use crate::policy::values::{Within, words};
 
 /// What binds a session to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,10 +79,8 @@ options! {
 }
 
 /// The policy.
-pub(in crate::policy) const POLICY: Policy = Policy::of::<SessionOptions>(
-    About::keyed("session", "Session"),
-    SessionOptions::ABOUT,
-);
+pub(in crate::policy) const POLICY: Policy =
+    Policy::of::<SessionOptions>(About::keyed("session", "Session"), SessionOptions::ABOUT);
 
 impl Configure for SessionOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
@@ -100,6 +101,11 @@ impl Configure for SessionOptions {
         let Some(base) = self.base() else {
             return Ok(Ruled::new(Session::new(settings, None), need));
         };
+        if base.policy.about.name == POLICY.about.name {
+            return Err(conflict(
+                "base must not be a session policy: it places what the session policy does not",
+            ));
+        }
         let base = base.ruled_within(setup)?;
         let need = need.and(base.need);
         Ok(Ruled::new(Session::new(settings, Some(base.rule)), need))

@@ -41,13 +41,13 @@ enum Told {
     Failed(Arc<str>),
 }
 
-/// The chosen worker and its booked load. Every method may be called repeatedly and from any thread.
+#[doc = stub!("Decision")]
 #[pyclass(frozen, generic, weakref, module = "cachelb")]
 #[derive(Debug)]
 pub struct Decision {
     pub engine: Arc<Engine>,
     pub owner: Owner,
-    /// The caller's own object.
+    #[doc = stub!("Decision.worker")]
     #[pyo3(get)]
     worker: Py<PyAny>,
     pub key: Arc<str>,
@@ -55,9 +55,10 @@ pub struct Decision {
     /// The engine's when this was decided.
     nonce: u32,
     pick: Pick,
+    #[doc = stub!("Decision.prompt_tokens")]
     #[pyo3(get)]
     prompt_tokens: u64,
-    /// Data-parallel rank, or None if the worker has one rank.
+    #[doc = stub!("Decision.dp_rank")]
     #[pyo3(get)]
     dp_rank: Option<u32>,
     pub call: Call,
@@ -220,43 +221,43 @@ impl Drop for Decision {
 
 #[pymethods]
 impl Decision {
-    /// Key of the worker.
+    #[doc = stub!("Decision.key")]
     #[getter]
     fn key(&self) -> &str {
         &self.key
     }
 
-    /// Identifier of this decision, unique within the process.
+    #[doc = stub!("Decision.id")]
     #[getter]
     fn id(&self) -> String {
         Engine::id(self.nonce, self.number)
     }
 
-    /// Why this worker.
+    #[doc = stub!("Decision.reason")]
     #[getter]
     fn reason<'py>(&self, py: Python<'py>) -> Bound<'py, pyo3::types::PyString> {
         reason_text(py, self.pick.reason)
     }
 
-    /// Prompt tokens the worker is believed to hold in its cache.
+    #[doc = stub!("Decision.matched_tokens")]
     #[getter]
     fn matched_tokens(&self) -> u64 {
         self.pick.matched_tokens
     }
 
-    /// The same of the candidate that holds most.
+    #[doc = stub!("Decision.best_matched_tokens")]
     #[getter]
     fn best_matched_tokens(&self) -> u64 {
         self.pick.best_matched_tokens
     }
 
-    /// Cached tokens the engine reported with `on_complete`, or None.
+    #[doc = stub!("Decision.cached_tokens")]
     #[getter]
     fn cached_tokens(&self) -> Option<u64> {
         self.cached_tokens.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Headers to send to the worker or back to the client.
+    #[doc = stub!("Decision.headers")]
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMappingProxy>> {
         let headers = PyDict::new(py);
@@ -273,7 +274,7 @@ impl Decision {
         Ok(PyMappingProxy::new(py, headers.as_mapping()))
     }
 
-    /// Whether the request has not ended yet.
+    #[doc = stub!("Decision.is_open")]
     #[getter]
     fn is_open(&self, py: Python<'_>) -> PyResult<bool> {
         let Some(booking) = self.booking() else {
@@ -283,7 +284,7 @@ impl Decision {
             .locked(py, |selector| selector.book().phase(booking).is_some())
     }
 
-    /// The first output token arrived.
+    #[doc = stub!("Decision.on_first_token")]
     fn on_first_token(&self, py: Python<'_>) -> PyResult<()> {
         let Some(booking) = self.booking() else {
             return Ok(());
@@ -299,7 +300,7 @@ impl Decision {
         Ok(())
     }
 
-    /// `n` more output tokens arrived.
+    #[doc = stub!("Decision.on_tokens")]
     fn on_tokens(&self, py: Python<'_>, n: &Bound<'_, PyAny>) -> PyResult<()> {
         let n = ranged(n, "n", 0, MAX_TOKENS)?;
         let Some(booking) = self.booking() else {
@@ -311,7 +312,7 @@ impl Decision {
         Ok(())
     }
 
-    /// The request finished.
+    #[doc = stub!("Decision.on_complete")]
     #[pyo3(signature = (*, cached_tokens=None, prompt_tokens=None, output_tokens=None))]
     fn on_complete(
         &self,
@@ -344,7 +345,7 @@ impl Decision {
         self.complete(usage, self.engine.now(py)?)
     }
 
-    /// The request failed; tells what kind of failure it was.
+    #[doc = stub!("Decision.on_error")]
     #[pyo3(signature = (error_or_status, *, retry_after_s=None))]
     fn on_error(
         &self,
@@ -360,14 +361,14 @@ impl Decision {
         self.refuse(py, 1)
     }
 
-    /// The request was given up by the client or never sent.
+    #[doc = stub!("Decision.cancel")]
     pub fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         let now = self.engine.now(py)?;
         self.told.get_or_init(|| Told::Cancelled);
         self.end(Ending::Cancelled, Usage::default(), now)
     }
 
-    /// Books another worker, none of those tried so far, and releases this one.
+    #[doc = stub!("Decision.retry")]
     fn retry(slf: &Bound<'_, Self>) -> PyResult<Self> {
         let (this, py) = (slf.get(), slf.py());
         this.try_again(py, |call, tried, dry_run| match &this.owner {
@@ -376,7 +377,7 @@ impl Decision {
         })
     }
 
-    /// Iterates over the parts of an answer and reports from them.
+    #[doc = stub!("Decision.track")]
     #[pyo3(signature = (items, *, tokens_of=None, usage_of=None))]
     fn track<'py>(
         slf: &Bound<'py, Self>,
@@ -389,7 +390,7 @@ impl Decision {
             .call1((slf, items, tokens_of, usage_of))
     }
 
-    /// The same for an iterator that is not asynchronous.
+    #[doc = stub!("Decision.track_sync")]
     #[pyo3(signature = (items, *, tokens_of=None, usage_of=None))]
     fn track_sync<'py>(
         slf: &Bound<'py, Self>,
@@ -402,7 +403,7 @@ impl Decision {
             .call1((slf, items, tokens_of, usage_of))
     }
 
-    /// What every worker of the list looked like when this one was picked.
+    #[doc = stub!("Decision.explain")]
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let number = self.number;
         let seen = match &self.seen {

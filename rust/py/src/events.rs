@@ -11,7 +11,7 @@ use crate::error::enter;
 /// Time, rank and events.
 type Decoded<'py> = (f64, Option<u32>, Bound<'py, PyList>);
 
-/// Decodes a message of KV events.
+#[doc = stub!("decode_kv_events")]
 #[pyfunction]
 #[pyo3(signature = (payload, /))]
 pub(crate) fn decode_kv_events<'py>(payload: &Bound<'py, PyAny>) -> PyResult<Decoded<'py>> {

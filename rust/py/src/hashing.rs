@@ -9,7 +9,7 @@ use pyo3::types::PyString;
 use crate::args::{self, Items, MAX_ITEMS, Words, named, type_name};
 use crate::error::enter;
 
-/// What separates the prompts of one adapter or cache salt from all others.
+#[doc = stub!("Namespace")]
 #[pyclass(frozen, eq, hash, module = "cachelb")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Namespace {
@@ -32,7 +32,7 @@ impl Namespace {
         }
     }
 
-    /// Name of the `LoRA` adapter.
+    #[doc = stub!("Namespace.lora")]
     #[getter]
     fn lora(&self) -> Option<&str> {
         self.lora.as_deref()
@@ -106,7 +106,7 @@ impl Keys {
     }
 }
 
-/// Hashes the full blocks of a prompt.
+#[doc = stub!("hash_blocks")]
 #[pyfunction]
 #[pyo3(signature = (tokens, block_size=16, *, namespace=None, scheme="chained", seed=None, mm=None, secret=None))]
 pub(crate) fn hash_blocks<'py>(
@@ -134,7 +134,7 @@ pub(crate) fn hash_blocks<'py>(
     })
 }
 
-/// Hashes the full chunks of a text.
+#[doc = stub!("hash_text")]
 #[pyfunction]
 #[pyo3(signature = (text, chunk_bytes=64, *, namespace=None, seed=None, secret=None))]
 pub(crate) fn hash_text<'py>(

@@ -50,7 +50,7 @@ fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     result
 }
 
-/// Which worker holds which leading blocks.
+#[doc = stub!("BlockTracker")]
 #[pyclass(frozen, module = "cachelb")]
 pub(crate) struct BlockTracker {
     core: Core,
@@ -223,31 +223,37 @@ impl BlockTracker {
         Ok(Self::of(core, Clock::new(clock)?, keys))
     }
 
+    #[doc = stub!("BlockTracker.block_size")]
     #[getter]
     fn block_size(&self) -> usize {
         self.core.config().block_size
     }
 
+    #[doc = stub!("BlockTracker.max_blocks_per_worker")]
     #[getter]
     fn max_blocks_per_worker(&self) -> u32 {
         self.core.config().max_blocks_per_worker
     }
 
+    #[doc = stub!("BlockTracker.hashing")]
     #[getter]
     fn hashing(&self) -> &'static str {
         self.core.config().scheme.name()
     }
 
+    #[doc = stub!("BlockTracker.matcher")]
     #[getter]
     fn matcher(&self) -> &'static str {
         self.core.config().matcher.name()
     }
 
+    #[doc = stub!("BlockTracker.seed")]
     #[getter]
     fn seed(&self) -> u64 {
         self.core.config().seed
     }
 
+    #[doc = stub!("BlockTracker.record_request")]
     #[pyo3(signature = (tokens, worker, *, namespace=None, ttl_s=None))]
     fn record_request(
         &self,
@@ -268,6 +274,7 @@ impl BlockTracker {
         })
     }
 
+    #[doc = stub!("BlockTracker.find_best_worker")]
     #[pyo3(signature = (tokens, *, among=None, namespace=None))]
     fn find_best_worker(
         &self,
@@ -298,6 +305,7 @@ impl BlockTracker {
         })
     }
 
+    #[doc = stub!("BlockTracker.overlaps")]
     #[pyo3(signature = (tokens, *, among=None, namespace=None))]
     fn overlaps<'py>(
         &self,
@@ -320,6 +328,7 @@ impl BlockTracker {
         })
     }
 
+    #[doc = stub!("BlockTracker.overlaps_of_hashes")]
     #[pyo3(signature = (hashes, *, among=None))]
     fn overlaps_of_hashes<'py>(
         &self,
@@ -346,6 +355,7 @@ impl BlockTracker {
         })
     }
 
+    #[doc = stub!("BlockTracker.store")]
     #[pyo3(signature = (worker, hashes, *, parent=None, medium="gpu"))]
     fn store(
         &self,
@@ -368,6 +378,7 @@ impl BlockTracker {
         })
     }
 
+    #[doc = stub!("BlockTracker.remove")]
     #[pyo3(signature = (worker, hashes, *, medium=None))]
     fn remove(
         &self,
@@ -387,6 +398,7 @@ impl BlockTracker {
         })
     }
 
+    #[doc = stub!("BlockTracker.clear")]
     fn clear(
         &self,
         py: Python<'_>,
@@ -396,6 +408,7 @@ impl BlockTracker {
         self.write(py, true, |mut edit| edit.clear(worker))
     }
 
+    #[doc = stub!("BlockTracker.evict_worker")]
     fn evict_worker(
         &self,
         py: Python<'_>,
@@ -406,6 +419,7 @@ impl BlockTracker {
         self.write(py, true, |mut edit| edit.evict_worker(worker, max_blocks))
     }
 
+    #[doc = stub!("BlockTracker.remove_worker")]
     fn remove_worker(
         &self,
         py: Python<'_>,
@@ -415,6 +429,7 @@ impl BlockTracker {
         self.write(py, true, |mut edit| edit.remove_worker(worker))
     }
 
+    #[doc = stub!("BlockTracker.block_count")]
     #[pyo3(signature = (worker=None))]
     fn block_count(
         &self,
@@ -425,6 +440,7 @@ impl BlockTracker {
         self.read(py, false, |view| Ok(view.block_count(worker)))
     }
 
+    #[doc = stub!("BlockTracker.workers")]
     fn workers(&self) -> Vec<String> {
         self.core
             .registry()
@@ -434,11 +450,13 @@ impl BlockTracker {
             .collect()
     }
 
+    #[doc = stub!("BlockTracker.memory_bytes")]
     #[getter]
     fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.read(py, false, |view| Ok(view.memory_bytes()))
     }
 
+    #[doc = stub!("BlockTracker.snapshot")]
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.settle(py)?;
         let mut now = None;
@@ -455,6 +473,7 @@ impl BlockTracker {
         }
     }
 
+    #[doc = stub!("BlockTracker.restore")]
     #[classmethod]
     #[pyo3(signature = (data, *, secret=None, clock=None))]
     fn restore(
@@ -472,6 +491,7 @@ impl BlockTracker {
         Ok(Self::of(core, clock, keys))
     }
 
+    #[doc = stub!("BlockTracker.validate")]
     fn validate(&self, py: Python<'_>) -> PyResult<()> {
         self.read(py, true, |view| view.validate())
     }

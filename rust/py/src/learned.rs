@@ -25,7 +25,7 @@ const SETS: [(&str, FeatureSet); 2] = [
 /// A device that has a name, which the model does not know.
 const OTHER: u16 = Row::NO_GPU - 1;
 
-/// A trained predictor, which never changes.
+#[doc = stub!("LearnedModel")]
 #[pyclass(frozen, module = "cachelb.learned")]
 pub(crate) struct LearnedModel {
     core: Model,
@@ -40,6 +40,7 @@ impl LearnedModel {
 
 #[pymethods]
 impl LearnedModel {
+    #[doc = stub!("LearnedModel.fit")]
     #[classmethod]
     #[pyo3(signature = (features, gpus, costs, *, kind="mlp", feature_set="extended", epochs=20, batch=256, rate=3e-4,
         weight_decay=1e-5, clip=1.0, dropout=0.1, holdout=0.2, seed=0, version=1))]
@@ -98,6 +99,7 @@ impl LearnedModel {
         }
     }
 
+    #[doc = stub!("LearnedModel.predict")]
     #[pyo3(signature = (features, gpus=None))]
     fn predict<'py>(
         &self,
@@ -118,6 +120,7 @@ impl LearnedModel {
         new_array(py, &costs)
     }
 
+    #[doc = stub!("LearnedModel.embed")]
     #[pyo3(signature = (features, gpus=None))]
     fn embed<'py>(
         &self,
@@ -133,6 +136,7 @@ impl LearnedModel {
         new_array(py, &values)?.call_method1(intern!(py, "reshape"), (rows.len(), width))
     }
 
+    #[doc = stub!("LearnedModel.outside")]
     #[pyo3(signature = (features, gpus=None))]
     fn outside(
         &self,
@@ -145,26 +149,31 @@ impl LearnedModel {
         Ok(outside.collect())
     }
 
+    #[doc = stub!("LearnedModel.version")]
     #[getter]
     fn version(&self) -> u64 {
         self.core.version()
     }
 
+    #[doc = stub!("LearnedModel.kind")]
     #[getter]
     fn kind(&self) -> &'static str {
         Kind::NAMES[self.core.kind() as usize]
     }
 
+    #[doc = stub!("LearnedModel.feature_set")]
     #[getter]
     fn feature_set(&self) -> &'static str {
         SETS[self.core.features() as usize].0
     }
 
+    #[doc = stub!("LearnedModel.gpus")]
     #[getter]
     fn gpus(&self) -> Vec<&str> {
         self.core.gpus().iter().map(String::as_str).collect()
     }
 
+    #[doc = stub!("LearnedModel.errors")]
     #[getter]
     fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let errors = self.core.errors();
@@ -178,21 +187,25 @@ impl LearnedModel {
         Ok(dict)
     }
 
+    #[doc = stub!("LearnedModel.normaliser")]
     #[getter]
     fn normaliser(&self) -> (Vec<f32>, Vec<f32>) {
         let (mean, std) = self.core.normaliser();
         (mean.to_vec(), std.to_vec())
     }
 
+    #[doc = stub!("LearnedModel.to_bytes")]
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.core.to_bytes())
     }
 
+    #[doc = stub!("LearnedModel.from_bytes")]
     #[staticmethod]
     fn from_bytes(data: &[u8]) -> PyResult<Self> {
         enter(|| Model::from_bytes(data)).map(|core| Self { core })
     }
 
+    #[doc = stub!("LearnedModel.save")]
     fn save(&self, path: PathBuf) -> PyResult<()> {
         // A reader of the old file never sees half of the new one.
         let mut beside = path.clone().into_os_string();
@@ -202,6 +215,7 @@ impl LearnedModel {
             .map_err(|error| os_error(&error, path))
     }
 
+    #[doc = stub!("LearnedModel.load")]
     #[staticmethod]
     fn load(path: PathBuf) -> PyResult<Self> {
         let bytes = fs::read(&path).map_err(|error| os_error(&error, path))?;

@@ -1,5 +1,12 @@
 //! Python module `cachelb._core`.
 
+/// The docstring that the stub has for a name.
+macro_rules! stub {
+    ($name:literal) => {
+        include_str!(concat!(env!("OUT_DIR"), "/docs/", $name))
+    };
+}
+
 mod args;
 mod call;
 mod clock;

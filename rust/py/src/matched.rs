@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyString, PyTuple};
 
-/// A worker and how much of a prompt it holds.
+#[doc = stub!("Match")]
 #[pyclass(frozen, module = "cachelb", get_all)]
 pub(crate) struct Match {
     pub(crate) worker: Py<PyString>,

@@ -31,7 +31,7 @@ use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE};
 use crate::prompt::{Reader, with_scratch};
 use crate::workers::{self, Roster, readable_again};
 
-/// Native half of a policy: workers, loads, block index and rule.
+#[doc = stub!("Policy")]
 #[pyclass(subclass, frozen, weakref, name = "Policy", module = "cachelb._core")]
 #[derive(Debug)]
 pub struct NativePolicy {
@@ -243,7 +243,7 @@ impl NativePolicy {
         })
     }
 
-    /// Picks a worker, books its load and records the placement.
+    #[doc = stub!("Policy.select_worker")]
     #[pyo3(signature = (
         workers, *, tokens=None, blocks=None, boundaries=None, prompt_tokens=None, session=None, lora=None,
         cache_salt=None, among=None, exclude=None, dry_run=false
@@ -299,7 +299,7 @@ impl NativePolicy {
         Ok(model.map(|model| PyBytes::new(py, &model)))
     }
 
-    /// Marks a worker ready or not.
+    #[doc = stub!("Policy.set_ready")]
     fn set_ready(
         &self,
         py: Python<'_>,
@@ -311,7 +311,7 @@ impl NativePolicy {
             .locked(py, |selector| selector.set_ready(&name, ready))
     }
 
-    /// Sets the relative capacity of a worker.
+    #[doc = stub!("Policy.set_weight")]
     fn set_weight(
         &self,
         py: Python<'_>,
@@ -325,7 +325,7 @@ impl NativePolicy {
             .map_err(|error| to_python(&error))
     }
 
-    /// Replaces what the engine of a worker reports about itself.
+    #[doc = stub!("Policy.update_load")]
     #[pyo3(signature = (worker, *, kv_usage=None, queued_tokens=None, prefill_tps=None))]
     fn update_load(
         &self,
@@ -352,14 +352,14 @@ impl NativePolicy {
         Ok(())
     }
 
-    /// Forgets a worker, its blocks and its load.
+    #[doc = stub!("Policy.remove_worker")]
     fn remove_worker(&self, py: Python<'_>, worker: &Bound<'_, PyAny>) -> PyResult<bool> {
         let name = self.key_name(worker)?;
         self.engine
             .locked(py, |selector| selector.remove_worker(&name))
     }
 
-    /// Forgets which worker a session is bound to.
+    #[doc = stub!("Policy.finish_session")]
     fn finish_session(
         &self,
         py: Python<'_>,
@@ -370,12 +370,12 @@ impl NativePolicy {
             .locked(py, |selector| selector.finish_session(key))
     }
 
-    /// Requests in flight by worker key.
+    #[doc = stub!("Policy.loads")]
     fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.engine.loads(py)
     }
 
-    /// Distinct blocks recorded, for one worker or for all.
+    #[doc = stub!("Policy.block_count")]
     #[pyo3(signature = (worker=None))]
     fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let name = worker.map(|worker| self.key_name(worker)).transpose()?;
@@ -383,13 +383,13 @@ impl NativePolicy {
             .locked(py, |selector| selector.block_count(name.as_deref()))
     }
 
-    /// Bytes of native memory in use.
+    #[doc = stub!("Policy.memory_bytes")]
     #[getter]
     fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.engine.locked(py, |selector| selector.memory_bytes())
     }
 
-    /// Decisions dropped without being ended.
+    #[doc = stub!("Policy.abandoned")]
     #[getter]
     fn abandoned(&self, py: Python<'_>) -> PyResult<u64> {
         self.engine.locked(py, |selector| {
@@ -397,7 +397,7 @@ impl NativePolicy {
         })
     }
 
-    /// Counts since the policy was made.
+    #[doc = stub!("Policy.stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (selected, endings, forgotten, open, known, routes) =
             self.engine.locked(py, |selector| {
@@ -423,7 +423,7 @@ impl NativePolicy {
         Ok(stats)
     }
 
-    /// Recounts everything.
+    #[doc = stub!("Policy.validate")]
     fn validate(&self, py: Python<'_>) -> PyResult<()> {
         self.engine
             .locked(py, |selector| selector.validate())?

@@ -89,7 +89,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// What `match_prefix` found.
+#[doc = stub!("PrefixMatch")]
 #[pyclass(frozen, module = "cachelb", get_all)]
 pub(crate) struct PrefixMatch {
     matched: u32,
@@ -134,7 +134,7 @@ impl PrefixMatch {
     }
 }
 
-/// Which worker holds which prefix, to the character or token.
+#[doc = stub!("RadixTree")]
 #[pyclass(frozen, module = "cachelb")]
 pub(crate) struct RadixTree {
     core: NamedTree,
@@ -278,16 +278,19 @@ impl RadixTree {
         })
     }
 
+    #[doc = stub!("RadixTree.max_units")]
     #[getter]
     fn max_units(&self) -> Option<u64> {
         self.core.max_units()
     }
 
+    #[doc = stub!("RadixTree.page_size")]
     #[getter]
     fn page_size(&self) -> usize {
         self.core.page_size()
     }
 
+    #[doc = stub!("RadixTree.insert")]
     #[pyo3(signature = (key, worker, *, remote=false, ttl_s=None, at=None))]
     fn insert(
         &self,
@@ -326,6 +329,7 @@ impl RadixTree {
         })
     }
 
+    #[doc = stub!("RadixTree.match_prefix")]
     #[pyo3(signature = (key, *, among=None))]
     fn match_prefix(
         &self,
@@ -357,6 +361,7 @@ impl RadixTree {
         })
     }
 
+    #[doc = stub!("RadixTree.overlaps")]
     #[pyo3(signature = (key, *, among=None))]
     fn overlaps<'py>(
         &self,
@@ -383,6 +388,7 @@ impl RadixTree {
         })
     }
 
+    #[doc = stub!("RadixTree.remove_worker")]
     fn remove_worker(
         &self,
         py: Python<'_>,
@@ -398,6 +404,7 @@ impl RadixTree {
         })
     }
 
+    #[doc = stub!("RadixTree.evict")]
     #[pyo3(signature = (max_units, *, worker=None))]
     fn evict(
         &self,
@@ -409,6 +416,7 @@ impl RadixTree {
         self.evicted(py, |edit, _| edit.evict(worker, max_units, STEPS))
     }
 
+    #[doc = stub!("RadixTree.evict_oldest")]
     fn evict_oldest(
         &self,
         py: Python<'_>,
@@ -424,6 +432,7 @@ impl RadixTree {
         })
     }
 
+    #[doc = stub!("RadixTree.size")]
     #[pyo3(signature = (worker=None))]
     fn size(
         &self,
@@ -434,16 +443,19 @@ impl RadixTree {
         self.look(py, false, |view| Ok(view.size(worker)))
     }
 
+    #[doc = stub!("RadixTree.workers")]
     fn workers(&self) -> Vec<String> {
         let ids = self.core.registry().ids().into_iter();
         ids.map(|(name, _)| name.to_string()).collect()
     }
 
+    #[doc = stub!("RadixTree.memory_bytes")]
     #[getter]
     fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.look(py, false, |view| Ok(view.memory_bytes()))
     }
 
+    #[doc = stub!("RadixTree.snapshot")]
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.settle(py)?;
         let mut now = None;
@@ -460,6 +472,7 @@ impl RadixTree {
         }
     }
 
+    #[doc = stub!("RadixTree.restore")]
     #[classmethod]
     #[pyo3(signature = (data, *, ttl_s=None, clock=None))]
     fn restore(
@@ -484,6 +497,7 @@ impl RadixTree {
         })
     }
 
+    #[doc = stub!("RadixTree.validate")]
     fn validate(&self, py: Python<'_>) -> PyResult<()> {
         self.look(py, true, |view| view.validate())
     }

@@ -350,7 +350,7 @@ pub fn resolve(raw: &str, tags: TagKey, known: impl Fn(&str) -> bool) -> String 
     name.shown.into_owned()
 }
 
-/// The name of a worker with key `text`: without credentials, and without the slash at the end of a URL.
+#[doc = stub!("worker_name")]
 #[pyfunction]
 pub fn worker_name(text: &str) -> String {
     Name::of(text).shown.into_owned()

@@ -15,44 +15,50 @@ use crate::call::Call;
 use crate::prompt::Prompt;
 use crate::router::Registered;
 
-/// What a request is, as far as routing goes. Nothing in it tells what the prompt or the session says.
+#[doc = stub!("RequestView")]
 #[pyclass(frozen, module = "cachelb")]
 #[derive(Debug)]
 pub struct RequestView {
-    /// Length of the prompt, 0 if unknown.
+    #[doc = stub!("RequestView.prompt_tokens")]
     #[pyo3(get)]
     prompt_tokens: u64,
-    /// Full blocks of the prompt.
+    #[doc = stub!("RequestView.total_blocks")]
     #[pyo3(get)]
     total_blocks: u64,
-    /// Tokens per block.
+    #[doc = stub!("RequestView.block_size")]
     #[pyo3(get)]
     block_size: u32,
-    /// Whether the prompt itself was given, not only its length.
+    #[doc = stub!("RequestView.has_tokens")]
     #[pyo3(get)]
     has_tokens: bool,
-    /// Hash of the session's key, or None.
+    #[doc = stub!("RequestView.session")]
     #[pyo3(get)]
     session: Option<u64>,
-    /// Hash of the session's key, else of the head of the prompt if the policy needs it, else None.
+    #[doc = stub!("RequestView.key")]
     #[pyo3(get)]
     key: Option<u64>,
+    #[doc = stub!("RequestView.tenant")]
     #[pyo3(get)]
     tenant: Option<Py<PyString>>,
+    #[doc = stub!("RequestView.priority")]
     #[pyo3(get)]
     priority: i64,
+    #[doc = stub!("RequestView.model")]
     #[pyo3(get)]
     model: Option<Py<PyString>>,
+    #[doc = stub!("RequestView.lora")]
     #[pyo3(get)]
     lora: Option<Py<PyString>>,
+    #[doc = stub!("RequestView.max_output_tokens")]
     #[pyo3(get)]
     max_output_tokens: Option<u64>,
+    #[doc = stub!("RequestView.expected_output_tokens")]
     #[pyo3(get)]
     expected_output_tokens: Option<u64>,
-    /// How often this request was tried before.
+    #[doc = stub!("RequestView.attempt")]
     #[pyo3(get)]
     attempt: u32,
-    /// Whether nothing will be booked.
+    #[doc = stub!("RequestView.dry_run")]
     #[pyo3(get)]
     dry_run: bool,
     rng: Mutex<Rng>,
@@ -99,13 +105,13 @@ impl RequestView {
 
 #[pymethods]
 impl RequestView {
-    /// The next number in [0, 1) of the router's generator.
+    #[doc = stub!("RequestView.random")]
     fn random(&self) -> f64 {
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         rng.unit()
     }
 
-    /// The next number from 0 to `n` - 1 of the same generator.
+    #[doc = stub!("RequestView.randrange")]
     fn randrange(&self, n: &Bound<'_, PyAny>) -> PyResult<usize> {
         let n = ranged(n, "n", 1, u64::from(u32::MAX))? as usize;
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +126,7 @@ impl RequestView {
     }
 }
 
-/// The candidates of one request, as columns: cell `i` of each belongs to candidate `i`.
+#[doc = stub!("FleetView")]
 #[pyclass(frozen, module = "cachelb")]
 pub struct FleetView {
     survey: Arc<Survey>,
@@ -178,7 +184,7 @@ fn unknown_column(py: Python<'_>, name: &str) -> PyErr {
 
 #[pymethods]
 impl FleetView {
-    /// A column as a read-only array on the view's own memory.
+    #[doc = stub!("FleetView.column")]
     fn column<'py>(
         &self,
         py: Python<'py>,
@@ -195,13 +201,13 @@ impl FleetView {
         from_buffer.bind(py).call1((memory, dtype, rows, offset))
     }
 
-    /// Keys of the workers; one with several ranks occurs once per rank.
+    #[doc = stub!("FleetView.keys")]
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.of_seats(py, |offer| &*self.registered.seat_of(offer).key)
     }
 
-    /// Names of the workers' GPU models, None where nobody named one.
+    #[doc = stub!("FleetView.gpu")]
     #[getter]
     fn gpu<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.of_seats(py, |offer| self.registered.seat_of(offer).gpu.as_deref())

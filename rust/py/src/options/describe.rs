@@ -4,7 +4,7 @@ use cachelb_core::policy::{Declared, Kind, POLICIES, Policy, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-/// The policies that ship with the library, as dicts in order.
+#[doc = stub!("_policy_table")]
 #[pyfunction(name = "_policy_table")]
 pub fn policy_table(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let rows: Vec<_> = POLICIES

@@ -39,7 +39,7 @@ pub(super) fn tell_all(engine: &Engine, pools: u32, now: Millis) -> Vec<Vec<u8>>
     messages
 }
 
-/// A snapshot that is written as it is read, in pieces.
+#[doc = stub!("SnapshotPieces")]
 #[pyclass(frozen, module = "cachelb._core")]
 #[derive(Debug)]
 pub struct SnapshotPieces {

@@ -50,7 +50,7 @@ use self::roster::{Roster, Seat};
 /// A worker may have that many data-parallel ranks.
 const MAX_DP_SIZE: u64 = 4096;
 
-/// Native half of the router: fleet, loads, block indexes and rules.
+#[doc = stub!("Router")]
 #[pyclass(
     subclass,
     frozen,
@@ -344,7 +344,7 @@ impl NativeRouter {
         models
     }
 
-    /// Takes a worker out: at once, or when its last request ends.
+    #[doc = stub!("Router.remove_worker")]
     #[pyo3(signature = (worker, *, drain=false))]
     fn remove_worker(
         &self,
@@ -414,7 +414,7 @@ impl NativeRouter {
         named.collect()
     }
 
-    /// Drops what a worker holds.
+    #[doc = stub!("Router.reset_cache")]
     fn reset_cache(&self, worker: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = worker.py();
         let now = self.engine.now(py)?;
@@ -423,7 +423,7 @@ impl NativeRouter {
         Ok(())
     }
 
-    /// Forgets which workers a session is bound to.
+    #[doc = stub!("Router.finish_session")]
     fn finish_session(
         &self,
         py: Python<'_>,
@@ -434,7 +434,7 @@ impl NativeRouter {
             .locked(py, |selector| selector.finish_session(key))
     }
 
-    /// Replaces what the engine of a worker reports about itself.
+    #[doc = stub!("Router.update_load")]
     #[pyo3(signature = (
         worker, *, running=None, waiting=None, queued_tokens=None, kv_usage=None, prefill_tps=None, gen_tps=None, age_s=None
     ))]
@@ -472,19 +472,19 @@ impl NativeRouter {
         Self::released(&slf.clone().unbind())
     }
 
-    /// Keys of the registered workers, in order of registration.
+    #[doc = stub!("Router.keys")]
     fn keys(&self) -> Vec<String> {
         let now = self.roster.now();
         now.seats().map(|seat| seat.key.to_string()).collect()
     }
 
-    /// The registered workers, in the same order.
+    #[doc = stub!("Router.workers")]
     fn workers(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
         let now = self.roster.now();
         now.seats().map(|seat| seat.object.clone_ref(py)).collect()
     }
 
-    /// Key of a worker given as itself or as its key.
+    #[doc = stub!("Router.key_of")]
     fn key_of(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
         self.key_name(worker)
     }

@@ -363,7 +363,7 @@ impl Ready {
 
 #[pymethods]
 impl NativeRouter {
-    /// Picks a worker, books its load and records the placement.
+    #[doc = stub!("Router.select_worker")]
     #[pyo3(signature = (
         *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, prompt_tokens=None, model=None,
         lora=None, cache_salt=None, mm=None, session=None, tenant=None, priority=0, max_output_tokens=None,

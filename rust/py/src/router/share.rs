@@ -132,7 +132,7 @@ impl NativeRouter {
     }
 }
 
-/// Which router wrote a message, and when it did by its own clock if it is a heartbeat.
+#[doc = stub!("message_origin")]
 #[pyfunction]
 pub fn message_origin(message: &Bound<'_, PyBytes>) -> PyResult<(u64, Option<u64>)> {
     Message::decode(message.as_bytes())

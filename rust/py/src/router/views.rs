@@ -78,12 +78,12 @@ fn dropped(selector: &Selector) -> [(&'static str, u64); 5] {
 
 #[pymethods]
 impl NativeRouter {
-    /// Requests in flight by candidate.
+    #[doc = stub!("Router.loads")]
     fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.engine.loads(py)
     }
 
-    /// Distinct blocks known, of one worker or of all.
+    #[doc = stub!("Router.block_count")]
     #[pyo3(signature = (worker=None))]
     fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         match worker {
@@ -97,13 +97,13 @@ impl NativeRouter {
         }
     }
 
-    /// Bytes of native memory in use.
+    #[doc = stub!("Router.memory_bytes")]
     #[getter]
     fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.engine.locked(py, |selector| selector.memory_bytes())
     }
 
-    /// Recounts everything.
+    #[doc = stub!("Router.validate")]
     fn validate(&self, py: Python<'_>) -> PyResult<()> {
         self.engine
             .locked(py, |selector| selector.validate())?

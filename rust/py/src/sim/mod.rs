@@ -20,7 +20,7 @@ use crate::args::{ranged, type_name};
 use crate::error::{enter, to_python};
 use crate::router::NativeRouter;
 
-/// Requests of a run, read once for any number of runs.
+#[doc = stub!("SimWorkload")]
 #[pyclass(frozen, module = "cachelb._core")]
 #[derive(Debug)]
 pub struct SimWorkload {
@@ -174,7 +174,7 @@ fn outside(
     })
 }
 
-/// Runs a workload over simulated workers.
+#[doc = stub!("simulate")]
 #[pyfunction]
 #[pyo3(signature = (gateways, workload, workers, *, names, options, clients=None, sharing_lag=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]

@@ -30,6 +30,7 @@ from cachelb.policies.base import BuiltinPolicy as BuiltinPolicy
 from cachelb.policies.base import Clock, Key
 from cachelb.policies.custom import FleetView as FleetView
 from cachelb.policies.custom import Policy as Policy
+from cachelb.policies.custom import PolicyLike as PolicyLike
 from cachelb.policies.custom import RequestView as RequestView
 from cachelb.policies.custom import lowest as lowest
 from cachelb.policies.learned import Learner
@@ -43,9 +44,6 @@ POLICIES: Final[dict[str, type[BuiltinPolicy]]]
 ALIASES: Final[dict[str, str]]
 """Other names of some of them."""
 
-PolicyLike: TypeAlias = PolicyName | BuiltinPolicy | Policy
-"""What a router takes as a policy: a name, an object of `cachelb.policies`, or your own."""
-
 '''
 
 
@@ -56,8 +54,12 @@ def literal(words: Iterable[str]) -> str:
 
 def fields(options: Iterable[tuple[str, str, Any, str]]) -> str:
     """Keys of a `TypedDict`."""
-    lines = (f'{name}: {kind}\n"""{" ".join(text.split())}"""\n' for name, kind, _, text in options)
-    return indent("".join(lines) or "...\n", "    ")
+
+    def field(name: str, kind: str, text: str) -> str:
+        about = fill(f'"""{" ".join(text.split())}', 108)
+        return f'{name}: {kind}\n{about}"""\n'
+
+    return indent("".join(field(name, kind, text) for name, kind, _, text in options), "    ")
 
 
 def typed_dict(name: str, base: str, text: str, options: Iterable[tuple[str, str, Any, str]]) -> str:
@@ -154,7 +156,7 @@ def stub() -> str:
             f'def make(name: str, /, **options: Any) -> Any:\n    """{make}\n    """\n',
         ]
     )
-    command = ["ruff", "format", "--quiet", "--stdin-filename", str(STUB), "-"]
+    command = [str(Path(sys.executable).with_name("ruff")), "format", "--quiet", "--stdin-filename", str(STUB), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 

@@ -500,7 +500,7 @@ def test_choose_that_must_be_awaited_is_refused() -> None:
 
 def test_unknown_option_of_an_own_policy_names_the_nearest() -> None:
     with pytest.raises(TypeError, match="no option 'ttl'; did you mean 'ttl_s'"):
-        Router(KEYS, policy=Own(lambda *_: 0), ttl=3)
+        Router(KEYS, policy=Own(lambda *_: 0), ttl=3)  # type: ignore[call-arg]
 
 
 def test_router_and_policy_are_collected_together() -> None:

@@ -177,7 +177,7 @@ def test_a_shared_beginning_does_not_make_one_worker_the_fleet_unless_asked_for(
 def test_options_of_ray_are_checked() -> None:
     with pytest.raises(ValueError, match="eviction_target_chars is 500000"):
         policies.PrefixAffinity(eviction_target_chars=500_000)
-    with pytest.raises(ValueError, match='compat must be "ray"'):
+    with pytest.raises(ValueError, match='compat must be one of "ray"'):
         policies.make("prefix-affinity", compat="serve")
     policies.PrefixAffinity(eviction_target_chars=500_000, do_eviction=False)
     nan = float("nan")

@@ -30,7 +30,7 @@ def without(worker: str) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"mode": "soft"}, ValueError, 'mode must be one of "hash", "sticky", "manual", got "soft"'),
+        ({"mode": "soft"}, ValueError, 'mode must be one of "sticky", "manual", "hash", got "soft"'),
         ({"mode": None}, TypeError, "mode must be one of"),
         ({"assignment": "min-load"}, ValueError, 'assignment must be one of "random", "min_load", "min_group"'),
         ({"hard": 1}, TypeError, "hard must be bool, got int"),

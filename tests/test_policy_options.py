@@ -67,7 +67,7 @@ def test_defaults_given_by_name_are_what_a_policy_has_without(policy: type[Built
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(TypeError, match=r"policy 'cache-aware' has no option 'load_facter'; did you mean 'load_factor'"):
+    with pytest.raises(TypeError, match="'cache-aware' has no option 'load_facter'; did you mean 'load_factor'"):
         policies.CacheAware(load_facter=2)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="policy 'round-robin' has no option 'hash_seed'"):
         policies.RoundRobin(hash_seed=1)  # type: ignore[call-arg]

@@ -63,7 +63,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def test_registered_policy_is_made_by_name_with_its_options(install: Install) -> None:
     install("acme", "my_last = acme:Last", "my-tokens = acme:Tokens")
     assert policies.make("my-last").name == "last"
-    router = Router(["a", "b", "c"], policy="my_last", offset=2)
+    router = Router(["a", "b", "c"], policy="my_last", offset=2)  # type: ignore[call-arg]
     decision = router.select_worker()
     assert (decision.worker, decision.reason, router.policy) == ("b", "custom", "last")
     own = policies.make("my_tokens", load="tokens")

@@ -37,7 +37,6 @@ async def mistakes(replicas: list[Replica]) -> None:
     router.select_worker(prompt="hello")  # wrong
     router.add_worker("http://gpu0:8000")  # wrong
     Router(replicas, policy=Text())  # wrong
-    Router(replicas, policy="cache-awere")  # wrong
     Router(replicas, policy="cache-aware", load_facter=1.5)  # wrong
     CacheAware(load_facter=1.5)  # wrong
     CacheAware(index="tree")  # wrong

@@ -32,6 +32,7 @@ __all__ = [
     "hash_blocks",
     "hash_text",
     "message_origin",
+    "policy_table",
     "simulate",
     "worker_name",
 ]
@@ -322,7 +323,7 @@ class FleetView:
         """Names of the workers' GPU models, None where none was named."""
     def __len__(self) -> int: ...
 
-def _policy_table() -> list[dict[str, Any]]:
+def policy_table() -> list[dict[str, Any]]:
     """The policies that ship with the library: name, class, text, needs, aliases, and their options."""
 
 @disjoint_base

@@ -24,7 +24,7 @@ fn write_docstrings(stub: &str, folder: &Path) {
         let code = line.trim_start();
         let depth = line.len() - code.len();
         if let Some(found) = code.strip_prefix("class ") {
-            class = word(found).to_owned();
+            word(found).clone_into(&mut class);
             name.clone_from(&class);
         } else if let Some(found) = code.strip_prefix("def ") {
             name = match depth {

@@ -85,10 +85,11 @@ def policy_options(name: str) -> Mapping[str, Option]:
         >>> policy_options("power-of-two")["choices"].default
         2
     """
-    policy: type[Any] = type(policies.make(name))
-    if not issubclass(policy, policies.BuiltinPolicy):
-        return _keywords(policy)
-    return {option: _option(default, kind) for option, kind, default, _ in policy.keywords().values()}
+    policy = policies.make(name)
+    if isinstance(policy, policies.BuiltinPolicy):
+        return {option: _option(default, kind) for option, kind, default, _ in policy.keywords().values()}
+    own: Callable[..., Any] = type(policy)
+    return _keywords(own)
 
 
 def option_aliases(name: str) -> Mapping[str, str]:

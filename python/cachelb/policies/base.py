@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from cachelb._core import Policy as NativePolicy
-from cachelb._core import _policy_table
+from cachelb._core import policy_table
 from cachelb.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Option: TypeAlias = "tuple[str, str, Any, str]"
 """Name, type, default and text of an option."""
 
 CALLABLES: tuple[Option, ...] = (
-    ("key", "Key", None, "Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts."),
+    ("key", "Key", None, "Function from a worker to its unique name, for workers without `.url` or `.id`: dicts, say."),
     ("clock", "Clock", None, "Function that returns monotonic seconds, 0 or more; None is the system's."),
 )
 """Options that every policy takes and no configuration can hold."""
@@ -80,7 +80,7 @@ class BuiltinPolicy(NativePolicy):
     option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
     __signature__ = _LazySignature()
 
-    def __new__(cls, *, key: Key = None, clock: Clock = None, **options: Any) -> Self:
+    def __new__(cls, *, key: Key = None, clock: Clock = None, **options: Any) -> Self:  # noqa: ANN401 - of any policy
         """Build the policy.
 
         Raises:
@@ -107,7 +107,7 @@ class BuiltinPolicy(NativePolicy):
 
 def classes(bases: Mapping[str, type[BuiltinPolicy]]) -> Iterator[type[BuiltinPolicy]]:
     """Make the classes of all policies, some with methods of their own: `bases`, by name of the policy."""
-    for row in _policy_table():
+    for row in policy_table():
         own = tuple(row["options"])
         members = {
             "__doc__": f"{row['text']}\n{_arguments(own)}",

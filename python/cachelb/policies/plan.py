@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cachelb._core import Policy as NativePolicy
 from cachelb.arguments import listed
 from cachelb.arguments import whole as whole_number
 from cachelb.errors import did_you_mean
-from cachelb._core import Policy as NativePolicy
 from cachelb.policies import make
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.custom import Watched, check
@@ -125,7 +125,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One policy of a router: the native one that the router runs, and one of the caller's that decides in its place."""
+    """One policy of a router: the native one that it runs, and one of the caller's that decides in its place."""
 
     name: str
     rule: NativePolicy

@@ -1,4 +1,9 @@
 //! Python module `cachelb._core`.
+#![allow(
+    clippy::doc_markdown,
+    clippy::doc_link_with_quotes,
+    reason = "docstrings are the stub's, in Markdown with Python"
+)]
 
 /// The docstring that the stub has for a name.
 macro_rules! stub {

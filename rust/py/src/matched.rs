@@ -6,8 +6,11 @@ use pyo3::types::{PyIterator, PyString, PyTuple};
 #[doc = stub!("Match")]
 #[pyclass(frozen, module = "cachelb", get_all)]
 pub(crate) struct Match {
+    #[doc = stub!("Match.worker")]
     pub(crate) worker: Py<PyString>,
+    #[doc = stub!("Match.matched_blocks")]
     pub(crate) matched_blocks: u32,
+    #[doc = stub!("Match.total_blocks")]
     pub(crate) total_blocks: u32,
 }
 

@@ -92,8 +92,11 @@ impl<'a> Key<'a> {
 #[doc = stub!("PrefixMatch")]
 #[pyclass(frozen, module = "cachelb", get_all)]
 pub(crate) struct PrefixMatch {
+    #[doc = stub!("PrefixMatch.matched")]
     matched: u32,
+    #[doc = stub!("PrefixMatch.total")]
     total: usize,
+    #[doc = stub!("PrefixMatch.workers")]
     workers: Py<PyTuple>,
 }
 

@@ -111,10 +111,6 @@ pub enum Bound {
 }
 
 impl Bound {
-    pub(super) fn or(self, bound: impl Into<Self>) -> Self {
-        bound.into()
-    }
-
     pub(super) fn range(self) -> Range {
         match self {
             Self::Range(range) => range,
@@ -231,6 +227,17 @@ pub trait Options: Debug + Sized {
     fn from_values(values: Vec<Value>) -> Option<Self>;
 }
 
+/// The bound given, or none.
+macro_rules! bound {
+    () => {
+        $crate::policy::options::Bound::Any
+    };
+    ($bound:expr) => {
+        $crate::policy::options::Bound::from($bound)
+    };
+}
+pub(super) use bound;
+
 /// Declares options: `name: Type = default, bound;` with the text above it. Types are those of [`Field`].
 macro_rules! options {
     ($(#[doc = $about:literal])* pub struct $name:ident {
@@ -239,7 +246,7 @@ macro_rules! options {
         /// Values of the options.
         #[derive(Debug, Clone)]
         pub struct $name {
-            $(pub $field: $type,)*
+            $($(#[doc = $text])* pub $field: $type,)*
         }
 
         impl $name {
@@ -255,12 +262,13 @@ macro_rules! options {
 
         impl $crate::policy::options::Options for $name {
             fn declared() -> Vec<$crate::policy::options::Declared> {
-                use $crate::policy::options::{Bound, Field};
+                #[allow(unused_imports, reason = "a policy may have no options")]
+                use $crate::policy::options::{Field, bound};
                 let default = Self::default();
                 let _ = &default;
                 vec![$($crate::policy::options::Declared {
                     name: stringify!($field),
-                    kind: <$type as Field>::kind(Bound::Any$(.or($bound))?),
+                    kind: <$type as Field>::kind(bound!($($bound)?)),
                     default: Field::to_value(&default.$field),
                     text: concat!($($text, "\n"),*),
                 }),*]
@@ -430,8 +438,8 @@ impl Configured {
         let own_seed = self.shared.seed;
         let seed = own_seed.unwrap_or(setup.seed);
         self.ruled(&Setup {
-            seed,
             own_seed,
+            seed,
             ..*setup
         })
     }

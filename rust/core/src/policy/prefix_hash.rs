@@ -71,9 +71,11 @@ pub(in crate::policy) const POLICY: Policy = Policy::of::<PrefixHashOptions>(
 impl Configure for PrefixHashOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let least = u64::from(setup.block_size);
-        if let Some(short) = self.cache_boundaries.iter().find(|tokens| **tokens < least) {
+        let mut ends = self.cache_boundaries.iter().enumerate();
+        if let Some((i, short)) = ends.find(|(_, tokens)| **tokens < least) {
+            let most = u32::MAX;
             return Err(conflict(format!(
-                "cache_boundaries must be of a block or more, {least} tokens, got {short}"
+                "cache_boundaries[{i}] must be from {least} to {most}, got {short}"
             )));
         }
         let need = Need {

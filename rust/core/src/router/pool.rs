@@ -6,7 +6,7 @@ use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::index::BlockIndex;
 use crate::load::BookingId;
 use crate::owners::{Orphaned, Owners};
-use crate::policy::{Ended, Rng, Rule};
+use crate::policy::{Ended, Placements, Rng, Rule};
 use crate::positional::PositionalIndex;
 use crate::radix::RadixTree;
 use crate::tracker::store::{Depths, Store};
@@ -15,7 +15,7 @@ use super::checks::Checks;
 use super::fleet::Member;
 use super::leases::Leases;
 use super::request::Wanted;
-use super::settings::{Placements, PoolSettings};
+use super::settings::PoolSettings;
 
 /// A rule that decides beside the first one, with a generator of its own.
 #[derive(Debug)]

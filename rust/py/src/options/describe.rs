@@ -4,8 +4,8 @@ use cachelb_core::policy::{Declared, Kind, POLICIES, Policy, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-#[doc = stub!("_policy_table")]
-#[pyfunction(name = "_policy_table")]
+#[doc = stub!("policy_table")]
+#[pyfunction]
 pub fn policy_table(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let rows: Vec<_> = POLICIES
         .iter()

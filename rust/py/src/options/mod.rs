@@ -198,7 +198,7 @@ fn by_name(
             let text = format!("{name} must be of {accepted}, got {}", key.repr()?);
             return Err(PyValueError::new_err(text));
         }
-        let number = number(&value, &format!("{name}[{}]", key.repr()?), range)?;
+        let number = number(&value, &format!("{name}[{plain:?}]"), range)?;
         Ok((plain.to_owned(), number))
     };
     given.items()?.iter().map(read).collect()

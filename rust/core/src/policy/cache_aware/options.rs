@@ -21,8 +21,17 @@ pub enum Index {
     Radix,
 }
 
+/// How blocks are hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hashing {
+    /// With all that comes before them.
+    Chained,
+    /// By content and position alone.
+    Positional,
+}
+
+words!(Hashing { Chained = "chained", Positional = "positional" });
 words!(Index { Blocks = "blocks", Radix = "radix" });
-words!(Scheme { Chained = "chained", Positional = "positional" });
 words!(Matcher { Kary = "kary", Binary = "binary", Linear = "linear" });
 
 options! {
@@ -69,14 +78,14 @@ options! {
         /// Reported KV use above which load decides (`imbalance`); 1 is off.
         kv_ceiling: f64 = 1.0, FRACTION;
         /// "radix" compares prompts page by page in a tree instead of block by block: for engines that reuse parts of
-        /// blocks, such as SGLang's. `block_size` says nothing then. With pages of one token it takes tokens, text and
+        /// blocks, such as those of `SGLang`. `block_size` says nothing then. With pages of one token it takes tokens, text and
         /// messages, but no `blocks=` and no KV events.
         index: Index = Index::Blocks;
         /// Tokens per page of the tree.
         page_size: u32 = 1, (1, 1024);
         /// "chained" is exact; "positional" ignores what comes before a block and is kept for study. With it, the
         /// blocks of a request that fails before its first token stay credited to the worker.
-        hashing: Scheme = Scheme::Chained;
+        hashing: Hashing = Hashing::Chained;
         /// How prefixes are searched; all give the same answer.
         matcher: Matcher = Matcher::Kary;
     }
@@ -113,7 +122,10 @@ impl Configure for CacheAwareOptions {
     fn placements(&self, given: Placements, _block_size: u32) -> Result<Placements> {
         let most = self.max_blocks_per_backend;
         let mut placements = Placements {
-            scheme: self.hashing,
+            scheme: match self.hashing {
+                Hashing::Chained => Scheme::Chained,
+                Hashing::Positional => Scheme::Positional,
+            },
             matcher: self.matcher,
             max_blocks_per_worker: most.unwrap_or(given.max_blocks_per_worker),
             ..given

@@ -105,14 +105,7 @@ for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError, Conf
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """End a message about an unknown name.
-
-    Args:
-        wrong: The name that was given.
-        known: The names there are.
-
-    Returns:
-        The nearest of them, or all if none is near.
+    """End a message about an unknown name with the nearest known one, or with all if none is near.
 
     Example:
         >>> did_you_mean("cache-awar", ["cache-aware", "random"])

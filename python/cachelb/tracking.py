@@ -134,17 +134,6 @@ class TrackedStream(Generic[_T]):
         tokens_of: Callable[[_T], int] | None = None,
         usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
     ) -> None:
-        """Begin with nothing read.
-
-        Args:
-            decision: Is told.
-            items: The upstream.
-            tokens_of: Counts the tokens of an item; without it every item is one.
-            usage_of: Reads what the engine counted from the last few items.
-
-        Raises:
-            TypeError: `items` is not an asynchronous iterable.
-        """
         self._open = False
         self._iterator: AsyncIterator[_T] = aiter(items)
         self._upstream = _closeable(items, self._iterator, "aclose")
@@ -231,17 +220,6 @@ class TrackedIterator(Generic[_T]):
         tokens_of: Callable[[_T], int] | None = None,
         usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
     ) -> None:
-        """Begin with nothing read.
-
-        Args:
-            decision: Is told.
-            items: The upstream.
-            tokens_of: Counts the tokens of an item; without it every item is one.
-            usage_of: Reads what the engine counted from the last few items.
-
-        Raises:
-            TypeError: `items` is not iterable.
-        """
         self._open = False
         self._iterator: Iterator[_T] = iter(items)
         self._upstream = _closeable(items, self._iterator, "close")

@@ -21,20 +21,11 @@ _KUBERNETES = re.compile(r"CACHELB_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT
 
 
 def read_environment(environ: Mapping[str, str]) -> Document:
-    """Collect the variables that set something.
+    """Collect the `CACHELB_*` variables; one that sets no known option is an error.
 
     `CACHELB_WORKERS` is a list separated by commas; `CACHELB_BLOCK_SIZE` and its like set options of the router;
-    `CACHELB_POLICY__CACHE_THRESHOLD` and its like set an option in a section. Numbers, true, false, null and JSON
-    lists and objects are read as such, all else is text.
-
-    Args:
-        environ: Variables by name; those without the prefix `CACHELB_` are left alone.
-
-    Returns:
-        The settings, laid out as in a file.
-
-    Raises:
-        ConfigError: A variable sets nothing that exists.
+    `CACHELB_POLICY__CACHE_THRESHOLD` and its like set an option in a section. Numbers, true, false, null and JSON lists
+    and objects are read as such, all else is text.
 
     Example:
         >>> read_environment({"CACHELB_BLOCK_SIZE": "32", "CACHELB_POLICY__LOAD": "inflight"}).data

@@ -23,19 +23,7 @@ _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\
 
 
 def read_file(path: str | os.PathLike[str]) -> Document:
-    """Read a configuration file; the suffix says which format it has.
-
-    Args:
-        path: A file that ends in .toml, .json, .yaml or .yml.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        ConfigError: The suffix is another, the content is not of that format, or a key is there twice. The message
-            names line and column.
-        ModuleNotFoundError: The file is YAML and PyYAML is not installed.
-        OSError: The file cannot be read.
+    """Read a configuration file in the format of its suffix: .toml, .json, .yaml or .yml. Errors name line and column.
 
     Example:
         >>> read_file("gateway.ini")

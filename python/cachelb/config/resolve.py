@@ -29,19 +29,7 @@ _MAX_NESTING = 8  # of a value; options are numbers, texts and lists of them
 
 
 def resolve(source: str, file: Layer, environment: Layer) -> RouterConfig:
-    """Merge two layers and check the result.
-
-    Args:
-        source: What to call the file.
-        file: What the file says.
-        environment: What the environment says; it wins.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: An option is unknown, a value does not fit, or two places contradict each other.
-    """
+    """Merge two layers, of which the environment wins, and check the result."""
     return _Resolver(source, file, environment).config()
 
 

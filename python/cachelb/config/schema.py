@@ -35,35 +35,21 @@ _TEXTS = re.compile(r"str \| Sequence\[str\] \| None")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One keyword of a function.
-
-    Attributes:
-        default: What it is if nobody sets it.
-        is_text: It takes nothing but text.
-        is_texts: It takes a text, or several.
-        is_code: It takes a function or another object that no file can hold.
-    """
+    """One keyword of a function."""
 
     default: Any
-    is_text: bool
-    is_texts: bool
-    is_code: bool
+    is_text: bool  # takes text only
+    is_texts: bool  # takes one text or several
+    is_code: bool  # takes a function or another object that no file can hold
 
 
 def router_options() -> Mapping[str, Option]:
-    """List what the router takes.
-
-    Returns:
-        Options by name.
-    """
+    """List the options of the router."""
     return _keywords(Router)
 
 
 def worker_options() -> Mapping[str, Option]:
-    """List what a worker takes.
-
-    Returns:
-        Options by name.
+    """List the options of a worker.
 
     Example:
         >>> worker_options()["role"].default
@@ -73,13 +59,7 @@ def worker_options() -> Mapping[str, Option]:
 
 
 def policy_options(name: str) -> Mapping[str, Option]:
-    """List what a policy takes.
-
-    Args:
-        name: Its name.
-
-    Returns:
-        Options by name, other spellings among them.
+    """List the options of a policy, other spellings included.
 
     Example:
         >>> policy_options("power-of-two")["choices"].default
@@ -90,13 +70,7 @@ def policy_options(name: str) -> Mapping[str, Option]:
 
 
 def option_aliases(name: str) -> Mapping[str, str]:
-    """List the other spellings of a policy's options.
-
-    Args:
-        name: Its name.
-
-    Returns:
-        The options they stand for, by spelling.
+    """Map the other spellings of a policy's options to the options.
 
     Example:
         >>> option_aliases("cache-aware")["max_blocks_per_backend"]
@@ -107,13 +81,7 @@ def option_aliases(name: str) -> Mapping[str, str]:
 
 
 def section_options(section: str) -> Mapping[str, Option] | None:
-    """List what a table takes.
-
-    Args:
-        section: One of `SECTIONS`.
-
-    Returns:
-        Options by name; none for a policy, since they depend on which. None if there is no such table.
+    """List the options of a table; empty for a policy's, which depend on the policy, and None for an unknown table.
 
     Example:
         >>> list(section_options("kv_events"))
@@ -129,17 +97,7 @@ def section_options(section: str) -> Mapping[str, Option] | None:
 
 
 def policy_name(name: Setting) -> str:
-    """Find a policy.
-
-    Args:
-        name: Its name or an alias.
-
-    Returns:
-        Its canonical name.
-
-    Raises:
-        ConfigError: There is no such policy.
-    """
+    """Return the canonical name of a policy's name or alias."""
     try:
         policy = policies.make(name.text())
     except (TypeError, ValueError) as error:
@@ -149,13 +107,7 @@ def policy_name(name: Setting) -> str:
 
 
 def misplaced(key: str) -> str:
-    """End a message about an unknown key with where it would be right.
-
-    Args:
-        key: The key.
-
-    Returns:
-        The hint, empty if the key is no option of the router.
+    """Return a hint where an unknown key belongs, empty if it is not an option of the router.
 
     Example:
         >>> misplaced("block_size"), misplaced("block_sise")
@@ -165,14 +117,7 @@ def misplaced(key: str) -> str:
 
 
 def is_policy(name: str) -> bool:
-    """Say whether there is a policy of that name.
-
-    Args:
-        name: A name or an alias.
-
-    Returns:
-        True if there is.
-    """
+    """Return whether a name or an alias belongs to a policy."""
     try:
         policies.make(name)
     except ValueError:

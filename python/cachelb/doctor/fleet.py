@@ -13,14 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_fleet(fleet: Mapping[str, Facts]) -> list[Check]:
-    """Compare the workers that answered.
-
-    Args:
-        fleet: What is known of each, by URL.
-
-    Returns:
-        The checks.
-    """
+    """Compare the workers that answered."""
     if len(fleet) <= 1:
         return []
     return [_models(fleet), _block_sizes(fleet), _addresses(fleet), _templates(fleet)]

@@ -30,25 +30,15 @@ _PORT_FIX: Final = "name the ports with --events-port and --replay-port, or " + 
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of a worker.
+    """The known facts of a worker."""
 
-    Attributes:
-        models: Models it serves, and the model each is an adapter of.
-        model: The model to send probes for.
-        adapter: That model if it is an adapter.
-        max_model_len: Longest prompt and answer together, in tokens.
-        block_size: Tokens per block of its cache.
-        endpoints: Where it publishes, by data-parallel rank.
-        chat_ids: Token ids it makes of the doctor's chats.
-    """
-
-    models: dict[str, str | None] = field(default_factory=dict)
-    model: str | None = None
-    adapter: str | None = None
-    max_model_len: int | None = None
+    models: dict[str, str | None] = field(default_factory=dict)  # each with the model it is an adapter of
+    model: str | None = None  # to send probes for
+    adapter: str | None = None  # `model` if it is an adapter
+    max_model_len: int | None = None  # prompt and answer together, in tokens
     block_size: int | None = None
-    endpoints: dict[int, Endpoint] = field(default_factory=dict)
-    chat_ids: list[list[int]] = field(default_factory=list)
+    endpoints: dict[int, Endpoint] = field(default_factory=dict)  # by data-parallel rank
+    chat_ids: list[list[int]] = field(default_factory=list)  # the worker's token ids for the doctor's chats
 
 
 async def check_reachable(client: WorkerClient) -> Check:

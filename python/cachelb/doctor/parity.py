@@ -38,16 +38,7 @@ async def read_chats(client: WorkerClient, facts: Facts) -> None:
 
 
 async def check_template(client: WorkerClient, facts: Facts, tokenizer: Tokenizer | None) -> Check:
-    """Compare the ids of a text and of the chats.
-
-    Args:
-        client: The worker.
-        facts: What is known of it, `chat_ids` among it.
-        tokenizer: The gateway's tokenizer.
-
-    Returns:
-        The check.
-    """
+    """Compare the token ids of a text and of the chats."""
     if tokenizer is None:
         return Check(
             "template", "skip", "no tokenizer to compare with", "pass --tokenizer, if the gateway makes token ids"

@@ -28,11 +28,6 @@ class Stream:
     """Subscribes to one worker as a gateway would, with a router that knows only this worker.
 
     Use it as a context manager.
-
-    Args:
-        key: URL of the worker.
-        facts: What is known of it.
-        settings: How to examine.
     """
 
     def __init__(self, key: str, facts: Facts, settings: Settings) -> None:
@@ -55,11 +50,7 @@ class Stream:
         self._router.close()
 
     async def ready(self) -> bool:
-        """Wait until every rank is connected and has replayed.
-
-        Returns:
-            Whether all of them are connected.
-        """
+        """Wait until every rank is connected and has replayed; return whether all are connected."""
         streams = self.tap.streams
         ranks = len(self._facts.endpoints)
 
@@ -86,15 +77,7 @@ class Stream:
         await asyncio.to_thread(self.tap.wait_for, has_spoken, min(_ON_ITS_WAY_S, self._settings.timeout_s))
 
     def predict(self, tokens: list[int], rank: int | None = None) -> int:
-        """Return how many leading tokens of a prompt the worker holds, by its events.
-
-        Args:
-            tokens: The prompt.
-            rank: Which of its ranks, None for a worker without ranks.
-
-        Returns:
-            The tokens.
-        """
+        """Return how many leading tokens of a prompt the worker, or a rank of it, holds by its events."""
         seen = self._router.explain(tokens=tokens, lora=self._facts.adapter).candidates[rank or 0]
         return min(seen.overlap_blocks, (len(tokens) - 1) // self._block_size) * self._block_size
 
@@ -191,15 +174,7 @@ def _by_rank(item: tuple[int | None, StreamNotes]) -> int:
 
 
 def not_checked(names: tuple[str, ...] = _NAMES, why: str = "there are no events") -> list[Check]:
-    """Return the checks of a stream that cannot be made.
-
-    Args:
-        names: Which.
-        why: Why not.
-
-    Returns:
-        The checks.
-    """
+    """Return the checks that cannot be made, with the reason."""
     return [Check(name, "skip", why) for name in names]
 
 

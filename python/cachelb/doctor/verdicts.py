@@ -99,14 +99,7 @@ class Diagnosis:
 
 
 def worst(checks: Iterable[Check]) -> Verdict:
-    """Return the worst verdict of some checks.
-
-    Args:
-        checks: The checks.
-
-    Returns:
-        The verdict, "skip" if nothing was checked.
-    """
+    """Return the worst verdict of some checks, "skip" if nothing was checked."""
     verdicts = {check.verdict for check in checks}
     for verdict in _WORST_FIRST:
         if verdict in verdicts:
@@ -115,14 +108,7 @@ def worst(checks: Iterable[Check]) -> Verdict:
 
 
 def of_ranks(checks: Mapping[int | None, Check]) -> Check:
-    """Make one check of those of a worker's data-parallel ranks.
-
-    Args:
-        checks: The check by rank; a worker without ranks has one.
-
-    Returns:
-        The first of the worst, which names its rank if there are several.
-    """
+    """Return the first of the worst checks of a worker's data-parallel ranks, with its rank if there are several."""
     verdict = worst(checks.values())
     rank, check = next((rank, check) for rank, check in checks.items() if check.verdict == verdict)
     return check if len(checks) == 1 else replace(check, seen=f"rank {rank}: {check.seen}")

@@ -29,18 +29,11 @@ _SIGNS_S: Final = 2.0
 
 
 class Desk:
-    """What the streams of all workers are handed to. Lives in the subscriber's thread, but for its counters.
+    """The relay's server sockets: publishes every worker's stream at `bind` and answers at the port above.
 
-    Args:
-        bind: Where to publish; the port above answers.
-        hwm: Messages kept for one stream of one gateway that does not read.
-        workers: Names the workers, with their ranks.
-        keys: What gateways must know, None for nothing.
-
-    Attributes:
-        address: Where it publishes.
-        published: Messages of engines that were published, whether anybody listened or not.
-        refused: Requests that were not: of strangers, or too many at once.
+    Lives in the subscriber's thread, except for its counters: `published` messages, with listeners or without, and
+    `refused` requests of strangers or beyond the limit. `hwm` messages are kept for one stream of one gateway that does
+    not read.
     """
 
     def __init__(
@@ -57,15 +50,7 @@ class Desk:
         self._signs_s = 0.0
 
     def open(self, hub: Hub, fleet: Fleet) -> None:
-        """Begin to listen.
-
-        Args:
-            hub: The thread's sockets.
-            fleet: The streams.
-
-        Raises:
-            OSError: The address cannot be used.
-        """
+        """Begin to listen."""
         self._hub, self._fleet = hub, fleet
         self._news, self._answers, self.address = hub.servers(self, self._bind, self._hwm, self._keys)
         self._listeners = Listeners(self._news, _LISTENERS)
@@ -94,14 +79,7 @@ class Desk:
             self._on_request(frames)
 
     def settle(self, now_s: float) -> float | None:
-        """Go on with answers, and say how every stream is now and then.
-
-        Args:
-            now_s: The time.
-
-        Returns:
-            When there is more to do, None for some time.
-        """
+        """Continue answers and publish every stream's state now and then; return when there is more to do."""
         if now_s >= self._signs_s:
             self._signs_s = now_s + _SIGNS_S
             for where in list(self._signs):

@@ -65,16 +65,9 @@ class Endpoint:
 
 
 def worker_host(key: str) -> str:
-    """Return the host of a worker, as an address of ZeroMQ has it.
+    """Return the host of a worker as a ZeroMQ address has it: an IPv6 address in brackets.
 
-    Args:
-        key: Key of the worker: a URL or `host:port`.
-
-    Returns:
-        Its host; an IPv6 address in brackets.
-
-    Raises:
-        ValueError: The key names no host; the message does not repeat it, as it may hold a password.
+    The error for a key without a host does not repeat the key, which may hold a password.
 
     Example:
         >>> from cachelb.events.endpoints import worker_host
@@ -92,18 +85,7 @@ def worker_host(key: str) -> str:
 
 
 def default_endpoint(key: str, port: int, replay_port: int | None) -> Endpoint:
-    """Return where engines publish if nothing else is said: a fixed port of the worker's host.
-
-    Args:
-        key: Key of the worker.
-        port: Port of the event socket.
-        replay_port: Port of the replay socket, None if there is none.
-
-    Returns:
-        The endpoint.
-
-    Raises:
-        ValueError: The key names no host.
+    """Return where engines publish by default: a fixed port of the worker's host.
 
     Example:
         >>> from cachelb.events.endpoints import default_endpoint
@@ -115,16 +97,7 @@ def default_endpoint(key: str, port: int, replay_port: int | None) -> Endpoint:
 
 
 def check_port(name: str, port: object) -> None:
-    """Refuse what is no TCP port.
-
-    Args:
-        name: Name of the option.
-        port: Its value.
-
-    Raises:
-        TypeError: It is no whole number.
-        ValueError: It is out of range.
-    """
+    """Refuse anything but a TCP port."""
     if isinstance(port, bool) or not isinstance(port, int):
         raise TypeError(f"{name} must be a port number, got {type(port).__name__}")
     if port not in _PORTS:

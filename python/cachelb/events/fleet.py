@@ -39,49 +39,22 @@ _ASK_AGAIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What to subscribe to.
-
-    Attributes:
-        stream: How to receive.
-        port: Port of the event socket on a worker's host.
-        replay_port: Port of the replay socket, None if there is none.
-        endpoints: From a worker's key to its endpoint, None for a worker that publishes nothing. A mapping leaves the
-            workers that it does not name to the ports.
-        discover: Ask those workers where they publish.
-        relay: Where the streams of those workers are, None if each publishes for itself.
-    """
+    """The streams to subscribe to."""
 
     stream: StreamSettings
-    port: int
-    replay_port: int | None
+    port: int  # of the event socket on a worker's host
+    replay_port: int | None  # None if there is no replay socket
+    # None for a worker that publishes nothing; a mapping leaves the workers that it does not name to the ports
     endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None]
-    discover: bool
-    relay: RelayEndpoint | None = None
+    discover: bool  # ask those workers where they publish
+    relay: RelayEndpoint | None = None  # of those workers' streams, None if each publishes for itself
 
     def asks(self, key: str) -> bool:
-        """Tell whether a worker is asked where it publishes.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            Whether; not if the user said where it does.
-        """
+        """Return whether a worker is asked for its endpoint: not if the user configured one."""
         return self.discover and not callable(self.endpoints) and key not in self.endpoints
 
     def endpoint(self, key: str) -> Endpoint | RelayEndpoint | None:
-        """Return where a worker publishes unless it is asked.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            Its endpoint, None if it publishes nothing.
-
-        Raises:
-            TypeError: The function of the user returned something else.
-            ValueError: The key names no host, and no endpoint is given.
-        """
+        """Return where a worker publishes unless it is asked, None if it publishes nothing."""
         if callable(self.endpoints):
             found = self.endpoints(key)
             if found is not None and not isinstance(found, Endpoint):
@@ -91,13 +64,7 @@ class FleetSettings:
 
 
 class Fleet:
-    """One stream per worker and rank. Lives in the subscriber's thread; `stats` may be called anywhere.
-
-    Args:
-        settings: What to subscribe to.
-        hub: The thread's sockets.
-        sink: Where events go.
-    """
+    """One stream per worker and rank. Lives in the subscriber's thread; `stats` may be called anywhere."""
 
     def __init__(self, settings: FleetSettings, hub: Hub, sink: KvSink) -> None:
         self._settings = settings
@@ -114,11 +81,7 @@ class Fleet:
         self._is_lost = False
 
     def follow(self, now_s: float) -> None:
-        """Make streams for workers that are new, and end those of workers that are gone.
-
-        Args:
-            now_s: The time.
-        """
+        """Open streams for new workers and close those of removed ones."""
         workers = self._registered()
         if workers != self._workers:
             before, self._workers = self._workers, workers
@@ -145,14 +108,7 @@ class Fleet:
                     self._discovery.ask(key, address_of(self._sink, key))
 
     def settle(self, now_s: float) -> float | None:
-        """Give up what waits for too long.
-
-        Args:
-            now_s: The time.
-
-        Returns:
-            When there is more to do, None for never.
-        """
+        """Time out what waits too long; return when there is more to do, None for never."""
         next_s: float | None = None
         for where, stream in self._streams.items():
             if stream.deadline_s is not None and stream.deadline_s <= now_s:
@@ -170,14 +126,7 @@ class Fleet:
             stream.close()
 
     def endpoint_of(self, where: Where) -> Endpoint | RelayEndpoint | None:
-        """Return where a stream is.
-
-        Args:
-            where: Which.
-
-        Returns:
-            Its endpoint, None if there is no such stream.
-        """
+        """Return where a stream is, None if there is no such stream."""
         stream = self._streams.get(where)
         return None if stream is None else stream.endpoint
 

@@ -38,37 +38,16 @@ _MOST_BYTES_AT_ONCE: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How to receive.
+    """How to receive."""
 
-    Attributes:
-        topic_filter: What topics begin with.
-        rcvhwm: Messages kept for a stream until they are read.
-        replay_timeout_s: Seconds an engine has to answer a replay.
-        relay_keys: Those of the relay, if it has a secret.
-    """
-
-    topic_filter: bytes
-    rcvhwm: int
+    topic_filter: bytes  # prefix of topics
+    rcvhwm: int  # unread messages kept for a stream
     replay_timeout_s: float
     relay_keys: Keys | None = None
 
 
 class Stream:
-    """Receives one stream and hands it to the sink. Lives in the subscriber's thread; `stats` may be read anywhere.
-
-    Args:
-        where: Key of the worker, and rank, None for a worker without ranks.
-        endpoint: Where the stream is.
-        settings: How to receive.
-        hub: The thread's sockets.
-        sink: Where messages go.
-        shown: Name for log lines.
-
-    Attributes:
-        endpoint: Where the stream is.
-        last_error: What went wrong last.
-        is_given_up: Whether it was closed, until it is opened again.
-    """
+    """Receives one stream and hands it to the sink. Lives in the subscriber's thread; `stats` may be read anywhere."""
 
     def __init__(
         self,
@@ -101,11 +80,7 @@ class Stream:
     # --- life ---
 
     def open(self) -> None:
-        """Make the sockets and begin to listen or to connect.
-
-        Raises:
-            zmq.ZMQError: It cannot be done, for example because another process listens there.
-        """
+        """Make the sockets and begin to listen or to connect."""
         hub, settings = self._hub, self._settings
         self.is_given_up = False
         self._socket, self._monitor = hub.subscriber(self, self._wanted(), settings.rcvhwm, self._keys())

@@ -40,17 +40,7 @@ class Desk(Protocol):
 
 
 class Subscriber:
-    """One life of the source's thread, from start to stop.
-
-    Args:
-        settings: What to subscribe to.
-        sink: Where events go.
-        desk: What else works in this thread, with its sockets.
-        name: Of the thread.
-
-    Raises:
-        zmq.ZMQError: The desk cannot open.
-    """
+    """One life of the source's thread, from start to stop."""
 
     def __init__(
         self, settings: FleetSettings, sink: KvSink, *, desk: Desk | None = None, name: str = "cachelb-kv-events"

@@ -145,11 +145,7 @@ class _File:
         self.rotations = 0
 
     def append(self, lines: list[str]) -> None:
-        """Write whole lines, in as few writes as files allow.
-
-        Raises:
-            OSError: The file could not be written; some of the lines may have been, the last of them in part.
-        """
+        """Write whole lines, in few writes; after an `OSError` some may be written, the last in part."""
         batch = bytearray()
         for line in lines:
             encoded = line.encode()

@@ -28,12 +28,9 @@ _BOOKED = {"inflight": "inflight", "prefill_tokens": "pending_prefill_tokens", "
 def samples_of(records: Iterable[DecisionRecord]) -> Samples:
     """Make samples of the requests that have a time to the first token, in the order of their decisions.
 
-    Args:
-        records: Finished requests in any order. Those without a first token, and those whose worker had not reported
-            for too long, are part of their worker's load, but no samples. The half of a pair that decodes is left out.
-
-    Returns:
-        The samples. What no record tells is 0 throughout and named as missing; what only some tell is 0 in the others.
+    Requests without a first token, and those whose worker had not reported for too long, count as load of their worker
+    but give no sample. The half of a pair that decodes is left out. A feature that no record has is 0 throughout and
+    named as missing; one that only some have is 0 in the others.
 
     Example:
         >>> import cachelb

@@ -45,14 +45,7 @@ class SchemaError(ValueError):
 
 
 def decision_line(record: DecisionRecord) -> str:
-    """Write a record as a line.
-
-    Args:
-        record: The record.
-
-    Returns:
-        The line, with its line break.
-    """
+    """Write a record as a line, with its line break."""
     row: dict[str, Any] = {"v": VERSION, "kind": DECISION}
     row |= {name: getattr(record, name) for name in _RECORD}
     row["shadows"] = [{name: getattr(shadow, name) for name in _SHADOW} for shadow in record.shadows]
@@ -60,30 +53,12 @@ def decision_line(record: DecisionRecord) -> str:
 
 
 def lost_line(records: int, time_s: float) -> str:
-    """Write that records are missing.
-
-    Args:
-        records: How many.
-        time_s: Until when, in seconds since the epoch.
-
-    Returns:
-        The line, with its line break.
-    """
+    """Write a line, with its line break, for records lost until a time in seconds since the epoch."""
     return _line({"v": VERSION, "kind": LOST, "time_s": time_s, "records": records})
 
 
 def read_line(line: bytes) -> DecisionRecord | int:
-    """Read a line.
-
-    Args:
-        line: The line.
-
-    Returns:
-        The decision's record, or the number of records that are missing.
-
-    Raises:
-        SchemaError: It is no such line.
-    """
+    """Read a line: the record of a decision, or the number of lost records."""
     try:
         row = json.loads(line)
     except ValueError:  # of JSON or of UTF-8

@@ -49,15 +49,7 @@ class Sources:
         self._numbers = count()
 
     def attach(self, source: Attachable, router: Router[Any]) -> None:
-        """Start a source.
-
-        Args:
-            source: What to start.
-            router: For which router.
-
-        Raises:
-            TypeError: It cannot be started and stopped, or it is a class.
-        """
+        """Start a source."""
         _refuse_class("attach", source)
         if not all(callable(getattr(source, name, None)) for name in ("start", "stop")):
             found = type(source).__name__
@@ -74,15 +66,7 @@ class Sources:
             source.stop()
 
     def detach(self, source: Attachable) -> None:
-        """Stop a source.
-
-        Args:
-            source: One that is attached.
-
-        Raises:
-            TypeError: It is a class.
-            ValueError: It is not.
-        """
+        """Stop a source."""
         _refuse_class("detach", source)
         numbers = [number for number, each in list(self._attached.items()) if each is source]
         if not numbers or self._attached.pop(numbers[-1], None) is None:
@@ -106,11 +90,7 @@ class Sources:
             raise failed
 
     def start_in_child(self, router: Router[Any]) -> None:
-        """Start all anew: a fork does not copy threads.
-
-        Args:
-            router: For which router.
-        """
+        """Restart all sources: a fork does not copy threads."""
         for source in list(self._attached.values()):
             try:
                 source.start(router)

@@ -16,11 +16,7 @@ _routers: weakref.WeakSet[Router[Any]] = weakref.WeakSet()
 
 
 def watch(router: Router[Any]) -> None:
-    """Let a router forget what belongs to the parent, in every child from now on.
-
-    Args:
-        router: The router; it is not kept alive.
-    """
+    """Make a router drop its parent's state in every child from now on. The router is not kept alive."""
     _routers.add(router)
 
 

@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 
 def stats(router: Observation[Any]) -> RouterStats:
-    """Read every counter of a router.
-
-    Args:
-        router: The router.
-
-    Returns:
-        Its counters.
-    """
+    """Read every counter of a router."""
     counters = router._counters()
     streams = {(key, rank): KvEventStats(**row) for key, rank, row in router._kv_rows()}
     events = router._kv_totals()
@@ -77,42 +70,18 @@ def _state(router: Observation[Any]) -> StateStats | None:
 
 
 def learned(router: Observation[Any]) -> tuple[LearnedStats, ...]:
-    """Read what the policies of a router learned.
-
-    Args:
-        router: The router.
-
-    Returns:
-        One for each policy that learns.
-    """
+    """Read the learning state of a router's policies, one entry for each that learns."""
     return tuple(LearnedStats(**row) for row in router._learned())
 
 
 def records_since(router: Observation[Any], cursor: int, limit: int) -> tuple[list[DecisionRecord], int, int]:
-    """Read the records of finished requests.
-
-    Args:
-        router: The router.
-        cursor: Where to begin.
-        limit: How many at most.
-
-    Returns:
-        The records, the next cursor, and how many were lost.
-    """
+    """Read the records of finished requests from a cursor on: the records, the next cursor, the number lost."""
     rows, cursor, lost = router._records_since(cursor, limit)
     return [_record(router, row) for row in rows], cursor, lost
 
 
 def recent(router: Observation[Any], n: int) -> list[DecisionRecord]:
-    """Read the newest records.
-
-    Args:
-        router: The router.
-        n: How many at most.
-
-    Returns:
-        The records, oldest first.
-    """
+    """Read the newest records, oldest first."""
     n = whole("n", n, 0)
     return records_since(router, 0, 1 << 30)[0][-n:] if n else []
 

@@ -48,20 +48,7 @@ class Waiting:
         self._numbers = count()
 
     async def select(self, router: Router[Any], timeout_s: float, request: Mapping[str, Any]) -> Decision[Any]:
-        """Select once a worker may be picked.
-
-        Args:
-            router: Selects.
-            timeout_s: How long to wait at most, in seconds.
-            request: The arguments of `select_worker`.
-
-        Returns:
-            The decision.
-
-        Raises:
-            NoWorkerAvailable: No worker could be picked in time.
-            ValueError: `timeout_s` is negative or no number.
-        """
+        """Wait until a worker can be picked, and select it."""
         timeout_s = seconds("timeout_s", timeout_s, least=0.0)
         if timeout_s == 0 or not self._waiters:
             try:
@@ -97,10 +84,9 @@ class Waiting:
             self._heed(router, waiter, None)
 
     def wake(self, *, released: bool = False) -> None:
-        """Let those who wait try again, in their order. Callable from any thread.
+        """Wake the waiting callers in their order. Callable from any thread.
 
-        Args:
-            released: A request ended, which helps only those who found workers that had too much to do.
+        `released` is the end of a request, which helps only callers that found saturated workers.
         """
         for _, waiter in sorted(self._waiters.items()):
             if waiter.heeds_releases or not released:

@@ -24,34 +24,20 @@ class Gateway(Protocol):
         ...
 
     def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
-        """Place a request.
+        """Place the request of a workload row, not on workers that failed it; None if no worker can be picked.
 
-        Args:
-            request: Its row in the workload.
-            tried: Workers that failed it already.
-            now: The time.
-
-        Returns:
-            Worker, a number of the gateway's own that names the placement from then on, prompt
-            tokens it takes to be cached there, and the code of the reason. None if no worker may
-            be picked.
+        Returns the worker, the gateway's own number of the placement, the prompt tokens it expects to be cached there,
+        and the code of the reason.
         """
         ...
 
     def select_pair(
         self, request: int, tried: list[int], now: float
     ) -> tuple[tuple[int, int, int, int] | None, tuple[int, int, int, int]] | None:
-        """Place a request in a fleet with workers for prefill alone.
+        """Place a request in a fleet with workers for prefill alone; None if no worker can be picked.
 
-        Args:
-            request: As for `select`.
-            tried: As for `select`.
-            now: As for `select`.
-
-        Returns:
-            Where its prompt is computed, None if the other worker does that too, and where it is
-            generated from; each as from `select` and with a number of its own. None if no worker
-            may be picked.
+        Returns the placement for prefill, None if the other worker computes the prompt too, and the one for decode;
+        each as from `select`, with a number of its own.
         """
         ...
 
@@ -97,10 +83,7 @@ class Gateway(Protocol):
 class RouterGateway:
     """A router with a policy written in Python, through the calls any gateway makes.
 
-    Args:
-        make: Builds the router around a clock and names of workers.
-        workload: The requests.
-        names: Names of the workers, in the order of the fleet.
+    `make` builds the router from a clock and the names of the workers.
     """
 
     def __init__(

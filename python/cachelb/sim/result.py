@@ -34,15 +34,10 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class WallClock:
-    """What the run cost in real time, which differs from run to run.
-
-    Attributes:
-        run_s: Seconds of the whole run.
-        select_ns: Nanoseconds of each selection, in order.
-    """
+    """The cost of the run in real time, which differs from run to run."""
 
     run_s: float
-    select_ns: npt.NDArray[np.uint32]
+    select_ns: npt.NDArray[np.uint32]  # of each selection, in order
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,15 +39,9 @@ _TABLE_HEADER = "part,tokens,seconds"
 class Roofline:
     """Arithmetic or memory traffic, whichever takes longer, from the sizes of device and model.
 
-    Attributes:
-        mfu: Factor on the device's share of its peak, for what-if runs.
-        attention_share: Part of the rate of matrix products that attention reaches.
-        prefill_reads_context: Whether prefill can wait for reading the KV it attends to.
-        pass_seconds: Fixed time of a pass; None for the device's own.
-        sequence_seconds: Host time per sequence and pass.
-        all_reduce: Whether devices that share a model lose time to each other. If not, N of them reach N times what one
-            does; if so, after the attention and after the rest of each layer they wait for the sum of all, which goes
-            round in a ring at `PEER_SHARE` of the device's ``peer_bytes_per_s`` and takes `ALL_REDUCE_SECONDS` besides.
+    Without ``all_reduce``, N devices that share a model reach N times the speed of one. With it, after the attention
+    and after the rest of each layer they wait for the sum of all, which goes round in a ring at `PEER_SHARE` of the
+    device's ``peer_bytes_per_s`` and takes `ALL_REDUCE_SECONDS` besides.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, simulate
@@ -60,12 +54,12 @@ class Roofline:
         True
     """
 
-    mfu: float = 1.0
-    attention_share: float = ATTENTION_SHARE
-    prefill_reads_context: bool = True
-    pass_seconds: float | None = None
-    sequence_seconds: float = SEQUENCE_SECONDS
-    all_reduce: bool = False
+    mfu: float = 1.0  # factor on the device's share of its peak, for what-if runs
+    attention_share: float = ATTENTION_SHARE  # of the rate of matrix products
+    prefill_reads_context: bool = True  # prefill can wait for reading the KV it attends to
+    pass_seconds: float | None = None  # fixed time of a pass; None for the device's own
+    sequence_seconds: float = SEQUENCE_SECONDS  # host time per sequence and pass
+    all_reduce: bool = False  # devices that share a model lose time to each other
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -73,17 +67,7 @@ class Roofline:
         number("attention_share", self.attention_share, least=_LEAST_FACTOR)
 
     def native(self, gpu: GpuProfile, model: ModelProfile, tensor_parallel: int, kv_tokens: int) -> dict[str, Any]:  # noqa: ARG002 - one signature for all
-        """Return the form the engine model takes.
-
-        Args:
-            gpu: The device.
-            model: The model.
-            tensor_parallel: Devices that share the model.
-            kv_tokens: Tokens the cache holds.
-
-        Returns:
-            Constants by name.
-        """
+        """Return the form the engine model takes: constants by name."""
         pass_seconds = gpu.pass_seconds if self.pass_seconds is None else self.pass_seconds
         exchange = {}
         if self.all_reduce and tensor_parallel > 1:
@@ -108,13 +92,7 @@ class Roofline:
 def exchange_seconds(gpu: GpuProfile, model: ModelProfile, tensor_parallel: int) -> float:
     """Return how long devices that share a model exchange sums per token of a pass, beside the latency.
 
-    Args:
-        gpu: The device.
-        model: The model.
-        tensor_parallel: Devices that share the model.
-
-    Returns:
-        ``2 L * 2 (N - 1) / N * 2 h / (0.8 b)`` of N devices, L layers, a hidden state of h and b bytes per second.
+    It is ``2 L * 2 (N - 1) / N * 2 h / (0.8 b)`` of N devices, L layers, a hidden state of h and b bytes per second.
 
     Example:
         >>> from cachelb.sim.gpus import find_gpu, find_model
@@ -136,18 +114,10 @@ class Polynomial:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Measured times; between two rows is interpolated. Prefill and decode add up.
+    """Measured times; between two rows is interpolated. Prefill and decode add up."""
 
-    Attributes:
-        prefill: New prefill tokens of a pass and its seconds, ascending.
-        decode: Tokens that the decodes of a pass attend to and its seconds, ascending.
-
-    Raises:
-        ValueError: A column is empty or not ascending, or a time not positive.
-    """
-
-    prefill: tuple[tuple[float, float], ...]
-    decode: tuple[tuple[float, float], ...]
+    prefill: tuple[tuple[float, float], ...]  # new prefill tokens of a pass and its seconds, ascending
+    decode: tuple[tuple[float, float], ...]  # tokens that the decodes of a pass attend to and its seconds, ascending
 
     def __post_init__(self) -> None:
         for key, rows in {"prefill": self.prefill, "decode": self.decode}.items():
@@ -157,18 +127,9 @@ class Table:
 
     @classmethod
     def read(cls, path: str | Path) -> Table:
-        """Read a table from a file.
+        """Read a table from CSV, plain or compressed, with the header ``part,tokens,seconds``.
 
-        Args:
-            path: CSV with the header ``part,tokens,seconds``, where part is ``prefill`` or
-                ``decode``; plain or compressed.
-
-        Returns:
-            The table.
-
-        Raises:
-            TraceError: A row is malformed; the message names file and line.
-            OSError: The file cannot be opened.
+        A part is ``prefill`` or ``decode``.
         """
         parts: dict[str, list[tuple[float, float]]] = {"prefill": [], "decode": []}
         lines = read_lines(path)
@@ -195,16 +156,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Another model of time, faster or slower than it is; `fit_scale` finds by how much from measurements.
-
-    Attributes:
-        timing: That model.
-        prefill: Factor on the time of prompts: on what they add to the decodes of a pass.
-        decode: Factor on the time of decodes.
-
-    Raises:
-        TypeError: `timing` is scaled itself, or no timing.
-        ValueError: A factor is out of range.
+    """Another timing with factors, which `fit_scale` fits to measurements; not scaled itself.
 
     Example:
         >>> from dataclasses import replace
@@ -216,8 +168,8 @@ class Scaled:
     """
 
     timing: Roofline | Polynomial | Table
-    prefill: float = 1.0
-    decode: float = 1.0
+    prefill: float = 1.0  # factor on the time that prompts add to the decodes of a pass
+    decode: float = 1.0  # factor on the time of decodes
 
     def __post_init__(self) -> None:
         if not isinstance(self.timing, (Roofline, Polynomial, Table)):

@@ -25,43 +25,22 @@ MOONCAKE_ID_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a trace.
+    """One request of a trace."""
 
-    Attributes:
-        arrival_s: Arrival in seconds from the start of the trace.
-        prompt_tokens: Length of the prompt.
-        output_tokens: Length of the answer.
-        hash_ids: One chained id per started block of the trace's ``id_tokens`` tokens.
-        session: Session id, where the trace names one.
-    """
-
-    arrival_s: float
+    arrival_s: float  # from the start of the trace
     prompt_tokens: int
     output_tokens: int
-    hash_ids: tuple[int, ...]
+    hash_ids: tuple[int, ...]  # one chained id per started block of the trace's ``id_tokens`` tokens
     session: str | None = None
 
 
 def read_trace(
     path: str | Path, *, id_tokens: int = MOONCAKE_ID_TOKENS, full_blocks_only: bool = False
 ) -> Iterator[Request]:
-    """Stream the requests of a trace file, in file order.
+    """Stream the requests of a trace file, in file order, one per line; unknown keys are ignored.
 
-    Args:
-        path: ``.jsonl``, or the same compressed as ``.gz``, ``.xz`` or ``.zst``.
-        id_tokens: Tokens one hash id stands for.
-        full_blocks_only: Whether rows have ids for full blocks only; else there is one for a
-            partial block at the end too.
-
-    Yields:
-        One request per line; blank lines are passed over, unknown keys are ignored.
-
-    Raises:
-        ValueError: ``id_tokens`` is below 1.
-        TraceError: A row is malformed (the message names file, line, value and what was
-            expected), or the file is not what its suffix says.
-        OSError: The file cannot be opened.
-        ModuleNotFoundError: A ``.zst`` file without the extra ``cachelb[traces]``.
+    The file is ``.jsonl``, or the same compressed as ``.gz``, ``.xz`` or ``.zst``. Rows have an id for a partial block
+    at the end too unless ``full_blocks_only``.
 
     Example:
         >>> import tempfile

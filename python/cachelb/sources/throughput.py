@@ -72,15 +72,7 @@ class Throughput:
         self._stated_gen_tps: float | None = None
 
     def observe(self, page: MetricsPage, *, now_s: float) -> tuple[float | None, float | None]:
-        """Take the next page.
-
-        Args:
-            page: What the page says.
-            now_s: When it was taken, in monotonic seconds.
-
-        Returns:
-            Prompt tokens and output tokens per second of work, None while unknown.
-        """
+        """Process the next page; return prompt and output tokens per second of work, None while unknown."""
         before, self._before = self._before, (now_s, page)
         if _is_working(page) and page.totals.gen_tps:
             self._stated_gen_tps = page.totals.gen_tps

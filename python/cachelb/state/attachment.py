@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 class Attachment:
-    """Shares the state of one router at a time.
-
-    Args:
-        settings: How to trade.
-    """
+    """Shares the state of one router at a time."""
 
     def __init__(self, settings: ExchangeSettings) -> None:
         self._settings = settings

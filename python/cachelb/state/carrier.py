@@ -11,25 +11,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message of another router.
-
-    Attributes:
-        message: Its bytes.
-        address: Where it came from; the carrier's own. No two routers have the same at the same time.
-    """
+    """A message of another router."""
 
     message: bytes
-    address: str
+    address: str  # where it came from, in the carrier's form; unique among routers at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Something that a carrier cannot take for a message of the fleet.
-
-    Attributes:
-        reason: Why.
-        address: Where it came from.
-    """
+    """A message that the carrier cannot accept as one of the fleet."""
 
     reason: str
     address: str
@@ -37,13 +27,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A peer wants to be told everything.
+    """A peer requests a snapshot."""
 
-    Attributes:
-        return_to: Where to; the carrier's own.
-    """
-
-    return_to: bytes
+    return_to: bytes  # the address for the answer, in the carrier's form
 
 
 class Carrier(Protocol):

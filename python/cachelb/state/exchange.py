@@ -54,23 +54,14 @@ _WARN_AGAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSettings:
-    """How to trade.
+    """Options of the exchange between routers."""
 
-    Attributes:
-        interval_s: Seconds between two messages of what happened.
-        peer_timeout_s: Seconds after which a silent router is gone.
-        warm_start_s: Seconds to wait at the start for a peer to tell everything.
-        ttl_s: Seconds that placements of others are believed.
-        max_bytes: Bytes of entries that may wait, and of messages that may be kept of a peer until a snapshot comes.
-        share_fleet: Whether changes of the fleet are told and followed.
-    """
-
-    interval_s: float
-    peer_timeout_s: float
-    warm_start_s: float
-    ttl_s: float
-    max_bytes: int
-    share_fleet: bool = False
+    interval_s: float  # between two messages of changes
+    peer_timeout_s: float  # until a silent router counts as gone
+    warm_start_s: float  # to wait at the start for a peer's snapshot
+    ttl_s: float  # of remote placements
+    max_bytes: int  # of entries that wait, and of messages kept of a peer until its snapshot comes
+    share_fleet: bool = False  # publish and follow changes of the fleet
 
 
 @dataclass(slots=True)
@@ -100,30 +91,13 @@ class _Peer:
 
 
 def is_shared(router: Router[Any]) -> bool:
-    """Say whether something shares the state of a router in this process.
-
-    Args:
-        router: Which.
-
-    Returns:
-        Whether it does.
-    """
+    """Return whether the state of a router is shared in this process."""
     exchange = router._exchange
     return exchange is not None and exchange.pid == os.getpid()
 
 
 def secrets_of(router: Router[Any]) -> Sequence[Secret]:
-    """Return the secrets of a router that is to share.
-
-    Args:
-        router: Which.
-
-    Returns:
-        Its own, and others that it believes.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Return the secrets of a router that is to share: its own, and others that it accepts."""
     if not router._secrets:
         raise ValueError(
             "a router that shares its state needs a secret that all others have too: build it with secret=..., or set"

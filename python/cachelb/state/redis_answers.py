@@ -26,23 +26,16 @@ _ASK_AGAIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class Answer:
-    """A snapshot that a peer asked for.
+    """A snapshot that a peer requested."""
 
-    Attributes:
-        inbox: Which stream they read.
-        unread: How many entries lay there unread lately.
-        is_asking: Whether the server was asked for that and did not answer yet.
-        size: Bytes that were not sent yet.
-    """
-
-    inbox: bytes
+    inbox: bytes  # stream that the peer reads
     nonce: bytes
     parts: deque[bytes]
     moved_s: float
     polled_s: float = 0.0
     number: int = 0
-    unread: int = 0
-    is_asking: bool = False
+    unread: int = 0  # latest known number of entries unread there
+    is_asking: bool = False  # the server was asked for that number and has not answered
     size: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -81,14 +81,9 @@ class _Tail:
 
 
 class RedisCarrier:
-    """Writes to a stream and reads what others write.
+    """Publishes to a stream and reads what other routers publish.
 
-    Args:
-        link: To the server.
-        stream: Its name; all other keys begin with it.
-        seal: Makes frames.
-        settings: How to trade.
-        max_server_bytes: Bytes that the stream may take there, about.
+    All other keys begin with the stream's name. `max_server_bytes` is an approximate limit of the stream.
     """
 
     def __init__(

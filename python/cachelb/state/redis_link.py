@@ -84,14 +84,7 @@ class _Wire(Protocol):
 
 
 class RedisLink:
-    """Talks to one server.
-
-    Args:
-        url: Where and as whom; its password shows nowhere.
-
-    Raises:
-        ValueError: The url cannot be used.
-    """
+    """Talks to one server. The password of its url is never shown."""
 
     def __init__(self, url: str) -> None:
         options, self.shown = _options(url)
@@ -115,11 +108,7 @@ class RedisLink:
             raise ValueError(f"url cannot be used: {error}") from None
 
     def open(self) -> None:
-        """Connect anew.
-
-        Raises:
-            ConnectionError: It does not work; the text says why.
-        """
+        """Connect anew."""
         self.close()
         with self._told():
             self._reading.connect()

@@ -40,11 +40,9 @@ class _Life:
 
 
 class Seal:
-    """Frames that only those who know the secret can read and make.
+    """Frames that only holders of the secret can read and make.
 
-    Args:
-        secrets: Shared by all: frames are made with the first, and those made with any are opened.
-        stream: Its name; frames of one stream are nothing in another.
+    Frames are made with the first secret; those made with any are opened. Frames of one stream are invalid in another.
 
     Example:
         >>> from cachelb.secret import Secret

@@ -66,16 +66,9 @@ class _Answer:
 
 
 class ZmqCarrier:
-    """Publishes at an address, listens to those of peers.
+    """Publishes at `bind`, answers at the port above, and subscribes to the peers.
 
-    Args:
-        bind: Where to publish; the port above answers.
-        peers: Addresses of peers, or a function that returns them.
-        secrets: What all share: this router answers to the first, and calls others by any.
-        max_bytes: Bytes that may wait for a peer that does not read them, about.
-
-    Raises:
-        OSError: The address cannot be used.
+    It answers with the first secret and calls peers with any. About `max_bytes` may wait for a peer that does not read.
     """
 
     def __init__(

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 class ChatTemplate:
-    """One template, compiled.
-
-    Args:
-        source: Its text.
-        variables: What it may name beside the messages, such as `bos_token`.
-
-    Raises:
-        ValueError: It is no valid template.
-    """
+    """One compiled template; `variables` such as `bos_token` are available beside the messages."""
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -49,20 +41,9 @@ class ChatTemplate:
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        """Render a chat.
+        """Render a chat; messages and tools are in the form of the OpenAI API.
 
-        Args:
-            messages: Messages in the form of the OpenAI API.
-            tools: Tools likewise.
-            add_generation_prompt: End with the opening of the assistant's turn.
-            variables: Further variables of the template.
-
-        Returns:
-            The prompt.
-
-        Raises:
-            TypeError: A message is no object.
-            ValueError: A message has parts that are no text, or the template refuses the chat.
+        `add_generation_prompt` ends with the opening of the assistant's turn.
         """
         given = {
             "documents": None,

@@ -39,11 +39,7 @@ _CASES: Final = (
 
 
 def measure(_calls: int) -> Iterator[Row]:
-    """Play every case.
-
-    Yields:
-        A row per contender: how many answers were wrong, and which.
-    """
+    """Play every case: a row per contender with the number of wrong answers, and which they were."""
     players: dict[str, Callable[[_Case], int]] = {}
     if is_here("msgpack"):
         players["cachelb"] = _own

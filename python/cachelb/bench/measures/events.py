@@ -42,14 +42,7 @@ class _Run(NamedTuple):
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Send the same messages to everybody.
-
-    Args:
-        calls: A twentieth of the messages.
-
-    Yields:
-        Rows for an overload, for the highest rate kept up with, and for lookups meanwhile.
-    """
+    """Send each contender the same 20 * `calls` messages: overload, highest sustained rate, lookups meanwhile."""
     if not (is_here("msgpack") and is_here("zmq")):
         return
     from cachelb.bench.rivals.feeds import FEEDS

@@ -19,14 +19,7 @@ _HELD_TOKENS = 2_000_000
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Fill every index with the same prompts, then ask and record in turns.
-
-    Args:
-        calls: Calls per contender and length.
-
-    Yields:
-        A row per contender for asking, and one for recording.
-    """
+    """Fill every index with the same prompts, then look up and record in turns."""
     for length in LENGTHS:
         held = prompts(max(64, _HELD_TOKENS // length), length, seed=1)
         asked = [_asked(prompt, i) for i, prompt in enumerate(held[:calls])]

@@ -17,17 +17,11 @@ if TYPE_CHECKING:
 
 
 class Feed(Protocol):
-    """An index that events are fed to; a new one is empty.
+    """An index that applies events; a new one is empty."""
 
-    Attributes:
-        name: What it is called in tables.
-        note: What is to be known of the figures.
-        modules: What must be installed.
-    """
-
-    name: str
-    note: str
-    modules: tuple[str, ...]
+    name: str  # in tables
+    note: str  # caveat on the figures
+    modules: tuple[str, ...]  # that must be installed
 
     @staticmethod
     def encode(number: int, message: Message, /) -> Any:  # noqa: ANN401 - whatever `send` takes; not timed
@@ -56,14 +50,7 @@ class Feed(Protocol):
 
 
 def payload(message: Message) -> bytes:
-    """Write a message as vLLM does.
-
-    Args:
-        message: The message.
-
-    Returns:
-        Its bytes.
-    """
+    """Write a message as vLLM does."""
     events = [removed(message.removed)] if message.removed else []
     tokens = message.tokens.tolist()
     return encode_batch([*events, stored(message.stored, tokens, block_size=BLOCK, parent=message.parent)], ts=0.0)

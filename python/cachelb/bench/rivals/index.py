@@ -9,17 +9,11 @@ if TYPE_CHECKING:
 
 
 class Index(Protocol):
-    """An index of which worker holds which prefix.
+    """An index of which worker holds which prefix."""
 
-    Attributes:
-        name: What it is called in tables.
-        package: What to install for it.
-        module: What must then be there.
-    """
-
-    name: str
-    package: str
-    module: str
+    name: str  # in tables
+    package: str  # to install
+    module: str  # to import then
 
     def record(self, prompt: Prompt, worker: int) -> None:
         """Let a worker hold a prompt."""

@@ -47,11 +47,6 @@ class Exchange:
     """What is known of one request, from its headers to the end of its answer."""
 
     def __init__(self, picker: Picker) -> None:
-        """Begin with nothing heard.
-
-        Args:
-            picker: Asks the router.
-        """
         self.over = False
         self._picker = picker
         self._request_mode = self._answer_mode = _MODES[picker.options.default_body_mode]
@@ -67,14 +62,7 @@ class Exchange:
         self._tail = b""
 
     async def receive(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
-        """Take a message of the proxy in.
-
-        Args:
-            message: A ProcessingRequest.
-
-        Returns:
-            The replies to it, which may be none. `over` says whether the exchange ends with them.
-        """
+        """Process a ProcessingRequest; `over` says whether the exchange ends with the replies."""
         if self._first:
             self._first = False
             if message.HasField("protocol_config"):
@@ -90,15 +78,7 @@ class Exchange:
         return () if handle is None else await handle(message)
 
     def deadline(self, began_s: float, now_s: float) -> float:
-        """Tell until when the next message has to come.
-
-        Args:
-            began_s: When the stream did.
-            now_s: The time of the same clock.
-
-        Returns:
-            The time.
-        """
+        """Return until when the next message has to come, by the clock of both times."""
         options = self._picker.options
         if self._pick is None:
             return began_s + options.body_timeout_s
@@ -108,11 +88,7 @@ class Exchange:
         return end_s if is_silent else min(end_s, now_s + options.idle_timeout_s)
 
     def expire(self) -> Iterable[Any]:
-        """Take note that the next message did not come in time.
-
-        Returns:
-            The replies to that: an answer for the client, if it has not sent the whole request.
-        """
+        """Handle a message that did not come in time: answer the client if it has not sent the whole request."""
         self.over = True
         if self._pick is None:
             return self._refuse(self._picker.refuse(408, "slow-body", "the request took too long to arrive"))

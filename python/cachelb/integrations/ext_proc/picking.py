@@ -83,19 +83,12 @@ class Options:
 
 @dataclass(slots=True)
 class Pick:
-    """Where a request is to go.
+    """The worker and the alternatives for a request."""
 
-    Attributes:
-        decision: Owns the booked load.
-        endpoints: Addresses in the order in which they are to be tried.
-        arguments: What the router was asked.
-        body: What to send in place of the body, None to leave it as it is.
-    """
-
-    decision: Decision[Any]
-    endpoints: list[str]
-    arguments: RequestArguments
-    body: bytes | None = None
+    decision: Decision[Any]  # owns the booked load
+    endpoints: list[str]  # addresses in the order to try
+    arguments: RequestArguments  # of `select_worker`
+    body: bytes | None = None  # replaces the body, None to leave it as it is
 
     @property
     def prompt_bytes(self) -> int:
@@ -110,32 +103,18 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request goes nowhere.
-
-    Attributes:
-        status: HTTP status of the answer.
-        message: For the client: it names no worker.
-        reason: For counters and access logs.
-        retry_after_s: When to try again, None for never.
-    """
+    """Why a request is not forwarded."""
 
     status: int
-    message: str
-    reason: str
-    retry_after_s: float | None = None
+    message: str  # for the client: it names no worker
+    reason: str  # for counters and access logs
+    retry_after_s: float | None = None  # None for never
 
 
 class Picker:
     """Asks the router on behalf of every stream, and counts what happens."""
 
     def __init__(self, router: Router[Any], addresses: Addresses, options: Options) -> None:
-        """Keep the parts.
-
-        Args:
-            router: Decides.
-            addresses: Translates.
-            options: Settings.
-        """
         self.options = options
         self.counts: Counter[str] = Counter()
         self.exposed = header_filter(options.expose_headers)
@@ -154,13 +133,8 @@ class Picker:
     ) -> Pick | Refusal:
         """Pick a worker and the next best ones, and book the load on the first.
 
-        Args:
-            headers: The request's headers, names in lower case.
-            body: The request's body, None if it is unknown or there is none.
-            subset: Addresses to choose from, None for all.
-
-        Returns:
-            The pick, or why there is none.
+        Names of headers are in lower case. The body is None if it is unknown or empty; without a subset, all addresses
+        are candidates.
         """
         arguments, sent = await self._read(headers, body)
         among = self._addresses.among(subset)
@@ -183,12 +157,7 @@ class Picker:
         return Pick(decision, self._ranked(decision, arguments), arguments, sent)
 
     def commit(self, pick: Pick, served: str) -> None:
-        """Move the booking to the worker that served the request.
-
-        Args:
-            pick: What was picked; its decision may be another one afterwards.
-            served: Address of who served it.
-        """
+        """Move the booking to the worker at the address that served the request; this may replace `pick.decision`."""
         if served == pick.endpoints[0]:
             return
         key = self._addresses.key_at(served)
@@ -285,17 +254,7 @@ class Picker:
         return [address for key in tried if (address := self._addresses.of(key)) is not None]
 
     def refuse(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> Refusal:
-        """Count and describe a refusal.
-
-        Args:
-            status: HTTP status of the answer.
-            reason: For counters and access logs.
-            message: For the client: it names no worker.
-            retry_after_s: When to try again, None for never.
-
-        Returns:
-            The refusal.
-        """
+        """Count and describe a refusal."""
         self.counts[reason] += 1
         _log.debug("refused with %d: %s", status, message)
         return Refusal(status, message, reason, retry_after_s)

@@ -42,33 +42,19 @@ class Call(Protocol):
 
 @dataclass(slots=True)
 class Counters:
-    """What happened besides plain routing. Counters only rise.
+    """Events besides plain routing. Counters only rise."""
 
-    Attributes:
-        chosen: Choices made, again for the same request included.
-        chosen_again: Choices for a request that had one.
-        moved: Requests that Serve gave to another replica than the best one; they are booked there.
-        refused: Ends of attempts that a replica refused.
-        early: Ends that came before Serve said that the replica took the request.
-        unmatched: Ends of requests that are not booked, or not there.
-        withdrawn: Requests that the caller gave up before they were sent.
-        abandoned: Bookings whose end nobody told in time.
-        no_worker: Choices left to Serve because nobody could be picked.
-        unreadable: Requests whose prompt could not be read; they are routed by load.
-        failed: Choices left to Serve because of an error here, which is logged.
-    """
-
-    chosen: int = 0
-    chosen_again: int = 0
-    moved: int = 0
-    refused: int = 0
-    early: int = 0
-    unmatched: int = 0
-    withdrawn: int = 0
-    abandoned: int = 0
-    no_worker: int = 0
-    unreadable: int = 0
-    failed: int = 0
+    chosen: int = 0  # repeated choices for a request included
+    chosen_again: int = 0  # choices for a request that had one
+    moved: int = 0  # Serve gave the request to another replica than the best one, which is booked instead
+    refused: int = 0  # ends of attempts that a replica refused
+    early: int = 0  # ends before Serve reported that the replica took the request
+    unmatched: int = 0  # ends of requests that are not booked, or not there
+    withdrawn: int = 0  # the caller gave up before the request was sent
+    abandoned: int = 0  # no end was reported in time
+    no_worker: int = 0  # choices left to Serve because no replica could be picked
+    unreadable: int = 0  # unreadable prompts, routed by load
+    failed: int = 0  # choices left to Serve because of an error here, which is logged
 
 
 @dataclass(slots=True, eq=False)
@@ -113,15 +99,11 @@ class Bookings:
         booking_ttl_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with none.
+        """Keep the parts.
 
-        Args:
-            router: Holds the load and the placements; its workers are replicas, by key.
-            landed: Tells from the future of an attempt which replica it was given to, None if none or not yet.
-            refusable: Whether replicas may refuse requests. If not, nobody says "taken" either.
-            unrouted_ttl_s: Seconds a choice is booked without a sign that it was used.
-            booking_ttl_s: Seconds a request is booked without a sign that it ended.
-            clock: Monotonic seconds.
+        `landed` returns the replica that the future of an attempt was given to, None if none or not yet. Replicas that
+        are not `refusable` do not report "taken" either. A choice is booked for `unrouted_ttl_s` without a sign that it
+        was used, a request for `booking_ttl_s` without a sign that it ended.
         """
         self.counters = Counters()
         self._router = router
@@ -142,14 +124,8 @@ class Bookings:
     def choose(self, request_id: str, call: Call, arguments: dict[str, Any], candidates: Sequence[str]) -> list[str]:
         """Pick the best replica for a call and book it there; a second choice for the call replaces the first.
 
-        Args:
-            request_id: Serve's internal id of the request.
-            call: The call.
-            arguments: What describes the request to `Router.select_worker`.
-            candidates: Keys of the replicas that may take it.
-
-        Returns:
-            The best, and the second best of three or more; nothing if nobody could be picked.
+        Returns the best, and of three or more the second best; nothing if no replica could be picked. `request_id` is
+        Serve's internal id.
         """
         self.sweep()
         self.counters.chosen += 1
@@ -175,28 +151,15 @@ class Bookings:
         return [best] if second is None else [best, second.key]
 
     def rank(self, candidates: Sequence[str]) -> list[str]:
-        """Pick for nobody in particular, by load, and book nothing.
-
-        Args:
-            candidates: Keys of the replicas.
-
-        Returns:
-            The best, or nothing.
-        """
+        """Pick the best replica by load for no particular request, and book nothing."""
         best = self._select({}, candidates, dry_run=True)
         return [] if best is None else [best.key]
 
     def taken(self, request_id: str, call: Call, key: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """Bind a call to the replica that took it, and book it there if it was booked elsewhere.
 
-        Args:
-            request_id: Serve's internal id of the request.
-            call: The call.
-            key: The replica.
-            read: Tells what describes the request, for one that is no longer known here.
-
-        Returns:
-            What describes the request whose prompt counts as held by that replica now, None if it does not count.
+        Returns the request's arguments if its prompt counts as held by that replica now, else None. `read` returns them
+        for a request that is no longer known here.
         """
         booking = self._find(request_id, call) or self._begin(request_id, call, read())
         arguments = booking.arguments
@@ -218,12 +181,7 @@ class Bookings:
         return arguments
 
     def ended(self, request_id: str, key: str) -> None:
-        """Take in that an attempt ended at a replica, in whatever way.
-
-        Args:
-            request_id: Serve's internal id of the request.
-            key: The replica.
-        """
+        """Process the end of an attempt at a replica, in whatever way."""
         bookings = self._open.get(request_id, ())
         for booking in bookings:
             if owed := booking.owed.get(key, 0):

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class RayCarrier:
-    """Trades with the log that an actor keeps.
+    """Exchanges messages through the log that an actor keeps.
 
-    Args:
-        connect: Finds or starts the actor, and returns how to call it. Both raise `ConnectionError`.
+    `connect` finds or starts the actor and returns how to call it; both raise `ConnectionError`.
     """
 
     def __init__(self, connect: Callable[[], Trade]) -> None:

@@ -21,17 +21,11 @@ _IDS = "request_token_ids"  # where Ray puts the token ids for its own routers t
 
 
 def read_request(call: Any) -> dict[str, Any]:  # noqa: ANN401 - Serve's PendingRequest, or one like it
-    """Read what describes a request to `Router.select_worker`.
+    """Read the keyword arguments of `Router.select_worker` from a call; without a prompt among them, load decides.
 
     The prompt is in the first positional argument that has `messages` or `prompt`, as an attribute (the request objects
     of Ray Serve LLM) or as a key (a JSON body). Token ids of the call take its place. The multiplexed model is the
     adapter: prompts of different ones never match.
-
-    Args:
-        call: A call with `args`, `kwargs` and `metadata`.
-
-    Returns:
-        Keyword arguments; without a prompt among them, load decides.
 
     Example:
         >>> from types import SimpleNamespace

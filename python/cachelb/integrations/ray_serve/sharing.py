@@ -34,21 +34,13 @@ _log = logging.getLogger("cachelb.integrations.ray_serve")
 
 @dataclass(slots=True)
 class ShareCounters:
-    """What became of the placements that are shared. Counters only rise.
+    """Counters of shared placements. They only rise."""
 
-    Attributes:
-        sent: Placements the actor took.
-        dropped: Placements that were not sent: the outbox was full, or the call failed.
-        received: Placements of other routers that were taken in.
-        strangers: Placements of other routers at replicas that are not known here.
-        failures: Calls that failed, each logged at most once in a row.
-    """
-
-    sent: int = 0
-    dropped: int = 0
-    received: int = 0
-    strangers: int = 0
-    failures: int = 0
+    sent: int = 0  # the actor took them
+    dropped: int = 0  # not sent: the outbox was full, or the call failed
+    received: int = 0  # of other routers
+    strangers: int = 0  # of other routers, at replicas unknown here
+    failures: int = 0  # failed calls, of which one is logged in a row
 
 
 class Sharing:
@@ -64,12 +56,8 @@ class Sharing:
     ) -> None:
         """Prepare; `start` begins.
 
-        Args:
-            router: Is told what others placed.
-            connect: Finds or starts the actor, and returns how to call it. Blocks, so it runs in a thread, once, and
-                again when the actor is lost.
-            interval_s: Seconds between two calls.
-            outbox_bytes: Bytes that may wait to be sent.
+        `connect` finds or starts the actor and returns how to call it. It blocks, so it runs in a thread, once, and
+        again when the actor is lost. `outbox_bytes` may wait to be sent.
         """
         self.counters = ShareCounters()
         self.origin = secrets.token_hex(8)
@@ -96,11 +84,7 @@ class Sharing:
             self._task = None
 
     def offer(self, placement: Placement) -> None:
-        """Send a placement with the next call, unless too much waits already.
-
-        Args:
-            placement: What was placed here.
-        """
+        """Send a placement with the next call, unless too much waits already."""
         if self._outbox_bytes + placement.size > self._max_bytes:
             self.counters.dropped += 1
             return
@@ -108,22 +92,11 @@ class Sharing:
         self._outbox_bytes += placement.size
 
     def gone(self, worker: str) -> None:
-        """Tell with the next call that a replica is no more.
-
-        Args:
-            worker: Its key.
-        """
+        """Report with the next call that a replica was removed."""
         self._gone.append(worker)
 
     async def trade(self, exchange: Exchange) -> bool:
-        """Make one call, and take in what it brings.
-
-        Args:
-            exchange: Calls the actor.
-
-        Returns:
-            Whether there is more to trade now.
-        """
+        """Make one call and apply the answer; return whether there is more to fetch now."""
         batch, size = [], 0
         while self._outbox and size < _BATCH_BYTES:
             placement = self._outbox.popleft()
@@ -149,19 +122,11 @@ class Sharing:
         return reply.more or bool(self._outbox)
 
     async def connect(self) -> Exchange:
-        """Find or start the actor, without blocking the event loop.
-
-        Returns:
-            How to call it.
-        """
+        """Find or start the actor without blocking the event loop; return how to call it."""
         return await asyncio.to_thread(self._connect)
 
     def failed(self, error: Exception) -> None:
-        """Count a failure, and log the first in a row.
-
-        Args:
-            error: What happened.
-        """
+        """Count a failure, and log the first in a row."""
         self.counters.failures += 1
         _log.warning("placements cannot be shared with other routers for now: %s", type(error).__name__)
 

@@ -85,12 +85,7 @@ class RayState(Attachment):
 
 
 def close_with(owner: object, router: Router[Any]) -> None:
-    """Close a router once nobody has its owner any more, in a thread of its own, as it may wait for the actor.
-
-    Args:
-        owner: What is dropped without a word.
-        router: What to close then.
-    """
+    """Close a router after its owner was collected, in a thread of its own, as it may wait for the actor."""
     weakref.finalize(owner, _close, router).atexit = False
 
 

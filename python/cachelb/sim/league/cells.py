@@ -205,13 +205,7 @@ def _facts_of(realism: Realism) -> dict[str, Any]:
 
 
 def digest(facts: Any) -> str:  # noqa: ANN401 - JSON values
-    """Return what tells values from all others, in this version of cachelb.
-
-    Args:
-        facts: JSON values.
-
-    Returns:
-        32 hexadecimal digits.
+    """Return 32 hexadecimal digits that identify JSON values in this version of cachelb.
 
     Example:
         >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})

@@ -128,15 +128,6 @@ REALISM: Mapping[str, Realism] = {switch.name: switch for switch in _SWITCHES}
 def find_realism(name: str) -> Realism:
     """Return a switch.
 
-    Args:
-        name: One of `REALISM`.
-
-    Returns:
-        The switch.
-
-    Raises:
-        ValueError: There is none of that name.
-
     Example:
         >>> find_realism("crashes")
         Traceback (most recent call last):

@@ -153,21 +153,11 @@ class Trace:
 
 
 def part_of(workload: Workload, part: str) -> Workload:
-    """Return one half of a workload, to develop on or to report.
+    """Return one half of a workload, to develop on or to report; `part` is one of `PARTS`.
 
-    Sessions go by a hash of their names, so that they stay whole and what is in a half depends on nothing else.
-    Requests without a session go by time: the first half of them is there to develop on. A request that follows another
-    goes with that one.
-
-    Args:
-        workload: All requests.
-        part: One of `PARTS`.
-
-    Returns:
-        The requests of that part, in their order.
-
-    Raises:
-        ValueError: There is no such part.
+    Sessions go by a hash of their names, so that they stay whole and a half depends on nothing else. Requests without a
+    session go by time: the first half of them is there to develop on. A request that follows another goes with that
+    one.
 
     Example:
         >>> chats = build("chat", seed=1, count=200)
@@ -195,15 +185,6 @@ def copied(copies: Sequence[Workload]) -> Workload:
 
     Blocks that several sessions have, such as those of a system prompt, all copies have as well; those of one session
     are each copy's own.
-
-    Args:
-        copies: The same sessions, at other times.
-
-    Returns:
-        The requests of all.
-
-    Raises:
-        ValueError: There are no sessions.
 
     Example:
         >>> chats = build("chat", seed=1, count=60)
@@ -241,14 +222,7 @@ def copied(copies: Sequence[Workload]) -> Workload:
 
 
 def roots(workload: Workload) -> npt.NDArray[np.int64]:
-    """Return the request that begins each one's chain.
-
-    Args:
-        workload: The requests.
-
-    Returns:
-        A row for each.
-    """
+    """Return for each row the request that begins its chain."""
     root = np.where(workload.parent < 0, np.arange(len(workload)), workload.parent)
     while (root[root] != root).any():
         root = root[root]
@@ -256,13 +230,7 @@ def roots(workload: Workload) -> npt.NDArray[np.int64]:
 
 
 def opened(workload: Workload) -> Workload:
-    """Let turns arrive when they do on an idle fleet, whenever the answer before comes.
-
-    Args:
-        workload: Requests of which some follow others.
-
-    Returns:
-        The same requests, none of which follows another, by their arrival.
+    """Let turns arrive when they do on an idle fleet, whenever the answer before comes; sorted by arrival.
 
     Example:
         >>> chats = opened(build("chat", seed=1, count=50))
@@ -283,13 +251,7 @@ def opened(workload: Workload) -> Workload:
 
 
 def fingerprint(workload: Workload) -> str:
-    """Return what tells the requests of a workload from all others.
-
-    Args:
-        workload: The requests; name and seed do not count.
-
-    Returns:
-        32 hexadecimal digits.
+    """Return 32 hexadecimal digits that identify the requests of a workload; name and seed do not count.
 
     Example:
         >>> one, other = (fingerprint(build("rag", seed=seed, count=20)) for seed in (1, 2))

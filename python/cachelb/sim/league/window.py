@@ -81,18 +81,9 @@ class Window:
 
 
 class Excerpt:
-    """A cell up to the end of a window, to be run any number of times.
+    """A cell up to the end of a window, to be run any number of times; no worker may crash or join.
 
-    Args:
-        workload: The requests at the speed of the cell.
-        fleet: The workers.
-        window: Which of the requests count.
-        realism: What gateways see; nothing may happen to workers.
-        seed: Of routers and losses.
-        progress: Called now and then during runs; what it raises ends them.
-
-    Raises:
-        ValueError: There are fewer requests, or workers crash or join.
+    `progress` is called now and then during runs; an exception of it ends them.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build
@@ -128,14 +119,7 @@ class Excerpt:
         self.warm_up[: window.after] = self.run(WARM_UP).worker[: window.after]
 
     def until(self, end: int) -> Excerpt:
-        """Return the same without the last requests.
-
-        Args:
-            end: The row behind the last one kept.
-
-        Returns:
-            An excerpt.
-        """
+        """Return the same without the requests from a row on."""
         kept = object.__new__(Excerpt)
         kept.__dict__.update(self.__dict__)
         kept.workload = self.workload.slice(0, end)
@@ -144,15 +128,7 @@ class Excerpt:
         return kept
 
     def run(self, policy: str, pinned: Pinned | None = None) -> SimResult:
-        """Run a policy.
-
-        Args:
-            policy: As `simulate` takes it.
-            pinned: Where requests go; those before the window as the warm-up has them, by default.
-
-        Returns:
-            The run, of all requests.
-        """
+        """Run a policy, with some requests pinned; by default those before the window, as the warm-up placed them."""
         return simulate(
             self.workload,
             self.fleet,
@@ -168,14 +144,7 @@ class Excerpt:
         )
 
     def counted(self, run: SimResult) -> SimResult:
-        """Return what a run brought to the requests of the window.
-
-        Args:
-            run: Of all requests.
-
-        Returns:
-            Their rows; columns by worker but preemptions are those of the whole run.
-        """
+        """Return a run's rows of the window; columns by worker except preemptions are those of the whole run."""
         rows = np.arange(self.window.after, self.window.end)
         free = replace(run.workload, parent=np.full(len(run.workload), -1, dtype=np.int64))
         columns = {name: getattr(run, name)[rows] for name in _BY_REQUEST}
@@ -183,15 +152,7 @@ class Excerpt:
         return replace(run, workload=free.take(rows), worker_preemptions=by_worker.astype(np.uint64), **columns)
 
     def cost(self, run: SimResult, begin: int) -> tuple[int, float]:
-        """Return what runs are compared by.
-
-        Args:
-            run: Of all requests, or of some without the last ones.
-            begin: The first row that counts.
-
-        Returns:
-            Requests without a first token, and the seconds that the others waited for theirs.
-        """
+        """Return the cost that compares runs, from a row on: requests without a first token, seconds others waited."""
         waits_s = (run.first_token_s - run.arrival_s)[begin:]
         came = np.isfinite(waits_s)
         return int((~came).sum()), float(waits_s[came].sum())

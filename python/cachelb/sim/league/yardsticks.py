@@ -46,14 +46,6 @@ def rollout(excerpt: Excerpt, policy: str, horizon: int = HORIZON) -> Pinned:
     there, and the policy places what arrives up to the horizon. The least sum of the times to first tokens, the
     request's own included, decides; of equal ones the policy's own pick.
 
-    Args:
-        excerpt: The cell and its window.
-        policy: What goes on behind each request, as `simulate` takes it.
-        horizon: How many arrivals behind it count, the window's alone.
-
-    Returns:
-        The worker of each request.
-
     Example:
         >>> from cachelb.sim import FleetSpec, build
         >>> from cachelb.sim.league import REALISM
@@ -84,14 +76,8 @@ def rollout(excerpt: Excerpt, policy: str, horizon: int = HORIZON) -> Pinned:
 def clairvoyant(excerpt: Excerpt, policy: str, starts: Sequence[Pinned], budget: int = BUDGET) -> Pinned:
     """Search for the placement of a window whose requests wait least for their first tokens.
 
-    Args:
-        excerpt: The cell and its window.
-        policy: What a run is made with; it places nothing, as all requests are.
-        starts: Placements, the best of which the search starts from.
-        budget: Placements that it tries.
-
-    Returns:
-        The worker of each request. No start is better.
+    The search begins with the best of `starts`, so that none of them is better, and tries `budget` placements. `policy`
+    places nothing, as all requests are pinned.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build
@@ -112,17 +98,7 @@ def clairvoyant(excerpt: Excerpt, policy: str, starts: Sequence[Pinned], budget:
 
 
 def search(cost: Callable[[Pinned], Cost], moves: Moves, starts: Sequence[Pinned], budget: int) -> Pinned:
-    """Change the best placement known at random, and keep what is no worse.
-
-    Args:
-        cost: Of a placement.
-        moves: How placements change.
-        starts: Placements, the best of which comes first.
-        budget: Placements that are tried.
-
-    Returns:
-        The best placement.
-    """
+    """Change the best placement known at random, and keep one that is no worse."""
     least, best = min(((cost(start), start) for start in starts), key=lambda one: one[0])
     for _ in range(budget):
         tried = moves.neighbour(best)
@@ -133,13 +109,9 @@ def search(cost: Callable[[Pinned], Cost], moves: Moves, starts: Sequence[Pinned
 
 
 class Moves:
-    """Changes of a placement: a request goes to another worker, alone or with those behind it that share its prefix.
+    """Changes of a placement: a request goes to another worker, alone or with later ones that share its prefix.
 
-    Args:
-        workload: The requests.
-        workers: How many workers there are.
-        begin: The first request that moves.
-        seed: Of what is drawn.
+    Requests before `begin` stay.
     """
 
     def __init__(self, workload: Workload, workers: int, begin: int, seed: int) -> None:
@@ -148,14 +120,7 @@ class Moves:
         self._prompts = [workload.prompt(row) for row in range(len(workload))]
 
     def neighbour(self, placed: Pinned) -> Pinned:
-        """Return another placement.
-
-        Args:
-            placed: The worker of each request.
-
-        Returns:
-            A copy with one move, or a few of them.
-        """
+        """Return a copy of a placement with one move, or a few of them."""
         moved = placed.copy()
         for _ in range(int(self._rng.geometric(_ONE_MOVE))):
             row = int(self._rng.integers(self._begin, len(moved)))

@@ -30,17 +30,7 @@ _MOST_RATIO, _WIDE = 1e3, 30.0
 def write_ratios(path: str | Path, standings: Standings) -> Path:
     """Draw the ratios to the best of each cell, of the mean and the 99th percentile of TTFT.
 
-    Args:
-        path: The file, with the suffix ``.svg``, ``.png`` or ``.pdf``.
-        standings: Policies in cells.
-
-    Returns:
-        The file.
-
-    Raises:
-        ModuleNotFoundError: The extra ``plots`` is not installed.
-        ValueError: There is no cell, or no such kind of image.
-        OSError: The file cannot be written.
+    The suffix of the file is ``.svg``, ``.png`` or ``.pdf``.
 
     Example:
         >>> from cachelb.sim.league import Row, Standings

@@ -51,11 +51,7 @@ class _Prefix:
 
 
 class _Reader:
-    """Reads one file.
-
-    Args:
-        is_closed: Whether requests wait for the answer before them.
-    """
+    """Reads one file. If it is closed, requests wait for the answer before them."""
 
     def __init__(self, *, is_closed: bool) -> None:
         self.columns = _Columns()
@@ -70,17 +66,10 @@ class _Reader:
     def _agent(
         self, agent: Mapping[str, Any], row: Mapping[str, Any], scope: int, begin: tuple[float, int, float], where: str
     ) -> tuple[int, float]:
-        """Read the requests of a session, or of a sub-agent of it.
+        """Read the requests of a session, or of a sub-agent of it; return its last request and when that ended.
 
-        Args:
-            agent: What has them.
-            row: The session.
-            scope: What lies above its ids.
-            begin: When the agent begins, the request before (-1: none) and when that ended.
-            where: The line.
-
-        Returns:
-            Its last request and when that ended.
+        `scope` is the path above its ids; `begin` is the time it begins, the request before (-1: none) and when that
+        ended.
         """
         begin_s, parent, end_s = begin
         prefix, first = self._prefix(agent, where), None

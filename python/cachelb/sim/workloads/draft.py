@@ -291,39 +291,17 @@ def _length(name: str, tokens: float) -> int:
 
 
 def around(rng: np.random.Generator, median: float, sigma: float = 0.6) -> int:
-    """Draw a length around a median.
-
-    Args:
-        rng: Where chance comes from.
-        median: Half of the lengths are below.
-        sigma: Spread of their logarithm.
-
-    Returns:
-        A lognormal number, rounded; at least 1.
-    """
+    """Draw a lognormal length around a median, rounded, at least 1; `sigma` is the spread of its logarithm."""
     return max(1, round(median * float(rng.lognormal(0.0, sigma))))
 
 
 def near(rng: np.random.Generator, mean: float, relative: float) -> int:
-    """Draw a length near a mean.
-
-    Args:
-        rng: Where chance comes from.
-        mean: The mean.
-        relative: Standard deviation, as a part of the mean.
-
-    Returns:
-        A normal number, rounded; at least 1.
-    """
+    """Draw a normal length near a mean, rounded, at least 1; `relative` is the deviation as a part of the mean."""
     return max(1, round(mean * (1.0 + relative * float(rng.standard_normal()))))
 
 
 class Zipf:
-    """Draws indices, the first ones more often.
-
-    Args:
-        count: How many there are.
-        exponent: How much more often; 0 for all alike.
+    """Draws indices, the first ones more often, or with exponent 0 all alike.
 
     Example:
         >>> draws = Zipf(100).draw(np.random.default_rng(0), 1000)
@@ -340,14 +318,6 @@ class Zipf:
         self._ends = np.cumsum(weights / weights.sum())
 
     def draw(self, rng: np.random.Generator, size: int) -> npt.NDArray[np.int64]:
-        """Draw indices.
-
-        Args:
-            rng: Where chance comes from.
-            size: How many.
-
-        Returns:
-            Indices from 0.
-        """
+        """Draw indices from 0."""
         drawn = np.searchsorted(self._ends, rng.random(size), side="right")
         return np.minimum(drawn, len(self._ends) - 1).astype(np.int64)

@@ -71,18 +71,7 @@ def read_workload(
 
 
 def guess_format(path: str | Path) -> str:
-    """Tell the format of a file by its first row.
-
-    Args:
-        path: The file.
-
-    Returns:
-        One of `FORMATS`.
-
-    Raises:
-        TraceError: The first row fits none.
-        OSError: The file cannot be opened.
-    """
+    """Detect the format of a file by its first row: one of `FORMATS`."""
     path = Path(path)
     where, line = next(read_lines(path), (f"{path}:1", ""))
     if "TIMESTAMP" in line.partition(",")[0]:

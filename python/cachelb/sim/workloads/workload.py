@@ -537,31 +537,9 @@ def make(  # the one place that fills columns in
     boundary_offsets: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> Workload:
-    """Make a workload from what is known; the rest gets its neutral value.
+    """Make a workload from the known columns, in the order given; the others get neutral values.
 
-    Args:
-        name: What reports call it.
-        block_size: Tokens per block.
-        prompt_tokens: As the column.
-        output_tokens: As the column.
-        hashes: As the column.
-        offsets: As the column.
-        arrival_s: As the column.
-        parent: As the column; nobody follows anybody by default.
-        think_s: As the column; 0 by default.
-        output_hashes: As the column; unknown by default.
-        output_offsets: As the column.
-        session: As the column.
-        abort_s: As the column.
-        boundaries: As the column.
-        boundary_offsets: As the column.
-        seed: Seed it was made from.
-
-    Returns:
-        A valid workload, in the order given.
-
-    Raises:
-        ValueError: Columns do not agree.
+    By default no request follows another, pauses are 0 and answers have unknown blocks.
     """
     count = len(np.asarray(arrival_s))
     return Workload(

@@ -92,14 +92,7 @@ class Watchers:
         self._waiting: list[tuple[Callable[[], object], Future[None]]] = []
 
     def add(self, condition: Callable[[], object]) -> Future[None]:
-        """Wait for a condition.
-
-        Args:
-            condition: Called now and after every change.
-
-        Returns:
-            Done as soon as the condition holds, failed if it raises.
-        """
+        """Return a future that is done once a condition holds; the condition is called now and after every change."""
         done: Future[None] = Future()
         self._waiting.append((condition, done))
         self.notify()

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 class PrefixCache:
     """Full blocks of prompts, least recently used first out; of one prompt the last block goes first.
 
-    Args:
-        name: Name of the engine; engines name equal blocks differently.
-        block_size: Tokens per block.
-        max_blocks: Blocks it holds.
-        publish: Takes the events of each change; None keeps them from being made.
+    Engines name equal blocks differently, by their own name. Without `publish` no events are made.
     """
 
     def __init__(
@@ -41,26 +37,12 @@ class PrefixCache:
         return len(self._blocks)
 
     def overlap(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> int:
-        """Count the leading blocks that are held.
-
-        Args:
-            tokens: The prompt.
-            namespace: Adapter and salt.
-
-        Returns:
-            The blocks.
-        """
+        """Count the leading blocks that are held."""
         names = self._names(tokens, namespace)
         return next((i for i, name in enumerate(names) if name not in self._blocks), len(names))
 
     def keep(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None, salt: str | None = None) -> None:
-        """Hold the blocks of a prompt, as its most recently used ones.
-
-        Args:
-            tokens: The prompt.
-            namespace: Adapter and salt.
-            salt: The salt alone, which events name.
-        """
+        """Hold the blocks of a prompt, as the most recently used ones. Events name the salt alone."""
         names = self._names(tokens, namespace)
         first = next((i for i, name in enumerate(names) if name not in self._blocks), len(names))
         for name in reversed(names):

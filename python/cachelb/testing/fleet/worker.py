@@ -178,11 +178,7 @@ def make_rates(
     after_chunks: int,
     retry_after_s: int | None,
 ) -> FaultRates:
-    """Put shares together; `FakeWorker.set_rates` documents them.
-
-    Returns:
-        The rates.
-    """
+    """Build the rates of a worker; `FakeWorker.set_rates` documents the shares."""
     shares = {
         Fault("refuse"): refuse,
         Fault("reset"): reset,

@@ -1,4 +1,4 @@
-"""The relay's side towards gateways: it publishes what engines say, and passes on what gateways ask them."""
+"""The relay's side towards gateways: it publishes the engines' messages, and forwards replay requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEAR_FRAMES: Final = 2
 _REQUEST_FRAMES: Final = 4
 _LISTENERS: Final = 1 << 16
 _SIGNS_S: Final = 2.0
-"""Between two messages of how every stream is: one may have been lost, and a gateway that is gone is noticed so."""
+"""Seconds between two state messages of a stream, in case one was lost; sending also detects gateways that left."""
 
 
 class Desk:
@@ -58,21 +58,21 @@ class Desk:
 
     @property
     def subscribers(self) -> int:
-        """Streams that gateways listen to now, each counted for each of them."""
+        """Current subscriptions of gateways to streams."""
         return len(self._listeners)
 
     @property
     def dropped(self) -> int:
-        """Messages that a gateway did not take fast enough, and asks for again."""
+        """Messages that a gateway did not take fast enough, and requests again."""
         return self._listeners.dropped
 
     @property
     def replays(self) -> int:
-        """Requests that were passed on."""
+        """Requests forwarded to engines."""
         return self._passages.asked
 
     def on_readable(self) -> None:
-        """Hear who listens, and what is asked."""
+        """Read subscriptions and replay requests."""
         for frames in received(self._news, _AT_ONCE):
             self._on_hear(frames)
         for frames in received(self._answers, _AT_ONCE):
@@ -90,7 +90,7 @@ class Desk:
                     self._last.pop(where, None)
         return self._passages.settle(now_s)
 
-    # --- what engines say ---
+    # --- from engines ---
 
     def _kv_workers(self) -> list[tuple[str, int]]:
         return self._workers()
@@ -120,7 +120,7 @@ class Desk:
         self._signs[where] = replace(self._signs[where], connected=False)
         self._tell(where)
 
-    # --- what gateways ask ---
+    # --- from gateways ---
 
     def _on_hear(self, frames: list[bytes]) -> None:
         listener, name = frames if len(frames) == _HEAR_FRAMES else (b"", b"")
@@ -128,7 +128,7 @@ class Desk:
         if where is None:
             self.refused += 1
             return
-        # A stream that is not there is asked for again; who asks for it is not remembered.
+        # A subscription to an unknown stream is not stored; the gateway repeats it.
         if self._fleet.endpoint_of(where) is not None and not self._listeners.add(name, listener):
             self.refused += 1
             return
@@ -147,7 +147,7 @@ class Desk:
     # --- the rest ---
 
     def _tell(self, where: Where) -> None:
-        """Say how a stream is."""
+        """Publish the state of a stream."""
         self._listeners.send(self._name(where), self._state(where))
 
     def _state(self, where: Where) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Where a worker's event stream is."""
+"""Endpoints of event streams."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ANY_HOST = ("*", "0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound by de
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one worker publishes KV cache events.
+    """The sockets at which one worker publishes KV cache events.
 
-    Rank r of a worker with data-parallel ranks has both ports r higher, as engines have it.
+    Rank r of a worker with data-parallel ranks has both ports r higher, as in engines.
 
     Args:
         address: The event socket: `tcp://host:port` or `ipc:///path`.
-        replay: The replay socket, which answers for batches that were missed; None if the engine has none.
+        replay: The replay socket, which serves missed batches; None if the engine has none.
         bind: The engine connects to `address`, so the source listens there: `tcp://*:5557`. vLLM does so when its
             endpoint names neither `*` nor `::` and is not `ipc://`. The replay socket is always the engine's own.
 
@@ -48,7 +48,7 @@ class Endpoint:
             raise TypeError(f"bind must be True or False, got {type(self.bind).__name__}")
 
     def of_rank(self, rank: int) -> Endpoint:
-        """Return where a data-parallel rank publishes.
+        """Return the endpoint of a data-parallel rank.
 
         Args:
             rank: The rank; 0 is this endpoint itself.
@@ -57,7 +57,7 @@ class Endpoint:
             Its endpoint.
 
         Raises:
-            ValueError: The addresses have no ports to count up.
+            ValueError: The addresses have no ports to increment.
         """
         if whole("rank", rank, 0, len(_PORTS)) == 0:
             return self

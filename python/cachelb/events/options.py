@@ -1,4 +1,4 @@
-"""Options of the source and of the relay, checked."""
+"""Checks of the options of source and relay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PORTS = 65_535  # the port above it is used too
 
 
 def require_zmq(who: str) -> None:
-    """Refuse to go on without pyzmq."""
+    """Raise an error if pyzmq is missing."""
     try:
         importlib.import_module("zmq")
     except ModuleNotFoundError as error:
@@ -33,7 +33,7 @@ def bind_address(value: str, *, like: str) -> str:
     require("bind", value, str, "text")
     scheme, _, rest = value.partition("://")
     host, _, port = rest.rpartition(":")
-    # ZeroMQ takes 99999 for 34463.
+    # ZeroMQ reads 99999 as 34463.
     is_port = port == "*" or (port.isascii() and port.isdecimal() and 1 <= int(port) < _PORTS)
     if scheme != "tcp" or not host or not is_port:
         raise ValueError(f"bind must be an address like {like}, with a port up to {_PORTS - 1} or *, got {value!r}")
@@ -105,7 +105,7 @@ def high_water_mark(name: str, value: int) -> None:
 def _checked(
     endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None,
 ) -> Mapping[str, Endpoint] | Callable[[str], Endpoint | None]:
-    """Refuse what is neither a function nor endpoints by key."""
+    """Refuse anything but a function or endpoints by key."""
     if endpoints is None:
         return {}
     if callable(endpoints):

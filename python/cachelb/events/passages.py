@@ -1,4 +1,4 @@
-"""What gateways ask engines through a relay, and the answers, passed on as fast as the gateway takes them."""
+"""Replay requests of gateways through a relay, with answers as fast as the gateway takes them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 256
 _PASSAGES: Final = 1024
 _IDLE_S: Final = 60.0
-"""After which an answer that does not go on is given up; the client did so before."""
+"""Seconds after which a stalled answer is given up; the client did so before."""
 
 _PAUSES_S: Final = (0.005, 0.1)
-"""Until it is tried again whether the gateway takes more, first and at most: a ROUTER does not tell for one peer."""
+"""Seconds until a gateway is tried again, first and at most: a ROUTER has no readiness per peer."""
 
 
 class Passage:
@@ -38,7 +38,7 @@ class Passage:
         self.again_s = 0.0
 
     def on_readable(self) -> None:
-        """Pass on what the engine answered."""
+        """Pass the engine's answers on."""
         if self.kept is not None or self.socket.closed:
             return
         for frames in received(self.socket, _AT_ONCE):

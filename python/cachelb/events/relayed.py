@@ -1,9 +1,9 @@
-"""What a relay and those behind it say to each other.
+"""The protocol between a relay and the gateways behind it.
 
-The relay publishes the streams of all workers at one address; what a message begins with names the stream, and is what
-subscribers ask for. Every message says how the stream is: whether the relay is connected to the engine, and a number
-that changes with every connection. A client that hears of another one may have missed something meanwhile.
-The same is sent every two seconds, with the number of the last live message, which may have been dropped.
+The relay publishes the streams of all workers at one address; the first frame of a message names the stream, for
+subscriptions too. Every message carries the state of the stream: whether the relay is connected to the engine, and a
+number that changes with every connection. A client that sees another number may have missed messages.
+The state is also sent every two seconds, with the number of the last live message, which may have been dropped.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StreamSign:
     replayable: bool = False  # the engine has a replay socket
 
     def packed(self) -> bytes:
-        """Write it as a frame."""
+        """Encode it as a frame."""
         return _SIGN.pack(self.life, self.connection, self.known, self.connected, self.replayable)
 
 

@@ -1,4 +1,4 @@
-"""Catching up over the replay socket of an engine."""
+"""Catch-up over the replay socket of an engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import zmq
 
 MOST_REPLAYED_BYTES: Final = 1 << 30
-"""Of one catch-up; the buffer of an engine has ten thousand batches of some kilobytes."""
+"""Limit of one catch-up; the buffer of an engine has ten thousand batches of some kilobytes."""
 
 _LARGE_ANSWER: Final = 500
 _LOST_REST_S: Final = 0.5
@@ -22,7 +22,7 @@ _MESSAGES_PER_TURN: Final = 256
 
 
 class Progress(Enum):
-    """How a replay goes."""
+    """Progress of a replay."""
 
     RUNNING = auto()
     COMPLETE = auto()

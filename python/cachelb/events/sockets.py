@@ -1,4 +1,4 @@
-"""ZeroMQ sockets, made in one place with limits for every one, and the poller over those of a subscriber."""
+"""ZeroMQ sockets, all with memory limits, and the poller over those of a subscriber."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     Keys: TypeAlias = tuple[bytes, bytes]
 
 _MAX_SOCKETS: Final = 32_768
-"""Of one context. ZeroMQ's own limit of 1023 is reached with some 300 streams, as each has a monitor of two sockets."""
+"""Sockets of one context. ZeroMQ's default of 1023 allows some 300 streams: each has a monitor of two sockets."""
 
 EVENT_BYTES: Final = 8 << 20
-"""Of one message of an engine, which is cut off if it sends a longer one. A batch of a million tokens has 7 MB."""
+"""Bytes of an engine's message; a longer one cuts the engine off. A batch of a million tokens has 7 MB."""
 
 REQUEST_BYTES: Final = 16 << 10
-"""Of one message to a socket that only reads requests. They hold no more than a worker's key."""
+"""Bytes of a message to a socket that only reads requests. They hold no more than a worker's key."""
 
 REPLAY_MESSAGES: Final = 16
-"""Kept of a replay while the thread is busy; the others wait at the engine, and what that drops is asked for again."""
+"""Replay messages kept while the thread is busy; others wait at the engine, and its drops are requested again."""
 
 _ANSWERS: Final = 64
-"""Kept of a replay for a gateway that does not read; the others wait."""
+"""Replay messages kept for a gateway that does not read; the others wait."""
 
 _REQUESTS: Final = 64
 _ATTEMPTS: Final = 20
 
-# Of all sockets. A host that vanished sends no end of connection; ZeroMQ's heartbeats need peers that answer them.
+# For all sockets. A vanished host closes no connection, and ZeroMQ's heartbeats need peers that answer them.
 _OPTIONS: Final[Mapping[int, int]] = {
     zmq.LINGER: 0,
-    zmq.IPV6: 1,  # takes IPv4 as well
+    zmq.IPV6: 1,  # accepts IPv4 too
     zmq.BACKLOG: 128,
     zmq.HANDSHAKE_IVL: 2000,
     zmq.CONNECT_TIMEOUT: 5000,
@@ -158,15 +158,15 @@ class Listeners:
 
 
 class Owner(Protocol):
-    """Whose sockets are polled."""
+    """The owner of polled sockets."""
 
     def on_readable(self) -> None:
-        """Read what there is, without waiting."""
+        """Read without waiting."""
         ...
 
 
 class Hub:
-    """All sockets of one thread. Made and used in that thread only."""
+    """All sockets of one thread, made and used in that thread only."""
 
     def __init__(self, wake_fd: int) -> None:
         """Make the context; `wait` ends early once `wake_fd` is readable."""

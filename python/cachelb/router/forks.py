@@ -1,4 +1,4 @@
-"""What happens to routers when their process forks."""
+"""Routers in a forked child."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _after_fork_in_child() -> None:
     for router in list(_routers):
         try:
             router._forked()
-        except Exception:  # noqa: BLE001 - logged; the other routers must not keep the parent's requests for it
+        except Exception:  # noqa: BLE001 - logged; the other routers must still drop the parent's requests
             _log.exception("a router could not start anew in process %d, which was forked", os.getpid())
 
 

@@ -64,7 +64,7 @@ def stats(router: Observation[Any]) -> RouterStats:
 
 
 def _state(router: Observation[Any]) -> StateStats | None:
-    """Read how sharing goes; in the child of a fork, that of the parent is none of it."""
+    """Read the state of sharing; in a forked child, the parent's does not count."""
     exchange = router._exchange
     return None if exchange is None or exchange.pid != os.getpid() else exchange.stats()
 
@@ -93,7 +93,7 @@ def _record(router: Observation[Any], row: dict[str, Any]) -> DecisionRecord:
 
 
 def _decisions(router: Observation[Any], counts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    """Count by policy what is counted by half of a pair."""
+    """Merge counts by half of a pair into counts by policy."""
     decisions: dict[tuple[str, str], int] = {}
     for (part, reason), n in counts.items():
         name = (router._policy_for(part), reason)
@@ -102,6 +102,6 @@ def _decisions(router: Observation[Any], counts: dict[tuple[str, str], int]) -> 
 
 
 def _shadows(router: Observation[Any], tallies: list[tuple[int, int, int, int]]) -> tuple[ShadowStats, ...]:
-    """Name the tallies; before the first decision there are none."""
+    """Name the tallies; empty before the first decision."""
     tallies += [(0, 0, 0, 0)] * (len(router.shadows) - len(tallies))
     return tuple(ShadowStats(policy, *tally) for policy, tally in zip(router.shadows, tallies, strict=True))

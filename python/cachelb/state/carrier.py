@@ -1,4 +1,4 @@
-"""What carries messages between routers."""
+"""Carriers of messages between routers."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ class Asked:
 
 
 class Carrier(Protocol):
-    """Brings messages to all other routers, in the order they were given; may lose some.
+    """Delivers messages to all other routers, in the order they were sent; may lose some.
 
-    All of it is called in one thread, which `open` is the first to be called in. `ConnectionError` says that it does
-    not work at the moment; it is tried again later.
+    All methods are called in one thread, `open` first. A `ConnectionError` means a temporary failure; the call is
+    retried later.
     """
 
     def open(self) -> None:
-        """Begin; called again after a `ConnectionError`."""
+        """Connect; called again after a `ConnectionError`."""
         ...
 
     def publish(self, message: bytes) -> None:
-        """Bring a message to all others, without waiting for any of them."""
+        """Publish a message to all other routers, without waiting for any of them."""
         ...
 
     def ask(self, origin: int, address: str) -> None:
-        """Ask the router of a message to tell everything."""
+        """Request a snapshot of the router that sent a message."""
         ...
 
     def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
-        """Tell a peer that asked."""
+        """Send a snapshot to a peer that requested it."""
         ...
 
     def receive(self, timeout_s: float) -> Sequence[Heard | Asked | Refused]:
-        """Wait for what others say, a bounded number of messages at once."""
+        """Wait for messages of other routers, and return a bounded number of them."""
         ...
 
     def close(self) -> None:
-        """End; idempotent."""
+        """Disconnect. Idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""What messages of routers are for, read without taking them apart."""
+"""Kinds of router messages, read without decoding them."""
 
 from __future__ import annotations
 

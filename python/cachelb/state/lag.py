@@ -1,4 +1,4 @@
-"""How late messages arrive, without clocks that agree."""
+"""Delay of messages without synchronised clocks."""
 
 from __future__ import annotations
 

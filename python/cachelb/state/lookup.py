@@ -1,4 +1,4 @@
-"""Asks who the peers are, without waiting for the answer: a name service may take long just when it matters."""
+"""Lookup of peers in the background: a name service may be slow just when it matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that all transports have, checked."""
+"""Checks of the options that all transports have."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cachelb.state.exchange import ExchangeSettings
 _PEER: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([1-9][0-9]{0,4})")
 _PORTS: Final = 65_535  # the port above it is used too
 _MOST_PEERS: Final = 256
-"""Each takes two connections here, and as many of this router's there."""
+"""Most peers; each takes two connections here, and two of this router's there."""
 
 _MOST_MB: Final = 1 << 20
 _LEAST_INTERVAL_S: Final = 0.001
 _INTERVALS: Final = 3.0
-"""That must fit into the time after which a silent router is gone: its heartbeats come no faster."""
+"""Intervals that must fit into `peer_timeout_s`: heartbeats come no faster."""
 
 
 def text(name: str, value: object) -> str:
@@ -44,7 +44,7 @@ def peer_addresses(value: object) -> set[str]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         given = f"the text {value!r}" if isinstance(value, str) else type(value).__name__
         raise TypeError(f"peers must be a sequence of addresses or a function that returns one, got {given}")
-    # No further: a function may return what never ends.
+    # Bounded: a function may return an endless iterable.
     found = {peer_address(peer) for peer in islice(value, _MOST_PEERS + 1)}
     if len(found) > _MOST_PEERS:
         raise ValueError(f"peers must be {_MOST_PEERS} addresses at most; use RedisState for a larger fleet")

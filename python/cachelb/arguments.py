@@ -1,4 +1,4 @@
-"""Checks of arguments, each of which names the argument, the value and what would be right."""
+"""Checks of arguments; each error names the argument, the value and the expected range."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_ITEMS = 1 << 20
-"""Items that are read of something that can be iterated; `_core` reads as many."""
+"""Items read of an iterable; `_core` has the same limit."""
 
 MOST_TOKENS = 1 << 24
 """Tokens of one prompt, likewise."""
 
 LONGEST_S = 1e9
-"""Thirty years: as long as for ever, and no clock or timer of the system overflows."""
+"""Thirty years: practically for ever, without overflow of any clock or timer."""
 
 
 def number(

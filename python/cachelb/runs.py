@@ -1,4 +1,4 @@
-"""What can be attached runs for one router at a time, and anew in the child of a fork."""
+"""Runs of attachable objects: one router at a time, and a new run in a forked child."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Run(Protocol):
-    """One life of something, from start to stop."""
+    """One run of an object, from start to stop."""
 
     pid: int
 
     def stop(self) -> None:
-        """End it, and wait for that."""
+        """Stop it, and wait for that."""
         ...
 
 
@@ -30,7 +30,7 @@ class Runs(Generic[_R]):
         self._abandoned: list[_R] = []
 
     def is_here(self) -> bool:
-        """Tell whether it runs in this process."""
+        """Return whether it runs in this process."""
         return self.latest is not None and self.latest.pid == os.getpid()
 
     def claim(self, owner: object) -> bool:

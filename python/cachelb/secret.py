@@ -1,4 +1,4 @@
-"""The secret of a fleet, and the keys that are made of it.
+"""The secret of a fleet, and the keys derived from it.
 
 Namespaces, block hashes and the messages of sharing are keyed with it. scrypt makes guessing slow, blake2b makes a key
 per purpose.
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 VARIABLE: Final = "CACHELB_SECRET"
-"""The environment variable that holds the secret of routers that are given none."""
+"""The environment variable with the secret of routers without one."""
 
 _LEAST: Final = 16
 _MOST: Final = 8
@@ -22,7 +22,7 @@ _MAKE: Final = 'python -c "import secrets; print(secrets.token_urlsafe())" makes
 
 
 class Secret:
-    """Keys made of one secret; the text itself is not kept here.
+    """Keys derived from one secret; the text itself is not kept.
 
     Example:
         >>> one, same = Secret("known to all gateways"), Secret("known to all gateways")
@@ -88,7 +88,7 @@ def _one(text: object) -> Secret:
 
 
 def _from_environment() -> object:
-    """Return what the environment has: text, or a JSON list of texts."""
+    """Return the secret of the environment: text, or a JSON list of texts."""
     found = os.environ.get(VARIABLE)
     if not found:
         return None

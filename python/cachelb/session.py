@@ -1,4 +1,4 @@
-"""The key of a conversation, from what clients send."""
+"""The key of a conversation, read from a client's request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from cachelb.arguments import listed
 
 Headers: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
-"""Headers as frameworks hand them over."""
+"""Headers in the forms of web frameworks."""
 
 _HEADERS = ("x-semantic-cluster-id", "x-session-id", "x-user-id", "x-tenant-id", "x-correlation-id")
 _BODY_FIELDS = ("user", "session_id", "user_id")
@@ -18,7 +18,7 @@ _PAIR = (tuple, list)
 def session_key(headers: Headers | None, body: object = None, *, extra_headers: Iterable[str] = ()) -> str | None:
     """Find the key of the conversation that a request belongs to, for `select_worker(session=...)`.
 
-    The first of these that is there and not blank:
+    The first of these that is present and not blank:
 
     1. the headers `x-semantic-cluster-id`, `x-session-id`, `x-user-id`, `x-tenant-id`, `x-correlation-id`;
     2. `extra_headers`, in the order given;
@@ -51,7 +51,7 @@ def session_key(headers: Headers | None, body: object = None, *, extra_headers: 
     key = _from_headers(headers, extra_headers) or _from_body(body)
     if key is None or key.isascii():
         return key
-    # JSON may carry half of a surrogate pair, which UTF-8, and so the core, does not know.
+    # JSON may carry half of a surrogate pair, which UTF-8, and so the core, cannot encode.
     return key.encode("utf-8", "replace").decode()
 
 

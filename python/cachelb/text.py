@@ -1,4 +1,4 @@
-"""Chat messages as one stable text, for prompts that come without tokens.
+"""Chat messages as one stable text, for prompts without tokens.
 
 The text is no chat template, and no engine sees it. It has what routing needs: what differs in the request differs in
 the text, requests that begin alike have texts that begin alike, and nothing a client writes can pass for structure. It
@@ -86,7 +86,7 @@ def render_messages(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mappi
 def render_with_ends(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
 ) -> tuple[str, list[int]]:
-    """Render as `render_messages` does, and tell where each message ends.
+    """Render as `render_messages` does, and return the end of each message.
 
     Args:
         messages: Messages as in the OpenAI API.

@@ -1,4 +1,4 @@
-"""A configuration -> the objects it describes."""
+"""Builds the objects that a configuration describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A configuration as it was written: values that know their path and where they come from."""
+"""A configuration as written: values with their path and place."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Setting:
 
     @property
     def origin(self) -> str:
-        """Where the value stands."""
+        """The place of the value."""
         return self.document.origin(self.keys)
 
     def error(self, problem: str) -> ConfigError:
@@ -95,7 +95,7 @@ class Setting:
         return [Setting(item, (*self.keys, n), self.document) for n, item in enumerate(self.value)]
 
     def text(self) -> str:
-        """Read a text that is not empty."""
+        """Read a nonempty string."""
         if not isinstance(self.value, str):
             raise self.error(f"must be text, not {kind(self.value)}")
         if not self.value.strip():

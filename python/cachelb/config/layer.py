@@ -1,4 +1,4 @@
-"""One document -> the settings in it, whichever of the accepted layouts they are written in."""
+"""Reads the settings of a document in any of the accepted layouts."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _router(layer: Layer, section: Setting) -> None:
 
 
 def _slot(layer: Layer, setting: Setting) -> None:
-    """Read `[policy]` and its like at the top level."""
+    """Read `[policy]` and the like at the top level."""
     slot = str(setting.keys[-1]).replace("-", "_")
     _policy(layer.policies.setdefault(slot, PolicyDraft(setting)), setting)
 
@@ -174,7 +174,7 @@ def _workers(layer: Layer, section: Setting) -> None:
 
 
 def _mode(layer: Layer, section: Setting) -> None:
-    """Read `mode:` as vllm-router has it."""
+    """Read `mode:` of vllm-router."""
     entries = section.entries()
     if "type" not in entries:
         raise section.error(f"has no type; the one that is known is {PAIRED!r}")

@@ -1,4 +1,4 @@
-"""Which options there are: read from the signatures of the objects they belong to."""
+"""The known options, read from the signatures of their objects."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def policy_name(name: Setting) -> str:
         policy = policies.make(name.text())
     except (TypeError, ValueError) as error:
         raise name.error(str(error)) from error
-    # What others register is known by the name it is registered under, whatever it calls itself.
+    # Third-party policies are known by their registered name, not by their own.
     return policy.name if isinstance(policy, policies.BuiltinPolicy) else name.text()
 
 

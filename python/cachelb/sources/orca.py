@@ -1,8 +1,8 @@
-"""Load reports in response headers: ORCA, which engines add when a request asks for it.
+"""Load reports in response headers (ORCA), which engines add on request.
 
 Send `endpoint-load-metrics-format: JSON` (or TEXT) with the request; vLLM answers with `endpoint-load-metrics`, which
-carries `kv_cache_usage_perc` and `num_requests_waiting` of its first data-parallel rank. It costs no poll and is as
-fresh as the response headers. The report has no running requests, so it cannot tell what has finished: poll for that.
+carries `kv_cache_usage_perc` and `num_requests_waiting` of its first data-parallel rank. It needs no poll and is as
+fresh as the response headers. The report has no running requests, so it does not show finished ones: poll for that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VARINT_BITS = 64
 
 
 class OrcaError(CachelbError, ValueError):
-    """A load-report header is there but cannot be read; the message says what is wrong with it.
+    """A malformed load-report header; the message has the reason.
 
     Example:
         >>> from cachelb.sources import OrcaError, parse_orca

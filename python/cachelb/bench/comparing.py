@@ -1,4 +1,4 @@
-"""Runs every task and says who took part."""
+"""Runs every task, with the list of contenders."""
 
 from __future__ import annotations
 

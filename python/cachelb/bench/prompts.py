@@ -1,4 +1,4 @@
-"""Prompts that share beginnings, as tokens and as text, and the truth about who holds what of them."""
+"""Prompts with shared prefixes, as tokens and as text, and the truth about their holders."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Truth:
         depth, holders = 0, frozenset[int]()
         for block in _chain(prompt.tokens):
             now = self._held.get(block)
-            # Prompts are only added, whole: who holds a block holds all before it.
+            # Prompts are only added, as a whole: a holder of a block holds all before it.
             if not now:
                 break
             depth, holders = depth + 1, frozenset(now)

@@ -1,4 +1,4 @@
-"""What was measured."""
+"""Rows of measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fleet of engines publishes, and the truth about who holds what after it."""
+"""Event messages of a fleet of engines, and the truth about the holders after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 STEP = 64
-"""Blocks that a message says were stored, and as many that were removed once the worker is full."""
+"""Blocks stored by a message, and as many removed once the worker is full."""
 
 CHAIN = 8 * STEP
 """Blocks of a prompt."""
@@ -25,7 +25,7 @@ _VOCABULARY = 128_000
 
 @dataclass(frozen=True)
 class Message:
-    """What one engine publishes after one step."""
+    """The message of one engine after one step."""
 
     worker: int
     stored: range  # engine names of consecutive blocks

@@ -1,4 +1,4 @@
-"""What the commands that compare policies share: the list of policies, and the run with its progress bar."""
+"""Options of the commands that compare policies: the list of policies, and the run with its progress bar."""
 
 from __future__ import annotations
 

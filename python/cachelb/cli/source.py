@@ -1,4 +1,4 @@
-"""Where the requests of a replay come from: a file, or a generator."""
+"""The requests of a replay, from a file or a generator."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Source:
 
     @property
     def has_seeds(self) -> bool:
-        """Tell whether seeds make a difference."""
+        """Return whether seeds make a difference."""
         return self._file is None or self._jitter > 0
 
     def __call__(self, seed: int, *, rate: float | None = None) -> Workload:

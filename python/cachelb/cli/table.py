@@ -1,4 +1,4 @@
-"""A comparison as a table for people, and what other tables need too."""
+"""A comparison as a table, and helpers for other tables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def print_comparison(comparison: Comparison) -> None:
     """Print one row per policy, the fastest to the first token first; a section per swept value."""
     out = console()
     dropped = 0
-    # A cut figure says nothing; a missing column is in the JSON document.
+    # A truncated figure is useless; the JSON document has all columns.
     while dropped < len(_LEAST) and not fits(out, _table(comparison, dropped)):
         dropped += 1
     out.print(_table(comparison, dropped))
@@ -124,7 +124,7 @@ def _table(comparison: Comparison, dropped: int = 0) -> Table:
 
 
 def _caption(comparison: Comparison, dropped: int) -> str:
-    """Say what the columns do not."""
+    """Return the caption: facts beyond the columns."""
     metrics = comparison.cells[0].runs[0].metrics
     pool, infinite = f"{metrics.bound_rate:.1%}", f"{metrics.infinite_rate:.1%}"
     lines = [
@@ -143,18 +143,18 @@ def _caption(comparison: Comparison, dropped: int) -> str:
 
 
 def _mean_ttft(cell: Cell) -> float:
-    """Return what cells are sorted by; those that served nobody come last."""
+    """Return the sort key of cells; those that served no request come last."""
     spread = cell.spreads.get("ttft_s.mean")
     return float("inf") if spread is None else spread.mean
 
 
 def _served_all(cell: Cell) -> bool:
-    """Tell whether every request of every seed was served whole."""
+    """Return whether every request of every seed was served whole."""
     return all(run.metrics.finished == run.metrics.offered for run in cell.runs)
 
 
 def _done(cell: Cell) -> str:
-    """Say how many requests were served whole, and what became of the others."""
+    """Describe how many requests were served whole, and the outcome of the others."""
     names = ("rejected", "failed", "too_long", "aborted", "unfinished")
     lost = {name: sum(getattr(run.metrics, name) for run in cell.runs) for name in names}
     if not any(lost.values()):

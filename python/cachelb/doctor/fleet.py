@@ -1,4 +1,4 @@
-"""What must be the same on all workers of a fleet."""
+"""Checks of settings that must be equal on all workers of a fleet."""
 
 from __future__ import annotations
 

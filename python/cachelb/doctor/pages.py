@@ -1,4 +1,4 @@
-"""What a worker's pages say: whether it is there, what it serves, how its cache is built, where it publishes."""
+"""Checks of a worker's pages: reachability, models, cache configuration, event endpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def check_reachable(client: WorkerClient) -> Check:
 
 
 async def check_model(client: WorkerClient, facts: Facts, settings: Settings) -> Check:
-    """Ask what is served, and choose the model to probe."""
+    """Read the served models, and choose the one to probe."""
     try:
         entries = (await client.json("/v1/models"))["data"]
         facts.models = {str(entry["id"]): entry.get("parent") for entry in entries}
@@ -151,7 +151,7 @@ def _read_sources(page: Any, facts: Facts, key: str) -> Check:  # noqa: ANN401 -
 
 
 def _published(page: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - any JSON
-    """Return the sources that are switched on, None if this is no list of sources."""
+    """Return the enabled sources, None if this is not a list of sources."""
     if not isinstance(page, dict) or not all(isinstance(source, dict) for source in page.values()):
         return None
     return {

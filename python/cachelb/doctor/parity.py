@@ -23,7 +23,7 @@ CHATS: Final[tuple[list[dict[str, str]], ...]] = (
     _ANSWERED,
     [{"role": "system", "content": "Answer briefly."}, *_ANSWERED],
 )
-"""Chats that are no secret of anybody. Some templates refuse the system message of the last."""
+"""Chats without private content. Some templates refuse the system message of the last."""
 
 
 async def read_chats(client: WorkerClient, facts: Facts) -> None:
@@ -62,7 +62,7 @@ async def check_template(client: WorkerClient, facts: Facts, tokenizer: Tokenize
 
 
 def _difference(make: Callable[[], Sequence[int]], theirs: list[int]) -> str:
-    """Say how ids differ, empty if they do not."""
+    """Describe how ids differ, empty if they are equal."""
     try:
         ours = list(make())
     except ValueError as error:

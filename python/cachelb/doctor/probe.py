@@ -1,4 +1,4 @@
-"""Prompts sent twice: what the router predicts, and what the engine says it had cached."""
+"""Prompts sent twice, to compare the router's prediction with the engine's reported cached tokens."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Prober:
         try:
             sent = await self._round(blocks)
             for _ in range(_TRIES - 1):
-                # Other traffic may have evicted a block between prediction and request: wrong twice is no accident.
+                # Other traffic may evict a block between prediction and request, so only a second error counts.
                 if all(each.predicted in (None, each.cached) for each in sent):
                     break
                 sent = await self._round(blocks)
@@ -120,7 +120,7 @@ class Prober:
 
 
 def _cached(sent: list[Sent]) -> Check:
-    """Judge what the engine says of itself."""
+    """Check the engine's own reports."""
     if any(each.cached is None for each in sent):
         fix = f"{_DETAILS_FIX}: without it nobody can tell whether routing works"
         return Check("cached-tokens", "warn", "the engine does not say how many tokens it had cached", fix)

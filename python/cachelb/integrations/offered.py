@@ -1,4 +1,4 @@
-"""The workers of a host that does not announce them: each request brings those that may serve it."""
+"""Workers of a host that does not announce them: each request lists those that may serve it."""
 
 from __future__ import annotations
 

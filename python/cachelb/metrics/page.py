@@ -1,6 +1,6 @@
-"""Reads a metrics page that shows a router back into figures, for programs that look at it from outside.
+"""Reads a router's metrics page back into figures, for programs outside the gateway.
 
-The page may hold anything else too: lines that are no samples of `cachelb_` are passed over.
+The page may hold other metrics too: lines other than samples of `cachelb_` are skipped.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Figures:
 
     @property
     def decided(self) -> float:
-        """Picks, whatever the reason."""
+        """Picks of all reasons."""
         return sum(self.decisions.values())
 
     def select_seconds(self, share: float) -> float | None:
@@ -166,7 +166,7 @@ def read_page(page: bytes) -> Figures | None:
 def _samples(page: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
     for name, label_text, number in _SAMPLE.findall(page.decode("utf-8", "replace")):
         value = _number(number)
-        # What is infinite is no figure of a router, and nothing that JSON has.
+        # No figure of a router is infinite, and JSON has no infinity.
         if value is None or isinf(value) or name.endswith("_created"):
             continue
         labels = {

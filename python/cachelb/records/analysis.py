@@ -1,4 +1,4 @@
-"""Why hits were lost: decision records summed by the step of the token funnel and the cause."""
+"""Causes of lost hits: decision records summed by step of the token funnel and cause."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Loss:
 
     @property
     def advice(self) -> str:
-        """What to look at."""
+        """Advice on the cause."""
         known = _ADVICE.get((self.step, self.cause)) or _ADVICE.get((self.step, ""))
         return known or _ADVICE_ELSE[self.step]
 
@@ -70,7 +70,7 @@ class WorkerTotals:
 
 @dataclass(slots=True)
 class ShadowTotals:
-    """How a shadow policy compares."""
+    """Comparison of a shadow policy."""
 
     decisions: int = 0
     agreed: int = 0  # decisions with the same worker
@@ -80,7 +80,7 @@ class ShadowTotals:
 
 @dataclass(slots=True)
 class Analysis:
-    """Where prompt tokens were lost. All sums are over the same requests."""
+    """Lost prompt tokens by step. All sums are over the same requests."""
 
     requests: int = 0  # completed, and with reported cached tokens if any request has them
     reported: bool = False  # whether any engine reported cached tokens; without, the last step is unknown
@@ -175,7 +175,7 @@ class _Sums:
 
 
 def _in_engine_tokens(record: DecisionRecord) -> tuple[int, int, int]:
-    """Give prompt, best and selected in the engine's tokens: those of a prompt given as text are an estimate."""
+    """Return prompt, best and selected in the engine's tokens: those of a prompt given as text are an estimate."""
     own, best, selected = record.prompt_tokens, record.best_matched_tokens, record.matched_tokens
     prompt = own if record.engine_prompt_tokens is None else record.engine_prompt_tokens
     if own in (0, prompt):
@@ -184,7 +184,7 @@ def _in_engine_tokens(record: DecisionRecord) -> tuple[int, int, int]:
 
 
 def _why_not_cached(record: DecisionRecord) -> str:
-    """Name why no candidate held more."""
+    """Return why no candidate held more."""
     if record.attempt > 0:
         return "retry"
     if record.reason in ("no-key", "only-one", "text-only", "stale-events"):

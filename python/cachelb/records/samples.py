@@ -1,7 +1,7 @@
 """Samples to learn from, out of decision records.
 
-A record holds what was known of the request and of its worker when it was decided, and how long it took: what a
-learning router is trained on. Records of older versions do not hold the worker. What a router knows of it by itself
+A record holds the known features of the request and of its worker at the decision, and how long it took: the training
+data of a learning router. Records of older versions do not hold the worker. What a router knows of it by itself
 then follows from the requests that were on it: how many, how many tokens of them were still to be computed, how many
 were being decoded, not counting requests that came to it by other routers.
 """

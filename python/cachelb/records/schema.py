@@ -41,7 +41,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 class SchemaError(ValueError):
-    """A line is no record; the text says what is wrong with it and repeats nothing of it but names."""
+    """A line is not a record; the text has the error and quotes only names."""
 
 
 def decision_line(record: DecisionRecord) -> str:
@@ -86,13 +86,13 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _values(of: type[DecisionRecord | ShadowPick], row: dict[str, Any]) -> dict[str, Any]:
-    """Take the fields of a value type from a row; those with a default may be missing."""
+    """Read the fields of a value type from a row; those with a default may be missing."""
     taken = (field for field in fields(of) if field.name in row or field.default is MISSING)
     return {field.name: _value(field.name, str(field.type), row) for field in taken if field.name != "shadows"}
 
 
 def _value(name: str, annotation: str, row: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever the field holds
-    """Take one field from a row, if it has the type that the annotation says."""
+    """Read one field from a row and check its type against the annotation."""
     kinds = tuple(kind for part in annotation.split(" | ") for kind in _KINDS[part])
     if name not in row:
         raise SchemaError(f"field {name!r} is missing")

@@ -1,6 +1,6 @@
 """Bounds of the simulator's numbers, by the annotation and the unit in the name of each.
 
-What is below makes sense somewhere; rules of one setting alone stay with it.
+The bounds are generous; rules of a single setting stay with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a comparison found, as values and as one JSON document.
+"""Results of a comparison, as values and as one JSON document.
 
 Everything but the wall-clock figures depends on the input and the seeds alone, so two documents
 compare byte for byte once the section ``wall_clock`` is put aside.
@@ -83,12 +83,12 @@ class Comparison:
     """All policies on one workload and one fleet.
 
     Attributes:
-        workload: What the requests of the first seed are like.
-        fleet: What the fleet is like.
+        workload: Description of the requests of the first seed.
+        fleet: Description of the fleet.
         settings: Signals, gateways, limits, options.
         seeds: One run each.
         sweep: The swept setting, if there is one.
-        cells: By value, then by policy, in the order asked for.
+        cells: By value, then by policy, in the order given.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, compare

@@ -1,4 +1,4 @@
-"""A policy as runs name it: its name, its options, and what it is told of caches."""
+"""A contender of a run: a policy's name, its options, and its knowledge of caches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KV_EVENTS, ORACLE = "+events", "+oracle"
-"""What a name may end in: engines publish their KV events; caches and loads are known at once and exactly."""
+"""Endings of a name: engines publish their KV events; caches and loads are known at once and exactly."""
 
 ROLLOUT, CLAIRVOYANT = "+rollout", "+clairvoyant"
-"""What a name may end in where a league has a window: `cachelb.sim.league.yardsticks`."""
+"""Endings of a name where a league has a window: `cachelb.sim.league.yardsticks`."""
 
 YARDSTICKS = (ORACLE, ROLLOUT, CLAIRVOYANT)
-"""Endings of what no router could be."""
+"""Endings that no real router could have."""
 
 _ENDINGS = (KV_EVENTS, *YARDSTICKS)
 

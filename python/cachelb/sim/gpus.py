@@ -1,4 +1,4 @@
-"""Devices and models of the cost model, each constant with what it rests on.
+"""Devices and models of the cost model, each constant with its source.
 
 The peak figures are those of dense 16-bit arithmetic. ``mfu`` and ``bandwidth_share`` are
 end-to-end: what whole passes of an engine reach of the peak, below what single kernels do.
@@ -21,7 +21,7 @@ MOST_DEVICES = 1_024
 Profile = TypeVar("Profile")
 
 Basis = Literal["calibrated", "published", "inferred"]
-"""Where a profile's shares come from: fitted to a log of a real run, figures of others, or neither."""
+"""Source of a profile's shares: fitted to a log of a real run, published figures, or neither."""
 
 _UTILISATION = 0.9
 _OTHER_BYTES = 1.24e9  # activations and the like, backed out of a run on an RTX 4090 with 41,408 KV tokens

@@ -191,7 +191,7 @@ class _Branches:
             at += same
 
     def use(self, row: npt.NDArray[np.uint64], user: int) -> Iterator[tuple[int, int, int]]:
-        """Yield who used which blocks of a row last, new blocks left out, and make it their last user."""
+        """Yield the last users of a row's blocks, without new blocks, and make the row their last user."""
         at = begin = 0
         owner: int | None = None
         while at < len(row):

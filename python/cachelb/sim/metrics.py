@@ -1,4 +1,4 @@
-"""What a run was like, in figures.
+"""Figures of a run.
 
 Throughput and goodput count the steady part of a run: from when a tenth of the time between the
 first and the last arrival has passed (warm-up) to the last arrival (what follows only drains). All
@@ -34,7 +34,7 @@ _UNITS_S = {"ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """A distribution in short; NaN throughout where there is no value."""
+    """Summary of a distribution; NaN throughout where there is no value."""
 
     mean: float
     p50: float
@@ -56,7 +56,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What a request must keep to be good.
+    """Limits that a good request keeps.
 
     Attributes:
         ttft_s: Most seconds to the first token.
@@ -84,7 +84,7 @@ class Slo:
             The limits.
 
         Raises:
-            ValueError: The text says something else.
+            ValueError: The text has another form.
 
         Example:
             >>> Slo.parse("ttft=0.5,tpot=50ms")
@@ -363,7 +363,7 @@ def _within(result: SimResult, slo: Slo) -> npt.NDArray[np.bool_]:
 
 
 def _prediction(result: SimResult, begun: npt.NDArray[np.bool_]) -> Prediction:
-    """Compare what decisions took to be cached with what was."""
+    """Compare predicted and actual cached tokens."""
     wrong = result.predicted_tokens[begun].astype(np.int64) - result.cached_tokens[begun]
     if not len(wrong):
         return Prediction(0.0, 0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""How much a fleet can take: the highest rate at which queues do not grow without end."""
+"""Capacity of a fleet: the highest rate at which queues stay bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of plain or compressed text files, and what is wrong with one, by its number."""
+"""Lines of plain or compressed text files, with errors by line number."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def _open(path: Path) -> tuple[IO[str], tuple[type[Exception], ...]]:
-    """Open a file by its suffix; also return what a damaged file of that kind raises."""
+    """Open a file by its suffix; also return the exceptions of a damaged file of that kind."""
     match path.suffix:
         case ".xz":
             return lzma.open(path, "rt", encoding="utf-8"), (EOFError, lzma.LZMAError)
@@ -127,5 +127,5 @@ def shown(value: object) -> str:
 
 
 def _got(row: Mapping[str, Any], key: str) -> str:
-    """Say what a row has in place of a proper value."""
+    """Make the error for a row with an improper value."""
     return shown(row[key]) if key in row else "nothing"

@@ -1,4 +1,4 @@
-"""How long a pass of an engine takes: what a worker hands to the engine model."""
+"""Timing of an engine's passes, for the engine model."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def exchange_seconds(gpu: GpuProfile, model: ModelProfile, tensor_parallel: int)
 
 @dataclass(frozen=True, slots=True)
 class Polynomial:
-    """The default of Dynamo's simulator (ai-dynamo-runtime 1.6.1), whatever the device: for cross-checks."""
+    """The default of Dynamo's simulator (ai-dynamo-runtime 1.6.1), for any device: for cross-checks."""
 
     def native(self, gpu: GpuProfile, model: ModelProfile, tensor_parallel: int, kv_tokens: int) -> dict[str, Any]:  # noqa: ARG002 - one signature for all
         """Return the form the engine model takes; see `Roofline.native`."""

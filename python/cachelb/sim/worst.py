@@ -1,4 +1,4 @@
-"""The slowest requests of a run, and what was the matter with each."""
+"""The slowest requests of a run, and the probable cause of each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:
 
 
 def _describe(result: SimResult, row: int) -> WorstRequest:
-    """Collect what is known of a request."""
+    """Collect the facts of a request."""
     worker, arrival_s = int(result.worker[row]), float(result.arrival_s[row])
     ahead = _ahead(result, row)
     request = WorstRequest(
@@ -82,7 +82,7 @@ def _describe(result: SimResult, row: int) -> WorstRequest:
 
 
 def _explained(request: WorstRequest, result: SimResult) -> WorstRequest:
-    """Add what stands out."""
+    """Add notable causes."""
     row, large = request.row, _LARGE_SHARE * request.prompt_tokens
     why = []
     status = Status(int(result.status[row]))

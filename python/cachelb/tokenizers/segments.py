@@ -1,4 +1,4 @@
-"""Where a text can be cut so that its parts are tokenized as they are in the whole, and the cache of such parts.
+"""Cuts of a text into parts whose token ids are those of the whole, and the cache of such parts.
 
 A tokenizer first cuts a text at its added tokens, such as ``<|im_start|>``, and treats what lies between them on its
 own. So a text may be tokenized in parts that begin with such a token, as long as the token is found there whatever
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 ENTRY_TOKENS: Final = 64
-"""What an entry costs beside its ids, in tokens of four bytes: key, array object and place in the order."""
+"""Overhead of an entry, in tokens of four bytes: key, array object and place in the order."""
 
 _DIGEST_BYTES: Final = 32
 
@@ -116,7 +116,7 @@ class SegmentCache:
         keys = [hashlib.blake2b(part.encode(), digest_size=_DIGEST_BYTES).digest() for part in parts]
         found = self._look_up(keys)
         missing = {key: part for key, part, ids in zip(keys, parts, found, strict=True) if ids is None}
-        # Outside the lock, as this is what takes long; two threads may tokenize the same part.
+        # Outside the lock, as this takes longest; two threads may tokenize the same part.
         made = dict(zip(missing, map(_packed, self._encode(list(missing.values()))), strict=True)) if missing else {}
         self._keep(made)
         whole = array("I")

@@ -56,14 +56,14 @@ class ChatTemplate:
         try:
             return self._template.render(given)
         except Exception as error:  # noqa: BLE001 - a template is a program that fails in its own ways
-            # What a template says of a chat may quote it: the kind of the error is all that is passed on.
+            # A template's error may quote the chat, so only the kind of the error is passed on.
             raise ValueError(f"the chat template does not take this chat: {type(error).__name__}") from None
 
 
 def _prepared(message: Mapping[str, Any], *, as_parts: bool) -> dict[str, Any]:
     """Return a message as vLLM hands it to a template: texts joined unless the template takes parts, arguments parsed.
 
-    Only what a message has is set: templates ask whether it is there.
+    Only present fields are set: templates test for presence.
     """
     if not hasattr(message, "keys"):
         raise TypeError(f"a message must be an object with a role, got {type(message).__name__}")
@@ -78,7 +78,7 @@ def _prepared(message: Mapping[str, Any], *, as_parts: bool) -> dict[str, Any]:
 
 
 def _text(part: object) -> str:
-    """Return the text of a part; nobody but the engine knows how many tokens an image has."""
+    """Return the text of a part; only the engine knows the number of tokens of an image."""
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, dict) else None
@@ -103,7 +103,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loops_over_content(tree: nodes.Template) -> bool:
-    """Tell whether a template goes through the parts of a message, or takes its content for a text."""
+    """Return whether a template iterates over the parts of a message, or takes its content as a text."""
     names = {
         node.target.name
         for node in tree.find_all(nodes.Assign)
@@ -125,7 +125,7 @@ def _is_content(node: nodes.Node) -> bool:
 
 
 class _Generation(Extension):
-    """The tag ``{% generation %}`` around what the assistant said, which only training needs."""
+    """The tag ``{% generation %}`` around the assistant's text, which only training needs."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class has it so
 

@@ -37,7 +37,7 @@ def fill(name: str) -> None:
     """Fill one index and print the bytes per block. Runs in a process of its own."""
     index = next(make for make in available() if make.name == name)()
     given = prompts(_PROMPTS, _LENGTH, seed=4, share=0.0)
-    # What a first call sets up is not of the blocks, and what the last ones freed is theirs again.
+    # Outside the measurement: the setup of a first call, and the other forms of the prompts.
     index.record(Prompt([1] * _LENGTH), 0)
     for prompt in given:
         _ = prompt.array, prompt.text

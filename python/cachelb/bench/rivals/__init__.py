@@ -1,4 +1,4 @@
-"""Who takes part: one file per project, each of which imports its project only when it is used."""
+"""The contenders: one file per project, each of which imports its project only when it is used."""
 
 from __future__ import annotations
 

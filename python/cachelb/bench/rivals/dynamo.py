@@ -38,7 +38,7 @@ class Dynamo:
         self._events = 0
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Record that a worker holds a prompt."""
         hashes = self._hash(prompt.tokens, BLOCK)
         blocks, chained = [], 0
         for tokens in hashes:

@@ -41,7 +41,7 @@ class Service:
     """Reserves and frees, in an event loop of its own. Worker `i % workers` holds prompt `i`."""
 
     def __init__(self, workers: int, held: Sequence[Prompt]) -> None:
-        """Connect the workers and publish what they hold."""
+        """Connect the workers and publish their blocks."""
         self._loop = asyncio.new_event_loop()
         self._stack = contextlib.ExitStack()
         publishers = [self._stack.enter_context(EventPublisher()) for _ in range(workers)]

@@ -40,9 +40,9 @@ def address_of(key: str) -> str | None:
 
 
 class Addresses:
-    """Which worker has which address. It follows the router's list of workers.
+    """Maps workers to addresses and back. It follows the router's list of workers.
 
-    A worker without an address cannot be named to the proxy: it is never picked, and a warning says so once.
+    A worker without an address cannot be named to the proxy: it is never picked, and a warning is logged once.
     """
 
     def __init__(self, router: Router[Any], address: Callable[[Any], str] | None) -> None:
@@ -74,7 +74,7 @@ class Addresses:
         return self._by_key.get(key)
 
     def key_at(self, address: str) -> str | None:
-        """Return who has an address, None if no worker has."""
+        """Return the worker at an address, None if there is none."""
         self._refresh()
         return self._by_address.get(address)
 

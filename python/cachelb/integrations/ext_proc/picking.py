@@ -1,4 +1,4 @@
-"""From a request to endpoints: what the router is asked, and what it is told of where the request really went."""
+"""From a request to endpoints: the call of the router, and the move of the booking to the serving worker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _log = logging.getLogger("cachelb.ext_proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `EndpointPicker` was told; it documents the fields."""
+    """Options of `EndpointPicker`, which documents the fields."""
 
     max_body_bytes: int = 2 << 20
     large_bodies: Literal["refuse", "pass"] = "pass"
@@ -65,7 +65,7 @@ class Options:
     conformance: bool = False
 
     def __post_init__(self) -> None:
-        """Check what types alone do not."""
+        """Check values beyond their types."""
         for name in ("max_body_bytes", "max_held_bytes", "max_streams"):
             whole(name, getattr(self, name), 1, sys.maxsize)
         for name in ("body_timeout_s", "idle_timeout_s", "stream_timeout_s"):
@@ -112,7 +112,7 @@ class Refusal:
 
 
 class Picker:
-    """Asks the router on behalf of every stream, and counts what happens."""
+    """Picks for every stream through the router, and counts the results."""
 
     def __init__(self, router: Router[Any], addresses: Addresses, options: Options) -> None:
         self.options = options
@@ -146,7 +146,7 @@ class Picker:
                     return self.refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
                 decision = self._select(arguments, subset)
             except (TypeError, ValueError):
-                # The prompt is none. What that means to the client is for the engine to say.
+                # No valid prompt. The engine answers the client with its own error.
                 self.counts["unroutable"] += 1
                 arguments = _without_prompt(arguments)
                 decision = self._select(arguments, subset)
@@ -176,7 +176,7 @@ class Picker:
             self.counts["served-unbooked"] += 1
 
     async def _read(self, headers: Mapping[str, str], body: bytes | None) -> tuple[RequestArguments, bytes | None]:
-        """Read what the router wants to know, and the new body if the model is to be renamed in it.
+        """Read the router's arguments, and the new body if the model is to be renamed in it.
 
         Large bodies are read in a thread, one at a time. Those it cannot get to soon are left unread.
         """
@@ -201,7 +201,7 @@ class Picker:
         arguments: RequestArguments,
         trouble: str | None,
     ) -> tuple[RequestArguments, bytes | None]:
-        """Add what the headers say."""
+        """Add arguments from the headers."""
         if trouble is not None:
             self.counts[trouble] += 1
         if "session" not in arguments and (session := session_key(headers)) is not None:
@@ -241,7 +241,7 @@ class Picker:
         without scores and not every worker of a large fleet.
         """
         tried = [decision.key]
-        # The header with the rank goes to whoever serves the request, and is right for one worker only.
+        # The header with the rank goes to any worker that serves the request, but is right for one only.
         wanted = 1 if decision.dp_rank is not None else 1 + self.options.fallbacks
         arguments = arguments.copy()
         while len(tried) < wanted:
@@ -261,7 +261,7 @@ class Picker:
 
 
 def _parse(headers: Mapping[str, str], body: bytes | None) -> tuple[Any, RequestArguments, str | None]:
-    """Read a body: its JSON, what to route it by, and what is wrong with it."""
+    """Read a body: its JSON, its routing arguments, and its error."""
     if not body:
         return None, {}, None
     try:

@@ -1,4 +1,4 @@
-"""What the endpoint picker answers: replies to the proxy, built from plain values."""
+"""Replies of the endpoint picker to the proxy, built from plain values."""
 
 from __future__ import annotations
 

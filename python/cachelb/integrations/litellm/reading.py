@@ -1,4 +1,4 @@
-"""What LiteLLM's own objects say: which deployments may be picked, which were tried, what the engine counted."""
+"""Reads LiteLLM's own objects: candidate deployments, tried deployments, the engine's token counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actors: those through which routers share what they know, and the tree for Ray's router."""
+"""The actors through which routers share state, and the tree for Ray's router."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def trader(name: str, max_bytes: int, *, ends_with_serve: bool) -> Callable[[], 
 
 
 def _detached(kind: type, name: str, max_bytes: int, *, ends_with_serve: bool) -> Any:  # noqa: ANN401 - an actor handle
-    """Find or start an actor that outlives whoever starts it."""
+    """Find or start an actor that outlives the process that starts it."""
     _check_ray()
-    # First, so that nothing starts an actor anew that ended with Serve.
+    # First, so that an actor that ended with Serve is not restarted.
     controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE) if ends_with_serve else None
     remote: Any = ray.remote(kind)
     handle = remote.options(
@@ -103,7 +103,7 @@ def _detached(kind: type, name: str, max_bytes: int, *, ends_with_serve: bool) -
 
 
 def _check_ray() -> None:
-    """Keep a router that outlives Ray from starting a cluster of its own: any call of Ray's would."""
+    """Prevent a router that outlives Ray from starting a cluster of its own, as any call of Ray's would."""
     if not ray.is_initialized():
         raise ConnectionError("Ray was shut down")
 

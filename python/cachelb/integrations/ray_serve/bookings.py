@@ -1,4 +1,4 @@
-"""The requests that Ray Serve routes through here, and what each of them has booked.
+"""The requests that Ray Serve routes through here, and their bookings.
 
 Serve asks for a replica, sends the request, and reports two things later: that a replica took it, and that it ended. It
 reports the end of every attempt, also of those that a replica refused, and in any order. It may pick another replica
@@ -6,11 +6,12 @@ than the first one offered, ask again for the same request, and use one request 
 found by the call it belongs to, and an end counts only if it is the end of what is booked:
 
 * the end of an attempt that was refused before the next choice is expected once, and passed over when it comes;
-* an end that comes before anybody said "taken" frees the load at once. Whether the replica refused the request or was
-  done already is told by what follows: another choice, or "taken", which records where the prompt is now;
+* an end that comes before "taken" frees the load at once. The next call shows whether the replica refused the request
+  or was done already: another choice, or "taken", which records where the prompt is now;
 * any other end of a request that is not booked there is counted and changes nothing.
 
-A booking whose end nobody tells expires (`abandoned`). Nothing here knows Ray: a call is any object with a `future`.
+A booking whose end is not reported expires (`abandoned`). This module is independent of Ray: a call is any object with
+a `future`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Call(Protocol):
 
     @property
     def future(self) -> Any:  # noqa: ANN401 - Serve's, which resolves to a replica
-        """What the call waits on, cancelled if its caller gives up."""
+        """The future of the call, cancelled if its caller gives up."""
         ...
 
 
@@ -119,7 +120,7 @@ class Bookings:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
 
-    # --- what Serve asks and tells ---
+    # --- calls from Serve ---
 
     def choose(self, request_id: str, call: Call, arguments: dict[str, Any], candidates: Sequence[str]) -> list[str]:
         """Pick the best replica for a call and book it there; a second choice for the call replaces the first.
@@ -218,7 +219,7 @@ class Bookings:
         return booking
 
     def _watch(self, booking: _Booking, call: Call) -> None:
-        """Release a call that its caller gives up while it waits for a replica: Serve says nothing of that."""
+        """Release a call that its caller gives up while it waits for a replica, which Serve does not report."""
 
         def done(future: Any) -> None:  # noqa: ANN401 - as in Call
             if future.cancelled() and booking in self._waiting and booking.attempt is future:
@@ -269,9 +270,9 @@ class Bookings:
             decision.on_complete()
 
     def _overdue(self, booking: _Booking) -> None:
-        """Drop a booking, which leaves what is known of the prompt: a caller may send it by itself."""
+        """Drop a booking but keep its placement: a caller may send the request by itself."""
         if booking.call is not None and not booking.ended and (place := self._landed(booking.attempt)) is not None:
-            # Given to a replica by a caller that reserved it: it ends like any other, only nobody says "taken".
+            # Sent to a replica that the caller reserved: it ends like any other, but without "taken".
             self.taken(booking.request_id, booking.call, place, dict)
             return
         self._close(booking)

@@ -1,7 +1,7 @@
-"""Where routers in a Ray cluster leave messages for each other: what the actor of `RayState` runs.
+"""The message log of routers in a Ray cluster, run by the actor of `RayState`.
 
-One call per router and interval leaves what it says and brings what the others said. The newest messages are kept, up
-to a number of bytes. Who comes too late for some asks whoever said them to tell everything, and is answered here too.
+One call per router and interval stores its messages and returns the others'. The newest messages are kept, up to a
+number of bytes. A router that comes too late for some requests a snapshot of their sender, through the log too.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MessageLog:
         return Reply(self._life, cursor, heard, asked, told, more)
 
     def stats(self) -> dict[str, int]:
-        """Count routers heard in the last minute, messages and answers kept, and their bytes."""
+        """Count routers that called in the last minute, messages and answers kept, and their bytes."""
         return {
             "routers": len(self._boxes),
             "messages": len(self._log),
@@ -109,7 +109,7 @@ class MessageLog:
         }
 
     def _heard(self, who: str, cursor: int) -> tuple[int, list[tuple[str, bytes]], int]:
-        """Give what others said from a number on, the next number, and the room that is left."""
+        """Return the others' messages from a number on, the next number, and the room that is left."""
         at = max(0, cursor - self._first)
         heard: list[tuple[str, bytes]] = []
         room = _REPLY_BYTES
@@ -124,7 +124,7 @@ class MessageLog:
         return self._first + at, heard, room
 
     def _answer(self, who: str, other: str, messages: Sequence[bytes]) -> None:
-        """Keep an answer, or none of it: who gets none asks again."""
+        """Keep the whole answer or none of it: a router without an answer asks again."""
         size = sum(map(len, messages))
         box = self._boxes.get(other)
         if box is not None and self._answer_bytes + size <= self._max_bytes:

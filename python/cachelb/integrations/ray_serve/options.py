@@ -1,4 +1,4 @@
-"""What `request_router_kwargs` may hold: the options of `cachelb.Router`, those of Ray's prefix router, and our own."""
+"""Keys of `request_router_kwargs`: options of `cachelb.Router`, of Ray's prefix router, and of the adapter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RAY_NAMES = frozenset(
 """The options of Ray's own prefix router. Any of them selects the policy `prefix-affinity`, which has them all."""
 
 _DEFAULTS: dict[str, Any] = {
-    # Serve tells the end of every request, and how long it believes a queue length: ten seconds.
+    # Serve reports the end of every request, and trusts a queue length for ten seconds.
     "reconcile_grace_s": None,
     "max_report_age_s": 10.0,
 }

@@ -1,7 +1,7 @@
-"""What the routers of several processes tell each other: which prompt was placed where.
+"""Placements of prompts, shared between the routers of several processes.
 
-`PlacementStore` is what the shared actor runs. It keeps the newest placements up to a number of bytes, so that a router
-that starts anew is told what the others know. A placement that continues an older one of the same replica takes its
+The shared actor runs `PlacementStore`. It keeps the newest placements up to a number of bytes, so that a new router
+gets the state of the others. A placement that continues an older one of the same replica takes its
 place: of a conversation, the last turn stays.
 """
 
@@ -24,7 +24,7 @@ _OVERHEAD = 300  # bytes of an entry beside its prompt, measured
 
 
 class Placement(NamedTuple):
-    """A prompt that a replica was given, and what partitions it: adapter, salt, session.
+    """A prompt sent to a replica, and its partition: adapter, salt, session.
 
     Never shown: it holds the prompt itself.
     """
@@ -41,7 +41,7 @@ class Placement(NamedTuple):
         return len(self.prompt) + _OVERHEAD
 
     def arguments(self) -> dict[str, Any]:
-        """Say it as `Router.select_worker` takes it."""
+        """Return it as arguments of `Router.select_worker`."""
         found: dict[str, Any] = {"text" if isinstance(self.prompt, str) else "tokens": self.prompt}
         found.update((name, value) for name in ("lora", "cache_salt", "session") if (value := getattr(self, name)))
         return found

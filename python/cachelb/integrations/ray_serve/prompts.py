@@ -1,4 +1,4 @@
-"""What a call to a Serve deployment says of its prompt."""
+"""Reads the prompt of a call to a Serve deployment."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _arguments(body: dict[str, Any]) -> dict[str, Any]:
     try:
         return dict(routing_arguments(body))
     except (TypeError, ValueError):
-        # Not what the API allows, and perhaps what the deployment takes all the same: its text, in order.
+        # Outside the API, but perhaps accepted by the deployment: its text, in order.
         text = _text(body.get("messages", body.get("prompt")))
         return {"text": text} if text else {}
 

@@ -1,7 +1,7 @@
-"""A router's end of the shared state: a task in its event loop that trades placements with the detached actor.
+"""A router's end of the shared state: a task in its event loop that exchanges placements with the detached actor.
 
-Nothing waits for it. What is placed is put into a bounded outbox; every interval, one call takes the outbox to the
-actor and brings back what the others placed. If the actor cannot be reached, routing goes on with what is known here.
+Routing never waits for it. Placements go into a bounded outbox; every interval, one call sends the outbox to the
+actor and fetches the others' placements. If the actor cannot be reached, routing goes on with the local state.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Sharing:
         if reply.epoch != self._epoch:
             self._epoch, known = reply.epoch, self._epoch
             if known:
-                # The actor started anew, and counts from 1 again.
+                # The actor restarted, and counts from 1 again.
                 self._cursor = 0
                 return True
         self._cursor = reply.cursor
@@ -149,7 +149,7 @@ class Sharing:
 
 
 async def _run(sharing_of: weakref.ref[Sharing], interval_s: float) -> None:
-    """Trade until the router is dropped. Holds it only while a call is under way."""
+    """Exchange placements until the router is dropped. Holds it only during a call."""
     exchange: Any = None
     wait_s = 0.0
     while True:

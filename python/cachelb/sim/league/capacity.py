@@ -1,4 +1,4 @@
-"""What a fleet keeps up with of a trace: the unit of a league's loads."""
+"""The rate of a trace that a fleet sustains: the unit of a league's loads."""
 
 from __future__ import annotations
 

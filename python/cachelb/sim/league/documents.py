@@ -69,7 +69,7 @@ def markdown(standings: Standings) -> str:
     """Write standings as Markdown.
 
     Args:
-        standings: What to write.
+        standings: The standings.
 
     Returns:
         A table over all cells, one of the mean TTFT for each way to group them that has several groups, one over each
@@ -136,7 +136,7 @@ def as_dict(standings: Standings) -> dict[str, Any]:
     """Return standings as JSON values.
 
     Args:
-        standings: What to return.
+        standings: The standings.
 
     Returns:
         Scores over all cells, over each group and over each bound, and all figures of all runs; None stands for an

@@ -17,7 +17,7 @@ Figures: TypeAlias = "Mapping[str, float | None]"
 """By name; None for a figure that a run does not have."""
 
 SLO = Slo(ttft_s=2.0, tpot_s=0.05)
-"""What goodput asks of a request."""
+"""Limits of a request for goodput."""
 
 NAMES = (
     "requests",
@@ -53,7 +53,7 @@ COMPARED = (
     Compared("e2e_mean_s", "E2E", 1e-3),
     Compared("session_mean_s", "session", 1e-3),
 )
-"""What tables compare, the first of them above all."""
+"""The figures that tables compare, the most important first."""
 
 
 def figures_of(metrics: Metrics) -> dict[str, float | None]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PARTS = ("all", "develop", "report")
-"""What of a trace a league runs on."""
+"""The parts of a trace that a league can run on."""
 
 LOOPS = ("open", "closed")
 """Whether turns arrive by the clock, or after the answer before."""
@@ -32,7 +32,7 @@ LOOPS = ("open", "closed")
 _OWN_OPTIONS = ("copies", "jitter", "loop")
 _FILE_OPTIONS = ("block_size", "limit")
 _IDLE = "64xh100-80"
-"""Where the turns of generators and recorded sessions get their times: a fleet on which nothing waits."""
+"""The fleet without waits that times the turns of generators and recorded sessions."""
 NO_REPORTS = Signals(scrape_interval_s=float("inf"))
 """For policies that use none: sessions of hours make millions of reports."""
 
@@ -50,7 +50,7 @@ class Trace:
         loop: ``open``: turns that follow answers arrive when they do on an idle fleet, or when the file says, so that
             all policies are offered the same; ``closed``: they follow the answer, as in the trace.
         jitter: Seconds by which each arrival is delayed at most.
-        copies: How often the sessions of a file take part, so that a few of them load a fleet; see `copied`.
+        copies: Copies of a file's sessions, so that a few of them load a fleet; see `copied`.
 
     Example:
         >>> trace = Trace.parse("chat(count=200)")
@@ -98,7 +98,7 @@ class Trace:
 
     @property
     def label(self) -> str:
-        """Return what tables call it: without the folder and the suffix of a file."""
+        """Return its name in tables: without the folder and the suffix of a file."""
         options = dict(self.options)
         if self.copies > 1:
             options["copies"] = self.copies

@@ -1,4 +1,4 @@
-"""Some requests of a cell that figures are of: what comes before them is placed alike for every policy."""
+"""A window of a cell's requests that figures count; earlier requests are placed alike for every policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     """The worker of each request, -1 where the policy picks."""
 
 WARM_UP = "adaptive"
-"""The policy that places what comes before a window."""
+"""The policy that places the requests before a window."""
 
 _NEVER = float("inf")
 
@@ -35,7 +35,7 @@ class Window:
 
     Attributes:
         after: Requests before the first of them, of which the fleet is as warm and as busy as it is then.
-        count: How many they are.
+        count: Their number.
 
     Raises:
         ValueError: A number is out of range.
@@ -64,7 +64,7 @@ class Window:
             The window.
 
         Raises:
-            ValueError: The text says something else.
+            ValueError: The text has another form.
         """
         after, _, count = text.partition(":")
         if not (after.isdecimal() and count.isdecimal()):

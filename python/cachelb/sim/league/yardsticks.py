@@ -1,6 +1,6 @@
-"""How well the requests of a window could be placed: by trying each worker in the simulator, and by searching.
+"""Bounds on the placement of a window's requests: by trying each worker in the simulator, and by searching.
 
-Both take as known what no router knows: the state of the engines, arrivals to come and lengths of answers. Their
+Both use knowledge that no router has: the state of the engines, arrivals to come and lengths of answers. Their
 budgets are frozen, so that figures of different versions of a policy are compared with the same bound.
 """
 

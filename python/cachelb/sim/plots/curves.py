@@ -1,4 +1,4 @@
-"""What the pictures show, as numbers of bounded size."""
+"""Data of the plots, of bounded size."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = ("svg", "png", "pdf")
-"""What images can be."""
+"""Formats of images."""
 
 
 def write_figure(path: str | Path, inches: tuple[float, float], draw: Callable[[Figure], None]) -> Path:

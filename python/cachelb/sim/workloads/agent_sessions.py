@@ -44,7 +44,7 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """What sessions with tools and a system prompt of equal sizes begin with."""
+    """The shared prefix of sessions with tools and a system prompt of equal sizes."""
 
     number: int
     blocks: int
@@ -84,7 +84,7 @@ class _Reader:
             first = ids if first is None else first
             think_s = at_s - end_s
             if agent is row and entry.get("think_time") is not None:
-                # Where sub-agents worked meanwhile, they are what the agent waited for.
+                # Where sub-agents worked meanwhile, the agent waited for them.
                 think_s = min(think_s, number(entry, "think_time", "seconds", where))
             shared = _shared(ids, first, prefix, scope, where)
             parent = self._request(entry, (at_s, think_s, parent), shared, row, where)

@@ -25,7 +25,7 @@ _LEAST, _MOST = 1e-9, 1e9
 
 
 class ArrivalProcess(Protocol):
-    """Anything that says when requests arrive.
+    """A process of arrivals.
 
     Example:
         >>> import numpy as np
@@ -41,7 +41,7 @@ class ArrivalProcess(Protocol):
 
         Args:
             count: How many.
-            rng: Where chance comes from.
+            rng: Source of randomness.
 
         Returns:
             Seconds from the start, ascending.

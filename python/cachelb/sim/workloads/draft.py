@@ -1,4 +1,4 @@
-"""How generators write requests down: a prompt is a run of named pieces, each of some tokens and a message of its own.
+"""Drafts of workloads: a prompt is a run of named pieces, each of some tokens and a message of its own.
 
 Two prompts share exactly the leading tokens that their pieces say they share, whatever the block
 size: the hash of a block is that of the pieces before its end and of its place in the last one.
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every generator is told.
+    """The plan of every generator.
 
     Attributes:
         seed: Seed of every random choice.
@@ -83,8 +83,8 @@ class Draft:
     no prompt, and other lengths do not change who shares what.
 
     Args:
-        name: What the workload will be called.
-        plan: What the generator is told.
+        name: Name of the workload.
+        plan: The generator's plan.
 
     Attributes:
         arrivals: Generator of arrival times.
@@ -151,12 +151,12 @@ class Draft:
         """Append a request.
 
         Args:
-            prompt: What it asks.
-            answer: What comes back, so that a later prompt can contain it, or only its length.
+            prompt: Its prompt.
+            answer: Its answer, so that a later prompt can contain it, or only its length.
             arrival_s: When it arrives; left out, it arrives as the plan has it or with its parent.
             parent: Row of the request it follows.
             think_s: Pause between that one's end and its arrival.
-            session: What it belongs to.
+            session: Its session.
 
         Returns:
             Its row.
@@ -192,7 +192,7 @@ class Draft:
         """Return the workload, in order of arrival.
 
         Returns:
-            The workload; requests that have neither time nor parent arrive as the plan says.
+            The workload; requests that have neither time nor parent arrive by the plan.
         """
         arrival_s = np.array(self._arrival_s)
         parent = np.array(self._parent, dtype=np.int64)
@@ -238,7 +238,7 @@ class Draft:
     def _hashes(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return the hashes of all blocks, row after row, and how many each row has.
 
-        Answers that nobody can name have none.
+        Unnamed answers have none.
         """
         size = self.plan.block_size
         names = np.array(self._pieces, dtype=np.uint64)

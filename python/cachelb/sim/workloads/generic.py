@@ -1,4 +1,4 @@
-"""Generic JSON Lines: one object per request, with times, lengths, and what its prompt is made of.
+"""Generic JSON Lines: one object per request, with times, lengths, and the content of its prompt.
 
 ``arrival_s``, or ``parent`` (row number of an earlier request, from 0) with ``think_s``;
 ``input_length`` and ``output_length``; what the prompt is: ``hash_ids`` (chained, one per started
@@ -205,7 +205,7 @@ class _Reading:
         """Return the hashes of a prompt that is given by text."""
         text = row["text"]
         if not isinstance(text, str) or not text:
-            kind = "nothing" if text == "" else type(text).__name__  # the text itself is nobody's business
+            kind = "nothing" if text == "" else type(text).__name__  # the text itself stays private
             raise TraceError(f"{where}: text must be a string that is not empty, got {kind}")
         tokens = -(-len(text) // CHARS_PER_TOKEN)
         if "input_length" in row and _length(row, "input_length", where) != tokens:

@@ -1,4 +1,4 @@
-"""What chats and agents have in common: a prompt is the whole history plus what is new."""
+"""Sessions of chats and agents: a prompt is the whole history plus a new message."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def from_requests(name: str, requests: Sequence[Request], *, id_tokens: int, blo
     """Make a workload of the rows of a trace.
 
     Args:
-        name: What reports call it.
+        name: Name in reports.
         requests: The rows.
         id_tokens: Tokens one hash id stands for.
         block_size: Tokens per block; divides ``id_tokens`` or is a multiple of it.
@@ -217,7 +217,7 @@ def read_sessions(
 
 
 def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | None = None) -> Workload:
-    r"""Read an Azure trace: arrivals and lengths. It does not say what prompts share: nothing.
+    r"""Read an Azure trace: arrivals and lengths. It has no content, so prompts share nothing.
 
     Args:
         path: CSV with ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens``, plain or compressed.
@@ -321,5 +321,5 @@ def _timestamp_us(text: str, where: str) -> int:
 
 
 def _name(path: str | Path) -> str:
-    """Return what a workload from a file is called."""
+    """Return the name of a workload from a file."""
     return Path(path).name

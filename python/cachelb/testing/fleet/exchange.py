@@ -59,7 +59,7 @@ class Exchange:
             self._end("rejected")
             return json_error(error.status, str(error), error.kind)
         except (ConnectionError, web.RequestPayloadError):
-            raise asyncio.CancelledError from None  # what aiohttp itself does if the client has gone
+            raise asyncio.CancelledError from None  # as aiohttp itself does if the client has gone
         finally:
             self._end("failed" if self._replica.stopped else "aborted")
 
@@ -137,7 +137,7 @@ class Exchange:
         await released.wait()
 
     def _remote(self, call: Call) -> Engine | None:
-        """Find who prefilled the prompt; if its KV is gone, this engine computes the prompt itself."""
+        """Find the engine that prefilled the prompt; if its KV is gone, this engine computes the prompt itself."""
         params = call.kv_params
         if not params.get("do_remote_prefill"):
             return None

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: faults for the next requests, and faults at random from a seed."""
+"""Faults for the next requests, and random faults from a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from random import Random
 
 FaultKind: TypeAlias = Literal["refuse", "reset", "status", "stall", "die"]
-"""What goes wrong with a request; `FakeWorker.fail` says what each does."""
+"""The kind of a fault; `FakeWorker.fail` describes each."""
 KINDS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
 STATUSES: Final = (400, 404, 408, 429, 500, 502, 503, 504)
 

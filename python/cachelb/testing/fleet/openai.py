@@ -1,4 +1,4 @@
-"""The OpenAI-compatible API: what a body asks for, and the JSON and events that answer it."""
+"""The OpenAI-compatible API: parsing of bodies, and the JSON and events of answers."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _prompt(body: dict[str, Any], kv_params: dict[str, Any], *, chat: bool) -> t
     """Return the prompt's tokens and whether they came as text."""
     given = body.get("prompt_token_ids")
     if given is not None and kv_params.get("do_remote_prefill"):
-        return _token_ids(given, "prompt_token_ids"), False  # decoding what another worker prefilled
+        return _token_ids(given, "prompt_token_ids"), False  # decodes a prompt that another worker prefilled
     if chat:
         return encode_messages(body), True
     prompt = body.get("prompt")

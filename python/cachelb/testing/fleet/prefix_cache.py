@@ -1,4 +1,4 @@
-"""The prefix cache of an engine, block by block, and what it publishes of itself."""
+"""The prefix cache of an engine, block by block, and its events."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PrefixCache:
         self._publish([*cleared, *removed, self._stored(names, first, tokens, namespace and namespace.lora, salt)])
 
     def clear(self) -> None:
-        """Drop everything. As with vLLM, only the next change tells of it."""
+        """Drop everything. As with vLLM, the event comes with the next change."""
         self._blocks.clear()
         self._was_cleared = True
 
@@ -68,7 +68,7 @@ class PrefixCache:
     def _stored(
         self, names: list[int], first: int, tokens: npt.NDArray[np.uint32], lora: str | None, salt: str | None
     ) -> dict[str, Any]:
-        """Tell of the blocks from one on; only the first block of a prompt names the salt."""
+        """Publish the blocks from one on; only the first block of a prompt names the salt."""
         keys = [[key for key in (lora, salt if i == 0 else None) if key] or None for i in range(first, len(names))]
         return {
             "type": "BlockStored",

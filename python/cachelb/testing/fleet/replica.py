@@ -171,7 +171,7 @@ class Replica:
         return rates.draw(self._rng)
 
     def peek_fault(self) -> Fault | None:
-        """Return what `take_fault` would return."""
+        """Return the fault that `take_fault` would return."""
         return self.plan.peek() or self._shared.plan.peek()
 
     def take_fault(self) -> Fault | None:
@@ -179,18 +179,18 @@ class Replica:
         return self.plan.take() or self._shared.plan.take()
 
     def released(self) -> asyncio.Event:
-        """Return what the next `release` sets."""
+        """Return the event that the next `release` sets."""
         return self._released
 
     def release(self) -> None:
-        """Let the requests go that are stalled now."""
+        """Release the stalled requests."""
         self._released.set()
         self._released = asyncio.Event()
 
     # --- requests ---
 
     def notify(self) -> None:
-        """Tell waiting tests that something changed."""
+        """Notify waiting tests of a change."""
         self._shared.watchers.notify()
 
     def request_id(self, given: str | None, *, chat: bool) -> str:
@@ -201,7 +201,7 @@ class Replica:
         return f"chatcmpl-{given}" if chat else f"cmpl-{given}"
 
     def find_engine(self, engine_id: object) -> Engine | None:
-        """Return the running engine of the fleet that has an id, None if there is none."""
+        """Return the fleet's running engine with an id, None without one."""
         return self._shared.engines.get(engine_id) if isinstance(engine_id, str) else None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

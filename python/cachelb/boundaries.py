@@ -57,7 +57,7 @@ def message_boundaries(
     Args:
         tokens: The token ids, as for `select_worker`.
         markers: Tokens that may begin a message: ids, or keys of `MARKERS`. Several are tried in turn.
-        messages: The messages, or how many there are. Without, markers are believed whatever their number, and of
+        messages: The messages, or their number. Without, markers are trusted in any number, and of
             several the most frequent.
         char_ends: Where each message ends in the rendered prompt, in characters, for templates without markers. Left
             out, the rendering of `cachelb.text` stands in for it if `messages` are given.

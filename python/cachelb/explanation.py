@@ -30,7 +30,7 @@ class CandidateView:
         matched_tokens: Prompt tokens it need not compute, by the credits of their media.
         decode_blocks: Blocks of its requests past their first token.
         weight: Its relative capacity.
-        score: The policy's rank, in the policy's own unit; None if it has no number.
+        score: The number that the policy ranks by, in its own unit; None without one.
         picked: Whether it was picked.
         confirmed_blocks: Leading blocks by medium that events of its engine confirmed; empty without an event stream.
         speculative_blocks: Leading blocks by medium that were routed to it and not confirmed by an event.

@@ -94,7 +94,7 @@ async def read_request(
 
     Raises:
         RequestError: The body is too long, too slow, or no request for a completion.
-        TypeError: A bound is no number.
+        TypeError: A bound is not a number.
         ValueError: A bound is out of range.
     """
     import asyncio
@@ -162,7 +162,7 @@ def routing_arguments(body: object, headers: Headers | None = None) -> RequestAr
 def header_filter(expose: Iterable[str] = ()) -> Callable[[Mapping[str, str]], dict[str, str]]:
     """Make the filter through which the headers of decisions go to clients.
 
-    Worker URLs are internal, and `x-cachelb-matched-tokens` tells every client which prompts others have sent: name
+    Worker URLs are internal, and `x-cachelb-matched-tokens` reveals to clients which prompts others have sent: name
     headers only where clients are trusted.
 
     Args:

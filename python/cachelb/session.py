@@ -30,7 +30,7 @@ def session_key(headers: Headers | None, body: object = None, *, extra_headers: 
 
     Args:
         headers: The request's headers: a mapping, or pairs of str or bytes as in ASGI. Case does not matter.
-        body: The parsed JSON body. One that is no object has no key, and neither has a field that is no str or int.
+        body: The parsed JSON body. A body other than an object, or a field other than a str or int, has no key.
         extra_headers: Names of further headers to read, such as that of your client library.
 
     Returns:
@@ -80,7 +80,7 @@ def _from_headers(headers: object, extra_headers: Iterable[str]) -> str | None:
 def _pairs(headers: object) -> Iterable[object]:
     if headers is None:
         return ()
-    # The message classes of the standard library have items() and are no Mapping.
+    # The message classes of the standard library have items() but are not a Mapping.
     items = getattr(headers, "items", None)
     pairs = items() if callable(items) else headers
     if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):

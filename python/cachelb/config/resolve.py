@@ -75,7 +75,7 @@ class _Resolver:
         _check_router(config, options, drafts)
         return config
 
-    def _note(self, keys: Keys, setting: Setting) -> Any:  # noqa: ANN401 - whatever the option takes
+    def _note(self, keys: Keys, setting: Setting) -> Any:  # noqa: ANN401 - a value of any option
         """Record the place of a value, and return it."""
         path = dotted(keys)
         written = "" if setting.path == path or setting.origin.startswith("env ") else f" as {setting.path}"

@@ -28,7 +28,7 @@ class Endpoint:
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: An address is none of these.
+        ValueError: An address has another form.
 
     Example:
         >>> from cachelb.events import Endpoint

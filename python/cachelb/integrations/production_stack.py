@@ -75,7 +75,7 @@ class CachelbRouter:
         session_key: str | None = None,
         forget_after_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
-        **router_options: Any,  # noqa: ANN401 - whatever the router takes
+        **router_options: Any,  # noqa: ANN401 - options of any type
     ) -> None:
         self.router: Router[str] = Router(clock=clock, **router_options)
         self.session_key = session_key

@@ -68,7 +68,7 @@ class Snapshots(NativeRouter[W]):
         Raises:
             SnapshotError: It is damaged, of another version, or of a router with another `secret`, `hash_seed` or block
                 size; or this router has no `secret`. Nothing was changed then.
-            TypeError: It is not bytes, or `ttl_s` is no number.
+            TypeError: It is not bytes, or `ttl_s` is not a number.
             ValueError: `ttl_s` is not above 0.
 
         Example:

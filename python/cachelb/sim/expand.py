@@ -1,7 +1,7 @@
 """Turn the block ids of a trace into block hashes.
 
 A trace has no tokens, only ids of prefix blocks. The expansion is a stable function of those ids,
-so two rows share exactly the leading blocks that their ids say they share.
+so two rows share exactly the leading blocks of their common ids.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Signals:
     """The signals that a gateway receives of its workers, and their delays.
 
     Attributes:
-        kv_events: Whether engines publish KV events; None only for policies that use them.
+        kv_events: Whether engines publish KV events; None publishes them for policies that use them.
         event_lag_s: From the end of a pass to the arrival of its events.
         event_loss: Share of their messages that is lost: of each worker the same ones by number,
             whatever the policy does. A gap is noticed when the next one arrives, and the router's own
@@ -174,7 +174,7 @@ def simulate(
         sample_interval_s: Between samples of the workers.
         prepared: The workload in the engine model's form, from `prepare`, to share among runs.
         gateway: What routes instead of routers with ``policy``, which is then no more than its name; for one run. A
-            `Router` of the fleet's ``names`` does as well: one that, say, is not told how much workers hold.
+            `Router` of the fleet's ``names`` works too, for example one without the workers' capacities.
         progress: Called now and then with the number of requests that are over.
         **router_options: Options of `cachelb.Router` and of the policy.
 

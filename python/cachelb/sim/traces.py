@@ -2,7 +2,7 @@
 
 The format is Mooncake's: ``timestamp`` (milliseconds), ``input_length`` and ``output_length``
 (tokens) and ``hash_ids``, one id for every started block of ``id_tokens`` tokens. Ids are chained:
-an equal id means an equal whole prefix, so a row says what is shared without any text.
+an equal id means an equal whole prefix, so rows show shared prefixes without any text.
 """
 
 from __future__ import annotations

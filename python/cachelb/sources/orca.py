@@ -49,7 +49,7 @@ def parse_orca(headers: Mapping[str, str] | Iterable[tuple[str | bytes, str | by
     """Read the load report that came with a response.
 
     Known names are `num_requests_running`, `num_requests_waiting`, and `kv_cache_usage_perc` or `kv_cache_utilization`;
-    others are ignored, as is the `named_metrics.` in front of them. A value that is no number from 0 up is unknown.
+    others are ignored, as is the `named_metrics.` in front of them. A value other than a number from 0 up is unknown.
 
     Args:
         headers: Response headers as a mapping or as pairs, with names in any case.

@@ -33,7 +33,7 @@ def assert_policy_contract(factory: Callable[..., Any] | str, **options: object)
 
     Equal seeds give equal picks; the order of the workers decides nothing but seeded ties; only candidates are picked,
     and never one that left or is not ready; `dry_run` returns the next pick and changes nothing; every load returns to
-    zero; fleets of none to 64 workers, prompts around a block's length and missing signals are no errors; threads do
+    zero; fleets of none to 64 workers, prompts around a block's length and missing signals raise no error; threads do
     not disturb it; and after 4,500 requests, each with a session of its own, its memory no longer grows.
 
     Args:

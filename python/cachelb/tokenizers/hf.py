@@ -190,7 +190,7 @@ class HfTokenizer:
             The ids, as an array of 32-bit integers, which `select_worker(tokens=...)` reads without a copy.
 
         Raises:
-            TypeError: It is no text.
+            TypeError: It is not a string.
             ValueError: It has surrogates, which have no UTF-8.
         """
         if add_special_tokens:
@@ -216,7 +216,7 @@ class HfTokenizer:
             The ids, as `encode` returns them.
 
         Raises:
-            TypeError: A message is no object.
+            TypeError: A message is not an object.
             ValueError: There is no template, it refuses the chat, or a message has an image or another part whose
                 tokens only the engine knows.
         """
@@ -242,7 +242,7 @@ class HfTokenizer:
             The prompt.
 
         Raises:
-            TypeError: A message is no object.
+            TypeError: A message is not an object.
             ValueError: There is no template, or it refuses the chat.
         """
         template = self._templates.get("tool_use") if tools else None

@@ -144,7 +144,7 @@ class EndpointPicker(Generic[W]):
 
         Args:
             listen: Address to listen on; port 0 takes a free one.
-            ready: Whether requests may come at once. If not, `set_ready` tells when, such as after state was restored.
+            ready: Whether requests may come at once. If not, call `set_ready` later, such as after state was restored.
             credentials: For TLS, as `grpc.ssl_server_credentials` makes them.
 
         Returns:

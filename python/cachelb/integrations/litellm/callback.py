@@ -81,7 +81,7 @@ class CachelbCallback:
         deadline_s: float = 600.0,
         forget_after_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
-        **router_options: Any,  # noqa: ANN401 - whatever the router takes
+        **router_options: Any,  # noqa: ANN401 - options of any type
     ) -> None:
         if not deadline_s > 0:
             raise ValueError(f"deadline_s is {deadline_s}, it must be above 0")

@@ -57,7 +57,7 @@ class Plan:
 
     Raises:
         ValueError: ``count`` or ``block_size`` is below 1, ``seed`` negative, or one of them too large.
-        TypeError: One of them is no whole number.
+        TypeError: One of them is not an integer.
 
     Example:
         >>> from cachelb.sim.workloads import Plan, Poisson
@@ -131,7 +131,7 @@ class Draft:
             The piece.
 
         Raises:
-            TypeError: It is no number.
+            TypeError: It is not a number.
             ValueError: It is longer than a prompt may be.
         """
         length = _length("tokens", tokens)
@@ -162,7 +162,7 @@ class Draft:
             Its row.
 
         Raises:
-            TypeError: A length is no number.
+            TypeError: A length is not a number.
             ValueError: The prompt or the answer is too long.
         """
         row = len(self)

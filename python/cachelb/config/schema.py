@@ -49,46 +49,24 @@ def router_options() -> Mapping[str, Option]:
 
 
 def worker_options() -> Mapping[str, Option]:
-    """List the options of a worker.
-
-    Example:
-        >>> worker_options()["role"].default
-        'both'
-    """
+    """List the options of a worker."""
     return _keywords(Router.add_worker)
 
 
 def policy_options(name: str) -> Mapping[str, Option]:
-    """List the options of a policy, other spellings included.
-
-    Example:
-        >>> policy_options("power-of-two")["choices"].default
-        2
-    """
+    """List the options of a policy, other spellings included."""
     policy: Callable[..., Any] = type(policies.make(name))
     return _keywords(policy)
 
 
 def option_aliases(name: str) -> Mapping[str, str]:
-    """Map the other spellings of a policy's options to the options.
-
-    Example:
-        >>> option_aliases("cache-aware")["max_blocks_per_backend"]
-        'max_blocks_per_worker'
-    """
+    """Map the other spellings of a policy's options to the options."""
     aliases: Mapping[str, str] = getattr(type(policies.make(name)), "option_aliases", {})
     return aliases
 
 
 def section_options(section: str) -> Mapping[str, Option] | None:
-    """List the options of a table; empty for a policy's, which depend on the policy, and None for an unknown table.
-
-    Example:
-        >>> list(section_options("kv_events"))
-        ['topic_filter', 'default_port', 'replay_port', 'enabled', 'relay']
-        >>> section_options("kv_event") is None
-        True
-    """
+    """List the options of a table; empty for a policy's, which depend on the policy, and None for an unknown table."""
     if section in SLOTS:
         return MappingProxyType({})
     if section == "kv_events":

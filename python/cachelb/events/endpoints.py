@@ -85,13 +85,7 @@ def worker_host(key: str) -> str:
 
 
 def default_endpoint(key: str, port: int, replay_port: int | None) -> Endpoint:
-    """Return where engines publish by default: a fixed port of the worker's host.
-
-    Example:
-        >>> from cachelb.events.endpoints import default_endpoint
-        >>> default_endpoint("http://gpu0:8000", 5557, 5657).replay
-        'tcp://gpu0:5657'
-    """
+    """Return where engines publish by default: a fixed port of the worker's host."""
     host = worker_host(key)
     return Endpoint(f"tcp://{host}:{port}", None if replay_port is None else f"tcp://{host}:{replay_port}")
 

@@ -68,13 +68,7 @@ class Relayed(NamedTuple):
 
 
 def relay_endpoint(address: str) -> RelayEndpoint:
-    """Return a relay's sockets: it publishes at `address` and answers at the port above.
-
-    Example:
-        >>> from cachelb.events.relayed import relay_endpoint
-        >>> relay_endpoint("tcp://relay:7800").replay
-        'tcp://relay:7801'
-    """
+    """Return a relay's sockets: it publishes at `address` and answers at the port above."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port

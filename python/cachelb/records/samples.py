@@ -31,12 +31,6 @@ def samples_of(records: Iterable[DecisionRecord]) -> Samples:
     Requests without a first token, and those whose worker had not reported for too long, count as load of their worker
     but give no sample. The half of a pair that decodes is left out. A feature that no record has is 0 throughout and
     named as missing; one that only some have is 0 in the others.
-
-    Example:
-        >>> import cachelb
-        >>> from cachelb.records.samples import samples_of
-        >>> samples_of([]).missing
-        ('running', 'waiting', 'kv_usage')
     """
     kept = sorted((record for record in records if record.part != "decode"), key=lambda record: record.time_s)
     columns = _followed(kept)

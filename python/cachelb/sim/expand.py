@@ -74,12 +74,7 @@ def _offsets(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 def blocks_per_id(id_tokens: int, block_size: int) -> int:
-    """Return ``id_tokens // block_size``; the error for one that does not divide lists the sizes that do.
-
-    Example:
-        >>> blocks_per_id(512, 16)
-        32
-    """
+    """Return ``id_tokens // block_size``; the error for one that does not divide lists the sizes that do."""
     whole("id_tokens", id_tokens, 1, _MOST_ID_TOKENS)
     whole("block_size", block_size, 1, MOST_TOKENS)
     if id_tokens % block_size:

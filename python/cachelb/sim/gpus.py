@@ -108,22 +108,12 @@ def kv_tokens(gpu: GpuProfile, model: ModelProfile, *, tensor_parallel: int = 1)
 
 
 def find_gpu(name: str) -> GpuProfile:
-    """Return a device by its name or a short form of it, such as ``"a100-80"`` or ``"A100"``.
-
-    Example:
-        >>> find_gpu("H100").name
-        'h100-80'
-    """
+    """Return a device by its name or a short form of it, such as ``"a100-80"`` or ``"A100"``."""
     return _find(GPUS, _GPU_ALIASES, name, "GPU")
 
 
 def find_model(name: str) -> ModelProfile:
-    """Return a model by its name, such as ``"llama-3-8b"``.
-
-    Example:
-        >>> find_model("Llama-3.1-8B").name
-        'llama-3-8b'
-    """
+    """Return a model by its name, such as ``"llama-3-8b"``."""
     return _find(MODELS, _MODEL_ALIASES, name, "model")
 
 

@@ -116,13 +116,6 @@ class PoolProfile:
     A pool drops a prefix from its end, as engines do, and keeps the answers too, where their blocks are known. As in
     engines, the last token of a prompt is always computed: of a prompt that is held to its end, the last block does not
     count. Requests come in the order of the workload's rows, whenever a run lets the next turn of a session arrive.
-
-    Example:
-        >>> from cachelb.sim.workloads import build
-        >>> chats = build("chat", seed=1, count=200)
-        >>> small, large = (PoolProfile(chats).hits(blocks) for blocks in (1_000, None))
-        >>> small.token_rate < large.token_rate == chats.infinite_hits(last_token=True)
-        True
     """
 
     def __init__(self, workload: Workload) -> None:

@@ -251,15 +251,6 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
 
     `bound` are the hits of one LRU pool as large as the fleet's caches together (`PoolProfile`), `infinite` those of a
     cache without limit.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build, simulate
-        >>> from cachelb.sim.lru_bound import PoolProfile
-        >>> chats, fleet = build("chat", seed=1, count=200), FleetSpec.parse("4xa30")
-        >>> pool = PoolProfile(chats)
-        >>> found = measure(simulate(chats, fleet), bound=pool.hits(fleet.cache_tokens // 16), infinite=pool.hits())
-        >>> found.completed, 0.5 < found.of_bound <= 1.1
-        (1.0, True)
     """
     offered = len(result.workload)
     counts = {status: int(np.equal(result.status, status).sum()) for status in Status}

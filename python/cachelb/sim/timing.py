@@ -42,16 +42,6 @@ class Roofline:
     Without ``all_reduce``, N devices that share a model reach N times the speed of one. With it, after the attention
     and after the rest of each layer they wait for the sum of all, which goes round in a ring at `PEER_SHARE` of the
     device's ``peer_bytes_per_s`` and takes `ALL_REDUCE_SECONDS` besides.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build, simulate
-        >>> rag = build("rag", seed=1, count=50)
-        >>> times = []
-        >>> for all_reduce in (False, True):
-        ...     fleet = FleetSpec.parse("1xl40s:tp4", model="qwen3-32b", all_reduce=all_reduce)
-        ...     times.append(simulate(rag, fleet).ttft_s.mean())
-        >>> bool(times[0] < times[1])
-        True
     """
 
     mfu: float = 1.0  # factor on the device's share of its peak, for what-if runs
@@ -93,11 +83,6 @@ def exchange_seconds(gpu: GpuProfile, model: ModelProfile, tensor_parallel: int)
     """Return how long devices that share a model exchange sums per token of a pass, beside the latency.
 
     It is ``2 L * 2 (N - 1) / N * 2 h / (0.8 b)`` of N devices, L layers, a hidden state of h and b bytes per second.
-
-    Example:
-        >>> from cachelb.sim.gpus import find_gpu, find_model
-        >>> round(1e6 * exchange_seconds(find_gpu("h100"), find_model("llama-3.1-70b"), 4), 1)
-        10.9
     """
     sum_bytes = 2 * (tensor_parallel - 1) / tensor_parallel * _SUM_BYTES * model.hidden
     return _ALL_REDUCES_PER_LAYER * model.layers * sum_bytes / (PEER_SHARE * gpu.peer_bytes_per_s)
@@ -156,16 +141,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Another timing with factors, which `fit_scale` fits to measurements; not scaled itself.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> from cachelb.sim import FleetSpec
-        >>> (worker,) = FleetSpec.parse("l40s")
-        >>> slower = replace(worker, timing=Scaled(worker.timing, prefill=1.3, decode=1.1))
-        >>> slower.native()["timing"]["prefill_scale"]
-        1.3
-    """
+    """Another timing with factors, which `fit_scale` fits to measurements; not scaled itself."""
 
     timing: Roofline | Polynomial | Table
     prefill: float = 1.0  # factor on the time that prompts add to the decodes of a pass

@@ -41,16 +41,6 @@ def read_trace(
 
     The file is ``.jsonl``, or the same compressed as ``.gz``, ``.xz`` or ``.zst``. Rows have an id for a partial block
     at the end too unless ``full_blocks_only``.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> row = '{"timestamp": 1500, "input_length": 600, "output_length": 8, "hash_ids": [0, 7]}'
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder, "trace.jsonl")
-        ...     _ = file.write_text(row)
-        ...     list(read_trace(file))
-        [Request(arrival_s=1.5, prompt_tokens=600, output_tokens=8, hash_ids=(0, 7), session=None)]
     """
     whole_number("id_tokens", id_tokens, 1)
     for where, line in read_lines(path):

@@ -44,14 +44,7 @@ class WorstRequest:
 
 
 def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:
-    """Return up to `count` requests that waited longest for their first token, those without one first.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build, simulate
-        >>> worst = worst_requests(simulate(build("rag", seed=1, count=200), FleetSpec.parse("2xa30")), 3)
-        >>> len(worst), worst[0].ttft_s > worst[2].ttft_s
-        (3, True)
-    """
+    """Return up to `count` requests that waited longest for their first token, those without one first."""
     ttft_s = np.where(np.isfinite(result.first_token_s), result.first_token_s - result.arrival_s, np.inf)
     ttft_s[np.equal(result.status, Status.TOO_LONG) | np.equal(result.status, Status.REJECTED)] = np.inf
     ttft_s[~np.isfinite(result.arrival_s)] = -1.0

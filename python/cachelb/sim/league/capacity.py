@@ -37,13 +37,6 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
     A speed is kept up with if the wait for first tokens, beyond that on an idle fleet, does not grow over the run
     (`keeps_up`), which must last long enough to show it (`lasts`): of a trace with less than some hundred requests per
     worker, the answer is below the rate that the fleet could sustain.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build
-        >>> chats = build("rag", seed=1, count=200)
-        >>> two, four = (capacity(chats, FleetSpec.parse(f"{count}xl40s")) for count in (2, 4))
-        >>> two < four
-        True
     """
     if (workload.parent >= 0).any():
         workload = opened(workload)

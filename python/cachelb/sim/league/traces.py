@@ -158,12 +158,6 @@ def part_of(workload: Workload, part: str) -> Workload:
     Sessions go by a hash of their names, so that they stay whole and a half depends on nothing else. Requests without a
     session go by time: the first half of them is there to develop on. A request that follows another goes with that
     one.
-
-    Example:
-        >>> chats = build("chat", seed=1, count=200)
-        >>> halves = [part_of(chats, part) for part in ("develop", "report")]
-        >>> set(halves[0].session) & set(halves[1].session)
-        set()
     """
     if part not in PARTS:
         raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
@@ -230,13 +224,7 @@ def roots(workload: Workload) -> npt.NDArray[np.int64]:
 
 
 def opened(workload: Workload) -> Workload:
-    """Let turns arrive when they do on an idle fleet, whenever the answer before comes; sorted by arrival.
-
-    Example:
-        >>> chats = opened(build("chat", seed=1, count=50))
-        >>> bool((chats.parent < 0).all()), bool(np.isfinite(chats.arrival_s).all())
-        (True, True)
-    """
+    """Let turns arrive when they do on an idle fleet, whenever the answer before comes; sorted by arrival."""
     fleet = FleetSpec.parse(_IDLE, block_size=workload.block_size)
     policy = "session(base=least-loaded)"
     idle = simulate(workload, fleet, policy, seed=1, signals=NO_REPORTS, sample_interval_s=float("inf"))
@@ -251,13 +239,7 @@ def opened(workload: Workload) -> Workload:
 
 
 def fingerprint(workload: Workload) -> str:
-    """Return 32 hexadecimal digits that identify the requests of a workload; name and seed do not count.
-
-    Example:
-        >>> one, other = (fingerprint(build("rag", seed=seed, count=20)) for seed in (1, 2))
-        >>> len(one), one == other
-        (32, False)
-    """
+    """Return 32 hexadecimal digits that identify the requests of a workload; name and seed do not count."""
     digest = hashlib.blake2b(str(workload.block_size).encode(), digest_size=16)
     for key, column in workload.columns().items():
         digest.update(f"\0{key}\0{len(column)}\0".encode())

@@ -84,17 +84,6 @@ class Excerpt:
     """A cell up to the end of a window, to be run any number of times; no worker may crash or join.
 
     `progress` is called now and then during runs; an exception of it ends them.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build
-        >>> from cachelb.sim.league import REALISM
-        >>> requests, fleet = build("rag", seed=1, count=60), FleetSpec.parse("2xl40s")
-        >>> excerpt = Excerpt(requests, fleet, Window(40, 10), REALISM["none"])
-        >>> run = excerpt.run("random")
-        >>> len(run.workload), len(excerpt.counted(run).workload)
-        (50, 10)
-        >>> bool((run.worker == excerpt.run("adaptive", run.worker).worker).all())
-        True
     """
 
     def __init__(

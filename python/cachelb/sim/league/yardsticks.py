@@ -45,15 +45,6 @@ def rollout(excerpt: Excerpt, policy: str, horizon: int = HORIZON) -> Pinned:
     Request by request, every worker of the fleet is tried: what was decided so far is run again, the request goes
     there, and the policy places what arrives up to the horizon. The least sum of the times to first tokens, the
     request's own included, decides; of equal ones the policy's own pick.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build
-        >>> from cachelb.sim.league import REALISM
-        >>> from cachelb.sim.league.window import Excerpt, Window
-        >>> cell = Excerpt(build("rag", seed=1, count=60), FleetSpec.parse("2xl40s"), Window(40, 10), REALISM["none"])
-        >>> placed = rollout(cell, "random")
-        >>> cell.cost(cell.run("random", placed), 40) < cell.cost(cell.run("random"), 40)
-        True
     """
     pinned = excerpt.warm_up.copy()
     for row in range(excerpt.window.after, excerpt.window.end):
@@ -78,16 +69,6 @@ def clairvoyant(excerpt: Excerpt, policy: str, starts: Sequence[Pinned], budget:
 
     The search begins with the best of `starts`, so that none of them is better, and tries `budget` placements. `policy`
     places nothing, as all requests are pinned.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build
-        >>> from cachelb.sim.league import REALISM
-        >>> from cachelb.sim.league.window import Excerpt, Window
-        >>> cell = Excerpt(build("rag", seed=1, count=60), FleetSpec.parse("2xl40s"), Window(40, 10), REALISM["none"])
-        >>> run = cell.run("random")
-        >>> placed = clairvoyant(cell, "random", [run.worker], budget=50)
-        >>> cell.cost(cell.run("random", placed), 40) < cell.cost(run, 40)
-        True
     """
 
     def cost(pinned: Pinned) -> Cost:

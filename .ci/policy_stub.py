@@ -124,6 +124,18 @@ class {policy.__name__}({base}):
 '''
 
 
+def union(kinds: Iterable[str]) -> str:
+    """One type of several, with one `Literal` for all words."""
+    words: dict[str, None] = {}
+    rest: list[str] = []
+    for kind in kinds:
+        if kind.startswith("Literal["):
+            words.update(dict.fromkeys(kind.removeprefix("Literal[").removesuffix("]").split(", ")))
+        else:
+            rest.append(kind)
+    return " | ".join([*([f"Literal[{', '.join(words)}]"] if words else []), *rest])
+
+
 def any_options() -> str:
     """The options of all policies, for a router that takes those of the one it is given by name."""
     kinds: dict[str, dict[str, None]] = {}
@@ -131,8 +143,7 @@ def any_options() -> str:
         for name, kind, _, _ in (*policy.options, *policy.shared):
             if name in {"max_blocks_per_worker", "ttl_s"} or name not in {option[0] for option in policy.shared}:
                 kinds.setdefault(name, {}).update(dict.fromkeys(kind.split(" | ")))
-    rows = [(name, " | ".join(kind), None, "") for name, kind in sorted(kinds.items())]
-    lines = "".join(f"    {name}: {kind}\n" for name, kind, _, _ in rows)
+    lines = "".join(f"    {name}: {union(kind)}\n" for name, kind in sorted(kinds.items()))
     text = "Options of the policies; which of them one has, its class says."
     return f'@type_check_only\nclass PolicyOptions(TypedDict, total=False):\n    """{text}"""\n\n{lines}\n'
 

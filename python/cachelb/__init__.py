@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    # Read only when somebody asks: they would triple the import time.
+    # Imported on first use: they would triple the import time.
     _LAZY = {
         "PairDecision": "cachelb.decision",
         "Router": "cachelb.router",
@@ -52,7 +52,7 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Import the router, and look the version up, when they are used for the first time."""
+        """Import the router, and look up the version, on first use."""
         if name in _LAZY:
             from importlib import import_module
 

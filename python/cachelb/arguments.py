@@ -1,4 +1,4 @@
-"""Checks of arguments, each of which names the argument, the value and what would be right."""
+"""Checks of arguments; each error names the argument, the value and the expected range."""
 
 from __future__ import annotations
 
@@ -12,34 +12,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_ITEMS = 1 << 20
-"""Items that are read of something that can be iterated; `_core` reads as many."""
+"""Items read of an iterable; `_core` has the same limit."""
 
 MOST_TOKENS = 1 << 24
 """Tokens of one prompt, likewise."""
 
 LONGEST_S = 1e9
-"""Thirty years: as long as for ever, and no clock or timer of the system overflows."""
+"""Thirty years: practically for ever, without overflow of any clock or timer."""
 
 
 def number(
     name: str, value: object, *, above: float = 0.0, least: float | None = None, most: float | None = None
 ) -> float:
-    """Refuse anything but a finite number in a range.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-        above: What it must be above.
-        least: What it must be at least, instead of that.
-        most: What it may be at most.
-
-    Returns:
-        The number.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: It is out of range.
-    """
+    """Refuse anything but a finite number in a range: above `above`, or at least `least` where that is given."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     try:
@@ -57,39 +42,12 @@ def number(
 
 
 def seconds(name: str, value: object, *, least: float | None = None) -> float:
-    """Refuse anything but a span of time. Spans beyond thirty years are as long as that.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-        least: What it must be at least; None is more than 0.
-
-    Returns:
-        The seconds.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: It is out of range.
-    """
+    """Refuse anything but a span of time: above 0, or at least `least`. Spans beyond thirty years are cut to that."""
     return min(number(name, value, least=least), LONGEST_S)
 
 
 def whole(name: str, value: object, least: int, most: int = (1 << 31) - 1) -> int:
-    """Refuse anything but a whole number in a range.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-        least: What it must be at least.
-        most: What it may be at most.
-
-    Returns:
-        The number.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: It is out of range.
-    """
+    """Refuse anything but a whole number in a range."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be int, got {type(value).__name__}")
     if not least <= value <= most:
@@ -100,20 +58,7 @@ def whole(name: str, value: object, least: int, most: int = (1 << 31) - 1) -> in
 
 
 def listed(name: str, items: Iterable[T], most: int = MOST_ITEMS) -> list[T]:
-    """Read something that can be iterated, but not for ever.
-
-    Args:
-        name: What it is called.
-        items: What was given.
-        most: How many there may be.
-
-    Returns:
-        The items.
-
-    Raises:
-        TypeError: It cannot be iterated, or is a text.
-        ValueError: There are too many.
-    """
+    """Read a finite iterable of at most `most` items; a string is refused."""
     if isinstance(items, (str, bytes)):
         raise TypeError(f"{name} must be several, got one {type(items).__name__}; put it in a list")
     try:

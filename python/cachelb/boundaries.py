@@ -1,15 +1,15 @@
-"""Where the messages of a prompt end, in tokens: what `boundaries=` of a selection takes.
+"""Ends of a prompt's messages in tokens, for `boundaries=` of a selection.
 
 Three ways, the first that works:
 
 1. Chat templates of some models begin every message with a token of its own, `MARKERS`. A template that ends with the
-   opening of the answer has one of them more than messages; any other number means that a message holds the marker as
-   text or that the template added a message, and nothing can be told from them.
-2. Where each message ends in characters is known, and tokens are taken to be equally long.
+   opening of the answer has one more of them than messages; any other number means that a message holds the marker as
+   text or that the template added a message, and the markers are not used.
+   2. The end of each message in characters is known, and all tokens are assumed to be equally long.
 3. A prefix of fixed length.
 
-Ends are rounded down to whole blocks. Caches share nothing less, and an estimate that is off by a few tokens mostly
-lands in the right block.
+Ends are rounded down to whole blocks, the unit of caches; an estimate that is off by a few tokens mostly lands in the
+right block.
 
 Example:
     >>> tokens = [128000, *([128006] + [1] * 300), *([128006] + [2] * 45), 128006, 78191, 128007]
@@ -57,7 +57,7 @@ def message_boundaries(
     Args:
         tokens: The token ids, as for `select_worker`.
         markers: Tokens that may begin a message: ids, or keys of `MARKERS`. Several are tried in turn.
-        messages: The messages, or how many there are. Without, markers are believed whatever their number, and of
+        messages: The messages, or their number. Without, markers are trusted in any number, and of
             several the most frequent.
         char_ends: Where each message ends in the rendered prompt, in characters, for templates without markers. Left
             out, the rendering of `cachelb.text` stands in for it if `messages` are given.

@@ -1,4 +1,4 @@
-"""The result of a selection, which owns one booked load until the request ends."""
+"""Decisions: the result of a selection, which owns a booking until the request ends."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PairDecision(Generic[W]):
     """A decode worker and, unless it does the prefill itself, a prefill worker.
 
     Usage: forward the prompt to `prefill.worker`, call `on_prefilled()` when it answers, then forward to
-    `decode.worker` and report as for a single decision. The time until `on_prefilled` teaches `adaptive` how fast
-    prefill workers are.
+    `decode.worker` and report as for a single decision. From the time until `on_prefilled`, `adaptive` learns the
+    speed of prefill workers.
 
     Attributes:
         prefill: Decision for the prefill half, None if the decode worker does the whole request.
@@ -53,12 +53,12 @@ class PairDecision(Generic[W]):
         decode: Decision[W],
         again: Callable[[Decision[W], Decision[W] | None], tuple[Decision[W] | None, Decision[W]]],
     ) -> None:
-        """Keep both.
+        """Build a pair.
 
         Args:
             prefill: Decision for the prefill half.
             decode: Decision for the decode half.
-            again: Releases both, and picks another pair without the worker of the first.
+            again: Function that releases both, and picks another pair without the first one's worker.
         """
         self.prefill = prefill
         self.decode = decode
@@ -74,28 +74,28 @@ class PairDecision(Generic[W]):
         return headers
 
     def on_prefilled(self) -> None:
-        """Tell that the prefill worker is done, which releases its load."""
+        """Report that the prefill worker is done, which releases its load."""
         if self.prefill is not None:
             self.prefill.on_complete()
 
     def on_first_token(self) -> None:
-        """Tell that the first output token arrived; implies `on_prefilled`."""
+        """Report the first output token; implies `on_prefilled`."""
         self.on_prefilled()
         self.decode.on_first_token()
 
     def on_tokens(self, n: int) -> None:
-        """Tell that `n` more output tokens arrived."""
+        """Report `n` more output tokens."""
         self.on_prefilled()
         self.decode.on_tokens(n)
 
     def on_complete(
         self, *, cached_tokens: int | None = None, prompt_tokens: int | None = None, output_tokens: int | None = None
     ) -> None:
-        """Tell that the request finished, which releases both loads.
+        """Report that the request finished, which releases both loads.
 
         Args:
-            cached_tokens: Prompt tokens from the cache, as the prefill worker reports them. What a decode worker
-                reports is the whole prompt, which it got from the prefill worker.
+            cached_tokens: Prompt tokens from the cache, as the prefill worker reports them. A decode worker reports the
+                whole prompt, which it received from the prefill worker.
             prompt_tokens: Prompt tokens the engine counted.
             output_tokens: Output tokens the engine counted.
         """
@@ -108,14 +108,14 @@ class PairDecision(Generic[W]):
         self.decode.on_complete(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def on_error(self, error_or_status: BaseException | int, *, retry_after_s: float | None = None) -> Outcome:
-        """Tell that the request failed, which releases both loads. The worker still at work is the one that failed.
+        """Report that the request failed, which releases both loads. The failure counts for the worker still active.
 
         Args:
             error_or_status: The exception, or the HTTP status.
             retry_after_s: As for `Decision.on_error`.
 
         Returns:
-            What kind of failure it was.
+            The kind of failure.
         """
         failed, other = self._at_work()
         if self._failed is None and failed.is_open:
@@ -126,7 +126,7 @@ class PairDecision(Generic[W]):
         return outcome
 
     def cancel(self) -> None:
-        """Tell that the request was given up, which releases both loads."""
+        """Report that the request was given up, which releases both loads."""
         if self.prefill is not None:
             self.prefill.cancel()
         self.decode.cancel()
@@ -138,7 +138,7 @@ class PairDecision(Generic[W]):
             The new pair.
 
         Raises:
-            NoWorkerAvailable: There is no other; this pair is released all the same.
+            NoWorkerAvailable: There is no other pair; this one is released all the same.
             ValueError: The request was completed, cancelled or retried before. Nothing is booked.
         """
         failed, other = self._at_work()
@@ -158,7 +158,7 @@ class PairDecision(Generic[W]):
         Args:
             items: What the decode worker sends.
             tokens_of: Counts the tokens of an item; without it every item is one.
-            usage_of: Reads what the engine counted from the last few items.
+            usage_of: Reads the engine's token counts from the last few items.
 
         Returns:
             An asynchronous iterator over the same items, with `aclose()`.
@@ -177,7 +177,7 @@ class PairDecision(Generic[W]):
         Args:
             items: What the decode worker sends.
             tokens_of: Counts the tokens of an item; without it every item is one.
-            usage_of: Reads what the engine counted from the last few items.
+            usage_of: Reads the engine's token counts from the last few items.
 
         Returns:
             An iterator over the same items, with `close()`.
@@ -196,7 +196,7 @@ class PairDecision(Generic[W]):
             self.on_error(error)
 
     def _at_work(self) -> tuple[Decision[W], Decision[W] | None]:
-        """Tell the half that is still at work from the other one."""
+        """Return the half that is still active, and the other one."""
         if self.prefill is not None and self.prefill.is_open:
             return self.prefill, self.decode
         return self.decode, self.prefill

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class CachelbError(Exception):
     """Base of every exception that cachelb defines.
 
-    Wrong arguments raise the built-in TypeError or ValueError; this class covers what a caller cannot see from the
-    arguments alone.
+    Wrong arguments raise the built-in TypeError or ValueError; this class covers errors that a caller cannot see from
+    the arguments alone.
 
     Example:
         >>> import cachelb
@@ -67,7 +67,7 @@ class ConfigError(CachelbError, ValueError):
 
 
 class NoWorkerAvailable(CachelbError):  # noqa: N818 - the name of the public contract
-    """No worker may be picked: the list is empty, or no worker in it is ready.
+    """No worker can be picked: the list is empty, or no worker in it is ready.
 
     Attributes:
         reasons: Why each worker was left out, by key; empty for an empty list.
@@ -105,14 +105,7 @@ for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError, Conf
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """End a message about an unknown name.
-
-    Args:
-        wrong: The name that was given.
-        known: The names there are.
-
-    Returns:
-        The nearest of them, or all if none is near.
+    """End a message about an unknown name with the nearest known one, or with all if none is near.
 
     Example:
         >>> did_you_mean("cache-awar", ["cache-aware", "random"])

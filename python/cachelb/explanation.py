@@ -1,4 +1,4 @@
-"""Why a decision picked its worker, and what it knew of the others."""
+"""Why a decision picked its worker, with its view of the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class CandidateView:
-    """What a selection saw of one offered worker, before it booked anything.
+    """A selection's view of one worker, before the booking.
 
     Attributes:
         key: Key of the worker; of one with data-parallel ranks, `key#rank`.
@@ -27,17 +27,17 @@ class CandidateView:
         overlap_blocks: Leading blocks of the request it held.
         inflight: Requests booked on it and not finished.
         pending_prefill_tokens: Uncached prompt tokens on it without a first token.
-        matched_tokens: Prompt tokens it need not compute, by the credits of where they lie.
+        matched_tokens: Prompt tokens it need not compute, by the credits of their media.
         decode_blocks: Blocks of its requests past their first token.
         weight: Its relative capacity.
-        score: What the policy ranked it by, in the policy's own unit; None if it has no number for it.
+        score: The number that the policy ranks by, in its own unit; None without one.
         picked: Whether it was picked.
         confirmed_blocks: Leading blocks by medium that events of its engine confirmed; empty without an event stream.
-        speculative_blocks: Leading blocks by medium that it was sent and no event confirmed.
-        doubtful_blocks: Leading blocks by medium that may be gone unnoticed, as messages of its engine are missing;
-            once they are lost for good, those too that it was sent and no event confirmed.
-        events: How far the events of its engine could be believed, as `KvEventStats.state` has it; None without.
-        terms: What the score is made of. `adaptive` has `waiting_ms`, the prefill that waits on the worker; `own_ms`,
+        speculative_blocks: Leading blocks by medium that were routed to it and not confirmed by an event.
+        doubtful_blocks: Leading blocks by medium that may be evicted already, as messages of its engine are missing;
+            once they are lost for good, unconfirmed routed blocks too.
+        events: Trust in the events of its engine, a `KvEventStats.state`; None without events.
+        terms: The terms of the score. `adaptive` has `waiting_ms`, the prefill that waits on the worker; `own_ms`,
             the request's own; `cache_ms`, what that pushes out of the cache; `queued_ms` and `running_ms`, what
             it delays; `decoding_ms`, how long its own output takes, as far as that counts; and `memory_factor`, by
             which KV use multiplies their sum. Empty for other policies, and where the decision was
@@ -74,8 +74,8 @@ class Explanation:
         policy: Name of the policy that picked it.
         reason: The decision's reason.
         prompt_tokens: Length of the prompt.
-        best_matched_tokens: Prompt tokens the best candidate was believed to hold.
-        matched_tokens: Prompt tokens the picked worker was believed to hold.
+        best_matched_tokens: Prompt tokens matched on the best candidate.
+        matched_tokens: Prompt tokens matched on the picked worker.
         higher_is_better: Whether the policy takes a higher score to be better.
         candidates: The offered workers, in the order of the list. Of more than 64, the picked one and those that held
             something; empty once the decision is too long ago, see `forgotten`.
@@ -108,7 +108,7 @@ score 0 (lower is better)
         return not self.candidates
 
     def line(self) -> str:
-        """Tell it in one line, as for a log.
+        """Summarise it in one line, as for a log.
 
         Returns:
             The line.
@@ -146,7 +146,7 @@ score 0 (lower is better)
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as values that JSON has.
+        """Return it as JSON values.
 
         Returns:
             The attributes by name, `forgotten` among them. A score without bounds is None.
@@ -161,7 +161,7 @@ score 0 (lower is better)
         return "higher" if self.higher_is_better else "lower"
 
     def __str__(self) -> str:
-        """Tell it in one line."""
+        """Summarise it in one line."""
         return self.line()
 
 
@@ -182,7 +182,7 @@ def _cells(view: CandidateView) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    """Write a number without digits that say nothing."""
+    """Write a number without insignificant digits."""
     return str(int(value)) if isfinite(value) and value == int(value) else f"{value:.4g}"
 
 

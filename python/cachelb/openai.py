@@ -1,4 +1,4 @@
-"""What a gateway for the OpenAI API reads: what to route a request by, and what the engine counted.
+"""Requests and answers of the OpenAI API: routing arguments, and the engine's token counts.
 
 The gateway forwards the bytes that came and gives back the bytes that come; nothing here changes them.
 """
@@ -46,7 +46,7 @@ _EXPOSABLE = frozenset(
 
 
 class Usage(TypedDict, total=False):
-    """Token counts of an engine, as `Decision.on_complete` takes them. What the engine did not say is not there.
+    """Token counts of an engine, as `Decision.on_complete` takes them. Unreported counts are absent.
 
     Example:
         >>> Usage(cached_tokens=48)
@@ -59,7 +59,7 @@ class Usage(TypedDict, total=False):
 
 
 class RequestError(CachelbError, ValueError):
-    """A request that no worker should get.
+    """A request that must not be forwarded to a worker.
 
     Attributes:
         status: HTTP status to answer with: 400, 408 or 413.
@@ -79,7 +79,7 @@ class RequestError(CachelbError, ValueError):
 async def read_request(
     chunks: AsyncIterable[bytes], headers: Headers | None = None, *, max_bytes: int = 4 << 20, timeout_s: float = 30.0
 ) -> tuple[bytes, RequestArguments]:
-    """Read a request's body, within bounds, and collect what `Router.select_worker` takes from it.
+    """Read a request's body, within bounds, and collect its arguments for `Router.select_worker`.
 
     A large body is parsed in a thread: others are served meanwhile.
 
@@ -94,7 +94,7 @@ async def read_request(
 
     Raises:
         RequestError: The body is too long, too slow, or no request for a completion.
-        TypeError: A bound is no number.
+        TypeError: A bound is not a number.
         ValueError: A bound is out of range.
     """
     import asyncio
@@ -107,7 +107,7 @@ async def read_request(
             async for chunk in chunks:
                 body += chunk
                 if not chunk:
-                    await asyncio.sleep(0)  # or the time would never be up
+                    await asyncio.sleep(0)  # or the timeout would never fire
                 if len(body) > max_bytes:
                     raise RequestError(413, f"the body is longer than {max_bytes} bytes")
     except TimeoutError:
@@ -122,7 +122,7 @@ async def read_request(
 
 
 def routing_arguments(body: object, headers: Headers | None = None) -> RequestArguments:
-    """Collect what `Router.select_worker` takes from a request to `/v1/completions` or `/v1/chat/completions`.
+    """Collect the `Router.select_worker` arguments of a request to `/v1/completions` or `/v1/chat/completions`.
 
     Token ids stay token ids, text stays text, and messages are rendered with their tools: nothing is tokenised. Of
     several prompts in one request the first one decides, and the tokens of all are booked.
@@ -162,7 +162,7 @@ def routing_arguments(body: object, headers: Headers | None = None) -> RequestAr
 def header_filter(expose: Iterable[str] = ()) -> Callable[[Mapping[str, str]], dict[str, str]]:
     """Make the filter through which the headers of decisions go to clients.
 
-    Worker URLs are internal, and `x-cachelb-matched-tokens` tells every client which prompts others have sent: name
+    Worker URLs are internal, and `x-cachelb-matched-tokens` reveals to clients which prompts others have sent: name
     headers only where clients are trusted.
 
     Args:
@@ -197,8 +197,8 @@ def read_usage(tail: bytes) -> Usage:
         tail: The last `TAIL_BYTES` bytes of the answer, or more.
 
     Returns:
-        The counts as the engine has them; `Decision.on_complete` leaves out those out of range. What an engine does not
-        say is not 0, and so is not there; nor is what is no whole number.
+        The engine's counts; `Decision.on_complete` ignores those out of range. Unreported counts, and values that are
+        not integers, are absent, not 0.
 
     Example:
         >>> from cachelb.openai import read_usage
@@ -250,7 +250,7 @@ def _read_arguments(data: bytes, headers: Headers | None) -> RequestArguments:
 
 
 def _prompt(body: dict[str, Any]) -> RequestArguments:
-    """Find what describes the prompt."""
+    """Find the arguments that describe the prompt."""
     if body.get("messages") is not None:
         return {"text": render_messages(body["messages"], body.get("tools"))}
     prompt = body.get("prompt")

@@ -1,4 +1,4 @@
-"""What can be attached runs for one router at a time, and anew in the child of a fork."""
+"""Runs of attachable objects: one router at a time, and a new run in a forked child."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Run(Protocol):
-    """One life of something, from start to stop."""
+    """One run of an object, from start to stop."""
 
     pid: int
 
     def stop(self) -> None:
-        """End it, and wait for that."""
+        """Stop it, and wait for that."""
         ...
 
 
@@ -20,10 +20,9 @@ _R = TypeVar("_R", bound=Run)
 
 
 class Runs(Generic[_R]):
-    """The latest life of something, and those that a fork left to the parent.
+    """The current run of an object with a thread, and runs that a fork left to the parent.
 
-    Attributes:
-        latest: The life that was begun last, in this process or, right after a fork, in its parent; None once stopped.
+    `latest` is the run begun last, in this process or, right after a fork, in its parent; None once stopped.
     """
 
     def __init__(self) -> None:
@@ -31,21 +30,11 @@ class Runs(Generic[_R]):
         self._abandoned: list[_R] = []
 
     def is_here(self) -> bool:
-        """Tell whether it runs in this process."""
+        """Return whether it runs in this process."""
         return self.latest is not None and self.latest.pid == os.getpid()
 
     def claim(self, owner: object) -> bool:
-        """Make room for another life.
-
-        Args:
-            owner: What is started.
-
-        Returns:
-            Whether this is the child of a fork, where the one before was the parent's.
-
-        Raises:
-            RuntimeError: It runs already.
-        """
+        """Make room for another run; return whether this is a forked child, where the previous one was the parent's."""
         if self.is_here():
             name = type(owner).__name__
             raise RuntimeError(f"this {name} runs already: make one {name} per router")
@@ -57,11 +46,7 @@ class Runs(Generic[_R]):
         return True
 
     def stop(self) -> _R | None:
-        """End it, if it runs in this process. Idempotent.
-
-        Returns:
-            What was ended.
-        """
+        """End and return the run if it belongs to this process. Idempotent."""
         run, here = self.latest, self.is_here()
         self.latest = None
         if run is None or not here:

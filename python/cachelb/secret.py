@@ -1,4 +1,4 @@
-"""The secret of a fleet, and the keys that are made of it.
+"""The secret of a fleet, and the keys derived from it.
 
 Namespaces, block hashes and the messages of sharing are keyed with it. scrypt makes guessing slow, blake2b makes a key
 per purpose.
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 VARIABLE: Final = "CACHELB_SECRET"
-"""The environment variable that holds the secret of routers that are given none."""
+"""The environment variable with the secret of routers without one."""
 
 _LEAST: Final = 16
 _MOST: Final = 8
@@ -22,10 +22,7 @@ _MAKE: Final = 'python -c "import secrets; print(secrets.token_urlsafe())" makes
 
 
 class Secret:
-    """Keys made of one secret; the text itself is not kept here.
-
-    Args:
-        text: The secret.
+    """Keys derived from one secret; the text itself is not kept.
 
     Example:
         >>> one, same = Secret("known to all gateways"), Secret("known to all gateways")
@@ -44,15 +41,7 @@ class Secret:
         return "Secret(...)"
 
     def key(self, purpose: str, size: int = 32) -> bytes:
-        """Make a key.
-
-        Args:
-            purpose: What it is for; keys of different purposes have nothing in common.
-            size: Its bytes, 64 at most.
-
-        Returns:
-            The key.
-        """
+        """Derive a key of up to 64 bytes; keys of different purposes are unrelated."""
         return hashlib.blake2b(purpose.encode(), key=self._root, digest_size=size).digest()
 
 
@@ -62,17 +51,9 @@ def _root(text: str) -> bytes:
 
 
 def read(secret: object) -> tuple[Secret, ...]:
-    """Read the `secret` of a router, or that of the environment if it is None.
+    """Read the `secret` of a router, or that of the environment if it is None; empty if there is neither.
 
-    Args:
-        secret: A text, or the new one and those before it.
-
-    Returns:
-        The first is a router's own, all are believed; none if there is none.
-
-    Raises:
-        TypeError: It is neither text nor a sequence of texts.
-        ValueError: One of them is too short, or there are none or too many.
+    A router signs with the first and accepts all: the new secret, and those before it.
 
     Example:
         >>> read(["since today: Xn4gTz8qP", "before today: k0wQh3rV"])
@@ -94,18 +75,7 @@ def read(secret: object) -> tuple[Secret, ...]:
 
 
 def one(secret: object) -> Secret:
-    """Read the `secret` of a function that hashes.
-
-    Args:
-        secret: A text, or several, of which the first counts.
-
-    Returns:
-        Its keys.
-
-    Raises:
-        TypeError: It is neither text nor a sequence of texts.
-        ValueError: It is too short.
-    """
+    """Read the `secret` of a function that hashes; of several, the first counts."""
     return read([secret] if isinstance(secret, str) else secret)[0]
 
 
@@ -118,7 +88,7 @@ def _one(text: object) -> Secret:
 
 
 def _from_environment() -> object:
-    """Return what the environment has: text, or a JSON list of texts."""
+    """Return the secret of the environment: text, or a JSON list of texts."""
     found = os.environ.get(VARIABLE)
     if not found:
         return None
@@ -126,14 +96,7 @@ def _from_environment() -> object:
 
 
 def from_text(value: str) -> object:
-    """Read a secret that is written as text: itself, or a JSON list.
-
-    Args:
-        value: The text.
-
-    Returns:
-        The text, or the list.
-    """
+    """Read a secret written as text: itself, or a JSON list."""
     if value.startswith("["):
         try:
             return json.loads(value)

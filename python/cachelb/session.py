@@ -1,4 +1,4 @@
-"""The key of a conversation, from what clients send."""
+"""The key of a conversation, read from a client's request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from cachelb.arguments import listed
 
 Headers: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
-"""Headers as frameworks hand them over."""
+"""Headers in the forms of web frameworks."""
 
 _HEADERS = ("x-semantic-cluster-id", "x-session-id", "x-user-id", "x-tenant-id", "x-correlation-id")
 _BODY_FIELDS = ("user", "session_id", "user_id")
@@ -18,7 +18,7 @@ _PAIR = (tuple, list)
 def session_key(headers: Headers | None, body: object = None, *, extra_headers: Iterable[str] = ()) -> str | None:
     """Find the key of the conversation that a request belongs to, for `select_worker(session=...)`.
 
-    The first of these that is there and not blank:
+    The first of these that is present and not blank:
 
     1. the headers `x-semantic-cluster-id`, `x-session-id`, `x-user-id`, `x-tenant-id`, `x-correlation-id`;
     2. `extra_headers`, in the order given;
@@ -30,7 +30,7 @@ def session_key(headers: Headers | None, body: object = None, *, extra_headers: 
 
     Args:
         headers: The request's headers: a mapping, or pairs of str or bytes as in ASGI. Case does not matter.
-        body: The parsed JSON body. One that is no object has no key, and neither has a field that is no str or int.
+        body: The parsed JSON body. A body other than an object, or a field other than a str or int, has no key.
         extra_headers: Names of further headers to read, such as that of your client library.
 
     Returns:
@@ -51,7 +51,7 @@ def session_key(headers: Headers | None, body: object = None, *, extra_headers: 
     key = _from_headers(headers, extra_headers) or _from_body(body)
     if key is None or key.isascii():
         return key
-    # JSON may carry half of a surrogate pair, which UTF-8, and so the core, does not know.
+    # JSON may carry half of a surrogate pair, which UTF-8, and so the core, cannot encode.
     return key.encode("utf-8", "replace").decode()
 
 
@@ -80,7 +80,7 @@ def _from_headers(headers: object, extra_headers: Iterable[str]) -> str | None:
 def _pairs(headers: object) -> Iterable[object]:
     if headers is None:
         return ()
-    # The message classes of the standard library have items() and are no Mapping.
+    # The message classes of the standard library have items() but are not a Mapping.
     items = getattr(headers, "items", None)
     pairs = items() if callable(items) else headers
     if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):

@@ -1,16 +1,16 @@
-"""Chat messages as one stable text, for prompts that come without tokens.
+"""Chat messages as one stable text, for prompts without tokens.
 
-The text is no chat template, and no engine sees it. It has what routing needs: what differs in the request differs in
-the text, requests that begin alike have texts that begin alike, and nothing a client writes can pass for structure. It
-is a row of fields, each behind a mark: U+001F and a letter. In what a client wrote, U+001F is doubled::
+The text is not a chat template, and no engine sees it. It has the properties that routing needs: different requests
+have different texts, requests with a common prefix have texts with one, and client content cannot pass for structure.
+It is a row of fields, each behind a mark: U+001F and a letter. In client content, U+001F is doubled::
 
     text    = { "t" tool as JSON } { message }          the quoted letters are marks
     message = "m" role ["n" name] ["i" tool_call_id] ["h" reasoning] ["r" reasoning_content]
               ["c" part { "p" part }] ["f" refusal] ["l" tool_calls as JSON] ["x" every other field as JSON]
     part    = text ["k" the part's other fields as JSON] | "o" a part that is no text, as JSON
 
-JSON holds no raw control characters, so it cannot contain a mark. No length stands in front of a text: it would tell
-two long system prompts apart at their first byte, however much they share.
+JSON holds no raw control characters, so it cannot contain a mark. Texts have no length in front: two long system
+prompts would differ from their first byte on, however much they share.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def render_messages(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mappi
 def render_with_ends(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
 ) -> tuple[str, list[int]]:
-    """Render as `render_messages` does, and tell where each message ends.
+    """Render as `render_messages` does, and return the end of each message.
 
     Args:
         messages: Messages as in the OpenAI API.

@@ -1,7 +1,7 @@
-"""Answers as they pass: what a stream tells its decision.
+"""Tracked answers: a stream that reports to its decision.
 
-`Decision.track` and `Decision.track_sync` return what is here. Both are objects and not generators: a generator that
-was never started runs none of its code when it is dropped, and the request would stay booked.
+`Decision.track` and `Decision.track_sync` return these objects. They are not generators: a generator that was never
+started runs none of its code when it is dropped, and the request would stay booked.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _T = TypeVar("_T")
 _COUNTS = ("cached_tokens", "prompt_tokens", "output_tokens")
 
 _KEPT = 8
-"""Items shown to `usage_of`. Engines send the usage last, or before a closing mark; a proxy may cut that in pieces."""
+"""Items passed to `usage_of`. Engines send the usage last, or before a closing mark; a proxy may split it."""
 
 _KEPT_LENGTH = 1 << 16
-"""Bytes of each of them, from its end: an upstream decides how large an item is."""
+"""Bytes of each of them, from its end: the upstream sets the size of items."""
 
 _log = logging.getLogger("cachelb.tracking")
 
 
 class Tracker(Protocol):
-    """What a stream reports to: a decision, or a pair of them."""
+    """A decision, or a pair of them, that a stream reports to."""
 
     def on_first_token(self) -> None: ...
     def on_tokens(self, n: int) -> None: ...
@@ -86,16 +86,16 @@ class _Report(Generic[_T]):
             if self._usage_of is not None:
                 found: Any = self._usage_of(tuple(self._last)) or {}
                 usage = {name: found[name] for name in _COUNTS if name in found}
-        except Exception as error:  # noqa: BLE001 - the client has its answer by now, whatever the engine counted
+        except Exception as error:  # noqa: BLE001 - the client has its answer by now, with or without counts
             self._unread(error)
         finally:
             self.decision.on_complete(**usage)
 
     def _count(self, item: _T, tokens_of: Callable[[_T], int]) -> None:
-        """Count the tokens of an item; one of which they cannot be counted is one."""
+        """Count the tokens of an item; an uncountable item is one."""
         try:
             self.decision.on_tokens(tokens_of(item))
-        except Exception as error:  # noqa: BLE001 - what an engine sends must not end its answer
+        except Exception as error:  # noqa: BLE001 - an odd item must not end the answer
             self._unread(error)
             self.decision.on_tokens(1)
 
@@ -107,12 +107,12 @@ class _Report(Generic[_T]):
 
 
 class TrackedStream(Generic[_T]):
-    """An asynchronous iterator over the parts of an answer that keeps the decision informed.
+    """An asynchronous iterator over the parts of an answer that reports to the decision.
 
-    The first item is the first token, every further one so many more; the end completes the request, an exception of
-    the upstream goes to `on_error`, and whatever else ends the iteration cancels it: `aclose()`, a cancelled task, or
-    dropping this object, started or not. The upstream is closed once in every case. Counts that cannot be read, because
-    `tokens_of` or `usage_of` raises or returns none, are left out and counted (`RouterStats.unread_usage`).
+    The first item is the first token, every further one adds its tokens; the end completes the request, an exception of
+    the upstream goes to `on_error`, and any other end of the iteration cancels it: `aclose()`, a cancelled task, or
+    dropping this object, started or not. The upstream is closed exactly once. Unreadable counts, because `tokens_of` or
+    `usage_of` raises or returns none, are left out and counted (`RouterStats.unread_usage`).
 
     Example:
         >>> import asyncio
@@ -134,17 +134,6 @@ class TrackedStream(Generic[_T]):
         tokens_of: Callable[[_T], int] | None = None,
         usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
     ) -> None:
-        """Begin with nothing read.
-
-        Args:
-            decision: Is told.
-            items: The upstream.
-            tokens_of: Counts the tokens of an item; without it every item is one.
-            usage_of: Reads what the engine counted from the last few items.
-
-        Raises:
-            TypeError: `items` is not an asynchronous iterable.
-        """
         self._open = False
         self._iterator: AsyncIterator[_T] = aiter(items)
         self._upstream = _closeable(items, self._iterator, "aclose")
@@ -180,12 +169,12 @@ class TrackedStream(Generic[_T]):
         return item
 
     async def aclose(self) -> None:
-        """Give the request up if it has not ended, and close the upstream."""
+        """Cancel the request if it has not ended, and close the upstream."""
         if self._open:
             await self._finish(self._report.decision.cancel)
 
     async def _finish(self, tell: Callable[..., object], *arguments: BaseException) -> None:
-        """Release the load first, which nothing can interrupt, then close."""
+        """Release the load first, without interruption, then close."""
         self._open = False
         try:
             tell(*arguments)
@@ -210,7 +199,7 @@ class TrackedStream(Generic[_T]):
         if self._loop is None or self._loop.is_closed():
             _log.warning("a stream was dropped without its event loop: its upstream is left to the collector")
             return
-        # A task of its own, even if this is the loop's thread: nobody can wait here.
+        # A task of its own, even in the loop's thread: this call cannot wait.
         self._loop.call_soon_threadsafe(_close_later, self._loop, self._upstream)
 
 
@@ -231,17 +220,6 @@ class TrackedIterator(Generic[_T]):
         tokens_of: Callable[[_T], int] | None = None,
         usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
     ) -> None:
-        """Begin with nothing read.
-
-        Args:
-            decision: Is told.
-            items: The upstream.
-            tokens_of: Counts the tokens of an item; without it every item is one.
-            usage_of: Reads what the engine counted from the last few items.
-
-        Raises:
-            TypeError: `items` is not iterable.
-        """
         self._open = False
         self._iterator: Iterator[_T] = iter(items)
         self._upstream = _closeable(items, self._iterator, "close")
@@ -270,7 +248,7 @@ class TrackedIterator(Generic[_T]):
         return item
 
     def close(self) -> None:
-        """Give the request up if it has not ended, and close the upstream."""
+        """Cancel the request if it has not ended, and close the upstream."""
         if self._open:
             self._finish(self._report.decision.cancel)
 
@@ -296,7 +274,7 @@ class TrackedIterator(Generic[_T]):
 
 
 def _closeable(items: object, iterator: object, name: str) -> tuple[Any, ...]:
-    """List what is to be closed, the iterator before what it iterates over."""
+    """List the objects to close, the iterator before its iterable."""
     parts = (iterator,) if iterator is items else (iterator, items)
     return tuple(part for part in parts if callable(getattr(part, name, None)))
 

@@ -1,4 +1,4 @@
-"""Value types handed to callers."""
+"""Value types of the public API."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Reason: TypeAlias = Literal[
 """Why a worker was picked; a closed set, every fallback has its own name."""
 
 Outcome: TypeAlias = Literal["client", "backpressure", "failed", "cancelled"]
-"""What kind of failure ended a request; "cancelled" is one that shows nothing of the worker."""
+"""The kind of failure that ended a request; "cancelled" is one that does not count against the worker."""
 
 
 class RequestArguments(TypedDict, total=False):
@@ -91,36 +91,36 @@ class RequestArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class KvEventStats:
-    """What KV events say of a worker, or of one data-parallel rank of it. Counters only rise.
+    """KV event statistics of a worker, or of one data-parallel rank of it. Counters only rise.
 
     Attributes:
-        state: "starting" until the first replay is over; "live"; "suspect" while messages are missing and asked for,
-            when nothing counts as confirmed; "degraded" once messages are lost for good, until the engine starts
-            over or drops its cache; "refused" if nothing of the engine can be used.
-        fed: Whether the index holds what events said; if not, what decisions brought.
-        refused: Why nothing can be used.
+        state: "starting" until the first replay is over; "live"; "suspect" while missing messages are requested, when
+            no block counts as confirmed; "degraded" once messages are lost for good, until the engine restarts or
+            drops its cache; "refused" if no event of the engine can be used.
+        fed: Whether the index of this worker is fed by events; if not, by decisions.
+        refused: Why no event can be used.
         engine_block_size: Tokens per block of the engine, None until it is known.
-        mismatch: What speaks against that: the engine's metrics state another size. None if nothing does.
-        lag_s: Seconds between the making of the latest message and its arrival, by the clocks of both machines.
+        mismatch: The contradiction if the engine's metrics state another size, else None.
+        lag_s: Seconds between creation and arrival of the latest message, by the clocks of both machines.
         messages: Messages applied.
-        duplicates: Messages that had been applied already.
+        duplicates: Messages that had been applied before.
         events: Events by kind ("store", "remove", "clear") and medium ("gpu", "cpu", "disk", "any", "shared",
             "unknown").
         stored_blocks: Blocks announced by stores that were applied.
         removed_blocks: Blocks named by removals that were applied.
-        unknown_removals: Removed blocks that were not known.
-        reannounced: Stores that repeated what was held.
+        unknown_removals: Removed blocks that were not in the index.
+        reannounced: Stores of blocks that were held already.
         parked: Stores that waited for their parent.
         doubted_blocks: Confirmed blocks that became doubtful when a message was lost for good.
-        settled_blocks: Doubtful blocks that a later store showed to be there.
-        gaps: Gaps in the numbers of messages.
-        resyncs: Gaps that no replay closed: what was known became doubtful.
+        settled_blocks: Doubtful blocks that a later store confirmed.
+        gaps: Gaps in the sequence numbers of messages.
+        resyncs: Gaps that no replay closed, after which known blocks became doubtful.
         restarts: Restarts of the engine.
-        checked: Requests for which the cached tokens that the engine reported were compared with what events promised.
-        found_less: Those for which it found less, by more than a block, and no event said why.
-        repairs: Times that what was known was dropped, and asked for again where that can be, because it could not be
-            true: "capacity", more blocks than `kv_blocks`; "cached-tokens", too many of `found_less`.
-        dropped: What could not be applied, by reason.
+        checked: Requests whose cached tokens, as the engine reported them, were compared with the events' prediction.
+        found_less: Those with fewer cached tokens, by more than a block, that no event explains.
+        repairs: Times that the worker's blocks were dropped as inconsistent, and requested again where possible:
+            "capacity", more blocks than `kv_blocks`; "cached-tokens", too many of `found_less`.
+        dropped: Entries that could not be applied, by reason.
         memory_bytes: Native memory of the names of its blocks.
     """
 
@@ -152,20 +152,20 @@ class KvEventStats:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """What a router knows of a worker, or of one data-parallel rank of it. A report's value is None if unknown.
+    """The router's view of a worker, or of one data-parallel rank of it. A report's value is None if unknown.
 
     Attributes:
         key: Key of the worker.
-        dp_rank: Data-parallel rank, None if it has one.
+        dp_rank: Data-parallel rank, None for a worker with a single one.
         role: "both", "prefill" or "decode".
-        state: "ready", "not ready", "draining", "failing" while failures keep it out, "pushing back" while it rests
-            after a 429 or 503, or "overloaded" by a veto on its report. The last three are passed over only while
-            others are not.
+        state: "ready", "not ready", "draining", "failing" while failures exclude it, "pushing back" while it recovers
+            from a 429 or 503, or "overloaded" by a veto on its report. Workers in the last three states are passed
+            over only while others are available.
         inflight: Requests booked and not finished.
-        pending_prefill_tokens: Uncached prompt tokens of those without a first token.
-        decode_blocks: Blocks of those past their first token.
-        index_blocks: Blocks it is believed to hold, by medium ("gpu", "cpu", "disk"); none where it holds nothing. Of a
-            worker with KV events these are confirmed; "speculative" are those on their way to "gpu".
+        pending_prefill_tokens: Uncached prompt tokens of requests without a first token.
+        decode_blocks: Blocks of requests past their first token.
+        index_blocks: Its blocks in the index, by medium ("gpu", "cpu", "disk"), without empty media. With KV
+            events these are confirmed; "speculative" are those on their way to "gpu".
         weight: Relative capacity.
         report_age_s: Age of its latest report in seconds, None if it never reported.
         running: Requests it computes, by its report.
@@ -174,7 +174,7 @@ class WorkerStats:
         kv_usage: Part of its KV cache in use, by its report.
         prefill_tps: Prompt tokens per second, by its report.
         gen_tps: Output tokens per second, by its report.
-        kv_events: What KV events say of it, None if there was none.
+        kv_events: Its KV event statistics, None if there was no event.
     """
 
     key: str
@@ -200,19 +200,19 @@ class WorkerStats:
 class Funnel:
     """Where prompt tokens are lost between the prompt and the engine's cache.
 
-    Every sum is over the same requests: those that completed and whose engine said how many of its prompt tokens were
-    cached (`on_complete(cached_tokens=)`). Where the engine also says how long the prompt was, all are counted in its
+    Every sum is over the same requests: those that completed and whose engine reported its cached prompt tokens
+    (`on_complete(cached_tokens=)`). Where the engine also reports the length of the prompt, all are counted in its
     tokens, since the length of a prompt given as text is an estimate. The decode worker of a pair does not count: it
-    reports what the prefill worker sent it as cached.
+    reports tokens received from the prefill worker as cached.
 
     Attributes:
         requests: Requests.
         prompt_tokens: Tokens of their prompts.
-        best_matched_tokens: Tokens the best candidate was believed to hold. What is missing here was never computed
-            before, or has left every cache.
-        selected_matched_tokens: Tokens the picked worker was believed to hold. What is missing here was given up for
+        best_matched_tokens: Tokens matched on the best candidate. Tokens lost at this step were never computed
+            before, or have left every cache.
+        selected_matched_tokens: Tokens matched on the picked worker. Tokens lost at this step were given up for
             balance.
-        engine_cached_tokens: Tokens the engine took from its cache. What is missing here the router believed wrongly.
+        engine_cached_tokens: Tokens the engine took from its cache. Tokens lost at this step were mispredicted.
     """
 
     requests: int
@@ -228,7 +228,7 @@ class Histogram:
 
     Attributes:
         bounds: Upper bounds in seconds, inclusive.
-        counts: Durations per bucket, not cumulated; one more than there are bounds, for what is longer than the last.
+        counts: Durations per bucket, not cumulated; the last one, beyond the bounds, is for longer durations.
         sum: Sum of the durations in seconds.
     """
 
@@ -239,15 +239,15 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class ShadowStats:
-    """How a shadow policy compares with the router's, over the same decisions.
+    """Comparison of a shadow policy with the router's, over the same decisions.
 
     Attributes:
         policy: Name of the shadow policy.
         decisions: Decisions both took.
         agreed: Those in which it picked the same worker.
-        matched_tokens: Prompt tokens its picks were believed to hold.
-        first_matched_tokens: Prompt tokens the router's picks were believed to hold. The placements are those of the
-            router's policy, so a shadow that would have spread requests otherwise is judged by a cache it did not fill.
+        matched_tokens: Prompt tokens matched on its picks.
+        first_matched_tokens: Prompt tokens matched on the router's picks. The placements are those of the router's
+            policy, so a shadow that would have spread requests otherwise is judged by a cache it did not fill.
     """
 
     policy: str
@@ -264,26 +264,26 @@ class ShadowStats:
 
 @dataclass(frozen=True, slots=True)
 class LearnedStats:
-    """What a policy that learns has learned.
+    """Statistics of a policy that learns.
 
     Attributes:
         version: Number of the model that decides, 0 without one.
         samples: Requests learned from.
-        pooled: Samples that the pools hold.
-        pending: Decisions whose reward is still to come.
-        dropped: Rewards that taught nothing: "missing" first tokens of requests that were served, "negative", "absurd"
-            (more than an hour) and "not-finite" ones.
-        rounds: Rounds of training by how they ended: "swapped" in a model, "refused" one that was worse than the one
-            before or than predicting the mean, "failed".
-        training: Whether a round runs.
-        round_s: Seconds the latest took.
+        pooled: Samples in the pools.
+        pending: Decisions that still wait for their reward.
+        dropped: Unusable rewards: "missing" first tokens of served requests, "negative", "absurd" (more than an hour)
+            and "not-finite" ones.
+        rounds: Rounds of training by result: "swapped" in a model, "refused" one worse than the current one or than
+            predicting the mean, "failed".
+        training: Whether a round is running.
+        round_s: Seconds of the latest round.
         rmse: Root mean square error of the model, on samples it was not trained on: in seconds, or for reward="slo"
             shares.
         mae: Mean absolute error of the model, likewise.
         mean_rmse: Root mean square error of predicting the mean.
         mean_mae: Mean absolute error of predicting the mean.
-        drift: Mean absolute error of the latest requests, in those of the hold-out: about 1 as long as the model fits.
-        drifting: Workers on which the model is off.
+        drift: Mean absolute error on the latest requests over that on the hold-out: about 1 as long as the model fits.
+        drifting: Workers whose predictions have drifted.
         decisions: Decisions by reason.
         model: The model of the router that this is of, None for its first pool and for a policy.
         part: "whole", or the half of a pair; "shadow" for a policy that decides beside the first.
@@ -310,17 +310,17 @@ class LearnedStats:
 
 @dataclass(frozen=True, slots=True)
 class PeerStats:
-    """Another router.
+    """Statistics of another router.
 
     Attributes:
-        origin: Names one life of it.
-        address: Where it is heard: its address, or the name of the stream and of its life.
-        silent_s: Seconds since it was heard last.
-        lag_s: Seconds that what it says is late: its latest heartbeat beyond the fastest of the last minute or two, or
-            for how long something that it said has been missing, whichever is more.
+        origin: Id of its current run.
+        address: Its address, or the name of the stream and of its run.
+        silent_s: Seconds since its latest message.
+        lag_s: Delay of its messages in seconds: that of its latest heartbeat beyond the fastest of the last minute or
+            two, or the age of a message still missing, whichever is more.
         bookings: Its open requests, which count as load here.
-        gaps: How often something it said was missing.
-        snapshots: How often it told everything.
+        gaps: Times that messages of it were missing.
+        snapshots: Snapshots received from it.
 
     Example:
         >>> from cachelb import Router
@@ -342,30 +342,30 @@ class PeerStats:
 
 @dataclass(frozen=True, slots=True)
 class StateStats:
-    """What was told and heard. Counters only rise.
+    """Statistics of shared state. Counters only rise.
 
     Attributes:
-        origin: Names this life of this router.
-        peers: Routers that are heard.
-        start: How the router began: "cold" with the reason, or what it was told by.
-        sent: Messages told.
-        sent_bytes: Their bytes.
-        received: Messages of others.
-        refused: Messages that could not be read, or have no valid seal.
-        gaps: How often something was missing.
-        snapshots: How often everything was told here.
-        applied: Entries of others applied.
-        blocks: Blocks that others placed and nobody here knew of.
+        origin: Id of this router's current run.
+        peers: Routers that this one receives from.
+        start: How the router started: "cold" with the reason, or the peer whose snapshot it received.
+        sent: Messages published.
+        sent_bytes: Bytes of these.
+        received: Messages of other routers.
+        refused: Messages that were unreadable, or have no valid seal.
+        gaps: Times that messages were missing.
+        snapshots: Snapshots published here.
+        applied: Remote entries applied.
+        blocks: Remote blocks that were new to this router.
         orphans: Placements behind blocks that are not known here.
-        strangers: Entries on workers or models that are not known here.
+        strangers: Entries for workers or models that are not known here.
         stale: Placements on caches that were lost since.
-        dropped: Own entries dropped because nobody took them.
-        routes: Routes that others learned, taken in.
-        changes: Changes of the fleet by others that were the last word.
-        conflicts: Placements refused whole, as a block of theirs is known behind another one.
+        dropped: Own entries dropped because the transport did not take them.
+        routes: Routes received from other routers.
+        changes: Remote changes of the fleet that were the latest.
+        conflicts: Placements refused as a whole, as one of their blocks is known behind another one.
         crowded: Entries refused, as their router had too many here already; see `max_mb`.
-        failures: Errors of the transport, each logged once in a row.
-        failing: Why nothing is shared at the moment; empty when it works.
+        failures: Errors of the transport, of which one is logged in a row.
+        failing: Why sharing is down at the moment; empty when it works.
 
     Example:
         >>> from cachelb import Router
@@ -406,36 +406,36 @@ class RouterStats:
     Attributes:
         workers: Each worker, or each rank of it.
         decisions: Decisions by policy and reason.
-        endings: Requests by how they ended.
-        open_requests: Requests booked and not finished, those of routers that it shares with too.
+        endings: Requests by outcome.
+        open_requests: Requests booked and not finished, including those of routers that share state.
         funnel: Where prompt tokens are lost on the way to the engine's cache.
-        select_seconds: How long selections took that picked somebody, of which every eighth is timed; a pair is one.
+        select_seconds: Time of selections that picked a worker, of which every eighth is timed; a pair is one.
             Batches are not timed.
         evictions: Blocks that left the indexes, by cause: "capacity" of a worker, "ttl", "memory" limit, "removed"
-            with their worker, "cleared" by a cache reset, "failed" with the request that was to bring them.
-        dropped: What the indexes were told and could not take: an "orphan" chain without its parent, a "conflict" of
+            with their worker, "cleared" by a cache reset, "failed" with the request that would have stored them.
+        dropped: Updates that the indexes could not apply: an "orphan" chain without its parent, a "conflict" of
             parents, an "unknown-removal"; "no-room" counts prompts that did not fit into `max_memory_mb`, or not
             to their end, "block-size-mismatch" the times that metrics and events of an engine came to disagree about
-            its block size (`KvEventStats.mismatch`). And what KV events said that could not be applied: "undecodable"
+            its block size (`KvEventStats.mismatch`). And KV events that could not be applied: "undecodable"
             messages, "unknown-rank", "unknown-event", "malformed-event", "unknown-medium", "shared-pool",
             "attention-group", "token-count", "block-size", "placeholder", "orphan", "full".
-        shadows: How the shadow policies compare, in their order.
-        index_blocks: Distinct blocks known.
+        shadows: Comparisons of the shadow policies, in their order.
+        index_blocks: Distinct blocks in the indexes.
         index_bytes: Bytes of the block indexes.
         memory_bytes: Bytes of native memory.
-        no_worker: Selections that found nobody.
-        unread_usage: Counts of engines that could not be read or believed, and were left out.
+        no_worker: Selections that found no worker.
+        unread_usage: Token counts of engines that were unreadable or implausible, and left out.
         policy: Name of the policy.
         models: Models with an index of their own.
-        kv_gaps: Gaps in the numbers of KV event messages.
-        kv_replays: Replays by how they ended: "complete", "short" of what was asked for, "failed".
+        kv_gaps: Gaps in the sequence numbers of KV event messages.
+        kv_replays: Replays by result: "complete", "short" of the requested range, "failed".
         kv_resyncs: Gaps that no replay closed.
-        kv_restarts: Restarts of engines that KV events showed.
-        kv_repairs: Times that what events said could not be true and was dropped: "capacity", "cached-tokens".
-        routes: Prefixes that `BoundaryLearning` remembers; where it stays at `max_routes`, the oldest are given up.
-        remote_routes: Those of them that other routers told of, which go first.
-        learned: What `Learned` learned, by model and part of the router.
-        state: How sharing with other routers goes, None where nothing is shared.
+        kv_restarts: Restarts of engines seen in KV events.
+        kv_repairs: Times that a worker's blocks were dropped as inconsistent: "capacity", "cached-tokens".
+        routes: Prefixes that `BoundaryLearning` remembers; at `max_routes`, the oldest are evicted.
+        remote_routes: Those of them received from other routers, which are evicted first.
+        learned: Statistics of `Learned`, by model and part of the router.
+        state: Statistics of sharing with other routers, None where nothing is shared.
     """
 
     workers: list[WorkerStats]
@@ -467,16 +467,16 @@ class RouterStats:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a router took in from a snapshot.
+    """Result of restoring a snapshot.
 
     Attributes:
-        blocks: Blocks that its workers were not known to hold before. What there is no room for is evicted again, what
-            was used longest ago first.
+        blocks: Blocks that were new to their workers. Blocks beyond the capacity are evicted again, the least recently
+            used first.
         workers: Workers of the snapshot that are registered, each rank for itself.
-        unknown_workers: Workers of the snapshot that are not; what they held is skipped.
-        unknown_models: Models of the snapshot that this router does not have or cuts into other blocks; skipped too.
-        orphans: Pieces of prompts whose beginning is not known here, because there was no room for it.
-        stale: Pieces of prompts on caches that were lost since, as other routers told.
+        unknown_workers: Workers of the snapshot that are not; their blocks are skipped.
+        unknown_models: Models of the snapshot that this router lacks or has with another block size; skipped too.
+        orphans: Pieces of prompts whose beginning is unknown here, because there was no room for it.
+        stale: Pieces of prompts on caches that were lost since, as other routers published.
         age_s: Seconds since the snapshot was written, by the system's clock.
     """
 
@@ -491,14 +491,14 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class ShadowPick:
-    """What a shadow policy would have done.
+    """The pick of a shadow policy.
 
     Attributes:
         policy: Name of the shadow policy.
         key: Key of the worker it would have picked.
-        reason: Why.
+        reason: The reason of the pick.
         matched_tokens: Prompt tokens that worker held.
-        agrees: Whether the router's policy picked the same, of the ranks of a worker the same one.
+        agrees: Whether the router's policy picked the same worker and rank.
     """
 
     policy: str
@@ -510,7 +510,7 @@ class ShadowPick:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """One finished request. Nothing of its prompt, salt or session.
+    """One finished request, without its prompt, salt and session.
 
     Attributes:
         id: The decision's id.
@@ -519,32 +519,32 @@ class DecisionRecord:
         model: Model with an index of its own, None for the first one.
         policy: Name of the policy.
         key: Key of the worker.
-        dp_rank: Data-parallel rank, None if the worker has one.
-        reason: Why that worker.
+        dp_rank: Data-parallel rank, None for a worker with a single one.
+        reason: The reason of the pick.
         prompt_tokens: Length of the prompt.
         best_matched_tokens: Prompt tokens the best candidate held.
         matched_tokens: Prompt tokens the picked worker held.
-        cached_tokens: Prompt tokens the engine took from its cache, None if it did not say.
-        engine_prompt_tokens: Prompt tokens the engine counted, None if it did not say; `prompt_tokens` is an estimate
-            for a prompt given as text.
-        output_tokens: Output tokens the engine counted, None if it did not say.
-        candidates: Workers that took part.
-        attempt: How often the request was tried before.
-        outcome: How it ended.
+        cached_tokens: Prompt tokens the engine took from its cache, None if it did not report them.
+        engine_prompt_tokens: Prompt tokens the engine counted, None if it did not report them; `prompt_tokens` is an
+            estimate for a prompt given as text.
+        output_tokens: Output tokens the engine counted, None if it did not report them.
+        candidates: Number of candidates.
+        attempt: Number of earlier attempts.
+        outcome: How the request ended.
         ttft_s: Seconds to the first token, None without one.
         duration_s: Seconds to the end.
-        shadows: What shadow policies would have done.
-        running: Requests the worker computed when it was picked, by its report; None if it had none that was fresh.
-            What follows is of the same time, before the request was added, and None in files of versions that did not
-            keep it.
+        shadows: The picks of shadow policies.
+        running: Requests the worker computed when it was picked, by its report; None without a fresh one. This and the
+            fields below are of that time, before the request was added, and None in files of versions that did not
+            record them.
         waiting: Requests that waited there, by its report.
         kv_usage: Share of its KV cache in use, by its report.
-        stale_load: Whether its latest report was too old to tell anything.
+        stale_load: Whether its latest report was stale.
         inflight: Requests in flight there.
-        pending_prefill_tokens: Uncached prompt tokens of those without a first token.
-        decode_tokens: Tokens of the blocks of those past their first token.
-        credited_tokens: `matched_tokens`, but blocks outside device memory count by the credit of where they lie.
-        gpu: Its device, as `add_worker(gpu=)` named it.
+        pending_prefill_tokens: Uncached prompt tokens of requests without a first token.
+        decode_tokens: Tokens of the blocks of requests past their first token.
+        credited_tokens: `matched_tokens`, but blocks outside device memory count by the credit of their medium.
+        gpu: Its device, from `add_worker(gpu=)`.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Runs every task and says who took part."""
+"""Runs every task, with the list of contenders."""
 
 from __future__ import annotations
 
@@ -26,42 +26,20 @@ _PACKAGES: Final = ("cachelb", "ai-dynamo-runtime", "ray", "litellm", "numpy")
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was measured in one run.
-
-    Attributes:
-        rows: The figures.
-        machine: Processor, cores, Python.
-        versions: Versions of what took part.
-        missing: What others would have to be installed from.
-    """
+    """Everything that was measured in one run."""
 
     rows: list[Row]
     machine: str
     versions: dict[str, str]
-    missing: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # packages to install for the absent contenders
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as what JSON can hold.
-
-        Returns:
-            Dictionaries, lists, text and numbers.
-        """
+        """Return it as JSON values."""
         return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
 
 
 def compare(tasks: Sequence[str] = TASKS, *, calls: int = 400, progress: Callable[[str], None] | None = None) -> Report:
-    """Measure cachelb beside the alternatives that are installed.
-
-    Args:
-        tasks: Which of `cachelb.bench.comparing.TASKS`.
-        calls: Calls per contender and size.
-        progress: Told the name of each task that begins.
-
-    Returns:
-        The report.
-
-    Raises:
-        ValueError: There is no such task, or fewer than 8 calls.
+    """Measure cachelb beside the alternatives that are installed, with at least 8 calls per contender and size.
 
     Example:
         >>> from cachelb.bench import compare

@@ -1,4 +1,4 @@
-"""Prompts that share beginnings, as tokens and as text, and the truth about who holds what of them."""
+"""Prompts with shared prefixes, as tokens and as text, and the truth about their holders."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ _FAMILIES = 16
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt in the forms that contenders take.
-
-    Attributes:
-        tokens: Token ids, as a tokenizer returns them.
-    """
+    """A prompt in the forms that contenders take."""
 
     tokens: list[int]
 
@@ -44,16 +40,7 @@ class Prompt:
 
 
 def prompts(count: int, length: int, *, seed: int = 0, share: float = 0.75) -> list[Prompt]:
-    """Make prompts of 16 families: the beginning is shared within a family, the rest is a prompt's own.
-
-    Args:
-        count: How many.
-        length: Tokens of each.
-        seed: Seed of the draws.
-        share: Which part of it is shared.
-
-    Returns:
-        The prompts.
+    """Make prompts of 16 families: the first `share` of a prompt is common to its family, the rest its own.
 
     Example:
         >>> first, second = prompts(17, 64)[0], prompts(17, 64)[16]
@@ -77,28 +64,16 @@ class Truth:
         self._held: dict[tuple[int, int], set[int]] = {}
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt.
-
-        Args:
-            prompt: The prompt.
-            worker: Number of the worker.
-        """
+        """Record that a worker holds a prompt."""
         for block in _chain(prompt.tokens):
             self._held.setdefault(block, set()).add(worker)
 
     def best(self, prompt: Prompt) -> tuple[int, frozenset[int]]:
-        """Find who holds most of a prompt.
-
-        Args:
-            prompt: The prompt.
-
-        Returns:
-            Leading blocks that are held, and the workers that hold them.
-        """
+        """Return how many leading blocks the best workers hold, and which workers."""
         depth, holders = 0, frozenset[int]()
         for block in _chain(prompt.tokens):
             now = self._held.get(block)
-            # Prompts are only added, whole: who holds a block holds all before it.
+            # Prompts are only added, as a whole: a holder of a block holds all before it.
             if not now:
                 break
             depth, holders = depth + 1, frozenset(now)

@@ -1,4 +1,4 @@
-"""What a fleet of engines publishes, and the truth about who holds what after it."""
+"""Event messages of a fleet of engines, and the truth about the holders after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 STEP = 64
-"""Blocks that a message says were stored, and as many that were removed once the worker is full."""
+"""Blocks stored by a message, and as many removed once the worker is full."""
 
 CHAIN = 8 * STEP
 """Blocks of a prompt."""
@@ -25,21 +25,13 @@ _VOCABULARY = 128_000
 
 @dataclass(frozen=True)
 class Message:
-    """What one engine publishes after one step.
-
-    Attributes:
-        worker: Number of the worker.
-        stored: Engine names of the blocks that were stored, which follow each other.
-        parent: Name of the block before them; None if they begin a prompt.
-        tokens: Their tokens.
-        removed: Names of blocks that went, before any was stored.
-    """
+    """The message of one engine after one step."""
 
     worker: int
-    stored: range
-    parent: int | None
+    stored: range  # engine names of consecutive blocks
+    parent: int | None  # name of the block before, None at the start of a prompt
     tokens: np.ndarray
-    removed: Sequence[int]
+    removed: Sequence[int]  # names of blocks evicted before any was stored
 
     @property
     def blocks(self) -> int:
@@ -48,12 +40,9 @@ class Message:
 
 
 class Stream:
-    """Messages of engines that answer long prompts, each of which two engines see, and forget the oldest from its end.
+    """Messages of engines with room for `held` long prompts.
 
-    Args:
-        messages: How many.
-        held: Prompts that an engine has room for.
-        seed: Seed of the tokens.
+    Each prompt reaches two engines; the oldest is evicted from its end.
 
     Example:
         >>> stream = Stream(16)
@@ -69,14 +58,7 @@ class Stream:
         self._prompts: dict[int, np.ndarray] = {}
 
     def prompt(self, chain: int) -> np.ndarray:
-        """Return a prompt.
-
-        Args:
-            chain: Its number.
-
-        Returns:
-            Its tokens.
-        """
+        """Return the tokens of a prompt by its number."""
         if chain not in self._prompts:
             draw = np.random.default_rng((self._seed, chain))
             self._prompts[chain] = draw.integers(_VOCABULARY, size=CHAIN * BLOCK, dtype=np.uint32)
@@ -107,22 +89,11 @@ class Stream:
             yield Message(worker, range(first, first + STEP), first - 1 if part else None, tokens, gone)
 
     def chains(self) -> set[int]:
-        """Tell which prompts were published of.
-
-        Returns:
-            Their numbers.
-        """
+        """Return the numbers of the prompts with published blocks."""
         return {(message.stored.start - 1) // CHAIN for message in self.messages}
 
     def truth(self, messages: int | None = None) -> Held:
-        """Tell who holds what.
-
-        Args:
-            messages: After how many messages; None for all.
-
-        Returns:
-            The truth.
-        """
+        """Return which worker holds which blocks after some messages, None for all."""
         held = Held()
         for message in self.messages[:messages]:
             held.apply(message)
@@ -137,23 +108,12 @@ class Held:
         self._blocks: set[tuple[int, int]] = set()
 
     def apply(self, message: Message) -> None:
-        """Do what a message says.
-
-        Args:
-            message: The message.
-        """
+        """Apply a message."""
         self._blocks.difference_update((message.worker, block) for block in message.removed)
         self._blocks.update((message.worker, block) for block in message.stored)
 
     def overlaps(self, chain: int) -> dict[int, int]:
-        """Count the leading blocks of a prompt, one by one.
-
-        Args:
-            chain: Number of the prompt.
-
-        Returns:
-            Blocks by worker, of those that hold one.
-        """
+        """Count the leading blocks of a prompt on each worker that holds one, block by block."""
         found = {}
         for worker in range(WORKERS):
             depth = 0
@@ -165,25 +125,10 @@ class Held:
 
 
 def chain_of(turn: int, worker: int) -> int:
-    """Tell which prompt a worker answers: a new one, then the one that its neighbour answered before.
-
-    Args:
-        turn: How many it answered before.
-        worker: Its number.
-
-    Returns:
-        Number of the prompt.
-    """
+    """Return the prompt of a worker's turn: a new one, then the previous one of its neighbour."""
     return turn // 2 * WORKERS + (worker + turn % 2) % WORKERS
 
 
 def name(chain: int) -> int:
-    """Return the engine's name of the first block of a prompt; the others follow.
-
-    Args:
-        chain: Number of the prompt.
-
-    Returns:
-        The name; no two blocks have the same.
-    """
+    """Return the engine's name of a prompt's first block; the others follow, and all names are distinct."""
     return chain * CHAIN + 1

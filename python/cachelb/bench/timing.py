@@ -16,12 +16,7 @@ _TURN = 8
 def in_turns(contenders: Mapping[str, Callable[[int], object]], calls: int) -> dict[str, list[float]]:
     """Time single calls of every contender, a few of each at a time, so that a slow moment of the machine meets all.
 
-    Args:
-        contenders: By name, what to call with 0, 1, 2 ...
-        calls: Calls of each.
-
-    Returns:
-        Microseconds of every call by name.
+    Each contender is called with 0, 1, 2 ...; the times are in microseconds.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     enabled = gc.isenabled()
@@ -41,13 +36,7 @@ def in_turns(contenders: Mapping[str, Callable[[int], object]], calls: int) -> d
 
 
 def p50_p99(times: list[float]) -> tuple[float, float]:
-    """Return the median and the 99th percentile.
-
-    Args:
-        times: At least two.
-
-    Returns:
-        Both.
+    """Return the median and the 99th percentile of at least two times.
 
     Example:
         >>> p50_p99([1.0, 2.0, 9.0])[0]
@@ -58,12 +47,6 @@ def p50_p99(times: list[float]) -> tuple[float, float]:
 
 def p10(times: list[float]) -> float:
     """Return the 10th percentile.
-
-    Args:
-        times: At least two.
-
-    Returns:
-        It.
 
     Example:
         >>> p10([1.0, 1.0, 1.0, 9.0])

@@ -55,7 +55,7 @@ def _message(error: Exception) -> str:
 
 
 def _refuse(context: click.Context, message: str, *, as_json: bool) -> None:
-    """Print what is wrong and leave."""
+    """Print the error and exit."""
     if as_json:
         click.echo(json.dumps({"ok": False, "error": message}, indent=2))
     else:
@@ -80,7 +80,7 @@ def _document(loaded: configuration.RouterConfig, *, as_list: bool) -> dict[str,
 
 
 def _summary(loaded: configuration.RouterConfig) -> str:
-    """Say in one line what was loaded, and what of it takes no effect."""
+    """Summarise the configuration in one line, with values that take no effect."""
     number = len(loaded.workers)
     summary = f"{loaded.source}: policy {loaded.policy.name}, {number} worker{'' if number == 1 else 's'}"
     unused = "".join(f"\nnot used: {path}, since {reason}" for path, reason in loaded.unused.items())
@@ -88,7 +88,7 @@ def _summary(loaded: configuration.RouterConfig) -> str:
 
 
 def _print(loaded: configuration.RouterConfig) -> None:
-    """Print every value as a table; what was set is bold."""
+    """Print every value as a table, set values in bold."""
     table = Table()
     table.add_column("setting", no_wrap=True)
     table.add_column("value", overflow="fold")

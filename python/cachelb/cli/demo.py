@@ -1,4 +1,4 @@
-"""`cachelb demo`: what a policy is worth, with no GPU and no file."""
+"""`cachelb demo`: policies compared, without a GPU or a file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _mixed(requests: int, seed: int) -> Workload:
 
 
 def _verdict(comparison: Comparison) -> str:
-    """Say in one line what the default policy gains."""
+    """Summarise the gain of the default policy in one line."""
     ours, usual = (_cell(comparison, policy) for policy in (_POLICY, _YARDSTICK))
     return (
         f"{_POLICY} finds {ours.hit_rate:.0%} of the prompt tokens cached ({_YARDSTICK}: {usual.hit_rate:.0%}): "

@@ -1,4 +1,4 @@
-"""`cachelb doctor`: checks of live engines, with what to do about what is wrong."""
+"""`cachelb doctor`: checks of live engines, with advice."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def doctor(
         raise click.UsageError("--replay-port needs --events-port")
     from cachelb.doctor import Settings
 
-    # What the event source would log is in the verdicts.
+    # The verdicts contain the event source's log messages.
     logging.getLogger("cachelb").addHandler(logging.NullHandler())
     settings = Settings(
         api_key=api_key,

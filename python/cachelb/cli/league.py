@@ -205,7 +205,7 @@ def _draw(file: Path, standings: Standings) -> None:
 def _print(standings: Standings) -> None:
     """Print the table of all cells, and those of groups."""
     out, dropped = console(), 0
-    # A cut figure says nothing; a missing column is in the JSON document.
+    # A truncated figure is useless; the JSON document has all columns.
     while dropped < len(_LEAST) and not fits(out, _whole(standings, dropped)):
         dropped += 1
     out.print(_whole(standings, dropped))

@@ -1,4 +1,4 @@
-"""`cachelb learn`: train a cost model on a log, and measure what could be learned from it."""
+"""`cachelb learn`: train a cost model on a log, and evaluate it."""
 
 from __future__ import annotations
 

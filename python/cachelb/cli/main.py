@@ -10,15 +10,7 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave the process.
-
-    Args:
-        arguments: What follows the program's name; None takes them from the process.
-
-    Raises:
-        SystemExit: Always. 0 is success, 1 a failure such as an unreadable trace, 2 wrong usage,
-            130 an interrupt.
-    """
+    """Run the command line and exit: 0 success, 1 failure such as an unreadable trace, 2 wrong usage, 130 interrupt."""
     try:
         import click
 

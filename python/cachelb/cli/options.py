@@ -1,4 +1,4 @@
-"""What the commands that compare policies share: the list of policies, and the run with its progress bar."""
+"""Options of the commands that compare policies: the list of policies, and the run with its progress bar."""
 
 from __future__ import annotations
 
@@ -32,17 +32,10 @@ THREADS = min(2, os.cpu_count() or 1)
 
 
 def policy_names(_context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:
-    """Split a comma-separated list of policies; a wrong name is answered with the nearest one.
+    """Split a comma-separated list of policies; an unknown name is answered with the nearest one.
 
-    Args:
-        value: Names or aliases, which may have options in parentheses and may end in ``+events`` or ``+oracle``;
-            repeated ones count once. ``all`` stands for every policy.
-
-    Returns:
-        The names in the order given.
-
-    Raises:
-        click.BadParameter: There is no such policy, or it has no such option.
+    Names and aliases may have options in parentheses and end in ``+events`` or ``+oracle``; repeated ones count once.
+    ``all`` stands for every policy.
     """
     names: dict[str, None] = {}
     for name in split_list(value):
@@ -62,14 +55,7 @@ def policy_names(_context: click.Context, _parameter: click.Parameter, value: st
 
 
 def policy_option(default: str) -> Callable[[Command], Command]:
-    """Give a command ``--policy``.
-
-    Args:
-        default: Names separated by commas.
-
-    Returns:
-        A decorator; the command gets ``names``.
-    """
+    """Give a command ``--policy``; it receives ``names``."""
     return click.option(
         "--policy",
         "names",
@@ -83,11 +69,7 @@ def policy_option(default: str) -> Callable[[Command], Command]:
 
 
 def threads_option() -> Callable[[Command], Command]:
-    """Give a command ``--threads``.
-
-    Returns:
-        A decorator; the command gets ``threads``.
-    """
+    """Give a command ``--threads``; it receives ``threads``."""
     return click.option(
         "--threads",
         type=click.IntRange(min=1),
@@ -105,21 +87,7 @@ def run(
     as_json: bool,
     **settings: Any,  # noqa: ANN401 - those of `compare`
 ) -> Comparison:
-    """Compare with a progress bar on stderr; none for JSON or where stderr is no terminal.
-
-    Args:
-        workload: The requests, or what makes them of a seed.
-        fleet: The workers.
-        names: Policies.
-        as_json: JSON is asked for.
-        **settings: Those of `cachelb.sim.compare`.
-
-    Returns:
-        The comparison.
-
-    Raises:
-        click.ClickException: Something does not fit.
-    """
+    """Compare with a progress bar on stderr; none for JSON or where stderr is no terminal."""
     with progress_bar("simulating", quiet=as_json) as progress:
         try:
             return compare(workload, fleet, names, progress=progress, **settings)

@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(doing: str, *, quiet: bool) -> Iterator[Callable[[float], None]]:
-    """Show a bar on stderr while the block runs; none where stderr is no terminal.
-
-    Args:
-        doing: What is done, in a word.
-        quiet: Show none.
-
-    Yields:
-        What is to be called with the share that is done.
-    """
+    """Show a bar on stderr, if that is a terminal, while the block runs; yield a function that takes the share done."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Where the requests of a replay come from: a file, or a generator."""
+"""The requests of a replay, from a file or a generator."""
 
 from __future__ import annotations
 
@@ -13,19 +13,10 @@ _BLOCK_SIZE = 16
 
 
 class Source:
-    """Makes the requests of a seed.
+    """Builds the workload of a seed, from a generator or a file.
 
-    Args:
-        name: A generator's name, or a file.
-        block_size: Tokens per block; None for the file's own, or 16.
-        rate: Generators: arrivals per second.
-        count: Generators: requests.
-        limit: Files: rows to read.
-        speed: What arrival times are divided by.
-        jitter: Seconds that each arrival is delayed by at most.
-
-    Raises:
-        click.ClickException: There is no such generator or file, the file is malformed, or an option does not fit.
+    `rate` and `count` are for generators, `limit` (rows to read) for files. `speed` divides arrival times; `jitter`
+    delays each arrival by up to that many seconds. Without `block_size`, the file's own or 16.
     """
 
     def __init__(
@@ -56,22 +47,11 @@ class Source:
 
     @property
     def has_seeds(self) -> bool:
-        """Tell whether seeds make a difference."""
+        """Return whether seeds make a difference."""
         return self._file is None or self._jitter > 0
 
     def __call__(self, seed: int, *, rate: float | None = None) -> Workload:
-        """Return the requests of a seed.
-
-        Args:
-            seed: Of a generator, and of the jitter.
-            rate: Instead of the rate set before.
-
-        Returns:
-            The workload.
-
-        Raises:
-            click.UsageError: A file has no rate, or a number is out of range.
-        """
+        """Return the workload of a seed. `rate` replaces the generator's own; for a file it is a usage error."""
         try:
             return self._requests(seed, rate)
         except ValueError as error:

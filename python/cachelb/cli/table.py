@@ -1,4 +1,4 @@
-"""A comparison as a table for people, and what other tables need too."""
+"""A comparison as a table, and helpers for other tables."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ _TENFOLD_S = 10.0
 
 
 def printable(text: str) -> str:
-    r"""Replace what a terminal would take for a command: text from files and pages may hold anything.
-
-    Args:
-        text: What to show.
-
-    Returns:
-        The same length of text, of characters that only show.
+    r"""Replace characters that a terminal would interpret: files and pages may hold anything. Keeps the length.
 
     Example:
         >>> printable("gpu0\x1b[2J")
@@ -37,13 +31,7 @@ def printable(text: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Write a span of time with three digits.
-
-    Args:
-        value: Seconds; None for one that never ended.
-
-    Returns:
-        Milliseconds below a second, else seconds.
+    """Write a span of time with three digits, in milliseconds below a second; None is one that never ended.
 
     Example:
         >>> seconds(0.0314), seconds(2.5), seconds(125.4), seconds(None)
@@ -57,40 +45,24 @@ def seconds(value: float | None) -> str:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print one row per policy, the fastest to the first token first; a section per swept value.
-
-    Args:
-        comparison: What to print.
-    """
+    """Print one row per policy, the fastest to the first token first; a section per swept value."""
     out = console()
     dropped = 0
-    # A cut figure says nothing; a missing column is in the JSON document.
+    # A truncated figure is useless; the JSON document has all columns.
     while dropped < len(_LEAST) and not fits(out, _table(comparison, dropped)):
         dropped += 1
     out.print(_table(comparison, dropped))
 
 
 def table_text(comparison: Comparison) -> str:
-    """Return what `print_comparison` prints, as plain text.
-
-    Args:
-        comparison: What to print.
-
-    Returns:
-        Lines.
-    """
+    """Return what `print_comparison` prints, as plain text."""
     out = Console(width=_PIPE_WIDTH, record=True, file=io.StringIO())
     out.print(_table(comparison))
     return out.export_text()
 
 
 def print_worst(cell: Cell, worst: Sequence[WorstRequest]) -> None:
-    """Print the slowest requests of a run.
-
-    Args:
-        cell: Which.
-        worst: Its slowest requests.
-    """
+    """Print the slowest requests of a run."""
     value = "" if cell.value is None else f" at {cell.value}"
     table = Table(title=f"slowest with {cell.policy}{value}, seed {cell.runs[0].seed}", title_justify="left")
     for header in ("row", "arrives", "TTFT", "all"):
@@ -111,24 +83,12 @@ def print_worst(cell: Cell, worst: Sequence[WorstRequest]) -> None:
 
 
 def fits(out: Console, table: Table) -> bool:
-    """Tell whether a table fits into the width of a console without a cut or a fold.
-
-    Args:
-        out: Where to.
-        table: What.
-
-    Returns:
-        Whether it does.
-    """
+    """Return whether a table fits the width of a console without a cut or a fold."""
     return out.measure(table, options=out.options.update(width=10 * _PIPE_WIDTH)).maximum <= out.width
 
 
 def console() -> Console:
-    """Return where tables go.
-
-    Returns:
-        The terminal; a pipe gets a width of its own.
-    """
+    """Return the console for tables; a pipe gets a width of its own."""
     out = Console()
     return out if out.is_terminal else Console(width=_PIPE_WIDTH)
 
@@ -164,7 +124,7 @@ def _table(comparison: Comparison, dropped: int = 0) -> Table:
 
 
 def _caption(comparison: Comparison, dropped: int) -> str:
-    """Say what the columns do not."""
+    """Return the caption: facts beyond the columns."""
     metrics = comparison.cells[0].runs[0].metrics
     pool, infinite = f"{metrics.bound_rate:.1%}", f"{metrics.infinite_rate:.1%}"
     lines = [
@@ -183,18 +143,18 @@ def _caption(comparison: Comparison, dropped: int) -> str:
 
 
 def _mean_ttft(cell: Cell) -> float:
-    """Return what cells are sorted by; those that served nobody come last."""
+    """Return the sort key of cells; those that served no request come last."""
     spread = cell.spreads.get("ttft_s.mean")
     return float("inf") if spread is None else spread.mean
 
 
 def _served_all(cell: Cell) -> bool:
-    """Tell whether every request of every seed was served whole."""
+    """Return whether every request of every seed was served whole."""
     return all(run.metrics.finished == run.metrics.offered for run in cell.runs)
 
 
 def _done(cell: Cell) -> str:
-    """Say how many requests were served whole, and what became of the others."""
+    """Describe how many requests were served whole, and the outcome of the others."""
     names = ("rejected", "failed", "too_long", "aborted", "unfinished")
     lost = {name: sum(getattr(run.metrics, name) for run in cell.runs) for name in names}
     if not any(lost.values()):

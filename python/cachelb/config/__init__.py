@@ -1,4 +1,4 @@
-"""Configuration: TOML, YAML and JSON files, mappings and `CACHELB_*` variables -> `RouterConfig`.
+"""Configuration from TOML, YAML and JSON files, mappings and `CACHELB_*` variables.
 
 A file in the natural form:
 
@@ -60,7 +60,7 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[st
     """Read and check a configuration.
 
     Args:
-        source: A file that ends in .toml, .json, .yaml or .yml, or what such a file would hold.
+        source: A file that ends in .toml, .json, .yaml or .yml, or a mapping of the same form.
         environ: Environment variables; those that begin with `CACHELB_` win over the source. None takes the
             process's, an empty mapping none.
 
@@ -69,7 +69,7 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[st
 
     Raises:
         ConfigError: The content is malformed, a key is unknown, or a value does not fit. The message names the file,
-            the dotted path, and the nearest known key or what is expected.
+            the dotted path, and the nearest known key or the expected value.
         ModuleNotFoundError: The file is YAML and PyYAML is not installed: `pip install 'cachelb[yaml]'`.
         OSError: The file cannot be read.
 

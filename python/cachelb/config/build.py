@@ -1,4 +1,4 @@
-"""A configuration -> the objects it describes."""
+"""Builds the objects that a configuration describes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 def build(config: RouterConfig) -> Router[str]:
-    """Build what `RouterConfig.build` returns.
-
-    Args:
-        config: What was loaded.
-
-    Returns:
-        The router.
-    """
+    """Build the router of a configuration; `RouterConfig.build` calls it."""
     source = event_source(config)
     router: Router[str] = Router(**router_arguments(config))
     router.config = config
@@ -40,14 +33,7 @@ def build(config: RouterConfig) -> Router[str]:
 
 
 def event_source(config: RouterConfig) -> ZmqSource | None:
-    """Make the source of KV events that a configuration asks for, by `[kv_events]` or by a policy that needs it.
-
-    Args:
-        config: What was loaded.
-
-    Returns:
-        The source, None if there are to be no events.
-    """
+    """Make the source of KV events if `[kv_events]` or the policy asks for one."""
     events = config.kv_events
     chosen = (config.policy, config.prefill_policy, config.decode_policy)
     if events is None and any(policy is not None and policy.name == KvAware.name for policy in chosen):
@@ -63,14 +49,7 @@ def event_source(config: RouterConfig) -> ZmqSource | None:
 
 
 def router_arguments(config: RouterConfig) -> dict[str, Any]:
-    """Collect what the router is built with.
-
-    Args:
-        config: What was loaded.
-
-    Returns:
-        Keyword arguments.
-    """
+    """Collect the keyword arguments of the router."""
     arguments: dict[str, Any] = {**config.options, "policy": config.policy.name, **config.policy.options}
     if config.prefill_policy is not None:
         arguments["prefill_policy"] = _policy(config.prefill_policy, config.options)
@@ -81,14 +60,7 @@ def router_arguments(config: RouterConfig) -> dict[str, Any]:
 
 
 def worker_arguments(worker: WorkerConfig) -> dict[str, Any]:
-    """Collect what a worker is added with.
-
-    Args:
-        worker: What was loaded.
-
-    Returns:
-        Keyword arguments.
-    """
+    """Collect the keyword arguments of `Router.add_worker`."""
     return {**worker.options, "role": worker.role}
 
 

@@ -1,4 +1,4 @@
-"""A configuration as it was written: values that know their path and where they come from."""
+"""A configuration as written: values with their path and place."""
 
 from __future__ import annotations
 
@@ -18,30 +18,19 @@ _LOGIN = re.compile(r"//[^/@\s]*@")
 class Document:
     """One source of settings.
 
-    Attributes:
-        name: What messages call it: a file, or "mapping".
-        data: Its content.
-        origins: Where values stand, such as "gateway.toml:5", by keys as written; what is in a value stands there too.
-
     Example:
         >>> document = Document("gateway.toml", {}, {("workers",): "gateway.toml:3"})
         >>> document.origin(("workers", 0)), document.origin(("router",))
         ('gateway.toml:3', 'gateway.toml')
     """
 
-    name: str
+    name: str  # for messages: a file, or "mapping"
     data: object
+    # places such as "gateway.toml:5" by keys as written; nested values inherit them
     origins: Mapping[Keys, str] = field(default_factory=dict)
 
     def origin(self, keys: Keys) -> str:
-        """Say where a value stands.
-
-        Args:
-            keys: Its keys as written.
-
-        Returns:
-            The place, as exact as known.
-        """
+        """Return the place of a value, as exact as known."""
         for length in range(len(keys), 0, -1):
             if keys[:length] in self.origins:
                 return self.origins[keys[:length]]
@@ -52,11 +41,6 @@ class Document:
 class Setting:
     """One value of a document.
 
-    Attributes:
-        value: The value.
-        keys: Keys that lead to it, as written.
-        document: Where it was written.
-
     Example:
         >>> root = Setting({"router": {"block-size": 32}}, (), Document("gateway.json", None))
         >>> size = root.entries()["router"].entries()["block_size"]
@@ -65,7 +49,7 @@ class Setting:
     """
 
     value: Any
-    keys: Keys
+    keys: Keys  # as written
     document: Document
 
     @property
@@ -75,30 +59,16 @@ class Setting:
 
     @property
     def origin(self) -> str:
-        """Where the value stands."""
+        """The place of the value."""
         return self.document.origin(self.keys)
 
     def error(self, problem: str) -> ConfigError:
-        """Say what is wrong with the value.
-
-        Args:
-            problem: What is wrong, and what is expected.
-
-        Returns:
-            The exception to raise; it names the place and the path.
-        """
+        """Make the exception for the value, which names the place and the path."""
         where = f"{self.origin}: {self.path}" if self.keys else self.document.name
         return ConfigError(f"{where}: {masked(problem)}")
 
     def entries(self) -> dict[str, Setting]:
-        """Read a table; hyphens in its keys count as underscores.
-
-        Returns:
-            Its values by key.
-
-        Raises:
-            ConfigError: It is no table, a key is no text, or a key is there twice.
-        """
+        """Read a table; hyphens in its keys count as underscores."""
         found: dict[str, Setting] = {}
         for key, setting in self.raw_entries().items():
             plain = key.replace("-", "_")
@@ -108,14 +78,7 @@ class Setting:
         return found
 
     def raw_entries(self) -> dict[str, Setting]:
-        """Read a table whose keys are names, not options.
-
-        Returns:
-            Its values by key, as written.
-
-        Raises:
-            ConfigError: It is no table, or a key is no text.
-        """
+        """Read a table whose keys are names, not options."""
         if not isinstance(self.value, Mapping):
             raise self.error(f"must be a table of keys and values, not {kind(self.value)}")
         found = {}
@@ -126,27 +89,13 @@ class Setting:
         return found
 
     def items(self) -> list[Setting]:
-        """Read a list.
-
-        Returns:
-            Its items.
-
-        Raises:
-            ConfigError: It is no list.
-        """
+        """Read a list."""
         if not isinstance(self.value, list | tuple):
             raise self.error(f"must be a list, not {kind(self.value)}")
         return [Setting(item, (*self.keys, n), self.document) for n, item in enumerate(self.value)]
 
     def text(self) -> str:
-        """Read a text that is not empty.
-
-        Returns:
-            The text.
-
-        Raises:
-            ConfigError: It is no text, or empty.
-        """
+        """Read a nonempty string."""
         if not isinstance(self.value, str):
             raise self.error(f"must be text, not {kind(self.value)}")
         if not self.value.strip():
@@ -157,13 +106,7 @@ class Setting:
 
 
 def masked(text: str) -> str:
-    """Hide users and passwords of urls.
-
-    Args:
-        text: A url, or a text with urls in it.
-
-    Returns:
-        The text as it may be shown.
+    """Hide users and passwords in the urls of a text.
 
     Example:
         >>> masked("http://me:secret@gpu0:8000")
@@ -173,13 +116,7 @@ def masked(text: str) -> str:
 
 
 def dotted(keys: Keys) -> str:
-    """Write keys as people do.
-
-    Args:
-        keys: Keys of tables and positions in lists.
-
-    Returns:
-        The path.
+    """Join keys of tables and positions in lists to a dotted path.
 
     Example:
         >>> dotted(("workers", 0, "url"))
@@ -195,12 +132,6 @@ def _shown(key: str) -> str:
 
 def kind(value: object) -> str:
     """Name the type of a value in the words of configuration files.
-
-    Args:
-        value: Any value.
-
-    Returns:
-        Its kind.
 
     Example:
         >>> kind({}), kind(True), kind(None)

@@ -1,4 +1,4 @@
-"""`CACHELB_*` environment variables -> a document that is laid over the file."""
+"""Reads `CACHELB_*` environment variables into a document that overrides the file."""
 
 from __future__ import annotations
 
@@ -16,25 +16,16 @@ if TYPE_CHECKING:
 
 _PREFIX = "CACHELB_"
 _OURS_ELSEWHERE = frozenset({"CACHELB_DATA"})  # where the tests find their traces
-# Kubernetes gives every pod such variables for every service, so for one that is called cachelb or cachelb-something.
+# Kubernetes sets such variables in every pod for every service, including one named cachelb or cachelb-something.
 _KUBERNETES = re.compile(r"CACHELB_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
 def read_environment(environ: Mapping[str, str]) -> Document:
-    """Collect the variables that set something.
+    """Collect the `CACHELB_*` variables; one that sets no known option is an error.
 
     `CACHELB_WORKERS` is a list separated by commas; `CACHELB_BLOCK_SIZE` and its like set options of the router;
-    `CACHELB_POLICY__CACHE_THRESHOLD` and its like set an option in a section. Numbers, true, false, null and JSON
-    lists and objects are read as such, all else is text.
-
-    Args:
-        environ: Variables by name; those without the prefix `CACHELB_` are left alone.
-
-    Returns:
-        The settings, laid out as in a file.
-
-    Raises:
-        ConfigError: A variable sets nothing that exists.
+    `CACHELB_POLICY__CACHE_THRESHOLD` and its like set an option in a section. Numbers, true, false, null and JSON lists
+    and objects are read as such, all else is text.
 
     Example:
         >>> read_environment({"CACHELB_BLOCK_SIZE": "32", "CACHELB_POLICY__LOAD": "inflight"}).data
@@ -67,7 +58,7 @@ def read_environment(environ: Mapping[str, str]) -> Document:
 
 
 def _names(options: Mapping[str, schema.Option]) -> list[str]:
-    """List the variables that there are."""
+    """List the known variables."""
     names = ["WORKERS", *(name.upper() for name, option in options.items() if not option.is_code)]
     for section in schema.SECTIONS:
         names += [f"{section}__{key}".upper() for key in schema.section_options(section) or ("option",)]
@@ -75,7 +66,7 @@ def _names(options: Mapping[str, schema.Option]) -> list[str]:
 
 
 def _value(text: str, option: schema.Option | None) -> object:
-    """Read a value; a variable holds nothing but text, so numbers and their like are recognised."""
+    """Read a value; a variable is text, so numbers and the like are recognised."""
     if option is not None and option.is_text:
         return text
     if option is not None and option.is_texts:

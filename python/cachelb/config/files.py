@@ -1,4 +1,4 @@
-"""TOML, JSON and YAML files -> documents, with the line of each value where the format gives it away."""
+"""Reads TOML, JSON and YAML files into documents, with the line of each value where the format has it."""
 
 from __future__ import annotations
 
@@ -23,19 +23,7 @@ _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\
 
 
 def read_file(path: str | os.PathLike[str]) -> Document:
-    """Read a configuration file; the suffix says which format it has.
-
-    Args:
-        path: A file that ends in .toml, .json, .yaml or .yml.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        ConfigError: The suffix is another, the content is not of that format, or a key is there twice. The message
-            names line and column.
-        ModuleNotFoundError: The file is YAML and PyYAML is not installed.
-        OSError: The file cannot be read.
+    """Read a configuration file in the format of its suffix: .toml, .json, .yaml or .yml. Errors name line and column.
 
     Example:
         >>> read_file("gateway.ini")
@@ -59,7 +47,7 @@ def read_file(path: str | os.PathLike[str]) -> Document:
 
 
 def _read_json(text: str, name: str) -> tuple[object, dict[Keys, int]]:
-    """Parse JSON; the standard parser tells no lines."""
+    """Parse JSON; the standard parser has no lines."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -101,8 +89,8 @@ def _end(text: str) -> tuple[int, int]:
 def _toml_lines(text: str, data: Mapping[str, object]) -> dict[Keys, int]:
     """Find the lines of keys that begin a line, which is how nearly every TOML file is written.
 
-    The parser tells no lines. What a longer text merely quotes is no key of the data, or is seen twice; its line is 0
-    then rather than a wrong one.
+    The parser has no lines. A key quoted inside a longer string is not in the data, or appears twice; its line is then
+    0 rather than a wrong one.
     """
     table: Keys = ()
     tables: dict[Keys, int] = {}
@@ -130,7 +118,7 @@ def _names(written: str) -> Keys:
 
 
 def _has(data: Any, keys: Keys) -> bool:  # noqa: ANN401 - of any depth
-    """Say whether data has something under keys."""
+    """Return whether the data has a value under keys."""
     for key in keys:
         try:
             data = data[key]
@@ -166,9 +154,9 @@ def _read_yaml(text: str, name: str) -> tuple[object, dict[Keys, int]]:
 
 
 def _yaml_lines(node: yaml.Node, keys: Keys, name: str, lines: dict[Keys, int], seen: set[int]) -> None:
-    """Note the line of every value; a key that is there twice would silently win over the first.
+    """Record the line of every value; a duplicate key, which would silently override the first, is refused.
 
-    What an alias repeats is noted where it was written first: a few nested aliases would make millions of values.
+    Values repeated by an alias are recorded at their first place: a few nested aliases would make millions of values.
     """
     import yaml
 

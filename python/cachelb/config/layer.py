@@ -1,4 +1,4 @@
-"""One document -> the settings in it, whichever of the accepted layouts they are written in."""
+"""Reads the settings of a document in any of the accepted layouts."""
 
 from __future__ import annotations
 
@@ -21,72 +21,38 @@ _PAIR = 2  # [url, port]
 
 @dataclass
 class PolicyDraft:
-    """What a document says of one policy.
+    """The settings of one policy in a document."""
 
-    Attributes:
-        place: Where it was written first.
-        name: Its name, if given.
-        options: Its options as written.
-        sections: Tables that are called like a policy, which must be this one.
-    """
-
-    place: Setting
+    place: Setting  # where it was written first
     name: Setting | None = None
     options: dict[str, Setting] = field(default_factory=dict)
-    sections: list[Setting] = field(default_factory=list)
+    sections: list[Setting] = field(default_factory=list)  # tables named like a policy, which must be this one
 
 
 @dataclass
 class WorkerDraft:
-    """What a document says of one worker.
-
-    Attributes:
-        key: Its url.
-        options: Its options.
-        bootstrap_port: Port of a prefill worker where decode workers fetch the KV cache.
-    """
+    """The settings of one worker in a document."""
 
     key: Setting
     options: dict[str, Setting] = field(default_factory=dict)
-    bootstrap_port: Setting | None = None
+    bootstrap_port: Setting | None = None  # of a prefill worker; decode workers fetch the KV cache there
 
 
 @dataclass
 class Layer:
-    """What a document says.
-
-    Attributes:
-        options: Options of the router.
-        policies: Drafts by slot: policy, prefill_policy, decode_policy.
-        shadow: Drafts of the shadow policies, None if not mentioned.
-        workers: Drafts of the workers, None if not mentioned.
-        sections: The options of kv_events and load, where mentioned.
-        model_path: The model or tokenizer.
-        strays: Keys in the router's table that are no options of it.
-    """
+    """The settings of a document, sorted."""
 
     options: dict[str, Setting] = field(default_factory=dict)
-    policies: dict[str, PolicyDraft] = field(default_factory=dict)
-    shadow: list[PolicyDraft] | None = None
-    workers: list[WorkerDraft] | None = None
-    sections: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    policies: dict[str, PolicyDraft] = field(default_factory=dict)  # by slot: policy, prefill_policy, decode_policy
+    shadow: list[PolicyDraft] | None = None  # None if not mentioned
+    workers: list[WorkerDraft] | None = None  # None if not mentioned
+    sections: dict[str, dict[str, Setting]] = field(default_factory=dict)  # kv_events and load, where mentioned
     model_path: Setting | None = None
-    strays: list[Setting] = field(default_factory=list)
+    strays: list[Setting] = field(default_factory=list)  # keys in the router's table that are not options of it
 
 
 def read_layer(document: Document) -> Layer:
-    """Sort the settings of a document.
-
-    Args:
-        document: A file, a mapping, or the environment.
-
-    Returns:
-        Its settings.
-
-    Raises:
-        ConfigError: A key is unknown, a value is no table, list or text where one is expected, or two places
-            contradict each other.
-    """
+    """Sort the settings of a document."""
     layer = Layer()
     known: dict[str, Callable[[Layer, Setting], None]] = {
         "router": _router,
@@ -106,16 +72,7 @@ def read_layer(document: Document) -> Layer:
 
 
 def put(table: dict[str, Setting], key: str, setting: Setting) -> None:
-    """Add a setting; the same one may stand in two places if both agree.
-
-    Args:
-        table: Where to add it.
-        key: Its name.
-        setting: What to add.
-
-    Raises:
-        ConfigError: The other place says something else.
-    """
+    """Add a setting; it may be written in two places if both agree."""
     other = table.setdefault(key, setting)
     if other is not setting and (type(other.value), other.value) != (type(setting.value), setting.value):
         raise setting.error(f"contradicts {other.path} ({other.origin}); keep one of them")
@@ -142,7 +99,7 @@ def _router(layer: Layer, section: Setting) -> None:
 
 
 def _slot(layer: Layer, setting: Setting) -> None:
-    """Read `[policy]` and its like at the top level."""
+    """Read `[policy]` and the like at the top level."""
     slot = str(setting.keys[-1]).replace("-", "_")
     _policy(layer.policies.setdefault(slot, PolicyDraft(setting)), setting)
 
@@ -217,7 +174,7 @@ def _workers(layer: Layer, section: Setting) -> None:
 
 
 def _mode(layer: Layer, section: Setting) -> None:
-    """Read `mode:` as vllm-router has it."""
+    """Read `mode:` of vllm-router."""
     entries = section.entries()
     if "type" not in entries:
         raise section.error(f"has no type; the one that is known is {PAIRED!r}")

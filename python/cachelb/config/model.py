@@ -1,4 +1,4 @@
-"""What a configuration says, checked and in canonical names."""
+"""A checked configuration in canonical names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PORTS = range(1, 65_536)
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """A policy that was chosen.
+    """A chosen policy.
 
     Attributes:
         name: Its canonical name.
-        options: Its options that were set, by canonical name. What the router governs, such as the block size, is in
+        options: Its options that were set, by canonical name. Options of the router, such as the block size, are in
             `RouterConfig.options`.
 
     Example:
@@ -42,12 +42,12 @@ class WorkerConfig:
     Attributes:
         key: Its url, or another unique name.
         role: "both", "prefill" or "decode".
-        options: What else was set: `weight`, `dp_size` and whatever `Router.add_worker` takes.
+        options: Other options that were set: `weight`, `dp_size` and any other of `Router.add_worker`.
         bootstrap_port: Port of a prefill worker where decode workers fetch the KV cache, for the gateway.
 
     Raises:
-        TypeError: `bootstrap_port` is no whole number.
-        ValueError: `bootstrap_port` is no port.
+        TypeError: `bootstrap_port` is not an integer.
+        ValueError: `bootstrap_port` is not a port.
 
     Example:
         >>> WorkerConfig("http://gpu0:8000", "prefill", {"weight": 2.0}, bootstrap_port=8998).role
@@ -70,18 +70,18 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEventsConfig:
-    """Where the engines publish KV cache events.
+    """Endpoints of the engines' KV cache events.
 
     Attributes:
-        topic_filter: Only topics that begin with this are subscribed to; empty is all.
+        topic_filter: Prefix of the topics to subscribe to; empty is all.
         default_port: Port of a worker's event stream.
-        replay_port: Port where it is asked for what was missed; None if the engines have none.
-        enabled: Whether the router that is built subscribes to them.
-        relay: Address of a `cachelb.events.Relay` that has all streams, in the place of ports and filter.
+        replay_port: Port for requests of missed messages; None if the engines have none.
+        enabled: Whether the router that is built subscribes.
+        relay: Address of a `cachelb.events.Relay` with all streams, in place of ports and filter.
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: A port is none, or the relay's address.
+        ValueError: A port or the relay's address is invalid.
 
     Example:
         >>> KvEventsConfig().default_port
@@ -112,21 +112,21 @@ class KvEventsConfig:
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """Everything a configuration says; what it does not say is left to the objects it is about.
+    """A whole configuration; unset values are left to the defaults of the objects.
 
     Attributes:
         source: The file, or "mapping".
         options: Options of the router that were set, under the names of its keyword arguments.
         policy: The policy.
-        prefill_policy: The policy that picks prefill workers; None is what the router does without.
+        prefill_policy: The policy that picks prefill workers; None leaves it to the router.
         decode_policy: The policy that picks decode workers, likewise.
         shadow: Policies that decide beside the first, without effect.
         workers: The workers, in the order given.
-        kv_events: Where engines publish KV cache events, if given.
-        load: Options of the source that polls the engines for their load; None if it is not wanted.
+        kv_events: Endpoints of the engines' KV cache events, if given.
+        load: Options of the source that polls the engines for their load; None for no such source.
         model_path: Name of the model or its tokenizer, for the gateway.
-        origins: Where each value was written, by dotted path; what is not in it is a default.
-        unused: Values that take no effect, by dotted path, and why.
+        origins: Place of each value, by dotted path; others are defaults.
+        unused: Reasons for values that take no effect, by dotted path.
 
     Example:
         >>> from cachelb import config
@@ -151,8 +151,8 @@ class RouterConfig:
     def build(self) -> Router[str]:
         """Build the router with its workers.
 
-        It polls their load if `load` is there. It receives their KV events if `kv_events` is there or a policy is
-        kv-aware, unless `kv_events.enabled` is false.
+        It polls their load if `load` is set. It receives their KV events if `kv_events` is set or a policy is kv-aware,
+        unless `kv_events.enabled` is false.
 
         Returns:
             The router; its workers are their keys, and its `config` is this.
@@ -176,7 +176,7 @@ class RouterConfig:
 
 
 def _check_port(name: str, port: object) -> None:
-    """Refuse what is no TCP port."""
+    """Refuse anything but a TCP port."""
     if isinstance(port, bool) or not isinstance(port, int):
         raise TypeError(f"{name} must be int, got {type(port).__name__}")
     if port not in _PORTS:

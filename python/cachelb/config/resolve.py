@@ -1,4 +1,4 @@
-"""The file's settings with the environment laid over them -> a checked configuration."""
+"""Merges the settings of file and environment into a checked configuration."""
 
 from __future__ import annotations
 
@@ -29,19 +29,7 @@ _MAX_NESTING = 8  # of a value; options are numbers, texts and lists of them
 
 
 def resolve(source: str, file: Layer, environment: Layer) -> RouterConfig:
-    """Merge two layers and check the result.
-
-    Args:
-        source: What to call the file.
-        file: What the file says.
-        environment: What the environment says; it wins.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: An option is unknown, a value does not fit, or two places contradict each other.
-    """
+    """Merge two layers, of which the environment wins, and check the result."""
     return _Resolver(source, file, environment).config()
 
 
@@ -87,19 +75,19 @@ class _Resolver:
         _check_router(config, options, drafts)
         return config
 
-    def _note(self, keys: Keys, setting: Setting) -> Any:  # noqa: ANN401 - whatever the option takes
-        """Remember where a value was written, and hand it out."""
+    def _note(self, keys: Keys, setting: Setting) -> Any:  # noqa: ANN401 - a value of any option
+        """Record the place of a value, and return it."""
         path = dotted(keys)
         written = "" if setting.path == path or setting.origin.startswith("env ") else f" as {setting.path}"
         self._origins[path] = setting.origin + written
         return _plain(setting)
 
     def _values(self, keys: Keys, settings: Mapping[str, Setting]) -> Mapping[str, Any]:
-        """Hand out the values of a table, remembering where they were written."""
+        """Return the values of a table, and record their places."""
         return MappingProxyType({key: self._note((*keys, key), setting) for key, setting in settings.items()})
 
     def _router_options(self) -> dict[str, Setting]:
-        """Merge the router's options; a policy's options that the router governs are among them."""
+        """Merge the router's options, including those written among a policy's."""
         known = schema.router_options()
         merged: dict[str, Setting] = {}
         for layer in self._layers:
@@ -115,12 +103,12 @@ class _Resolver:
         return merged
 
     def _half(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig | None:
-        """Merge what the layers say of the policy of a role; None if they say nothing."""
+        """Merge the layers' policy of a role; None if they have none."""
         mentioned = any(slot in layer.policies for layer in self._layers)
         return self._slot(slot, governed) if mentioned else None
 
     def _slot(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig:
-        """Merge what the layers say of one policy."""
+        """Merge the layers' drafts of one policy."""
         default = schema.router_options()[slot].default
         drafts = [layer.policies[slot] for layer in self._layers if slot in layer.policies]
         name: Setting | None = None
@@ -178,7 +166,7 @@ class _Resolver:
         return PolicyConfig(policy, self._values(keys, own))
 
     def _strays(self, policy: str) -> None:
-        """Refuse unknown keys of the router's table, knowing now what the policy takes."""
+        """Refuse unknown keys of the router's table, now that the policy's options are known."""
         for setting in (stray for layer in self._layers for stray in layer.strays):
             key = str(setting.keys[-1]).replace("-", "_")
             if key in schema.policy_options(policy):
@@ -188,7 +176,7 @@ class _Resolver:
             raise setting.error(f"unknown key{did_you_mean(key, schema.router_options())}")
 
     def _workers(self) -> list[WorkerDraft]:
-        """Merge the workers: the environment may say which, the file what they are like."""
+        """Merge the workers: the environment may list them, the file may set their options."""
         file, environment = (layer.workers for layer in self._layers)
         drafts = list(file or ())
         if environment is not None:
@@ -236,13 +224,13 @@ class _Resolver:
 
 
 def _bare(draft: WorkerDraft) -> str:
-    """Return the key of a worker without the slash at the end, which makes no other worker."""
+    """Return the key of a worker without a trailing slash, which does not make another worker."""
     key: str = draft.key.value
     return key.rstrip("/") if "://" in key else key
 
 
 def _check_sections(draft: PolicyDraft, default: str | None) -> None:
-    """Refuse a table that is called like another policy than the chosen one."""
+    """Refuse a table named like another policy than the chosen one."""
     name = draft.name
     for section in draft.sections:
         named = Setting(str(section.keys[-1]), section.keys, section.document)
@@ -258,7 +246,7 @@ def _name_of(name: Setting | None, default: str | None) -> str | None:
 
 
 def _check_router(config: RouterConfig, options: Mapping[str, Setting], drafts: Sequence[WorkerDraft]) -> None:
-    """Build the router and its workers: what they refuse is refused now, and not when the gateway starts."""
+    """Build the router and its workers, so that errors are raised now, and not when the gateway starts."""
     rest = {key: value for key, value in router_arguments(config).items() if key not in options}
     router = _checked(partial(Router, **rest), options)
     for worker, draft in zip(config.workers, drafts, strict=True):
@@ -278,7 +266,7 @@ def _check_transfer(workers: Sequence[WorkerConfig], drafts: Sequence[WorkerDraf
 
 
 def _checked(build: Callable[..., T], settings: Mapping[str, Setting]) -> T:
-    """Build an object; what it refuses is blamed on the setting that it does not take even alone, or that it names."""
+    """Build an object; attribute an error to the setting that fails even alone, or that the error names."""
     try:
         return build(**{key: _plain(setting) for key, setting in settings.items()})
     except _BAD_VALUE as error:
@@ -294,7 +282,7 @@ def _checked(build: Callable[..., T], settings: Mapping[str, Setting]) -> T:
 
 
 def _fits(build: Callable[..., object], key: str, setting: Setting) -> bool:
-    """Say whether an object takes a setting by itself."""
+    """Return whether an object accepts a setting by itself."""
     try:
         build(**{key: _plain(setting)})
     except _BAD_VALUE:
@@ -303,7 +291,7 @@ def _fits(build: Callable[..., object], key: str, setting: Setting) -> bool:
 
 
 def _plain(setting: Setting, value: object = None, nesting: int = 0) -> object:
-    """Copy a value, so that nobody changes it afterwards; refuse what no file could hold."""
+    """Copy a value against later changes; refuse types that no file could hold."""
     value = setting.value if nesting == 0 else value
     if nesting > _MAX_NESTING:
         raise setting.error(f"is nested more than {_MAX_NESTING} deep")

@@ -1,4 +1,4 @@
-"""Which options there are: read from the signatures of the objects they belong to."""
+"""The known options, read from the signatures of their objects."""
 
 from __future__ import annotations
 
@@ -35,56 +35,26 @@ _TEXTS = re.compile(r"str \| Sequence\[str\] \| None")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One keyword of a function.
-
-    Attributes:
-        default: What it is if nobody sets it.
-        is_text: It takes nothing but text.
-        is_texts: It takes a text, or several.
-        is_code: It takes a function or another object that no file can hold.
-    """
+    """One keyword of a function."""
 
     default: Any
-    is_text: bool
-    is_texts: bool
-    is_code: bool
+    is_text: bool  # takes text only
+    is_texts: bool  # takes one text or several
+    is_code: bool  # takes a function or another object that no file can hold
 
 
 def router_options() -> Mapping[str, Option]:
-    """List what the router takes.
-
-    Returns:
-        Options by name.
-    """
+    """List the options of the router."""
     return _keywords(Router)
 
 
 def worker_options() -> Mapping[str, Option]:
-    """List what a worker takes.
-
-    Returns:
-        Options by name.
-
-    Example:
-        >>> worker_options()["role"].default
-        'both'
-    """
+    """List the options of a worker."""
     return _keywords(Router.add_worker)
 
 
 def policy_options(name: str) -> Mapping[str, Option]:
-    """List what a policy takes.
-
-    Args:
-        name: Its name.
-
-    Returns:
-        Options by name, other spellings among them.
-
-    Example:
-        >>> policy_options("power-of-two")["choices"].default
-        2
-    """
+    """List the options of a policy, other spellings included."""
     policy = policies.make(name)
     if isinstance(policy, policies.BuiltinPolicy):
         return {option: _option(default, kind) for option, kind, default, _ in policy.keywords().values()}
@@ -93,37 +63,13 @@ def policy_options(name: str) -> Mapping[str, Option]:
 
 
 def option_aliases(name: str) -> Mapping[str, str]:
-    """List the other spellings of a policy's options.
-
-    Args:
-        name: Its name.
-
-    Returns:
-        The options they stand for, by spelling.
-
-    Example:
-        >>> option_aliases("cache-aware")["max_blocks_per_backend"]
-        'max_blocks_per_worker'
-    """
+    """Map the other spellings of a policy's options to the options."""
     aliases: Mapping[str, str] = getattr(type(policies.make(name)), "option_aliases", {})
     return aliases
 
 
 def section_options(section: str) -> Mapping[str, Option] | None:
-    """List what a table takes.
-
-    Args:
-        section: One of `SECTIONS`.
-
-    Returns:
-        Options by name; none for a policy, since they depend on which. None if there is no such table.
-
-    Example:
-        >>> list(section_options("kv_events"))
-        ['topic_filter', 'default_port', 'replay_port', 'enabled', 'relay']
-        >>> section_options("kv_event") is None
-        True
-    """
+    """List the options of a table; empty for a policy's, which depend on the policy, and None for an unknown table."""
     if section in SLOTS:
         return MappingProxyType({})
     if section == "kv_events":
@@ -132,33 +78,17 @@ def section_options(section: str) -> Mapping[str, Option] | None:
 
 
 def policy_name(name: Setting) -> str:
-    """Find a policy.
-
-    Args:
-        name: Its name or an alias.
-
-    Returns:
-        Its canonical name.
-
-    Raises:
-        ConfigError: There is no such policy.
-    """
+    """Return the canonical name of a policy's name or alias."""
     try:
         policy = policies.make(name.text())
     except (TypeError, ValueError) as error:
         raise name.error(str(error)) from error
-    # What others register is known by the name it is registered under, whatever it calls itself.
+    # Third-party policies are known by their registered name, not by their own.
     return policy.name if isinstance(policy, policies.BuiltinPolicy) else name.text()
 
 
 def misplaced(key: str) -> str:
-    """End a message about an unknown key with where it would be right.
-
-    Args:
-        key: The key.
-
-    Returns:
-        The hint, empty if the key is no option of the router.
+    """Return a hint where an unknown key belongs, empty if it is not an option of the router.
 
     Example:
         >>> misplaced("block_size"), misplaced("block_sise")
@@ -168,14 +98,7 @@ def misplaced(key: str) -> str:
 
 
 def is_policy(name: str) -> bool:
-    """Say whether there is a policy of that name.
-
-    Args:
-        name: A name or an alias.
-
-    Returns:
-        True if there is.
-    """
+    """Return whether a name or an alias belongs to a policy."""
     try:
         policies.make(name)
     except ValueError:

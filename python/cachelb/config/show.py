@@ -1,4 +1,4 @@
-"""Every value that takes effect, with the place it comes from."""
+"""Lists every effective value with its place."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SET = "set"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One value that takes effect.
+    """One effective value.
 
     Attributes:
         path: Its dotted path in the natural form of a configuration.
         value: The value, in types that JSON has; "set" for a secret.
-        origin: Where it was written, or "default".
+        origin: Its place, or "default".
 
     Example:
         >>> from cachelb.config import Shown
@@ -38,10 +38,10 @@ class Shown:
 
 
 def show(config: RouterConfig) -> list[Shown]:
-    """List every value that takes effect, defaults among them.
+    """List every effective value, including defaults.
 
     Args:
-        config: What was loaded.
+        config: The configuration.
 
     Returns:
         The values, in the order of the natural form.
@@ -91,7 +91,7 @@ def _router_rows(config: RouterConfig, chosen: Mapping[str, PolicyConfig | None]
 
 
 def _policy_rows(config: RouterConfig, keys: Keys, policy: PolicyConfig | None) -> Iterator[Shown]:
-    """List a policy's own options: without other spellings, and without what the router governs."""
+    """List a policy's own options, without other spellings and without those of the router."""
     if policy is None:
         return
     hidden = {*schema.option_aliases(policy.name), *schema.router_options()}
@@ -117,7 +117,7 @@ def _row(config: RouterConfig, keys: Keys, value: object) -> Shown:
 
 
 def _jsonable(value: Any) -> Any:  # noqa: ANN401 - any option
-    """Turn read-only containers into those that JSON has."""
+    """Convert read-only containers to JSON types."""
     if hasattr(value, "items"):
         return {str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

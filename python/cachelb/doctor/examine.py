@@ -36,7 +36,7 @@ async def examine(urls: Sequence[str], settings: Settings | None = None) -> Diag
 
     Raises:
         ModuleNotFoundError: pyzmq is not installed.
-        ValueError: A URL is none, or comes twice.
+        ValueError: A URL is invalid, or given twice.
 
     Example:
         >>> import asyncio

@@ -1,4 +1,4 @@
-"""What must be the same on all workers of a fleet."""
+"""Checks of settings that must be equal on all workers of a fleet."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_fleet(fleet: Mapping[str, Facts]) -> list[Check]:
-    """Compare the workers that answered.
-
-    Args:
-        fleet: What is known of each, by URL.
-
-    Returns:
-        The checks.
-    """
+    """Compare the workers that answered."""
     if len(fleet) <= 1:
         return []
     return [_models(fleet), _block_sizes(fleet), _addresses(fleet), _templates(fleet)]

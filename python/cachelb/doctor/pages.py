@@ -1,4 +1,4 @@
-"""What a worker's pages say: whether it is there, what it serves, how its cache is built, where it publishes."""
+"""Checks of a worker's pages: reachability, models, cache configuration, event endpoints."""
 
 from __future__ import annotations
 
@@ -30,25 +30,15 @@ _PORT_FIX: Final = "name the ports with --events-port and --replay-port, or " + 
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of a worker.
+    """The known facts of a worker."""
 
-    Attributes:
-        models: Models it serves, and the model each is an adapter of.
-        model: The model to send probes for.
-        adapter: That model if it is an adapter.
-        max_model_len: Longest prompt and answer together, in tokens.
-        block_size: Tokens per block of its cache.
-        endpoints: Where it publishes, by data-parallel rank.
-        chat_ids: Token ids it makes of the doctor's chats.
-    """
-
-    models: dict[str, str | None] = field(default_factory=dict)
-    model: str | None = None
-    adapter: str | None = None
-    max_model_len: int | None = None
+    models: dict[str, str | None] = field(default_factory=dict)  # each with the model it is an adapter of
+    model: str | None = None  # to send probes for
+    adapter: str | None = None  # `model` if it is an adapter
+    max_model_len: int | None = None  # prompt and answer together, in tokens
     block_size: int | None = None
-    endpoints: dict[int, Endpoint] = field(default_factory=dict)
-    chat_ids: list[list[int]] = field(default_factory=list)
+    endpoints: dict[int, Endpoint] = field(default_factory=dict)  # by data-parallel rank
+    chat_ids: list[list[int]] = field(default_factory=list)  # the worker's token ids for the doctor's chats
 
 
 async def check_reachable(client: WorkerClient) -> Check:
@@ -65,7 +55,7 @@ async def check_reachable(client: WorkerClient) -> Check:
 
 
 async def check_model(client: WorkerClient, facts: Facts, settings: Settings) -> Check:
-    """Ask what is served, and choose the model to probe."""
+    """Read the served models, and choose the one to probe."""
     try:
         entries = (await client.json("/v1/models"))["data"]
         facts.models = {str(entry["id"]): entry.get("parent") for entry in entries}
@@ -161,7 +151,7 @@ def _read_sources(page: Any, facts: Facts, key: str) -> Check:  # noqa: ANN401 -
 
 
 def _published(page: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - any JSON
-    """Return the sources that are switched on, None if this is no list of sources."""
+    """Return the enabled sources, None if this is not a list of sources."""
     if not isinstance(page, dict) or not all(isinstance(source, dict) for source in page.values()):
         return None
     return {

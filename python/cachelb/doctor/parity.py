@@ -23,7 +23,7 @@ CHATS: Final[tuple[list[dict[str, str]], ...]] = (
     _ANSWERED,
     [{"role": "system", "content": "Answer briefly."}, *_ANSWERED],
 )
-"""Chats that are no secret of anybody. Some templates refuse the system message of the last."""
+"""Chats without private content. Some templates refuse the system message of the last."""
 
 
 async def read_chats(client: WorkerClient, facts: Facts) -> None:
@@ -38,16 +38,7 @@ async def read_chats(client: WorkerClient, facts: Facts) -> None:
 
 
 async def check_template(client: WorkerClient, facts: Facts, tokenizer: Tokenizer | None) -> Check:
-    """Compare the ids of a text and of the chats.
-
-    Args:
-        client: The worker.
-        facts: What is known of it, `chat_ids` among it.
-        tokenizer: The gateway's tokenizer.
-
-    Returns:
-        The check.
-    """
+    """Compare the token ids of a text and of the chats."""
     if tokenizer is None:
         return Check(
             "template", "skip", "no tokenizer to compare with", "pass --tokenizer, if the gateway makes token ids"
@@ -71,7 +62,7 @@ async def check_template(client: WorkerClient, facts: Facts, tokenizer: Tokenize
 
 
 def _difference(make: Callable[[], Sequence[int]], theirs: list[int]) -> str:
-    """Say how ids differ, empty if they do not."""
+    """Describe how ids differ, empty if they are equal."""
     try:
         ours = list(make())
     except ValueError as error:

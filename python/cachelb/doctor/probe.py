@@ -1,4 +1,4 @@
-"""Prompts sent twice: what the router predicts, and what the engine says it had cached."""
+"""Prompts sent twice, to compare the router's prediction with the engine's reported cached tokens."""
 
 from __future__ import annotations
 
@@ -26,31 +26,16 @@ _DETAILS_FIX: Final = "start the engine with --enable-prompt-tokens-details"
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request of the probe.
+    """One request of the probe."""
 
-    Attributes:
-        predicted: Tokens that the router said the engine will have cached, None without events.
-        cached: What the engine said, None if it said nothing.
-        reusable: The most it can have: the last token is always computed, and with it the rest of its block.
-        again: Whether the same prompt was sent before.
-    """
-
-    predicted: int | None
-    cached: int | None
-    reusable: int
-    again: bool
+    predicted: int | None  # tokens the router expected in the cache, None without events
+    cached: int | None  # as the engine reported, None without a report
+    reusable: int  # the most possible: the last token is always computed, with the rest of its block
+    again: bool  # the same prompt was sent before
 
 
 class Prober:
-    """Sends probes to one worker.
-
-    Args:
-        client: The worker.
-        facts: What is known of it.
-        settings: How to examine.
-        stream: Its events, None if it has none.
-        rank: Data-parallel rank that the probes go to, None for a worker without ranks.
-    """
+    """Sends probes to one worker, or to one data-parallel rank of it."""
 
     def __init__(
         self, client: WorkerClient, facts: Facts, settings: Settings, stream: Stream | None, rank: int | None = None
@@ -64,11 +49,7 @@ class Prober:
         self._size = facts.block_size or settings.block_size or _DEFAULT_BLOCK
 
     async def run(self) -> list[Check]:
-        """Send the probes and compare.
-
-        Returns:
-            The checks "cached-tokens" and "prediction".
-        """
+        """Send the probes and make the checks "cached-tokens" and "prediction"."""
         blocks = self._blocks()
         if blocks < _LEAST_BLOCKS:
             seen = f"the model takes {self._facts.max_model_len} tokens, too few for two blocks"
@@ -76,7 +57,7 @@ class Prober:
         try:
             sent = await self._round(blocks)
             for _ in range(_TRIES - 1):
-                # Other traffic may have evicted a block between prediction and request: wrong twice is no accident.
+                # Other traffic may evict a block between prediction and request, so only a second error counts.
                 if all(each.predicted in (None, each.cached) for each in sent):
                     break
                 sent = await self._round(blocks)
@@ -139,7 +120,7 @@ class Prober:
 
 
 def _cached(sent: list[Sent]) -> Check:
-    """Judge what the engine says of itself."""
+    """Check the engine's own reports."""
     if any(each.cached is None for each in sent):
         fix = f"{_DETAILS_FIX}: without it nobody can tell whether routing works"
         return Check("cached-tokens", "warn", "the engine does not say how many tokens it had cached", fix)

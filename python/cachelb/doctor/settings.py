@@ -1,4 +1,4 @@
-"""What the doctor is told."""
+"""Settings of the doctor."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to examine a fleet.
+    """Settings of an examination.
 
     Attributes:
         api_key: Key of the engines' API, never shown.
-        model: Model to probe; None takes the first that is no adapter.
+        model: Model to probe; None takes the first that is not an adapter.
         block_size: Block size of the router; None takes the engines'.
-        events_port: Port of the event socket, for engines that do not tell it.
+        events_port: Port of the event socket, for engines that do not report it.
         replay_port: Port of the replay socket, likewise.
         tokenizer: Tokenizer of the gateway, to compare with the engines'.
         timeout_s: Seconds an answer, and the events of a prompt, may take.

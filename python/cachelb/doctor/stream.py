@@ -1,4 +1,4 @@
-"""The event stream of one worker: a router and a source of its own, and what the stream turned out to be worth."""
+"""The event stream of one worker, received by a router and a source of its own, and checks of it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,6 @@ class Stream:
     """Subscribes to one worker as a gateway would, with a router that knows only this worker.
 
     Use it as a context manager.
-
-    Args:
-        key: URL of the worker.
-        facts: What is known of it.
-        settings: How to examine.
     """
 
     def __init__(self, key: str, facts: Facts, settings: Settings) -> None:
@@ -55,11 +50,7 @@ class Stream:
         self._router.close()
 
     async def ready(self) -> bool:
-        """Wait until every rank is connected and has replayed.
-
-        Returns:
-            Whether all of them are connected.
-        """
+        """Wait until every rank is connected and has replayed; return whether all are connected."""
         streams = self.tap.streams
         ranks = len(self._facts.endpoints)
 
@@ -78,7 +69,7 @@ class Stream:
         return True
 
     async def heard(self) -> None:
-        """Wait a moment for ranks that have said nothing yet: the message of the last probe may be on its way."""
+        """Wait a moment for silent ranks: the message of the last probe may be on its way."""
 
         def has_spoken() -> bool:
             return all(notes.live for notes in self.tap.streams.values())
@@ -86,20 +77,12 @@ class Stream:
         await asyncio.to_thread(self.tap.wait_for, has_spoken, min(_ON_ITS_WAY_S, self._settings.timeout_s))
 
     def predict(self, tokens: list[int], rank: int | None = None) -> int:
-        """Return how many leading tokens of a prompt the worker holds, by its events.
-
-        Args:
-            tokens: The prompt.
-            rank: Which of its ranks, None for a worker without ranks.
-
-        Returns:
-            The tokens.
-        """
+        """Return how many leading tokens of a prompt the worker, or a rank of it, holds by its events."""
         seen = self._router.explain(tokens=tokens, lora=self._facts.adapter).candidates[rank or 0]
         return min(seen.overlap_blocks, (len(tokens) - 1) // self._block_size) * self._block_size
 
     def unreachable(self) -> list[Check]:
-        """Return the checks of a stream that there is no connection to."""
+        """Return the checks of a stream without a connection."""
         stats = self._source.stats().streams.values()
         why = next((each.last_error for each in stats if each.last_error), "no answer")
         where = ", ".join(endpoint.address for endpoint in self._facts.endpoints.values())
@@ -107,7 +90,7 @@ class Stream:
         return [Check("stream", "fail", f"no connection to {where}: {why}", fix), *not_checked(_NAMES[1:])]
 
     def checks(self) -> list[Check]:
-        """Return what the stream turned out to be, after the probes."""
+        """Return the checks of the stream after the probes."""
         streams = self.tap.streams
         if not streams:
             return self.unreachable()
@@ -120,11 +103,11 @@ class Stream:
         return [published, self._shape(), sequence, of_each(self._replay), self._tokens()]
 
     def _announced(self, rank: int | None) -> list[Announced]:
-        """Return what one rank announced."""
+        """Return the blocks published by one rank."""
         return [found for found in self.tap.announced if found.rank == rank]
 
     def _shape(self) -> Check:
-        """Judge what messages are made of."""
+        """Check the content of messages."""
         heard = self.tap.heard
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(heard.events.items())) or "nothing"
         if heard.undecodable:
@@ -175,7 +158,7 @@ class Stream:
         return Check("tokens", "ok", seen)
 
     def _is_linked(self, found: Announced) -> bool:
-        """Whether the block before is the one that it says."""
+        """Return whether the named parent is the block before."""
         if found.start == 0:
             return found.parent is None
         before = (
@@ -191,20 +174,12 @@ def _by_rank(item: tuple[int | None, StreamNotes]) -> int:
 
 
 def not_checked(names: tuple[str, ...] = _NAMES, why: str = "there are no events") -> list[Check]:
-    """Return the checks of a stream that cannot be made.
-
-    Args:
-        names: Which.
-        why: Why not.
-
-    Returns:
-        The checks.
-    """
+    """Return the checks that cannot be made, with the reason."""
     return [Check(name, "skip", why) for name in names]
 
 
 def _published(notes: StreamNotes, announced: list[Announced], timeout_s: float) -> Check:
-    """Judge whether the engine publishes what it does."""
+    """Check that the engine publishes its changes."""
     if announced:
         return Check("stream", "ok", f"{notes.live} messages while probing")
     if notes.live:

@@ -18,83 +18,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """Blocks of a probe that an engine said it holds.
+    """Blocks of a probe that an engine published as stored."""
 
-    Attributes:
-        rank: Data-parallel rank, None for a worker without ranks.
-        probe: Which probe.
-        start: Position of their first token.
-        tokens: How many tokens they have.
-        block_size: Tokens per block, as the event says.
-        parent: Name of the block before, None for the start of a prompt.
-        names: The engine's names of the blocks.
-    """
-
-    rank: int | None
+    rank: int | None  # data-parallel, None for a worker without ranks
     probe: int
-    start: int
+    start: int  # position of the first token
     tokens: int
-    block_size: int
-    parent: object
-    names: Sequence[object]
+    block_size: int  # of the event
+    parent: object  # name of the block before, None at the start of a prompt
+    names: Sequence[object]  # the engine's
 
 
 @dataclass(slots=True)
 class StreamNotes:
-    """What was seen of a stream.
-
-    Attributes:
-        connected: Whether there was a connection.
-        replay_from: First number that was asked for, None as long as none was.
-        replayed: Batches of the first replay.
-        first_replayed: Number of the first of them.
-        last_replayed: Number of the last of them.
-        replay_complete: How the first replay ended, None before that.
-        first: Number of the first live message.
-        last: Number of the last live message.
-        live: Live messages.
-        unnumbered: Of these, without a number.
-        lost: Messages missing between live ones.
-        went_back: Times the numbers went back.
-    """
+    """Observations on a stream."""
 
     connected: bool = False
-    replay_from: int | None = None
-    replayed: int = 0
-    first_replayed: int | None = None
+    replay_from: int | None = None  # first number requested, None before a request
+    replayed: int = 0  # batches of the first replay
+    first_replayed: int | None = None  # number of the first of them
     last_replayed: int | None = None
-    replay_complete: bool | None = None
-    first: int | None = None
+    replay_complete: bool | None = None  # None until the first replay ended
+    first: int | None = None  # number of the first live message
     last: int | None = None
     live: int = 0
-    unnumbered: int = 0
-    lost: int = 0
-    went_back: int = 0
+    unnumbered: int = 0  # live messages without a number
+    lost: int = 0  # missing between live ones
+    went_back: int = 0  # times the numbers went back
 
 
 @dataclass(slots=True)
 class Heard:
-    """What messages held, replayed ones too.
+    """The content of messages, replayed ones included."""
 
-    Attributes:
-        events: Events by type.
-        undecodable: Why messages could not be read.
-        media: Media that blocks were stored in.
-        block_sizes: Sizes of stored blocks that belong to the whole prefix.
-    """
-
-    events: Counter[str] = field(default_factory=Counter)
-    undecodable: Counter[str] = field(default_factory=Counter)
-    media: Counter[str] = field(default_factory=Counter)
-    block_sizes: Counter[int] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)  # by type
+    undecodable: Counter[str] = field(default_factory=Counter)  # by reason
+    media: Counter[str] = field(default_factory=Counter)  # of stored blocks
+    block_sizes: Counter[int] = field(default_factory=Counter)  # of stored blocks that cover the whole prefix
 
 
 class Tap:
-    """Stands between a `ZmqSource` and a router: passes everything on, and keeps notes.
-
-    Args:
-        router: Where the events go.
-    """
+    """Stands between a `ZmqSource` and a router: passes everything on, and keeps notes."""
 
     def __init__(self, router: KvSink) -> None:
         self._router = router
@@ -105,14 +69,7 @@ class Tap:
         self.announced: list[Announced] = []
 
     def watch(self, tokens: list[int]) -> int:
-        """Look for the blocks of a prompt from now on.
-
-        Args:
-            tokens: The prompt.
-
-        Returns:
-            The number of the probe.
-        """
+        """Look for the blocks of a prompt from now on; return the number of the probe."""
         with self._changed:
             self._probes.append(tokens)
             return len(self._probes) - 1
@@ -130,15 +87,7 @@ class Tap:
         return end
 
     def wait_for(self, condition: Callable[[], object], timeout_s: float) -> bool:
-        """Wait until a condition on the notes holds.
-
-        Args:
-            condition: Called after every change.
-            timeout_s: Seconds to wait.
-
-        Returns:
-            Whether it holds.
-        """
+        """Wait until a condition on the notes holds; it is called after every change."""
         with self._changed:
             return bool(self._changed.wait_for(condition, timeout_s))
 

@@ -1,4 +1,4 @@
-"""What the doctor says."""
+"""Checks, verdicts and the diagnosis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail", "skip"]
-"""What a check found; "warn" works less well than it could, "skip" was not checked."""
+"""Result of a check; "warn" works less well than it could, "skip" was not checked."""
 
 _WORST_FIRST: Final[tuple[Verdict, ...]] = ("fail", "warn", "ok", "skip")
 
@@ -19,10 +19,10 @@ class Check:
     """One check and how it went.
 
     Attributes:
-        name: What was checked, such as "replay".
-        verdict: "ok"; "warn" for what works less well than it could; "fail"; "skip" for what was not checked.
-        seen: What was seen.
-        fix: What to do about it, empty if nothing.
+        name: Name of the check, such as "replay".
+        verdict: "ok"; "warn" if it works less well than it could; "fail"; "skip" if it was not checked.
+        seen: The observation.
+        fix: Advice, empty if none is needed.
 
     Example:
         >>> from cachelb.doctor import Check
@@ -66,7 +66,7 @@ class Diagnosis:
 
     Attributes:
         workers: Of each worker, in the order given.
-        fleet: What must be the same on all of them; empty for one worker.
+        fleet: Checks across all workers; empty for one worker.
 
     Example:
         >>> from cachelb.doctor import Check, Diagnosis, WorkerReport
@@ -83,7 +83,7 @@ class Diagnosis:
         return worst([*self.fleet, *(check for worker in self.workers for check in worker.checks)]) != "fail"
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as values that JSON has."""
+        """Return it as JSON values."""
         return {
             "healthy": self.is_healthy,
             "workers": [
@@ -99,14 +99,7 @@ class Diagnosis:
 
 
 def worst(checks: Iterable[Check]) -> Verdict:
-    """Return the worst verdict of some checks.
-
-    Args:
-        checks: The checks.
-
-    Returns:
-        The verdict, "skip" if nothing was checked.
-    """
+    """Return the worst verdict of some checks, "skip" if nothing was checked."""
     verdicts = {check.verdict for check in checks}
     for verdict in _WORST_FIRST:
         if verdict in verdicts:
@@ -115,14 +108,7 @@ def worst(checks: Iterable[Check]) -> Verdict:
 
 
 def of_ranks(checks: Mapping[int | None, Check]) -> Check:
-    """Make one check of those of a worker's data-parallel ranks.
-
-    Args:
-        checks: The check by rank; a worker without ranks has one.
-
-    Returns:
-        The first of the worst, which names its rank if there are several.
-    """
+    """Return the first of the worst checks of a worker's data-parallel ranks, with its rank if there are several."""
     verdict = worst(checks.values())
     rank, check = next((rank, check) for rank, check in checks.items() if check.verdict == verdict)
     return check if len(checks) == 1 else replace(check, seen=f"rank {rank}: {check.seen}")

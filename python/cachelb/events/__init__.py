@@ -1,4 +1,4 @@
-"""KV cache events: what engines say of their own caches, brought to the router.
+"""KV cache events: changes of the engines' caches, received for the router.
 
 Example:
     >>> from cachelb.events import Endpoint, ZmqSource

@@ -1,4 +1,4 @@
-"""The relay's side towards gateways: it publishes what engines say, and passes on what gateways ask them."""
+"""The relay's side towards gateways: it publishes the engines' messages, and forwards replay requests."""
 
 from __future__ import annotations
 
@@ -25,22 +25,15 @@ _HEAR_FRAMES: Final = 2
 _REQUEST_FRAMES: Final = 4
 _LISTENERS: Final = 1 << 16
 _SIGNS_S: Final = 2.0
-"""Between two messages of how every stream is: one may have been lost, and a gateway that is gone is noticed so."""
+"""Seconds between two state messages of a stream, in case one was lost; sending also detects gateways that left."""
 
 
 class Desk:
-    """What the streams of all workers are handed to. Lives in the subscriber's thread, but for its counters.
+    """The relay's server sockets: publishes every worker's stream at `bind` and answers at the port above.
 
-    Args:
-        bind: Where to publish; the port above answers.
-        hwm: Messages kept for one stream of one gateway that does not read.
-        workers: Names the workers, with their ranks.
-        keys: What gateways must know, None for nothing.
-
-    Attributes:
-        address: Where it publishes.
-        published: Messages of engines that were published, whether anybody listened or not.
-        refused: Requests that were not: of strangers, or too many at once.
+    Lives in the subscriber's thread, except for its counters: `published` messages, with listeners or without, and
+    `refused` requests of strangers or beyond the limit. `hwm` messages are kept for one stream of one gateway that does
+    not read.
     """
 
     def __init__(
@@ -57,15 +50,7 @@ class Desk:
         self._signs_s = 0.0
 
     def open(self, hub: Hub, fleet: Fleet) -> None:
-        """Begin to listen.
-
-        Args:
-            hub: The thread's sockets.
-            fleet: The streams.
-
-        Raises:
-            OSError: The address cannot be used.
-        """
+        """Begin to listen."""
         self._hub, self._fleet = hub, fleet
         self._news, self._answers, self.address = hub.servers(self, self._bind, self._hwm, self._keys)
         self._listeners = Listeners(self._news, _LISTENERS)
@@ -73,35 +58,28 @@ class Desk:
 
     @property
     def subscribers(self) -> int:
-        """Streams that gateways listen to now, each counted for each of them."""
+        """Current subscriptions of gateways to streams."""
         return len(self._listeners)
 
     @property
     def dropped(self) -> int:
-        """Messages that a gateway did not take fast enough, and asks for again."""
+        """Messages that a gateway did not take fast enough, and requests again."""
         return self._listeners.dropped
 
     @property
     def replays(self) -> int:
-        """Requests that were passed on."""
+        """Requests forwarded to engines."""
         return self._passages.asked
 
     def on_readable(self) -> None:
-        """Hear who listens, and what is asked."""
+        """Read subscriptions and replay requests."""
         for frames in received(self._news, _AT_ONCE):
             self._on_hear(frames)
         for frames in received(self._answers, _AT_ONCE):
             self._on_request(frames)
 
     def settle(self, now_s: float) -> float | None:
-        """Go on with answers, and say how every stream is now and then.
-
-        Args:
-            now_s: The time.
-
-        Returns:
-            When there is more to do, None for some time.
-        """
+        """Continue answers and publish every stream's state now and then; return when there is more to do."""
         if now_s >= self._signs_s:
             self._signs_s = now_s + _SIGNS_S
             for where in list(self._signs):
@@ -112,7 +90,7 @@ class Desk:
                     self._last.pop(where, None)
         return self._passages.settle(now_s)
 
-    # --- what engines say ---
+    # --- from engines ---
 
     def _kv_workers(self) -> list[tuple[str, int]]:
         return self._workers()
@@ -142,7 +120,7 @@ class Desk:
         self._signs[where] = replace(self._signs[where], connected=False)
         self._tell(where)
 
-    # --- what gateways ask ---
+    # --- from gateways ---
 
     def _on_hear(self, frames: list[bytes]) -> None:
         listener, name = frames if len(frames) == _HEAR_FRAMES else (b"", b"")
@@ -150,7 +128,7 @@ class Desk:
         if where is None:
             self.refused += 1
             return
-        # A stream that is not there is asked for again; who asks for it is not remembered.
+        # A subscription to an unknown stream is not stored; the gateway repeats it.
         if self._fleet.endpoint_of(where) is not None and not self._listeners.add(name, listener):
             self.refused += 1
             return
@@ -169,7 +147,7 @@ class Desk:
     # --- the rest ---
 
     def _tell(self, where: Where) -> None:
-        """Say how a stream is."""
+        """Publish the state of a stream."""
         self._listeners.send(self._name(where), self._state(where))
 
     def _state(self, where: Where) -> list[bytes]:

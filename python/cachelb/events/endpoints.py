@@ -1,4 +1,4 @@
-"""Where a worker's event stream is."""
+"""Endpoints of event streams."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _ANY_HOST = ("*", "0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound by de
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one worker publishes KV cache events.
+    """The sockets at which one worker publishes KV cache events.
 
-    Rank r of a worker with data-parallel ranks has both ports r higher, as engines have it.
+    Rank r of a worker with data-parallel ranks has both ports r higher, as in engines.
 
     Args:
         address: The event socket: `tcp://host:port` or `ipc:///path`.
-        replay: The replay socket, which answers for batches that were missed; None if the engine has none.
+        replay: The replay socket, which serves missed batches; None if the engine has none.
         bind: The engine connects to `address`, so the source listens there: `tcp://*:5557`. vLLM does so when its
             endpoint names neither `*` nor `::` and is not `ipc://`. The replay socket is always the engine's own.
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: An address is none of these.
+        ValueError: An address has another form.
 
     Example:
         >>> from cachelb.events import Endpoint
@@ -48,7 +48,7 @@ class Endpoint:
             raise TypeError(f"bind must be True or False, got {type(self.bind).__name__}")
 
     def of_rank(self, rank: int) -> Endpoint:
-        """Return where a data-parallel rank publishes.
+        """Return the endpoint of a data-parallel rank.
 
         Args:
             rank: The rank; 0 is this endpoint itself.
@@ -57,7 +57,7 @@ class Endpoint:
             Its endpoint.
 
         Raises:
-            ValueError: The addresses have no ports to count up.
+            ValueError: The addresses have no ports to increment.
         """
         if whole("rank", rank, 0, len(_PORTS)) == 0:
             return self
@@ -65,16 +65,9 @@ class Endpoint:
 
 
 def worker_host(key: str) -> str:
-    """Return the host of a worker, as an address of ZeroMQ has it.
+    """Return the host of a worker as a ZeroMQ address has it: an IPv6 address in brackets.
 
-    Args:
-        key: Key of the worker: a URL or `host:port`.
-
-    Returns:
-        Its host; an IPv6 address in brackets.
-
-    Raises:
-        ValueError: The key names no host; the message does not repeat it, as it may hold a password.
+    The error for a key without a host does not repeat the key, which may hold a password.
 
     Example:
         >>> from cachelb.events.endpoints import worker_host
@@ -92,39 +85,13 @@ def worker_host(key: str) -> str:
 
 
 def default_endpoint(key: str, port: int, replay_port: int | None) -> Endpoint:
-    """Return where engines publish if nothing else is said: a fixed port of the worker's host.
-
-    Args:
-        key: Key of the worker.
-        port: Port of the event socket.
-        replay_port: Port of the replay socket, None if there is none.
-
-    Returns:
-        The endpoint.
-
-    Raises:
-        ValueError: The key names no host.
-
-    Example:
-        >>> from cachelb.events.endpoints import default_endpoint
-        >>> default_endpoint("http://gpu0:8000", 5557, 5657).replay
-        'tcp://gpu0:5657'
-    """
+    """Return where engines publish by default: a fixed port of the worker's host."""
     host = worker_host(key)
     return Endpoint(f"tcp://{host}:{port}", None if replay_port is None else f"tcp://{host}:{replay_port}")
 
 
 def check_port(name: str, port: object) -> None:
-    """Refuse what is no TCP port.
-
-    Args:
-        name: Name of the option.
-        port: Its value.
-
-    Raises:
-        TypeError: It is no whole number.
-        ValueError: It is out of range.
-    """
+    """Refuse anything but a TCP port."""
     if isinstance(port, bool) or not isinstance(port, int):
         raise TypeError(f"{name} must be a port number, got {type(port).__name__}")
     if port not in _PORTS:

@@ -1,4 +1,4 @@
-"""The streams of a router's workers, as workers come and go."""
+"""The event streams of a router's changing set of workers."""
 
 from __future__ import annotations
 
@@ -31,57 +31,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cachelb.events")
 
 _RETRY_S: Final = 1.0
-"""Until a stream that could not be opened is tried again: another process has the address, perhaps not for long."""
+"""Seconds until opening a stream is retried: another process has the address, perhaps not for long."""
 
 _ASK_AGAIN_S: Final = 2.0
-"""Until a worker that is not connected is asked again where it publishes: it may have come back elsewhere."""
+"""Seconds until a disconnected worker is asked for its endpoint again: it may have moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What to subscribe to.
-
-    Attributes:
-        stream: How to receive.
-        port: Port of the event socket on a worker's host.
-        replay_port: Port of the replay socket, None if there is none.
-        endpoints: From a worker's key to its endpoint, None for a worker that publishes nothing. A mapping leaves the
-            workers that it does not name to the ports.
-        discover: Ask those workers where they publish.
-        relay: Where the streams of those workers are, None if each publishes for itself.
-    """
+    """The streams to subscribe to."""
 
     stream: StreamSettings
-    port: int
-    replay_port: int | None
+    port: int  # of the event socket on a worker's host
+    replay_port: int | None  # None if there is no replay socket
+    # None for a worker that publishes nothing; a mapping leaves the workers that it does not name to the ports
     endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None]
-    discover: bool
-    relay: RelayEndpoint | None = None
+    discover: bool  # ask those workers where they publish
+    relay: RelayEndpoint | None = None  # of those workers' streams, None if each publishes for itself
 
     def asks(self, key: str) -> bool:
-        """Tell whether a worker is asked where it publishes.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            Whether; not if the user said where it does.
-        """
+        """Return whether a worker is asked for its endpoint: not if the user configured one."""
         return self.discover and not callable(self.endpoints) and key not in self.endpoints
 
     def endpoint(self, key: str) -> Endpoint | RelayEndpoint | None:
-        """Return where a worker publishes unless it is asked.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            Its endpoint, None if it publishes nothing.
-
-        Raises:
-            TypeError: The function of the user returned something else.
-            ValueError: The key names no host, and no endpoint is given.
-        """
+        """Return where a worker publishes unless it is asked, None if it publishes nothing."""
         if callable(self.endpoints):
             found = self.endpoints(key)
             if found is not None and not isinstance(found, Endpoint):
@@ -91,13 +64,7 @@ class FleetSettings:
 
 
 class Fleet:
-    """One stream per worker and rank. Lives in the subscriber's thread; `stats` may be called anywhere.
-
-    Args:
-        settings: What to subscribe to.
-        hub: The thread's sockets.
-        sink: Where events go.
-    """
+    """One stream per worker and rank. Lives in the subscriber's thread; `stats` may be called anywhere."""
 
     def __init__(self, settings: FleetSettings, hub: Hub, sink: KvSink) -> None:
         self._settings = settings
@@ -114,11 +81,7 @@ class Fleet:
         self._is_lost = False
 
     def follow(self, now_s: float) -> None:
-        """Make streams for workers that are new, and end those of workers that are gone.
-
-        Args:
-            now_s: The time.
-        """
+        """Open streams for new workers and close those of removed ones."""
         workers = self._registered()
         if workers != self._workers:
             before, self._workers = self._workers, workers
@@ -134,7 +97,7 @@ class Fleet:
                 self._open(where, now_s)
 
     def _ask_around(self, now_s: float) -> None:
-        """Ask workers where their streams are, and hear those that were asked before."""
+        """Ask workers for their endpoints, and process earlier answers."""
         for key, found in self._discovery.answers():
             if key in self._ask_s:
                 self._on_answer(key, found, now_s)
@@ -145,14 +108,7 @@ class Fleet:
                     self._discovery.ask(key, address_of(self._sink, key))
 
     def settle(self, now_s: float) -> float | None:
-        """Give up what waits for too long.
-
-        Args:
-            now_s: The time.
-
-        Returns:
-            When there is more to do, None for never.
-        """
+        """Time out what waits too long; return when there is more to do, None for never."""
         next_s: float | None = None
         for where, stream in self._streams.items():
             if stream.deadline_s is not None and stream.deadline_s <= now_s:
@@ -164,20 +120,13 @@ class Fleet:
         return next_s
 
     def close(self) -> None:
-        """End every stream."""
+        """Close every stream."""
         self._discovery.stop()
         for stream in self._streams.values():
             stream.close()
 
     def endpoint_of(self, where: Where) -> Endpoint | RelayEndpoint | None:
-        """Return where a stream is.
-
-        Args:
-            where: Which.
-
-        Returns:
-            Its endpoint, None if there is no such stream.
-        """
+        """Return where a stream is, None if there is no such stream."""
         stream = self._streams.get(where)
         return None if stream is None else stream.endpoint
 
@@ -191,10 +140,10 @@ class Fleet:
         )
 
     def _registered(self) -> dict[str, int]:
-        """Return the workers of the router; those of before if it cannot say."""
+        """Return the router's workers, or the last known ones if that fails."""
         try:
             workers = dict(self._sink._kv_workers())
-        except Exception:  # noqa: BLE001 - a router in trouble must not end receiving, and it is logged
+        except Exception:  # noqa: BLE001 - logged; a failing router must not end receiving
             if not self._is_lost:
                 _log.exception("the router does not name its workers; receiving goes on with the ones known")
             self._is_lost = True
@@ -203,13 +152,13 @@ class Fleet:
         return workers
 
     def _add(self, key: str, ranks: int, now_s: float) -> None:
-        """Make the streams of a worker, or ask it where they are."""
+        """Make the streams of a worker, or ask it for its endpoint."""
         if self._settings.asks(key):
             self._ask_s[key] = now_s
             return
         try:
             endpoint = self._settings.endpoint(key)
-        except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are followed all the same
+        except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are still followed
             reason = str(error) if isinstance(error, ValueError | TypeError) else type(error).__name__
             self._refuse((key, None), "no endpoint", reason)
         else:
@@ -217,7 +166,7 @@ class Fleet:
                 self._place(key, ranks, endpoint, now_s)
 
     def _place(self, key: str, ranks: int, endpoint: Endpoint | RelayEndpoint, now_s: float) -> None:
-        """Make the streams of a worker's ranks at the ports from an endpoint's on."""
+        """Make the streams of a worker's ranks, at consecutive ports from an endpoint on."""
         for rank in range(ranks):
             where = (key, None if ranks == 1 else rank)
             try:
@@ -237,12 +186,12 @@ class Fleet:
         self._open(where, now_s)
 
     def _is_connected(self, key: str) -> bool:
-        """Tell whether a worker's streams are where the worker said."""
+        """Return whether a worker's streams are at its reported endpoints."""
         own = [stream for (owner, _), stream in self._streams.items() if owner == key]
         return bool(own) and all(stream.is_connected for stream in own)
 
     def _on_answer(self, key: str, found: Found, now_s: float) -> None:
-        """Make the streams of a worker where it says they are; an engine that cannot say has them at the ports."""
+        """Make the streams of a worker at its reported endpoints, or without a report at the default ports."""
         ranks = self._workers[key]
         if isinstance(found, PageError) and str(found) == "HTTP 404":
             del self._ask_s[key]
@@ -271,7 +220,7 @@ class Fleet:
                 self._make(where, endpoint, now_s)
 
     def _open(self, where: Where, now_s: float) -> None:
-        """Open a stream, now or later; two workers at one address would be credited with each other's blocks."""
+        """Open a stream, now or later. Two workers at one address are refused: they would share their blocks."""
         stream = self._streams[where]
         holder = self._places.setdefault(stream.place, where)
         if holder != where:
@@ -299,7 +248,7 @@ class Fleet:
         self._unusable[where] = StreamStats(state="unusable", last_error=kind)
 
     def _remove(self, key: str) -> None:
-        """End the streams of a worker."""
+        """Close the streams of a worker."""
         self._ask_s.pop(key, None)
         for where in [where for where in self._streams if where[0] == key]:
             self._end(where)
@@ -307,7 +256,7 @@ class Fleet:
             del self._unusable[where]
 
     def _end(self, where: Where) -> None:
-        """End one stream."""
+        """Close one stream."""
         stream = self._streams.pop(where)
         stream.close()
         gone = stream.stats()

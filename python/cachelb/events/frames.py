@@ -18,13 +18,7 @@ _REPLAY_LEAST: Final = 2
 
 
 def split_live(frames: Sequence[bytes]) -> tuple[int | None, bytes] | None:
-    r"""Take a live message apart: topic, sequence number, payload, of which some senders leave out the number.
-
-    Args:
-        frames: The frames as received.
-
-    Returns:
-        Sequence number and payload, or None if this is no such message.
+    r"""Split a live message into sequence number, which some senders leave out, and payload; None for anything else.
 
     Example:
         >>> from cachelb.events.frames import split_live
@@ -40,13 +34,9 @@ def split_live(frames: Sequence[bytes]) -> tuple[int | None, bytes] | None:
 
 
 def split_replay(frames: Sequence[bytes]) -> tuple[int, bytes] | None:
-    r"""Take a replay answer apart; newer senders put the topic before the number, so it is read from the end.
+    r"""Split a replay answer into sequence number, or `END`, and payload; None for anything else.
 
-    Args:
-        frames: The frames as a DEALER socket receives them.
-
-    Returns:
-        Sequence number, or `END`, and payload; None if this is no such answer.
+    Newer senders put the topic before the number, so it is read from the end.
 
     Example:
         >>> from cachelb.events.frames import split_replay
@@ -60,14 +50,7 @@ def split_replay(frames: Sequence[bytes]) -> tuple[int, bytes] | None:
 
 
 def replay_request(start: int) -> list[bytes]:
-    """Return the frames that ask for all batches from a sequence number on.
-
-    Args:
-        start: The first one wanted.
-
-    Returns:
-        The frames for a DEALER socket.
-    """
+    """Return the frames that request all batches from a sequence number on."""
     return [b"", _SEQ.pack(start)]
 
 

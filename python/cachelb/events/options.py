@@ -1,4 +1,4 @@
-"""Options of the source and of the relay, checked."""
+"""Checks of the options of source and relay."""
 
 from __future__ import annotations
 
@@ -21,14 +21,7 @@ _PORTS = 65_535  # the port above it is used too
 
 
 def require_zmq(who: str) -> None:
-    """Refuse to go on without pyzmq.
-
-    Args:
-        who: Who needs it.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
+    """Raise an error if pyzmq is missing."""
     try:
         importlib.import_module("zmq")
     except ModuleNotFoundError as error:
@@ -36,23 +29,11 @@ def require_zmq(who: str) -> None:
 
 
 def bind_address(value: str, *, like: str) -> str:
-    """Refuse what sockets at a port and the one above cannot listen at.
-
-    Args:
-        value: What was given.
-        like: One that is right.
-
-    Returns:
-        The address.
-
-    Raises:
-        TypeError: It is no text.
-        ValueError: It is no address of a host and a port, or `*` for any free port.
-    """
+    """Check an address for two sockets, at the port and the one above; `*` stands for any free port."""
     require("bind", value, str, "text")
     scheme, _, rest = value.partition("://")
     host, _, port = rest.rpartition(":")
-    # ZeroMQ takes 99999 for 34463.
+    # ZeroMQ reads 99999 as 34463.
     is_port = port == "*" or (port.isascii() and port.isdecimal() and 1 <= int(port) < _PORTS)
     if scheme != "tcp" or not host or not is_port:
         raise ValueError(f"bind must be an address like {like}, with a port up to {_PORTS - 1} or *, got {value!r}")
@@ -71,15 +52,7 @@ def fleet_settings(
     replay_timeout_s: float,
     secret: str | Sequence[str] | None = None,
 ) -> FleetSettings:
-    """Check what to subscribe to; the arguments are those of `ZmqSource`.
-
-    Returns:
-        The settings.
-
-    Raises:
-        TypeError: An argument is of another type.
-        ValueError: An argument is out of range, or of no use beside another one.
-    """
+    """Check a subscription; the arguments are those of `ZmqSource`."""
     from cachelb.events.fleet import FleetSettings
     from cachelb.events.relayed import relay_endpoint
     from cachelb.events.stream import StreamSettings
@@ -114,17 +87,9 @@ def fleet_settings(
 
 
 def relay_keys(secret: str | Sequence[str] | None) -> Keys | None:
-    """Make the keys that a relay and the gateways behind it share.
+    """Make the keys that a relay and the gateways behind it share, None for a relay open to all peers.
 
-    Args:
-        secret: What they share, of several the first; None for that of the environment, if it has one.
-
-    Returns:
-        The keys, None for a relay that everybody who reaches it may use.
-
-    Raises:
-        TypeError: It is no text.
-        ValueError: It is too short.
+    Of several secrets the first counts; None stands for that of the environment, if it has one.
     """
     from cachelb.events.sockets import curve_keys
 
@@ -133,23 +98,14 @@ def relay_keys(secret: str | Sequence[str] | None) -> Keys | None:
 
 
 def high_water_mark(name: str, value: int) -> None:
-    """Refuse what is no number of messages.
-
-    Args:
-        name: Name of the option.
-        value: Its value.
-
-    Raises:
-        TypeError: It is no whole number.
-        ValueError: It is out of range.
-    """
+    """Refuse anything but a number of messages."""
     whole(name, value, 1)
 
 
 def _checked(
     endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None,
 ) -> Mapping[str, Endpoint] | Callable[[str], Endpoint | None]:
-    """Refuse what is neither a function nor endpoints by key."""
+    """Refuse anything but a function or endpoints by key."""
     if endpoints is None:
         return {}
     if callable(endpoints):
@@ -162,16 +118,6 @@ def _checked(
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
-    """Refuse an argument of another type.
-
-    Args:
-        name: Name of the option.
-        value: Its value.
-        kind: The types that are right.
-        words: What they are called.
-
-    Raises:
-        TypeError: It has another one.
-    """
+    """Refuse an argument of another type."""
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(f"{name} must be {words}, got {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""What gateways ask engines through a relay, and the answers, passed on as fast as the gateway takes them."""
+"""Replay requests of gateways through a relay, with answers as fast as the gateway takes them."""
 
 from __future__ import annotations
 
@@ -15,32 +15,17 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 256
 _PASSAGES: Final = 1024
 _IDLE_S: Final = 60.0
-"""After which an answer that does not go on is given up; the client did so before."""
+"""Seconds after which a stalled answer is given up; the client did so before."""
 
 _PAUSES_S: Final = (0.005, 0.1)
-"""Until it is tried again whether the gateway takes more, first and at most: a ROUTER does not tell for one peer."""
+"""Seconds until a gateway is tried again, first and at most: a ROUTER has no readiness per peer."""
 
 
 class Passage:
-    """One request to an engine, and its answers on their way back.
+    """One replay request to an engine, and its answers on their way back.
 
-    Args:
-        passages: All of them.
-        hub: The thread's sockets.
-        asker: Who asked: the name that the answering socket has for it.
-        address: The engine's replay socket.
-        deadline_s: When it is given up.
-
-    Raises:
-        zmq.ZMQError: There can be no connection.
-
-    Attributes:
-        asker: Who asked.
-        socket: The connection to the engine, which is not read while an answer is kept.
-        deadline_s: When it is given up.
-        kept: An answer that the gateway did not take yet.
-        pause_s: Seconds until it is tried again.
-        again_s: When that is.
+    `asker` is the answering socket's name for the gateway. An answer that the gateway did not take is in `kept` and
+    retried after `pause_s`; the engine's socket is not read meanwhile.
     """
 
     def __init__(self, passages: Passages, hub: Hub, asker: bytes, address: str, deadline_s: float) -> None:
@@ -53,7 +38,7 @@ class Passage:
         self.again_s = 0.0
 
     def on_readable(self) -> None:
-        """Pass on what the engine answered."""
+        """Pass the engine's answers on."""
         if self.kept is not None or self.socket.closed:
             return
         for frames in received(self.socket, _AT_ONCE):
@@ -62,15 +47,7 @@ class Passage:
 
 
 class Passages:
-    """All requests under way. No answer is dropped: what a gateway does not take waits at the engine.
-
-    Args:
-        hub: The thread's sockets.
-        answers: Where gateways ask, and are answered.
-
-    Attributes:
-        asked: Requests that were passed on.
-    """
+    """All replay requests in progress. No answer is dropped: those a gateway does not take wait at the engine."""
 
     def __init__(self, hub: Hub, answers: zmq.Socket[bytes]) -> None:
         self.asked = 0
@@ -80,16 +57,7 @@ class Passages:
         self._now_s = 0.0
 
     def ask(self, asker: bytes, address: str, request: list[bytes]) -> bool:
-        """Pass a request on, in place of the one before of the same peer.
-
-        Args:
-            asker: The name that the answering socket has for the client.
-            address: The engine's replay socket.
-            request: The frames for it.
-
-        Returns:
-            Whether it was; not beyond a number at once.
-        """
+        """Pass a request on, in place of the peer's previous one; False beyond the limit of concurrent requests."""
         if len(self._open) >= _PASSAGES:
             return False
         known = self._open.get(asker)
@@ -105,15 +73,7 @@ class Passages:
         return True
 
     def answer(self, passage: Passage, frames: list[bytes]) -> bool:
-        """Pass an answer on as it is, or keep it and read no more until it is taken.
-
-        Args:
-            passage: Whose.
-            frames: The answer.
-
-        Returns:
-            Whether the next one may be read.
-        """
+        """Pass an answer on as it is, or keep it and stop reading until it is taken; True if the next may be read."""
         try:
             self._answers.send_multipart([passage.asker, *frames], zmq.NOBLOCK)
         except zmq.Again:
@@ -132,14 +92,7 @@ class Passages:
         return True
 
     def settle(self, now_s: float) -> float | None:
-        """Give up what waits for too long, and go on where answers may be taken again.
-
-        Args:
-            now_s: The time.
-
-        Returns:
-            When to go on with others, None for never.
-        """
+        """Time out what waits too long and retry kept answers; return when there is more to do, None for never."""
         self._now_s = now_s
         next_s: float | None = None
         for passage in list(self._open.values()):

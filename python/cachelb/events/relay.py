@@ -1,4 +1,4 @@
-"""One subscriber for many gateways."""
+"""The relay: one subscriber for many gateways."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from cachelb.events.subscriber import Subscriber
 
 _MOST_RANKS = 4096
-"""Of a worker; a router allows as many."""
+"""Ranks of a worker; a router has the same limit."""
 
 
 class Relay:
     """Subscribes to the KV cache events of every worker once, for any number of gateways behind it.
 
-    A gateway gives its address to `ZmqSource(relay=...)`, and all is as if each was connected to the engines: messages
-    keep their numbers, what was missed is asked for at the engine's replay socket through the relay, and gateways hear
-    when an engine is not connected, so that restarts are noticed. The relay keeps no state and reads no payload.
+    A gateway passes its address to `ZmqSource(relay=...)` and then behaves as if connected to the engines: messages
+    keep their numbers, missed ones are requested from the engine's replay socket through the relay, and gateways are
+    notified when an engine disconnects, so that they detect restarts. The relay keeps no state and reads no payload.
 
-    It follows the workers of the router that it is attached to, or those given, as a context manager. One thread does
-    it all. Memory is bounded: what a gateway does not read is dropped for it beyond `hwm`, and asked for again by it.
-    With a secret, only gateways that have it too can connect; engines have none, so keep them where only the relay is.
+    It follows the workers of the router that it is attached to, or as a context manager those given, in one thread.
+    Memory is bounded: beyond `hwm`, messages that a gateway does not read are dropped for it, and it requests them
+    again. With a secret, only gateways that share it can connect; engines have none, so restrict access to them.
 
     Args:
         bind: Where to publish: `tcp://host:port`; the port above passes replays on.
-        workers: Keys of the workers, or a mapping from keys to numbers of data-parallel ranks. Not for one that is
+        workers: Keys of the workers, or a mapping from keys to numbers of data-parallel ranks. Not for a relay that is
             attached to a router.
         secret: Shared with the gateways, 16 characters or more; by default that of `CACHELB_SECRET` in the
-            environment. Without one, everybody who reaches the ports can read what engines publish.
+            environment. Without one, any client that reaches the ports can read the engines' messages.
         hwm: Messages kept for one stream of one gateway that does not read.
         default_port: As for `ZmqSource`.
         replay_port: Likewise.
@@ -97,18 +97,18 @@ class Relay:
 
     @property
     def address(self) -> str:
-        """Where it publishes, for `ZmqSource(relay=...)`; empty before it does."""
+        """The address where it publishes, for `ZmqSource(relay=...)`; empty before it does."""
         return "" if self._desk is None else self._desk.address
 
     def start(self, router: KvSink | None = None, /) -> None:
-        """Begin to relay. In the child of a fork nothing begins: the relay stays with the parent.
+        """Start relaying. A forked child starts nothing: the relay stays with the parent.
 
         Args:
-            router: Whose workers to follow, None for those given.
+            router: The router whose workers to follow, None for those given.
 
         Raises:
             OSError: The address cannot be used.
-            RuntimeError: It runs already.
+            RuntimeError: It is running already.
         """
         from cachelb.events.desk import Desk
         from cachelb.events.subscriber import Subscriber
@@ -122,17 +122,17 @@ class Relay:
         self._runs.latest.start()
 
     def stop(self) -> None:
-        """End relaying: close every socket and wait for the thread. Idempotent."""
+        """Stop relaying: close every socket and wait for the thread. Idempotent."""
         self._runs.stop()
 
     def sync_workers(self, workers: Iterable[str] | Mapping[str, int]) -> None:
-        """Relay the events of these workers, of those that are known already without interruption.
+        """Relay the events of exactly these workers; known ones go on without interruption.
 
         Args:
             workers: Keys of the workers, or a mapping from keys to numbers of data-parallel ranks.
 
         Raises:
-            TypeError: A key is no text, or a number none.
+            TypeError: A key is not a string, or a number not an integer.
             ValueError: A number is below 1.
         """
         found = _ranks(workers)
@@ -147,7 +147,7 @@ class Relay:
             dp_size: Its data-parallel ranks.
 
         Raises:
-            TypeError: The key is no text.
+            TypeError: The key is not a string.
             ValueError: The number is below 1.
         """
         added = _ranks({key: dp_size})
@@ -155,7 +155,7 @@ class Relay:
             self._workers = {**self._workers, **added}
 
     def remove_worker(self, key: str) -> None:
-        """End relaying the events of a worker; one that is not known is none.
+        """Stop relaying the events of a worker. An unknown key is ignored.
 
         Args:
             key: Its key.
@@ -164,7 +164,7 @@ class Relay:
             self._workers = {known: ranks for known, ranks in self._workers.items() if known != key}
 
     def stats(self) -> RelayStats:
-        """Return how relaying goes.
+        """Return the counters of the relay.
 
         Returns:
             Counters since the start; all zero before it.
@@ -195,7 +195,7 @@ class Relay:
 
 
 def _ranks(workers: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
-    """Check workers, and give each its number of ranks."""
+    """Check workers, and return the number of ranks of each."""
     if isinstance(workers, str):
         raise TypeError(f"workers must be a sequence of keys or a mapping, got the text {workers!r}")
     found = dict(workers) if isinstance(workers, Mapping) else dict.fromkeys(listed("workers", workers), 1)

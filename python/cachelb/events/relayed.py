@@ -1,9 +1,9 @@
-"""What a relay and those behind it say to each other.
+"""The protocol between a relay and the gateways behind it.
 
-The relay publishes the streams of all workers at one address; what a message begins with names the stream, and is what
-subscribers ask for. Every message says how the stream is: whether the relay is connected to the engine, and a number
-that changes with every connection. A client that hears of another one may have missed something meanwhile.
-The same is sent every two seconds, with the number of the last live message, which may have been dropped.
+The relay publishes the streams of all workers at one address; the first frame of a message names the stream, for
+subscriptions too. Every message carries the state of the stream: whether the relay is connected to the engine, and a
+number that changes with every connection. A client that sees another number may have missed messages.
+The state is also sent every two seconds, with the number of the last live message, which may have been dropped.
 """
 
 from __future__ import annotations
@@ -32,85 +32,43 @@ _LIVE_FRAMES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RelayEndpoint:
-    """Where the streams of all workers are, behind a relay.
-
-    Attributes:
-        address: Where it publishes.
-        replay: Where it passes on what is asked of engines.
-        bind: False, as for an engine that listens.
-    """
+    """The endpoint of all workers' streams behind a relay."""
 
     address: str
-    replay: str
-    bind: bool = False
+    replay: str  # forwards requests to engines
+    bind: bool = False  # as for an engine that listens
 
     def of_rank(self, rank: int) -> RelayEndpoint:
-        """Return where a rank is: at the same place.
-
-        Args:
-            rank: The rank.
-
-        Returns:
-            This.
-        """
+        """Return the endpoint of a rank: all ranks share one."""
         del rank
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSign:
-    """How a stream is at the relay.
+    """The state of a stream at the relay."""
 
-    Attributes:
-        life: Names the life of the relay.
-        connection: Number of the relay's connection to the engine, of all it made.
-        known: Whether the relay has the worker.
-        connected: Whether it is connected to the engine.
-        replayable: Whether the engine has a replay socket.
-    """
-
-    life: bytes
-    connection: int
-    known: bool = True
-    connected: bool = False
-    replayable: bool = False
+    life: bytes  # id of the relay's run
+    connection: int  # number of the relay's connection to the engine, of all it made
+    known: bool = True  # the relay has the worker
+    connected: bool = False  # to the engine
+    replayable: bool = False  # the engine has a replay socket
 
     def packed(self) -> bytes:
-        """Write it as a frame."""
+        """Encode it as a frame."""
         return _SIGN.pack(self.life, self.connection, self.known, self.connected, self.replayable)
 
 
 class Relayed(NamedTuple):
-    """A message of a relay.
-
-    Attributes:
-        sign: How the stream is.
-        last: Number of the last live message on this connection, this one included; None if there is none.
-        live: Number and payload, None for a message that only says how the stream is.
-    """
+    """A message of a relay."""
 
     sign: StreamSign
-    last: int | None
-    live: tuple[int | None, bytes] | None = None
+    last: int | None  # number of the last live message on this connection, this one included
+    live: tuple[int | None, bytes] | None = None  # number and payload, None for a message of state alone
 
 
 def relay_endpoint(address: str) -> RelayEndpoint:
-    """Return where a relay's sockets are.
-
-    Args:
-        address: Where it publishes; it answers at the port above.
-
-    Returns:
-        Both.
-
-    Raises:
-        ValueError: This is no such address.
-
-    Example:
-        >>> from cachelb.events.relayed import relay_endpoint
-        >>> relay_endpoint("tcp://relay:7800").replay
-        'tcp://relay:7801'
-    """
+    """Return a relay's sockets: it publishes at `address` and answers at the port above."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
@@ -122,13 +80,7 @@ def relay_endpoint(address: str) -> RelayEndpoint:
 
 
 def stream_name(where: Where) -> bytes:
-    """Write which stream is meant; none begins with another one.
-
-    Args:
-        where: Key of the worker, and rank, None for a worker without ranks.
-
-    Returns:
-        The frame.
+    """Write the frame that names a stream; no name is a prefix of another.
 
     Example:
         >>> from cachelb.events.relayed import named_stream, stream_name
@@ -141,14 +93,7 @@ def stream_name(where: Where) -> bytes:
 
 
 def named_stream(name: bytes) -> Where | None:
-    """Read which stream is meant.
-
-    Args:
-        name: The frame.
-
-    Returns:
-        Key and rank, None if this is no such frame.
-    """
+    """Read key and rank from a frame that names a stream, None for another frame."""
     if len(name) < _KEY.size + _RANK.size or _KEY.unpack_from(name)[0] != len(name) - _KEY.size - _RANK.size:
         return None
     try:
@@ -160,43 +105,17 @@ def named_stream(name: bytes) -> Where | None:
 
 
 def state_frames(name: bytes, sign: StreamSign, last: int | None) -> list[bytes]:
-    """Write how a stream is.
-
-    Args:
-        name: Which.
-        sign: How it is.
-        last: Number of the last live message, None if there is none.
-
-    Returns:
-        The frames.
-    """
+    """Write the state of a stream."""
     return [name, sign.packed(), _numbered(last)]
 
 
 def live_frames(name: bytes, sign: StreamSign, seq: int | None, payload: bytes) -> list[bytes]:
-    """Write a live message; number and payload are the engine's.
-
-    Args:
-        name: Which stream.
-        sign: How it is.
-        seq: Number of the message, None if it has none.
-        payload: Its payload.
-
-    Returns:
-        The frames.
-    """
+    """Write a live message; number and payload are the engine's."""
     return [name, sign.packed(), _numbered(seq), payload]
 
 
 def split_relayed(frames: Sequence[bytes]) -> Relayed | None:
-    """Take a message of a relay apart.
-
-    Args:
-        frames: The frames as received.
-
-    Returns:
-        What it says, None if this is no message of a relay.
-    """
+    """Split a relay's message, None for anything else."""
     if len(frames) not in (_STATE_FRAMES, _LIVE_FRAMES) or len(frames[1]) != _SIGN.size:
         return None
     sign = StreamSign(*_SIGN.unpack(frames[1]))

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cachelb.events")
 
 _ASK_AGAIN_S: Final = (0.5, 2.0)
-"""Between two requests for a stream: while it is not connected, and then."""
+"""Seconds between two requests for a stream: while it is disconnected, and then."""
 
 
 class RelayedStream(Stream):
-    """Connected is what the relay is, to the engine; and this to the relay."""
+    """A stream behind a relay, connected if this is connected to the relay and the relay to the engine."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class RelayedStream(Stream):
 
     @property
     def place(self) -> object:
-        """What no two streams may share: all workers are at one address."""
+        """The key that no two streams may share: all workers are at one address."""
         return self.endpoint.address, self._name
 
     @property
     def deadline_s(self) -> float | None:
-        """When `on_time` has something to do."""
+        """When to call `on_time` next."""
         found = super().deadline_s
         return self._ask_s if found is None else min(found, self._ask_s)
 
     def on_time(self) -> None:
-        """Ask for the stream again, too: the relay may not have had it, or not have heard."""
+        """Also request the stream again: the relay may not have had it, or the request was lost."""
         super().on_time()
         if time.monotonic() >= self._ask_s:
             self._ask()
@@ -79,7 +79,7 @@ class RelayedStream(Stream):
         return (self._name,)
 
     def _on_reached(self) -> None:
-        """The relay says how the stream is as soon as it is asked for it."""
+        """The relay answers a request with the state of the stream."""
         self._unreachable = False
         self._ask()
 
@@ -97,7 +97,7 @@ class RelayedStream(Stream):
             self._on_sign(message.sign)
         elif message.live is None and message.last != self._last and self._replayable():
             if self._replay is not None:
-                return  # may bring it; if not, this is said again
+                return  # may fill the gap; if not, the state comes again
             _log.debug("the relay dropped the last messages of %s for this subscriber", self._shown)
             self._catch_up()
         self._last = message.last

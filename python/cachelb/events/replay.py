@@ -1,4 +1,4 @@
-"""Catching up over the replay socket of an engine."""
+"""Catch-up over the replay socket of an engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import zmq
 
 MOST_REPLAYED_BYTES: Final = 1 << 30
-"""Of one catch-up; the buffer of an engine has ten thousand batches of some kilobytes."""
+"""Limit of one catch-up; the buffer of an engine has ten thousand batches of some kilobytes."""
 
 _LARGE_ANSWER: Final = 500
 _LOST_REST_S: Final = 0.5
@@ -22,7 +22,7 @@ _MESSAGES_PER_TURN: Final = 256
 
 
 class Progress(Enum):
-    """How a replay goes."""
+    """Progress of a replay."""
 
     RUNNING = auto()
     COMPLETE = auto()
@@ -33,23 +33,13 @@ class Progress(Enum):
 class Replay:
     """One catch-up, of as many requests as it takes.
 
-    An engine sends its whole buffer through a ROUTER socket, which drops what its peer's queue of 1000 messages does
-    not take. So an answer with a hole is asked for again from the hole on, and one that was large enough to have lost
-    its end is followed by another request, after half a second if the end does not come.
+    An engine sends its whole buffer through a ROUTER socket, which drops messages beyond its peer's queue of 1000. So
+    an answer with a hole is requested again from the hole on, and one large enough to have lost its end is followed by
+    another request, after half a second if the end does not come.
 
-    Args:
-        connect: Makes a socket connected to the engine; each request has one of its own, so that late answers to an
-            earlier request are never taken for its own.
-        close: Closes it.
-        start: The first number wanted.
-        timeout_s: Seconds without a further batch after which it is given up.
-        now_s: The time.
-        through: What a request begins with, so that a relay passes it on.
-
-    Attributes:
-        start: The first number wanted.
-        malformed: Answers that could not be read.
-        deadline_s: When `check` has something to do.
+    Each request has a socket of its own, so that late answers to an earlier one are never taken for its own. `through`
+    begins each request behind a relay. The replay is given up after `timeout_s` without a further batch; `deadline_s`
+    is when to call `check` next.
     """
 
     def __init__(
@@ -77,15 +67,7 @@ class Replay:
         self._ask(now_s)
 
     def receive(self, deliver: Callable[[int, bytes], None], now_s: float) -> Progress:
-        """Read what has come, up to a limit.
-
-        Args:
-            deliver: Takes number and payload of each batch, in order.
-            now_s: The time.
-
-        Returns:
-            How the replay goes.
-        """
+        """Read the answers that have come, up to a limit; deliver number and payload of each batch, in order."""
         if self._socket is None:
             return Progress.FAILED
         for frames in received(self._socket, _MESSAGES_PER_TURN):
@@ -114,14 +96,7 @@ class Replay:
         return Progress.RUNNING
 
     def check(self, now_s: float) -> Progress:
-        """Look at the clock.
-
-        Args:
-            now_s: The time.
-
-        Returns:
-            How the replay goes.
-        """
+        """Handle timeouts."""
         if now_s < self.deadline_s:
             return Progress.RUNNING
         if not self._answered:

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets, made in one place with limits for every one, and the poller over those of a subscriber."""
+"""ZeroMQ sockets, all with memory limits, and the poller over those of a subscriber."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     Keys: TypeAlias = tuple[bytes, bytes]
 
 _MAX_SOCKETS: Final = 32_768
-"""Of one context. ZeroMQ's own limit of 1023 is reached with some 300 streams, as each has a monitor of two sockets."""
+"""Sockets of one context. ZeroMQ's default of 1023 allows some 300 streams: each has a monitor of two sockets."""
 
 EVENT_BYTES: Final = 8 << 20
-"""Of one message of an engine, which is cut off if it sends a longer one. A batch of a million tokens has 7 MB."""
+"""Bytes of an engine's message; a longer one cuts the engine off. A batch of a million tokens has 7 MB."""
 
 REQUEST_BYTES: Final = 16 << 10
-"""Of one message to a socket that only reads requests. They hold no more than a worker's key."""
+"""Bytes of a message to a socket that only reads requests. They hold no more than a worker's key."""
 
 REPLAY_MESSAGES: Final = 16
-"""Kept of a replay while the thread is busy; the others wait at the engine, and what that drops is asked for again."""
+"""Replay messages kept while the thread is busy; others wait at the engine, and its drops are requested again."""
 
 _ANSWERS: Final = 64
-"""Kept of a replay for a gateway that does not read; the others wait."""
+"""Replay messages kept for a gateway that does not read; the others wait."""
 
 _REQUESTS: Final = 64
 _ATTEMPTS: Final = 20
 
-# Of all sockets. A host that vanished sends no end of connection; ZeroMQ's heartbeats need peers that answer them.
+# For all sockets. A vanished host closes no connection, and ZeroMQ's heartbeats need peers that answer them.
 _OPTIONS: Final[Mapping[int, int]] = {
     zmq.LINGER: 0,
-    zmq.IPV6: 1,  # takes IPv4 as well
+    zmq.IPV6: 1,  # accepts IPv4 too
     zmq.BACKLOG: 128,
     zmq.HANDSHAKE_IVL: 2000,
     zmq.CONNECT_TIMEOUT: 5000,
@@ -67,19 +67,11 @@ def make_socket(
     keys: Keys | None = None,
     options: Mapping[int, int] | None = None,
 ) -> zmq.Socket[bytes]:
-    """Make a socket that a peer cannot make hold more than its limits; all sockets of this package are made here.
+    """Make a socket with bounded memory per peer; all sockets of this package are made here.
 
-    Args:
-        context: Where it belongs.
-        kind: Its type.
-        receives: Messages kept of one peer while they are not read; further ones wait at the peer.
-        sends: Messages kept for one peer that does not read them.
-        most_bytes: Bytes of a message received; a peer that sends a longer one is cut off.
-        keys: Those of the server it connects to, if that has any.
-        options: Further options, and other values of those that all sockets have.
-
-    Returns:
-        The socket.
+    Of one peer, `receives` unread messages are kept, further ones wait at the peer; `sends` messages are kept for a
+    peer that does not read. A peer that sends more than `most_bytes` in one message is cut off. `keys` are those of the
+    server it connects to.
     """
     socket = context.socket(kind)
     limits: dict[int, int] = {zmq.RCVHWM: receives, zmq.SNDHWM: sends, zmq.MAXMSGSIZE: most_bytes}
@@ -94,19 +86,10 @@ def make_socket(
 def make_server(
     context: zmq.Context[zmq.Socket[bytes]], sends: int, keys: Keys | None, options: Mapping[int, int] | None = None
 ) -> zmq.Socket[bytes]:
-    """Make a ROUTER socket that reads nothing but requests, and notices that a peer is gone when it sends to it.
+    """Make a ROUTER socket that reads only requests, and notices that a peer is gone when it sends to it.
 
-    A PUB socket would do for news, but it keeps every subscription, with `XPUB_MANUAL` too: one peer made one hold
-    800 MB within seconds.
-
-    Args:
-        context: Where it belongs.
-        sends: Messages kept for one peer that does not read them.
-        keys: What peers must know, None for nothing.
-        options: As for `make_socket`.
-
-    Returns:
-        The socket.
+    It keeps `sends` messages for a peer that does not read. A PUB socket could publish too, but it keeps every
+    subscription, with `XPUB_MANUAL` as well: one peer made one hold 800 MB within seconds.
     """
     socket = make_socket(
         context, zmq.ROUTER, receives=_REQUESTS, sends=sends, most_bytes=REQUEST_BYTES, options=options
@@ -119,29 +102,19 @@ def make_server(
 
 
 def curve_keys(secret: bytes) -> Keys:
-    """Make the one pair of keys that servers and their peers share.
+    """Make the one pair of keys, public and private, that servers and their peers share, of 32 secret bytes.
 
-    Args:
-        secret: Bytes made of their secret, 32 of them. Without it the public key is unknown too.
-
-    Returns:
-        The public and the private key.
+    Without the secret the public key is unknown too.
     """
     private = z85.encode(secret)
     return zmq.curve_public(private), private
 
 
 class Listeners:
-    """Those who asked a server for news, by the name that its socket has for their connection.
+    """Peers that subscribed at a server, by the socket's name for their connection; at most `most`.
 
-    They ask again now and then: after a reconnection they have another name.
-
-    Args:
-        socket: What `make_server` made.
-        most: How many are served at once; further ones are refused.
-
-    Attributes:
-        dropped: Messages that one of them did not take fast enough.
+    They subscribe again now and then, since a reconnection gives them another name. `dropped` counts messages that a
+    peer did not take fast enough.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], most: int) -> None:
@@ -155,15 +128,7 @@ class Listeners:
         return self._count
 
     def add(self, topic: bytes, listener: bytes) -> bool:
-        """Serve one more.
-
-        Args:
-            topic: What it asked for.
-            listener: Its name.
-
-        Returns:
-            Whether it is served.
-        """
+        """Serve one more; return whether it is served."""
         known = self._topics.get(topic, ())
         if listener not in known:
             if self._count >= self._most:
@@ -173,20 +138,11 @@ class Listeners:
         return True
 
     def forget(self, topic: bytes) -> None:
-        """Serve none of a topic.
-
-        Args:
-            topic: Which.
-        """
+        """Remove all listeners of a topic."""
         self._count -= len(self._topics.pop(topic, ()))
 
     def send(self, topic: bytes, frames: list[bytes]) -> None:
-        """Send to all of a topic, without waiting for any.
-
-        Args:
-            topic: Which.
-            frames: The message.
-        """
+        """Send to all of a topic, without waiting for any."""
         listeners = self._topics.get(topic)
         if not listeners:
             return
@@ -202,22 +158,18 @@ class Listeners:
 
 
 class Owner(Protocol):
-    """Whose sockets are polled."""
+    """The owner of polled sockets."""
 
     def on_readable(self) -> None:
-        """Read what there is, without waiting."""
+        """Read without waiting."""
         ...
 
 
 class Hub:
-    """All sockets of one thread. Made and used in that thread only."""
+    """All sockets of one thread, made and used in that thread only."""
 
     def __init__(self, wake_fd: int) -> None:
-        """Make the context.
-
-        Args:
-            wake_fd: A file descriptor whose being readable ends `wait` early.
-        """
+        """Make the context; `wait` ends early once `wake_fd` is readable."""
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         self._poller = zmq.Poller()
@@ -227,16 +179,9 @@ class Hub:
     def subscriber(
         self, owner: Owner, topic_filter: bytes | None, rcvhwm: int, keys: Keys | None = None
     ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """Make a SUB socket, or a DEALER that asks a relay for a stream, and its monitor, both polled.
+        """Make a SUB socket, not connected yet, and its monitor, both polled.
 
-        Args:
-            owner: Who reads them.
-            topic_filter: What topics begin with, None for a DEALER.
-            rcvhwm: Messages kept for it while it does not read.
-            keys: Those of a relay with a secret.
-
-        Returns:
-            The socket, not connected, and the monitor.
+        Without a topic filter it is a DEALER that requests a stream of a relay.
         """
         kind = zmq.DEALER if topic_filter is None else zmq.SUB
         socket = make_socket(self._context, kind, receives=rcvhwm, sends=1, most_bytes=EVENT_BYTES, keys=keys)
@@ -252,16 +197,7 @@ class Hub:
         return socket, monitor
 
     def dealer(self, owner: Owner, address: str, keys: Keys | None = None) -> zmq.Socket[bytes]:
-        """Make a DEALER socket that asks for a replay, connected and polled.
-
-        Args:
-            owner: Who reads it.
-            address: Where to connect to.
-            keys: Those of a relay with a secret.
-
-        Returns:
-            The socket.
-        """
+        """Make a DEALER socket that requests a replay, connected and polled."""
         socket = make_socket(
             self._context, zmq.DEALER, receives=REPLAY_MESSAGES, sends=1, most_bytes=EVENT_BYTES, keys=keys
         )
@@ -276,19 +212,9 @@ class Hub:
     def servers(
         self, owner: Owner, bind: str, hwm: int, keys: Keys | None = None
     ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
-        """Make two ROUTER sockets that only read requests.
+        """Make two ROUTER sockets that only read requests, at `bind` and the port above; return both and the address.
 
-        Args:
-            owner: Who reads them.
-            bind: Where the first one listens; the second one at the port above.
-            hwm: Messages of the first that are kept for a peer that does not read; more are lost.
-            keys: What peers must know.
-
-        Returns:
-            Both, and the address with the port that was found.
-
-        Raises:
-            OSError: They cannot listen there.
+        Messages beyond `hwm` for a peer of the first that does not read are lost.
         """
         publishing, answering, address = bound_pair(
             lambda: make_server(self._context, hwm, keys), bind, lambda: make_server(self._context, _ANSWERS, keys)
@@ -298,27 +224,15 @@ class Hub:
         return publishing, answering, address
 
     def pause(self, socket: zmq.Socket[bytes]) -> None:
-        """Poll a socket no more, until `resume`.
-
-        Args:
-            socket: The socket.
-        """
+        """Stop polling a socket until `resume`."""
         self._poller.unregister(socket)
 
     def resume(self, socket: zmq.Socket[bytes]) -> None:
-        """Poll a socket again.
-
-        Args:
-            socket: The socket.
-        """
+        """Poll a socket again."""
         self._poller.register(socket, zmq.POLLIN)
 
     def close(self, *sockets: zmq.Socket[bytes]) -> None:
-        """Close sockets at once; monitors are closed with theirs and come first.
-
-        Args:
-            sockets: The sockets.
-        """
+        """Close sockets at once; monitors are closed with theirs and come first."""
         for socket in sockets:
             self._owners.pop(socket, None)
             if socket in self._poller:
@@ -326,14 +240,7 @@ class Hub:
             socket.close(0)
 
     def wait(self, timeout_s: float) -> list[Owner]:
-        """Wait until something can be read.
-
-        Args:
-            timeout_s: Seconds to wait at most.
-
-        Returns:
-            Whose sockets have something, each once.
-        """
+        """Wait until something can be read; return the owners of readable sockets, each once."""
         ready = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))
         found = (self._owners.get(socket) for socket, _ in ready if isinstance(socket, zmq.Socket))
         return list(dict.fromkeys(owner for owner in found if owner is not None))
@@ -351,18 +258,9 @@ class Hub:
 def bound_pair(
     make: Callable[[], zmq.Socket[bytes]], bind: str, make_second: Callable[[], zmq.Socket[bytes]] | None = None
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]:
-    """Make two sockets at a port and the one above; a free pair of ports takes a few attempts.
+    """Make two sockets at a port and the one above; return both, and the address with the port found.
 
-    Args:
-        make: Makes one.
-        bind: Where the first one listens: `tcp://host:port`, or `tcp://host:*` for any free pair.
-        make_second: Makes the other, None if they are alike.
-
-    Returns:
-        Both, and the address with the port that was found.
-
-    Raises:
-        OSError: They cannot listen there.
+    `bind` is `tcp://host:port`, or `tcp://host:*` for any free pair of ports, which takes a few attempts.
     """
     host, _, port = bind.rpartition(":")
     for left in reversed(range(_ATTEMPTS)):
@@ -382,15 +280,7 @@ def bound_pair(
 
 
 def received(socket: zmq.Socket[bytes], limit: int) -> Iterator[list[bytes]]:
-    """Read messages that are there.
-
-    Args:
-        socket: Where from.
-        limit: How many at most.
-
-    Yields:
-        The frames of each.
-    """
+    """Read messages that are there, up to a limit."""
     for _ in range(limit):
         try:
             yield socket.recv_multipart(zmq.NOBLOCK)

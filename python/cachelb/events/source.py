@@ -1,4 +1,4 @@
-"""The source of KV cache events."""
+"""The source of KV cache events over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ZmqSource:
-    """Subscribes to the KV cache events of every worker and keeps the router's index true to them.
+    """Subscribes to the KV cache events of every worker and applies them to the router's index.
 
-    One thread serves all workers and follows those of the router. It subscribes, asks the engine's replay socket for
-    what was published before, and again whenever a message is missing. A worker that is slow or dead delays only
-    itself. Without a replay socket a missed message costs all that is known of the worker: name one.
+    One thread serves all workers of the router, as they change. It subscribes, and requests earlier messages from the
+    engine's replay socket, again whenever a message is missing. A slow or dead worker delays only itself. Without a
+    replay socket, a missed message makes all known blocks of the worker doubtful: configure one.
 
     Engines publish at a fixed port of their host unless `endpoints` says otherwise; vLLM needs
     `--kv-events-config '{"enable_kv_cache_events": true, "replay_endpoint": "tcp://*:5657"}'` for `replay_port=5657`.
@@ -32,8 +32,8 @@ class ZmqSource:
         replay_port: Port of the replay socket there; None if the engines have none.
         endpoints: Endpoints by worker key, for workers that are elsewhere, such as those with `unix://` keys; or a
             function from a key to an endpoint, or to None for a worker that publishes nothing.
-        discover: Ask workers that `endpoints` does not name where they publish: `GET /kv_event_sources`, which vLLM has
-            at least since 0.32. One that does not know the page is taken to publish at the ports.
+        discover: Ask workers that `endpoints` does not name for their endpoints: `GET /kv_event_sources`, which vLLM
+            has at least since 0.32. A worker without that page is assumed to publish at the default ports.
         relay: Address of a `cachelb.events.Relay`, which has the streams of the workers that `endpoints` does not name.
         secret: That of the relay, if it has one; by default that of `CACHELB_SECRET` in the environment.
         topic_filter: Only topics that begin with this are received; empty is all.
@@ -80,10 +80,10 @@ class ZmqSource:
         self._runs: Runs[Subscriber] = Runs()
 
     def start(self, router: KvSink, /) -> None:
-        """Begin to receive.
+        """Start receiving.
 
         Args:
-            router: What to feed; its workers are followed.
+            router: The router to feed; its workers are followed.
 
         Raises:
             RuntimeError: The source is running already; one source feeds one router.
@@ -95,11 +95,11 @@ class ZmqSource:
         self._runs.latest.start()
 
     def stop(self) -> None:
-        """End receiving: close every socket and wait for the thread. Idempotent."""
+        """Stop receiving: close every socket and wait for the thread. Idempotent."""
         self._runs.stop()
 
     def stats(self) -> ZmqSourceStats:
-        """Return how receiving goes.
+        """Return the counters of the source.
 
         Returns:
             Counters since the start; all zero before it.

@@ -1,4 +1,4 @@
-"""How receiving events goes."""
+"""Statistics of event sources and relays."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 StreamState: TypeAlias = Literal["unusable", "connecting", "live", "replaying", "disconnected"]
-"""Where a subscription stands; `StreamStats.state` says what each means."""
+"""State of a subscription; `StreamStats.state` describes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """How receiving the events of one worker, or of one rank of it, goes.
+    """Statistics of the event stream of one worker, or of one rank of it.
 
     Attributes:
         state: "unusable" without a socket, see `last_error`; "connecting" before the first connection; "live";
             "replaying", which is live too; "disconnected" while a connection is gone.
         address: The event socket of the engine, None if there is none.
         messages: Live messages received.
-        malformed: Messages and answers that are none of an engine.
-        refused: Messages that the router failed to take.
+        malformed: Messages and answers that are not in an engine's format.
+        refused: Messages that the router failed to apply.
         connections: Times a connection was made.
-        replays: Replays asked for.
+        replays: Replays requested.
         replays_failed: Replays that were not answered.
-        last_error: What went wrong last ("no replay", "not reachable"), kept after recovery.
+        last_error: The latest error ("no replay", "not reachable"), kept after recovery.
 
     Example:
         >>> from cachelb.events import StreamStats
@@ -47,13 +47,13 @@ class StreamStats:
 
 @dataclass(frozen=True, slots=True)
 class ZmqSourceStats:
-    """How receiving events goes.
+    """Statistics of an event source.
 
-    What the events did to the index is in `Router.stats`.
+    `Router.stats` has the effect of the events on the index.
 
     Attributes:
-        messages: Live messages received, of workers that are gone too.
-        malformed: Messages that are none of an engine, likewise.
+        messages: Live messages received, including those of removed workers.
+        malformed: Messages that are not in an engine's format, likewise.
         streams: Per key and rank of the workers followed now; the rank is None for a worker without ranks.
 
     Example:
@@ -70,15 +70,15 @@ class ZmqSourceStats:
 
 @dataclass(frozen=True, slots=True)
 class RelayStats:
-    """How relaying goes. Counters are those since the start.
+    """Statistics of a relay. Counters are those since the start.
 
     Attributes:
         streams: Per key and rank of the workers followed now; the rank is None for a worker without ranks.
-        subscribers: Streams that gateways listen to now, each counted for each of them.
+        subscribers: Current subscriptions of gateways to streams.
         published: Messages of engines that were published.
-        replays: Requests of gateways that were passed on to engines.
-        refused: Requests that were not, of workers without a replay socket or too many at once, and those of strangers.
-        dropped: Messages that a gateway did not take fast enough; it asks for them again.
+        replays: Requests of gateways that were forwarded to engines.
+        refused: Refused requests: for workers without a replay socket, too many at once, or of strangers.
+        dropped: Messages that a gateway did not take fast enough; it requests them again.
 
     Example:
         >>> from cachelb.events import Relay

@@ -27,48 +27,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cachelb.events")
 
 _MESSAGES_PER_TURN: Final = 128
-"""Read from one stream before the others have their turn."""
+"""Messages read from one stream before the others have their turn."""
 
 _CUT_OFF_S: Final = 1.0
-"""After which a connection that ended, and that ZeroMQ does not try to make again, is made anew."""
+"""Seconds after which a lost connection that ZeroMQ does not retry is reopened."""
 
 _MOST_BYTES_AT_ONCE: Final = 128 << 20
-"""Bytes that may have arrived between two turns: the events of 20 million tokens."""
+"""Bytes that may arrive between two turns: the events of 20 million tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How to receive.
+    """Options of receiving."""
 
-    Attributes:
-        topic_filter: What topics begin with.
-        rcvhwm: Messages kept for a stream until they are read.
-        replay_timeout_s: Seconds an engine has to answer a replay.
-        relay_keys: Those of the relay, if it has a secret.
-    """
-
-    topic_filter: bytes
-    rcvhwm: int
+    topic_filter: bytes  # prefix of topics
+    rcvhwm: int  # unread messages kept for a stream
     replay_timeout_s: float
     relay_keys: Keys | None = None
 
 
 class Stream:
-    """Receives one stream and hands it to the sink. Lives in the subscriber's thread; `stats` may be read anywhere.
-
-    Args:
-        where: Key of the worker, and rank, None for a worker without ranks.
-        endpoint: Where the stream is.
-        settings: How to receive.
-        hub: The thread's sockets.
-        sink: Where messages go.
-        shown: Name for log lines.
-
-    Attributes:
-        endpoint: Where the stream is.
-        last_error: What went wrong last.
-        is_given_up: Whether it was closed, until it is opened again.
-    """
+    """Receives one stream for the sink. Lives in the subscriber's thread; `stats` may be read anywhere."""
 
     def __init__(
         self,
@@ -101,11 +80,7 @@ class Stream:
     # --- life ---
 
     def open(self) -> None:
-        """Make the sockets and begin to listen or to connect.
-
-        Raises:
-            zmq.ZMQError: It cannot be done, for example because another process listens there.
-        """
+        """Make the sockets and begin to listen or to connect."""
         hub, settings = self._hub, self._settings
         self.is_given_up = False
         self._socket, self._monitor = hub.subscriber(self, self._wanted(), settings.rcvhwm, self._keys())
@@ -145,7 +120,7 @@ class Stream:
 
     @property
     def deadline_s(self) -> float | None:
-        """When `on_time` has something to do, None for never."""
+        """When to call `on_time` next, None for never."""
         if self._cut_off_s is not None:
             return self._cut_off_s
         return None if self._replay is None else self._replay.deadline_s
@@ -153,13 +128,13 @@ class Stream:
     # --- events of the loop ---
 
     def on_readable(self) -> None:
-        """Read from every socket, what tells of connections first."""
+        """Read from every socket, the monitor of connections first."""
         self._read_monitor()
         self._read_live(_MESSAGES_PER_TURN)
         self._settle(lambda replay: replay.receive(self._on_replayed, time.monotonic()))
 
     def on_time(self) -> None:
-        """Look whether a replay takes too long; what has come meanwhile counts, however late this thread is."""
+        """Time out a stalled replay; messages that came meanwhile count, however late this thread is."""
         self.on_readable()
         self._settle(lambda replay: replay.check(time.monotonic()))
         if self._cut_off_s is not None and time.monotonic() >= self._cut_off_s:
@@ -170,7 +145,7 @@ class Stream:
             return
         for frames in received(self._monitor, _MESSAGES_PER_TURN):
             event = parse_monitor_message(frames)["event"]
-            # ZeroMQ never tries a peer again that broke its rules, such as the length of a message.
+            # ZeroMQ never retries a peer that broke its rules, such as the length of a message.
             lost = event == zmq.EVENT_DISCONNECTED and not self.endpoint.bind
             self._cut_off_s = time.monotonic() + _CUT_OFF_S if lost else None
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -188,7 +163,7 @@ class Stream:
     def _read_live(self, limit: int) -> None:
         if self._socket is None:
             return
-        # Before any is decoded: what arrives meanwhile is kept.
+        # Before any is decoded: messages that arrive meanwhile are kept.
         found, size = [], 0
         for frames in received(self._socket, limit):
             found.append(frames)
@@ -212,35 +187,35 @@ class Stream:
         self._cut_off_s = None
         self.is_given_up = True
 
-    # --- what is different behind a relay ---
+    # --- overridden behind a relay ---
 
     @property
     def place(self) -> object:
-        """What no two streams may share."""
+        """The key that no two streams may share."""
         return self.endpoint.address
 
     def _wanted(self) -> bytes | None:
-        """Return what messages begin with, None for what must be asked for."""
+        """Return the topic prefix, None for a stream that must be requested."""
         return self._settings.topic_filter
 
     def _keys(self) -> Keys | None:
-        """Return the keys of what it connects to."""
+        """Return the CURVE keys of the server."""
         return None
 
     def _replayable(self) -> bool:
-        """Tell whether the engine can be asked."""
+        """Return whether the engine can replay."""
         return self.endpoint.replay is not None
 
     def _through(self) -> tuple[bytes, ...]:
-        """Return what a request to the engine begins with."""
+        """Return the leading frames of a request to the engine."""
         return ()
 
     def _on_reached(self) -> None:
-        """There is a connection to the address."""
+        """Process a connection to the address."""
         self._on_connected()
 
     def _on_frames(self, frames: list[bytes]) -> None:
-        """Take in a message."""
+        """Process a message."""
         self._messages += 1
         message = split_live(frames)
         if message is None:
@@ -250,7 +225,7 @@ class Stream:
             self._on_connected()
         self._on_live(*message)
 
-    # --- what the sink hears ---
+    # --- calls of the sink ---
 
     def _on_connected(self) -> None:
         self._connected = True
@@ -258,14 +233,14 @@ class Stream:
         self._connections += 1
         _log.info("the event stream of %s is connected", self._shown)
         if self._socket is not None:
-            self._socket.get(zmq.EVENTS)  # sends the subscription, which must be there before the replay is asked for
+            self._socket.get(zmq.EVENTS)  # sends the subscription, which must precede the replay request
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Ask for what may have been missed."""
+        """Request messages that may have been missed."""
         try:
             start = self._sink._kv_connected(self._key, self._rank, self._replayable())
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
         else:
             self._start_replay(start)
@@ -275,13 +250,13 @@ class Stream:
         self._end_replay()
         try:
             self._sink._kv_disconnected(self._key, self._rank)
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
 
     def _on_live(self, seq: int | None, payload: bytes) -> None:
         try:
             _, start = self._sink._kv_live(self._key, self._rank, seq, payload)
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
         else:
             self._start_replay(start)
@@ -289,21 +264,21 @@ class Stream:
     def _on_replayed(self, seq: int, payload: bytes) -> None:
         try:
             self._sink._kv_replayed(self._key, self._rank, seq, payload)
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
 
     def _on_replay_ended(self, *, complete: bool) -> int | None:
-        """Tell that the replay is over; return where the next one begins."""
+        """Report the end of the replay; return the start of the next one."""
         try:
             return self._sink._kv_replay_ended(self._key, self._rank, complete)
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not suffer
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
             return None
 
     # --- replay ---
 
     def _start_replay(self, start: int | None) -> None:
-        """Ask for what is missing; the newest request counts, as it knows most."""
+        """Request missing messages; the newest request replaces earlier ones, as it knows most."""
         if start is None:
             return
         self._end_replay()
@@ -325,7 +300,7 @@ class Stream:
             self._on_replay_failed(str(error))
 
     def _settle(self, step: Callable[[Replay], Progress]) -> None:
-        """Take a step of the replay, and end it where it ends."""
+        """Advance the replay, and finish it at its end."""
         replay = self._replay
         if replay is None:
             return
@@ -376,7 +351,7 @@ class Stream:
         return "disconnected" if self._connections else "connecting"
 
     def _on_unreachable(self, why: str) -> None:
-        """Say once that there is no connection; it is tried again all the time."""
+        """Log once that there is no connection; it is retried all the time."""
         if not self._unreachable:
             _log.warning("the event stream of %s at %s: %s", self._shown, self.endpoint.address, why)
         self._unreachable = True
@@ -389,7 +364,7 @@ class Stream:
             _log.warning("the event stream of %s has messages that are none of an engine", self._shown)
 
     def _refuse(self, error: Exception) -> None:
-        """Count what the router did not take. A worker that was removed a moment ago is none of it."""
+        """Count a message that the router refused, unless its worker was just removed."""
         if isinstance(error, UnknownWorkerError):
             return
         self._refused += 1

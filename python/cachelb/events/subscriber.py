@@ -21,36 +21,26 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cachelb.events")
 
 _FOLLOW_S: Final = 0.1
-"""Between two looks at the router's workers."""
+"""Seconds between two reads of the router's workers."""
 
 _JOIN_S: Final = 5.0
-"""How long `stop` waits for the thread. Nothing in it waits, so only a call of the router can take longer."""
+"""Seconds that `stop` waits for the thread. Only a call of the router can block it longer."""
 
 
 class Desk(Protocol):
-    """What else works in the thread."""
+    """A further task of the thread."""
 
     def open(self, hub: Hub, fleet: Fleet) -> None:
         """Make its sockets; they are closed with the others."""
         ...
 
     def settle(self, now_s: float) -> float | None:
-        """Do what is due, and tell when there is more; called a few times per second at least."""
+        """Do due work and return the next deadline; called a few times per second at least."""
         ...
 
 
 class Subscriber:
-    """One life of the source's thread, from start to stop.
-
-    Args:
-        settings: What to subscribe to.
-        sink: Where events go.
-        desk: What else works in this thread, with its sockets.
-        name: Of the thread.
-
-    Raises:
-        zmq.ZMQError: The desk cannot open.
-    """
+    """One run of the source's thread, from start to stop."""
 
     def __init__(
         self, settings: FleetSettings, sink: KvSink, *, desk: Desk | None = None, name: str = "cachelb-kv-events"
@@ -74,11 +64,11 @@ class Subscriber:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, which closes its sockets, and wait for it."""
+        """Stop the thread, which closes its sockets, and wait for it."""
         self._stopping = True
         with contextlib.suppress(OSError):  # the thread has ended by itself
             self._waker.send(b"\0")
-        if threading.current_thread() is self._thread:  # in a finalizer, which runs anywhere
+        if threading.current_thread() is self._thread:  # in a finalizer, which may run in any thread
             return
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
@@ -91,7 +81,7 @@ class Subscriber:
     def _work(self) -> None:
         try:
             self._receive()
-        except Exception:  # noqa: BLE001 - logged; the router must not wait for a thread that is gone
+        except Exception:  # noqa: BLE001 - logged; the router must not wait for a dead thread
             _log.exception("receiving events has ended")
         finally:
             self._end()

@@ -1,1 +1,1 @@
-"""cachelb inside routers and proxies that people already run: one module per host, imported where it is used."""
+"""cachelb inside existing routers and proxies: one module per host, imported where it is used."""

@@ -1,4 +1,4 @@
-"""The workers of a host that does not announce them: each request brings those that may serve it."""
+"""Workers of a host that does not announce them: each request lists those that may serve it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,9 @@ if TYPE_CHECKING:
 
 
 class OfferedWorkers:
-    """Registers workers when they are first offered, and removes those that were not offered for long.
+    """Registers workers when they are first offered, and removes those not offered for `forget_after_s`.
 
-    One that is missing from an offer may be in a cooldown, or serve another model: it stays, with what it holds.
-
-    Args:
-        router: Where to register them.
-        forget_after_s: Seconds after which a worker that is no longer offered is removed.
-
-    Raises:
-        ValueError: `forget_after_s` is not above 0.
+    A worker missing from one offer may be in a cooldown, or serve another model: it stays, with its cached prefixes.
 
     Example:
         >>> import cachelb
@@ -43,15 +36,7 @@ class OfferedWorkers:
         self._next_look = float("-inf")
 
     def see(self, keys: Iterable[str], *, now: float) -> list[str]:
-        """Take in an offer.
-
-        Args:
-            keys: Keys of the workers that are offered.
-            now: Monotonic seconds.
-
-        Returns:
-            Those that are new.
-        """
+        """Register the workers of an offer and return the new ones."""
         new: list[str] = []
         for key in keys:
             if key not in self._seen:

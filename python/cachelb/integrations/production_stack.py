@@ -1,4 +1,4 @@
-"""production-stack: the routing logic of its router, and what tells how a request ended.
+"""production-stack: a routing logic for its router, and the middleware that detects the end of requests.
 
 Its router has a closed list of routing logics, so this one takes the place of the configured one, in `install`, and is
 of a class that the router knows to give the request's body to. Of its callbacks, the one after a request comes only if
@@ -39,7 +39,7 @@ _BAD_GATEWAY, _FIRST_ERROR = 502, 400
 class CachelbRouter:
     """A routing logic for the router of production-stack that picks the engine that holds most of the prompt.
 
-    It is a `vllm_router.routers.routing_logic.PrefixAwareRouter` as far as that router can tell. A worker is an engine,
+    For that router it is a `vllm_router.routers.routing_logic.PrefixAwareRouter`. A worker is an engine,
     and its key is the engine's URL. Only engines that serve the model and are not asleep are offered to it, and, when a
     request fails over, only those that did not fail. Use `install`.
 
@@ -58,10 +58,10 @@ class CachelbRouter:
     Attributes:
         router: The router: its statistics, its workers, and `attach` for sources and sinks.
         session_key: The option.
-        max_instance_failover_reroute_attempts: How often production-stack asks again for a request that failed before
-            the answer began.
-        fallbacks: How often the engine with the fewest requests was taken instead, by reason: "no-worker", nobody may
-            be picked; "error", something failed, which the log names.
+        max_instance_failover_reroute_attempts: Most attempts of production-stack to reroute a request that failed
+            before the answer began.
+        fallbacks: Times the engine with the fewest requests was taken instead, by reason: "no-worker", no engine can be
+            picked; "error", an error, which is logged.
         unread: Requests whose prompt could not be read, so that load alone decided.
     """
 
@@ -75,7 +75,7 @@ class CachelbRouter:
         session_key: str | None = None,
         forget_after_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
-        **router_options: Any,  # noqa: ANN401 - whatever the router takes
+        **router_options: Any,  # noqa: ANN401 - options of any type
     ) -> None:
         self.router: Router[str] = Router(clock=clock, **router_options)
         self.session_key = session_key
@@ -98,7 +98,7 @@ class CachelbRouter:
         Args:
             endpoints: The engines that may serve the request.
             engine_stats: Not used: `MetricsSource` is fresher.
-            request_stats: What production-stack counted, to fall back on.
+            request_stats: Counts of production-stack, for the fallback.
             request: The request.
             request_json: Its body.
 
@@ -122,7 +122,7 @@ class CachelbRouter:
         urls = [endpoint.url for endpoint in endpoints]
         self._offered.see(urls, now=self._clock())
         attempts: _Attempts = request.scope.setdefault(_SCOPE_KEY, _Attempts())
-        attempts.failed(_BAD_GATEWAY)  # asked again: what was picked before did not answer
+        attempts.failed(_BAD_GATEWAY)  # a new attempt: the previous pick did not answer
         asked: RequestArguments = {}
         try:
             asked = routing_arguments(body, request.headers)
@@ -138,7 +138,7 @@ class CachelbRouter:
 
 
 class FollowRequests:
-    """ASGI middleware that tells the router of each request how it ended, from the answer that passes by.
+    """ASGI middleware that reports the end of each request to the router, read from the passing answer.
 
     Args:
         app: The application.
@@ -153,7 +153,7 @@ class FollowRequests:
         """Serve one request, or the life of the application.
 
         Args:
-            scope: What ASGI says of it.
+            scope: Its ASGI scope.
             receive: Messages of the client.
             send: Messages to it.
         """
@@ -184,11 +184,11 @@ class FollowRequests:
         except Exception as error:
             attempts.failed(error)
             raise
-        attempts.given_up()  # unless the answer is complete: the client left, and Starlette says nothing of it
+        attempts.given_up()  # unless the answer is complete: the client left, and Starlette does not report it
 
 
 class _Attempts:
-    """What is booked for one request, and what was seen of its answer."""
+    """The booking of one request, and the part of its answer seen so far."""
 
     def __init__(self) -> None:
         self.decision: Decision[str] | None = None
@@ -218,12 +218,12 @@ class _Attempts:
                 decision.on_complete(**read_usage(self._tail))
 
     def failed(self, error: BaseException | int) -> None:
-        """Release what is booked, if it is; an end that was told already stays."""
+        """Release the booking, if any; an end that was reported before stays."""
         if self.decision is not None:
             self.decision.on_error(error)
 
     def given_up(self) -> None:
-        """Release what is booked, if it is; an end that was told already stays."""
+        """Release the booking, if any; an end that was reported before stays."""
         if self.decision is not None:
             self.decision.cancel()
 
@@ -231,8 +231,8 @@ class _Attempts:
 def install(app: Any, **options: Any) -> CachelbRouter:  # noqa: ANN401 - FastAPI's, which is not imported here
     """Put the routing logic into production-stack's application, in place of the configured one.
 
-    Call it between `initialize_all(app, args)` and the start of the server. What is configured for failover and as
-    session key stays. A dynamic configuration that changes puts its own routing logic back.
+    Call it between `initialize_all(app, args)` and the start of the server. The configured failover and session key
+    stay. A change of a dynamic configuration restores its own routing logic.
 
     Args:
         app: `vllm_router.app.app`.

@@ -1,4 +1,4 @@
-"""What a request costs on a worker, learned from logs: models to train, to ask, to keep, and to measure offline.
+"""Cost models of requests on workers, learned from logs: training, prediction, storage, offline evaluation.
 
 Example:
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""How well the predictors do on samples they were not trained on."""
+"""Errors of the predictors on samples they were not trained on."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well a predictor does.
+    """Errors of a predictor.
 
     Attributes:
         rmse: Root of the mean squared error, in seconds.
         mae: Mean absolute error, in seconds.
-        spearman: Rank correlation of predictions and costs: routing asks for the order only. 0 for the mean.
+        spearman: Rank correlation of predictions and costs: routing needs the order only. 0 for the mean.
         explained: Share of the variance of the costs that the predictions explain; below 0 if the mean of what was
             tested on would do better.
 
@@ -150,7 +150,7 @@ def evaluate_model(samples: Samples, model: LearnedModel) -> Score:
     """Measure a model that is already trained.
 
     Args:
-        samples: What it is asked about; figures are too good if it was trained on them.
+        samples: The test samples; figures are too good if the model was trained on them.
         model: The model.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Samples to learn from: what was known of a request and a worker, and what it cost."""
+"""Samples to learn from: features of a request and a worker, and the cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Samples:
     Attributes:
         features: One row per sample, columns by `FEATURES`, in natural units.
         gpus: Name of each sample's device, None for an unknown one.
-        costs: What each cost, in seconds to the first token; lower is better.
+        costs: Cost of each, in seconds to the first token; lower is better.
         missing: Columns that the source does not have, which are 0 throughout.
 
     Example:
@@ -64,7 +64,7 @@ class Samples:
         """Select samples.
 
         Args:
-            positions: Which ones, in the order wanted.
+            positions: Their positions, in the wanted order.
 
         Returns:
             Those samples.

@@ -1,7 +1,7 @@
-"""A router's counters for Prometheus and OpenTelemetry, read when they are asked for. Nothing happens per request.
+"""A router's counters for Prometheus and OpenTelemetry, read at collection time, without any cost per request.
 
-Both know the same families, under `cachelb_` or `cachelb.`; `cachelb.metrics.families` lists them. The series of a
-worker vanish with it. Labels hold keys of workers and names of policies, never anything of a prompt or a session.
+Both export the same families, under `cachelb_` or `cachelb.`; `cachelb.metrics.families` lists them. The series of a
+worker vanish with it. Labels hold keys of workers and names of policies, never content of a prompt or a session.
 
 Example:
     >>> import cachelb

@@ -1,4 +1,4 @@
-"""What is measured: the metric families that every exporter shows, made of a router's statistics.
+"""The metric families of every exporter, made from a router's statistics.
 
 | family | labels | counts |
 |---|---|---|
@@ -7,49 +7,49 @@
 | `decisions` | `policy`, `reason` | picks |
 | `requests` | `outcome` | requests that ended |
 | `abandoned` | | decisions dropped without being ended |
-| `no_worker` | | selections that found nobody |
-| `unread_usage` | | counts of engines that were left out |
+| `no_worker` | | selections that found no worker |
+| `unread_usage` | | token counts of engines that were left out |
 | `select_seconds` | | histogram of the time a selection takes; every eighth is timed |
-| `open_requests` | | requests booked and not ended, by gateways that share too |
-| `inflight`, `pending_prefill_tokens`, `decode_blocks`, `worker_weight` | worker | load by the router's book |
+| `open_requests` | | requests booked and not ended, including those of routers that share state |
+| `inflight`, `pending_prefill_tokens`, `decode_blocks`, `worker_weight` | worker | load by the router's bookings |
 | `worker_state` | worker, `state` | 1 for the state a worker is in |
-| `worker_report_age_seconds`, `worker_running`, `worker_waiting` | worker | what its engine reports, where it does |
+| `worker_report_age_seconds`, `worker_running`, `worker_waiting` | worker | its engine's load report, if any |
 | `worker_queued_tokens`, `worker_kv_usage` | worker | likewise |
-| `index_blocks` | worker, `medium`, `state` | blocks a worker is believed to hold |
+| `index_blocks` | worker, `medium`, `state` | blocks of a worker in the index |
 | `index_bytes`, `memory_bytes` | | native memory |
-| `routes` | `trust` | learned by `boundary-learning`: here (`local`) or heard (`remote`), which make room first |
+| `routes` | `trust` | learned by `boundary-learning`: here (`local`) or received (`remote`), which are evicted first |
 | `learned_samples` | learner | requests that `learned` learned from |
-| `learned_dropped_rewards` | learner, `reason` | rewards that taught nothing |
+| `learned_dropped_rewards` | learner, `reason` | unusable rewards |
 | `learned_rounds` | learner, `result` | rounds of training: `swapped` in a model, `refused` it, `failed` |
 | `learned_model_version` | learner | number of the model that decides, 0 without one |
 | `learned_holdout_error`, `learned_mean_error` | learner | its mean absolute error, and that of predicting the mean |
-| `learned_drift` | learner | its error on the latest requests, in those of the hold-out |
-| `learned_drifting_workers` | learner | workers on which it is off |
+| `learned_drift` | learner | its error on the latest requests over that on the hold-out |
+| `learned_drifting_workers` | learner | workers whose predictions have drifted |
 | `evictions` | `cause` | blocks that left the indexes |
 | `kv_events` | worker, `kind`, `medium` | events of its engine |
-| `kv_event_lag_seconds` | worker | from the making of its latest message to its arrival |
-| `kv_stream_state` | worker, `state` | 1 for how far its events can be believed |
-| `kv_gaps`, `kv_resyncs`, `kv_restarts` | | lost messages, those no replay brought back, and restarts of engines |
-| `kv_repairs` | `reason` | times that what events said could not be true: `capacity`, `cached-tokens` |
-| `kv_checks` | worker, `result` | reports of cached tokens beside what events promised: `kept`, `found-less` |
+| `kv_event_lag_seconds` | worker | from creation to arrival of its latest message |
+| `kv_stream_state` | worker, `state` | 1 for the state of its event stream |
+| `kv_gaps`, `kv_resyncs`, `kv_restarts` | | lost messages, gaps that no replay closed, and restarts of engines |
+| `kv_repairs` | `reason` | times a worker's blocks were dropped as inconsistent: `capacity`, `cached-tokens` |
+| `kv_checks` | worker, `result` | reported cached tokens against the events' prediction: `kept`, `found-less` |
 | `kv_replays` | `result` | replays: `complete`, `short`, `failed` |
-| `kv_dropped` | `reason` | what the indexes were told and could not take |
+| `kv_dropped` | `reason` | updates that the indexes could not apply |
 | `shadow_decisions`, `shadow_agreed` | `policy` | decisions a shadow policy took too, and those it agreed with |
 | `shadow_matched_tokens`, `shadow_first_matched_tokens` | `policy` | tokens its picks held, and the router's |
-| `state_peers` | | other routers that are heard; the rest is there only where state is shared |
-| `state_started` | `start`, `detail` | 1 for how the router began to share: `warm` or `cold`, and why |
-| `state_peer_silent_seconds`, `state_peer_lag_seconds` | `peer` | since it was heard last; how late its news are |
+| `state_peers` | | other routers received from; the rest is there only where state is shared |
+| `state_started` | `start`, `detail` | 1 for the start of sharing: `warm` or `cold`, and why |
+| `state_peer_silent_seconds`, `state_peer_lag_seconds` | `peer` | since its latest message; delay of its messages |
 | `state_peer_bookings` | `peer` | its open requests, which count as load here |
-| `state_peer_gaps`, `state_peer_snapshots` | `peer` | times something of it was missing; times it told everything |
+| `state_peer_gaps`, `state_peer_snapshots` | `peer` | gaps in its messages; snapshots received from it |
 | `state_messages` | `direction` | messages `sent` and `received` |
-| `state_sent_bytes`, `state_refused`, `state_failures` | | bytes told; unreadable messages; transport errors |
+| `state_sent_bytes`, `state_refused`, `state_failures` | | bytes published; unreadable messages; transport errors |
 | `state_gaps`, `state_snapshots` | | as for peers, with those that left |
-| `state_blocks` | | blocks that others placed and nobody here knew of |
+| `state_blocks` | | remote blocks that were new to this router |
 | `state_entries` | `result` | `applied`; or not: `orphan`, `stranger`, `stale`; or own and `dropped` |
 
 Peer is the address of another router, or its number where they share a log. Worker stands for two labels: `worker`, its
 key, and `dp_rank`, empty for workers without data-parallel ranks. Learner stands for `model`, empty for the first pool,
-and `part`. Why `learned` left a decision to its fallback is the `reason` of `decisions`.
+and `part`. The reason why `learned` left a decision to its fallback is the `reason` of `decisions`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _LEARNER = ("model", "part")
 
 
 class Measured(Protocol):
-    """What the metrics come from; `cachelb.Router` is one."""
+    """The source of the metrics; `cachelb.Router` is one."""
 
     def stats(self) -> RouterStats:
         """Return every counter."""
@@ -94,7 +94,7 @@ class Durations:
 
 
 def durations(stats: RouterStats) -> Durations:
-    """Give the histogram of the selection times.
+    """Return the histogram of the selection times.
 
     Args:
         stats: A router's statistics.
@@ -107,7 +107,7 @@ def durations(stats: RouterStats) -> Durations:
 
 
 def families(stats: RouterStats) -> Iterator[Family]:
-    """Give every metric but the histogram. The list is the same every time; the series are those of the moment.
+    """Yield every metric but the histogram. The families are always the same, with the current series.
 
     Args:
         stats: A router's statistics.

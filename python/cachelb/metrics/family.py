@@ -16,36 +16,21 @@ Row: TypeAlias = "tuple[tuple[str, ...], float]"
 class Family:
     """One metric and its series.
 
-    Attributes:
-        name: Name without prefix and suffix.
-        kind: "counter" only ever grows, "gauge" is a state.
-        help: What it is.
-        unit: In the notation of OpenTelemetry (UCUM).
-        labels: Names of the labels.
-        rows: The series.
-
     Example:
         >>> Family("no_worker", "counter", "Selections that found nobody.", "{selection}", (), [((), 3)]).rows
         [((), 3)]
     """
 
-    name: str
-    kind: Literal["counter", "gauge"]
+    name: str  # without prefix and suffix
+    kind: Literal["counter", "gauge"]  # "counter" only ever grows, "gauge" is a state
     help: str
-    unit: str
+    unit: str  # in the notation of OpenTelemetry (UCUM)
     labels: tuple[str, ...]
     rows: Sequence[Row]
 
 
 def rows_of(values: Mapping[str, float]) -> list[Row]:
-    """Make a row of each value, labelled with its key.
-
-    Args:
-        values: The values by label.
-
-    Returns:
-        The rows.
-    """
+    """Make a row of each value, labelled with its key."""
     return [((label,), value) for label, value in values.items()]
 
 

@@ -1,6 +1,6 @@
-"""Reads a metrics page that shows a router back into figures, for programs that look at it from outside.
+"""Reads a router's metrics page back into figures, for programs outside the gateway.
 
-The page may hold anything else too: lines that are no samples of `cachelb_` are passed over.
+The page may hold other metrics too: lines other than samples of `cachelb_` are skipped.
 """
 
 from __future__ import annotations
@@ -43,123 +43,73 @@ _TOTALS = ("open_requests", "no_worker", "abandoned", "index_bytes", "memory_byt
 
 @dataclass(slots=True)
 class WorkerFigures:
-    """One worker, or one data-parallel rank of it, as the page shows it; None is not shown.
-
-    Attributes:
-        worker: Its key.
-        dp_rank: Its rank, empty if it has none.
-        state: "ready", or why it takes no requests.
-        inflight: Requests booked and not ended.
-        pending_prefill_tokens: Uncached tokens without a first token.
-        decode_blocks: Blocks of requests past it.
-        index_blocks: Blocks it is believed to hold, by medium.
-        running: Requests its engine computes.
-        waiting: Requests that wait there.
-        kv_usage: Part of its KV cache in use.
-        report_age_s: Age of its latest report.
-    """
+    """One worker, or one data-parallel rank of it, as the page shows it; None is not shown."""
 
     worker: str
-    dp_rank: str
-    state: str | None = None
-    inflight: float | None = None
-    pending_prefill_tokens: float | None = None
-    decode_blocks: float | None = None
-    index_blocks: dict[str, float] = field(default_factory=dict)
-    running: float | None = None
-    waiting: float | None = None
-    kv_usage: float | None = None
-    report_age_s: float | None = None
+    dp_rank: str  # empty without ranks
+    state: str | None = None  # "ready", or why it takes no requests
+    inflight: float | None = None  # requests booked and not ended
+    pending_prefill_tokens: float | None = None  # uncached tokens of requests before their first token
+    decode_blocks: float | None = None  # of requests past it
+    index_blocks: dict[str, float] = field(default_factory=dict)  # in the index, by medium
+    running: float | None = None  # in its engine
+    waiting: float | None = None  # in its engine
+    kv_usage: float | None = None  # share of its KV cache in use
+    report_age_s: float | None = None  # of its latest report
 
 
 @dataclass(slots=True)
 class PeerFigures:
-    """Another router that this one shares its state with, as the page shows it; None is not shown.
+    """Another router that this one shares its state with, as the page shows it; None is not shown."""
 
-    Attributes:
-        peer: Its address, or its number.
-        silent_s: Seconds since it was heard last.
-        lag_s: Seconds that what it says arrives late.
-        bookings: Its open requests.
-        gaps: Times that something of it was missing.
-        snapshots: Times that it told everything.
-    """
-
-    peer: str
-    silent_s: float | None = None
-    lag_s: float | None = None
-    bookings: float | None = None
-    gaps: float | None = None
-    snapshots: float | None = None
+    peer: str  # address, or number
+    silent_s: float | None = None  # since its latest message
+    lag_s: float | None = None  # delay of its messages
+    bookings: float | None = None  # its open requests
+    gaps: float | None = None  # times a message of it was missing
+    snapshots: float | None = None  # times it sent its whole state
 
 
 @dataclass(slots=True)
 class SharingFigures:
-    """How sharing state with other routers goes, as the page shows it.
+    """State shared with other routers, as the page shows it."""
 
-    Attributes:
-        start: How it began: "warm" or "cold", with the reason.
-        peers: The other routers, in the order of the page.
-        counts: `sent` and `received` messages, `sent_bytes`, `refused`, `gaps`, `snapshots`, `failures`, `blocks`, and
-            entries `applied`, `orphan`, `stranger`, `stale`, `dropped`.
-    """
-
-    start: str = ""
+    start: str = ""  # "warm" or "cold", with the reason
     peers: list[PeerFigures] = field(default_factory=list)
+    # `sent`, `received`, `sent_bytes`, `refused`, `gaps`, `snapshots`, `failures`, `blocks`, and entries by result
     counts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one page says of a router.
-
-    Attributes:
-        workers: The workers, in the order of the page.
-        decisions: Picks by policy and reason.
-        requests: Requests by how they ended.
-        funnel: Prompt tokens by step of the token funnel.
-        evictions: Blocks that left the indexes, by cause.
-        shadows: By shadow policy: `decisions`, `agreed`, `matched_tokens`, `first_matched_tokens`.
-        totals: `open_requests`, `no_worker`, `abandoned`, `index_bytes`, `memory_bytes`.
-        select_buckets: Selections by upper bound in seconds, cumulated.
-        sharing: How sharing with other routers goes, None where nothing is shared.
-    """
+    """The content of a router's metrics page."""
 
     workers: list[WorkerFigures] = field(default_factory=list)
-    decisions: dict[tuple[str, str], float] = field(default_factory=dict)
-    requests: dict[str, float] = field(default_factory=dict)
-    funnel: dict[str, float] = field(default_factory=dict)
-    evictions: dict[str, float] = field(default_factory=dict)
+    decisions: dict[tuple[str, str], float] = field(default_factory=dict)  # by policy and reason
+    requests: dict[str, float] = field(default_factory=dict)  # by outcome
+    funnel: dict[str, float] = field(default_factory=dict)  # prompt tokens by step of the token funnel
+    evictions: dict[str, float] = field(default_factory=dict)  # blocks that left the indexes, by cause
+    # by policy: `decisions`, `agreed`, `matched_tokens`, `first_matched_tokens`
     shadows: dict[str, dict[str, float]] = field(default_factory=dict)
+    # `open_requests`, `no_worker`, `abandoned`, `index_bytes`, `memory_bytes`
     totals: dict[str, float] = field(default_factory=dict)
-    select_buckets: dict[float, float] = field(default_factory=dict)
-    sharing: SharingFigures | None = None
+    select_buckets: dict[float, float] = field(default_factory=dict)  # selections by upper bound in seconds, cumulated
+    sharing: SharingFigures | None = None  # None where nothing is shared
 
     @property
     def decided(self) -> float:
-        """Picks, whatever the reason."""
+        """Picks of all reasons."""
         return sum(self.decisions.values())
 
     def select_seconds(self, share: float) -> float | None:
-        """Bound the time of a share of the selections.
-
-        Args:
-            share: Which share of them, such as 0.99.
-
-        Returns:
-            The upper bound in seconds of the bucket that reaches it, None without selections.
-        """
+        """Return the upper bound in seconds of the bucket that reaches a share of the selections, None for none."""
         buckets = sorted(self.select_buckets.items())
         if not buckets or buckets[-1][1] == 0:
             return None
         return next(bound for bound, count in buckets if count >= share * buckets[-1][1])
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as values that JSON has.
-
-        Returns:
-            The attributes by name; selection times as bounds of two shares.
-        """
+        """Return the attributes by name as JSON values; selection times as bounds of two shares."""
         document = asdict(self)
         del document["select_buckets"]
         document["decisions"] = [
@@ -171,13 +121,7 @@ class Figures:
 
 
 def read_page(page: bytes) -> Figures | None:
-    r"""Read a metrics page.
-
-    Args:
-        page: The page in Prometheus or OpenMetrics text format, or any other bytes.
-
-    Returns:
-        What it says, None if it shows no router.
+    r"""Read a page in Prometheus or OpenMetrics text format; None if it shows no router.
 
     Example:
         >>> figures = read_page(b'cachelb_inflight{dp_rank="",worker="gpu0"} 2.0\n')
@@ -222,7 +166,7 @@ def read_page(page: bytes) -> Figures | None:
 def _samples(page: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
     for name, label_text, number in _SAMPLE.findall(page.decode("utf-8", "replace")):
         value = _number(number)
-        # What is infinite is no figure of a router, and nothing that JSON has.
+        # No figure of a router is infinite, and JSON has no infinity.
         if value is None or isinf(value) or name.endswith("_created"):
             continue
         labels = {

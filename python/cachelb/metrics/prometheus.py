@@ -28,7 +28,7 @@ class PrometheusCollector:
     """
 
     def __init__(self, router: Measured) -> None:
-        """Keep the router.
+        """Build a collector.
 
         Args:
             router: The router to show.

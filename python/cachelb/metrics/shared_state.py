@@ -14,14 +14,7 @@ if TYPE_CHECKING:
 
 
 def of_state(stats: StateStats | None) -> Iterator[Family]:
-    """Give the families of shared state; without any, they have no series.
-
-    Args:
-        stats: How sharing goes, None where nothing is shared.
-
-    Yields:
-        The families.
-    """
+    """Make the families of shared state; where nothing is shared, they have no series."""
     peers = {} if stats is None else {peer.address or f"{peer.origin:016x}": peer for peer in stats.peers}
     yield gauge(
         "state_peers",

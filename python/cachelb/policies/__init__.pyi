@@ -138,7 +138,7 @@ class PolicyOptions(TypedDict, total=False):
     kvcache_balancing_threshold: float
     l_max: int
     learn: Literal["served", "original"]
-    load: Literal["inflight", "tokens", "blocks"] | Literal["inflight", "expected-wait"]
+    load: Literal["inflight", "tokens", "blocks", "expected-wait"]
     load_check_interval_secs: float
     load_factor: float
     load_imbalance_factor: float | None

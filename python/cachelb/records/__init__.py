@@ -1,4 +1,4 @@
-"""Decision records as JSON Lines: what was decided, why, and what the engine's cache made of it. Never a prompt.
+"""Decision records as JSON Lines: the pick, its reason, and the tokens the engine had cached. Never a prompt.
 
 Example:
     >>> import tempfile, cachelb

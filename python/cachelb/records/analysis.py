@@ -1,4 +1,4 @@
-"""Why hits were lost: decision records summed by the step of the token funnel and the cause."""
+"""Causes of lost hits: decision records summed by step of the token funnel and cause."""
 
 from __future__ import annotations
 
@@ -40,112 +40,68 @@ _ADVICE_ELSE = {
 class Loss:
     """Tokens lost at one step for one cause.
 
-    Attributes:
-        step: "prompt -> best": no candidate held them. "best -> selected": the picked worker held less than the best.
-            "selected -> engine": the engine had fewer than the router believed.
-        cause: The reason of the decision, or why nobody held them; of a disagreement, the worker.
-        tokens: Tokens lost.
-        requests: Requests that lost any.
+    The steps are "prompt -> best": no candidate held them, "best -> selected": the picked worker held less than the
+    best, and "selected -> engine": the engine had fewer cached than the router predicted.
     """
 
     step: str
-    cause: str
+    cause: str  # the reason of the decision, or why no candidate held them; of the last step, the worker
     tokens: int = 0
-    requests: int = 0
+    requests: int = 0  # that lost any
 
     @property
     def advice(self) -> str:
-        """What to look at."""
+        """Advice on the cause."""
         known = _ADVICE.get((self.step, self.cause)) or _ADVICE.get((self.step, ""))
         return known or _ADVICE_ELSE[self.step]
 
 
 @dataclass(slots=True)
 class WorkerTotals:
-    """What the router believed of one worker, and what its engine said.
+    """The predictions for one worker, and the reports of its engine."""
 
-    Attributes:
-        requests: Requests that count.
-        prompt_tokens: Their tokens.
-        matched_tokens: Tokens the router believed cached.
-        cached_tokens: Tokens the engine took from its cache.
-        missing_tokens: What the engine had less, summed over the requests where it had less.
-        surplus_tokens: What it had more, summed over the others.
-    """
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    matched_tokens: int = 0
-    cached_tokens: int = 0
-    missing_tokens: int = 0
-    surplus_tokens: int = 0
+    requests: int = 0  # that count
+    prompt_tokens: int = 0  # of these
+    matched_tokens: int = 0  # predicted to be cached
+    cached_tokens: int = 0  # reported by the engine
+    missing_tokens: int = 0  # reported below predicted, summed over the requests where it was below
+    surplus_tokens: int = 0  # reported above predicted, summed over the others
 
 
 @dataclass(slots=True)
 class ShadowTotals:
-    """How a shadow policy compares.
-
-    Attributes:
-        decisions: Decisions it took.
-        agreed: Those in which it picked the same worker.
-        matched_tokens: Tokens its picks held.
-        first_matched_tokens: Tokens the picks of the router's policy held.
-    """
+    """Comparison of a shadow policy."""
 
     decisions: int = 0
-    agreed: int = 0
-    matched_tokens: int = 0
-    first_matched_tokens: int = 0
+    agreed: int = 0  # decisions with the same worker
+    matched_tokens: int = 0  # held by its picks
+    first_matched_tokens: int = 0  # held by the picks of the router's policy
 
 
 @dataclass(slots=True)
 class Analysis:
-    """Where prompt tokens were lost. All sums are over the same requests.
+    """Lost prompt tokens by step. All sums are over the same requests."""
 
-    Attributes:
-        requests: Requests that count: completed, and with cached tokens reported by the engine if any request has them.
-        reported: Whether engines reported cached tokens at all; without them the last step is unknown.
-        prompt_tokens: Their tokens.
-        best_matched_tokens: Tokens the best candidates held.
-        selected_matched_tokens: Tokens the picked workers held.
-        engine_cached_tokens: Tokens the engines took from their caches; 0 if none reported any.
-        left_out: Requests that do not count, by why.
-        losses: Tokens lost, the most first.
-        workers: Prediction and report by worker.
-        shadows: Shadow policies by name.
-    """
-
-    requests: int = 0
-    reported: bool = False
+    requests: int = 0  # completed, and with reported cached tokens if any request has them
+    reported: bool = False  # whether any engine reported cached tokens; without, the last step is unknown
     prompt_tokens: int = 0
-    best_matched_tokens: int = 0
-    selected_matched_tokens: int = 0
-    engine_cached_tokens: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    losses: list[Loss] = field(default_factory=list)
+    best_matched_tokens: int = 0  # held by the best candidates
+    selected_matched_tokens: int = 0  # held by the picked workers
+    engine_cached_tokens: int = 0  # 0 if none reported any
+    left_out: dict[str, int] = field(default_factory=dict)  # requests that do not count, by reason
+    losses: list[Loss] = field(default_factory=list)  # the most tokens first
     workers: dict[str, WorkerTotals] = field(default_factory=dict)
     shadows: dict[str, ShadowTotals] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as values that JSON has.
-
-        Returns:
-            The attributes by name; every loss with its advice.
-        """
+        """Return the attributes by name as JSON values; every loss with its advice."""
         document = asdict(self)
         document["losses"] = [asdict(loss) | {"advice": loss.advice} for loss in self.losses]
         return document
 
 
 def analyse(records: Iterable[DecisionRecord], workers: Collection[str] = ()) -> Analysis:
-    """Sum up records. Reads them once and keeps none.
-
-    Args:
-        records: The records.
-        workers: Count the decisions for these workers only; empty counts all.
-
-    Returns:
-        The sums.
+    """Sum up records, of the decisions for `workers` only if there are any. Reads them once and keeps none.
 
     Example:
         >>> import cachelb
@@ -219,7 +175,7 @@ class _Sums:
 
 
 def _in_engine_tokens(record: DecisionRecord) -> tuple[int, int, int]:
-    """Give prompt, best and selected in the engine's tokens: those of a prompt given as text are an estimate."""
+    """Return prompt, best and selected in the engine's tokens: those of a prompt given as text are an estimate."""
     own, best, selected = record.prompt_tokens, record.best_matched_tokens, record.matched_tokens
     prompt = own if record.engine_prompt_tokens is None else record.engine_prompt_tokens
     if own in (0, prompt):
@@ -228,7 +184,7 @@ def _in_engine_tokens(record: DecisionRecord) -> tuple[int, int, int]:
 
 
 def _why_not_cached(record: DecisionRecord) -> str:
-    """Name why no candidate held more."""
+    """Return why no candidate held more."""
     if record.attempt > 0:
         return "retry"
     if record.reason in ("no-key", "only-one", "text-only", "stale-events"):

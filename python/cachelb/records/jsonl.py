@@ -26,7 +26,7 @@ _JOIN_S = 10.0
 
 
 class RecordSource(Protocol):
-    """What the records come from; `cachelb.Router` is one."""
+    """The source of records; `cachelb.Router` is one."""
 
     def records_since(self, cursor: int, limit: int = ..., /) -> tuple[list[DecisionRecord], int, int]:
         """Return the records after the cursor, the new cursor, and how many were overwritten meanwhile."""
@@ -35,14 +35,14 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordsStats:
-    """What a `JsonlRecords` did since it was started.
+    """Statistics of a `JsonlRecords` since its start.
 
     Attributes:
         written: Records written.
         lost: Records that the router had overwritten before they could be read.
         failed: Records of writes that failed; the first of them may be in the file all the same.
         errors: Attempts to write that failed.
-        rotations: How often a new file was begun.
+        rotations: Times a new file was begun.
         last_error: The last error in words, kept after recovery; None if there was none.
 
     Example:
@@ -62,8 +62,8 @@ class RecordsStats:
 class JsonlRecords:
     """Appends the record of every finished request to a file, as `Router.attach` starts it.
 
-    The selection path does not know of it: a thread asks the router for what finished since the last time. What it
-    cannot read or write in time is counted, and a line in the file says how much is missing. The file and the older
+    It adds nothing to the selection path: a thread reads the requests finished since the last time. Records that it
+    cannot read or write in time are counted, with their number in a line of the file. The file and the older
     ones kept beside it never hold more than `max_bytes` each.
 
     Example:
@@ -81,7 +81,7 @@ class JsonlRecords:
             path: The file; it is appended to. `{pid}` in it becomes the process id: processes of one gateway need a
                 file each.
             max_bytes: Size at which a new file is begun.
-            interval_s: Seconds between two looks at the router, which remembers 4,096 requests.
+            interval_s: Seconds between two reads of the router, which remembers 4,096 requests.
             keep: Older files to keep, as `path.1` (the latest), `path.2` and so on.
 
         Raises:
@@ -102,7 +102,7 @@ class JsonlRecords:
         """Begin to write.
 
         Args:
-            router: Where the records come from. Those it still remembers are written too.
+            router: The source of the records. Those it still remembers are written too.
 
         Raises:
             RuntimeError: It is running already.
@@ -113,18 +113,18 @@ class JsonlRecords:
         self._runs.latest.start()
 
     def flush(self) -> None:
-        """Write now what finished so far. Does nothing before the start or after the end."""
+        """Write finished requests now. Does nothing before the start or after the end."""
         if self._runs.latest is not None and self._runs.is_here():
             self._runs.latest.drain()
 
     def stop(self) -> None:
-        """Write what finished so far, close the file and wait for the thread. Idempotent."""
+        """Write finished requests, close the file and wait for the thread. Idempotent."""
         run = self._runs.stop()
         if run is not None:
             self._before = run.stats()
 
     def stats(self) -> RecordsStats:
-        """Return what was written and what was not.
+        """Return the statistics of writing.
 
         Returns:
             Counters since the last start, which the end keeps; all zero before it.
@@ -134,7 +134,7 @@ class JsonlRecords:
 
 
 class _File:
-    """A file that is appended to and begun anew when it is full. Errors leave it closed, to be opened next time."""
+    """A file to append to, rotated when it is full. Errors leave it closed, to be opened next time."""
 
     def __init__(self, path: Path, max_bytes: int, keep: int) -> None:
         self._path = path
@@ -145,11 +145,7 @@ class _File:
         self.rotations = 0
 
     def append(self, lines: list[str]) -> None:
-        """Write whole lines, in as few writes as files allow.
-
-        Raises:
-            OSError: The file could not be written; some of the lines may have been, the last of them in part.
-        """
+        """Write whole lines, in few writes; after an `OSError` some may be written, the last in part."""
         batch = bytearray()
         for line in lines:
             encoded = line.encode()
@@ -173,7 +169,7 @@ class _File:
             self._file = self._path.open("ab", buffering=0)
             self._size = self._file.tell()
             if self._size > 0 and not self._ends_a_line():
-                self._size += self._file.write(b"\n") or 0  # whoever wrote here last was cut off
+                self._size += self._file.write(b"\n") or 0  # the last writer was cut off
         return self._size
 
     def _ends_a_line(self) -> bool:
@@ -215,7 +211,7 @@ class _Run:
         self._router = router
         self._file = file
         self._interval_s = interval_s
-        _, self._cursor, _ = router.records_since(0, 0)  # of what went before, only what is still there is missed
+        _, self._cursor, _ = router.records_since(0, 0)  # earlier records count as missed only if they are still there
         self._ended = threading.Event()
         self._draining = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="cachelb-records", daemon=True)
@@ -232,7 +228,7 @@ class _Run:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread write the rest and end."""
+        """Stop the thread after it wrote the rest."""
         self._ended.set()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""Reads record files, older ones first, and goes on past lines that are none."""
+"""Reads record files, older ones first, and skips lines that are not records."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LONGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no record.
+    """A line that is not a record.
 
     Attributes:
         file: The file.
         number: Its line number, from 1.
-        problem: What is wrong with it.
+        problem: The error.
 
     Example:
         >>> str(BadLine("decisions.jsonl", 7, "not JSON"))
@@ -44,13 +44,13 @@ class BadLine:
 
 @dataclass(slots=True)
 class RecordFiles:
-    """Record files, and what was met in them so far. Read line by line: a file may be larger than memory.
+    """Record files, and the lines skipped so far. Read line by line: a file may be larger than memory.
 
     Attributes:
         files: The files, oldest first.
         lines: Lines read.
-        lost: Records that the files themselves say are missing.
-        bad: Lines that are no records.
+        lost: Records that the files name as missing.
+        bad: Lines that are not records.
         bad_lines: The first of them.
 
     Example:

@@ -1,7 +1,7 @@
 """Samples to learn from, out of decision records.
 
-A record holds what was known of the request and of its worker when it was decided, and how long it took: what a
-learning router is trained on. Records of older versions do not hold the worker. What a router knows of it by itself
+A record holds the known features of the request and of its worker at the decision, and how long it took: the training
+data of a learning router. Records of older versions do not hold the worker. What a router knows of it by itself
 then follows from the requests that were on it: how many, how many tokens of them were still to be computed, how many
 were being decoded, not counting requests that came to it by other routers.
 """
@@ -28,18 +28,9 @@ _BOOKED = {"inflight": "inflight", "prefill_tokens": "pending_prefill_tokens", "
 def samples_of(records: Iterable[DecisionRecord]) -> Samples:
     """Make samples of the requests that have a time to the first token, in the order of their decisions.
 
-    Args:
-        records: Finished requests in any order. Those without a first token, and those whose worker had not reported
-            for too long, are part of their worker's load, but no samples. The half of a pair that decodes is left out.
-
-    Returns:
-        The samples. What no record tells is 0 throughout and named as missing; what only some tell is 0 in the others.
-
-    Example:
-        >>> import cachelb
-        >>> from cachelb.records.samples import samples_of
-        >>> samples_of([]).missing
-        ('running', 'waiting', 'kv_usage')
+    Requests without a first token, and those whose worker had not reported for too long, count as load of their worker
+    but give no sample. The half of a pair that decodes is left out. A feature that no record has is 0 throughout and
+    named as missing; one that only some have is 0 in the others.
     """
     kept = sorted((record for record in records if record.part != "decode"), key=lambda record: record.time_s)
     columns = _followed(kept)

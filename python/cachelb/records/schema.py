@@ -41,18 +41,11 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 class SchemaError(ValueError):
-    """A line is no record; the text says what is wrong with it and repeats nothing of it but names."""
+    """A line is not a record; the text has the error and quotes only names."""
 
 
 def decision_line(record: DecisionRecord) -> str:
-    """Write a record as a line.
-
-    Args:
-        record: The record.
-
-    Returns:
-        The line, with its line break.
-    """
+    """Write a record as a line, with its line break."""
     row: dict[str, Any] = {"v": VERSION, "kind": DECISION}
     row |= {name: getattr(record, name) for name in _RECORD}
     row["shadows"] = [{name: getattr(shadow, name) for name in _SHADOW} for shadow in record.shadows]
@@ -60,30 +53,12 @@ def decision_line(record: DecisionRecord) -> str:
 
 
 def lost_line(records: int, time_s: float) -> str:
-    """Write that records are missing.
-
-    Args:
-        records: How many.
-        time_s: Until when, in seconds since the epoch.
-
-    Returns:
-        The line, with its line break.
-    """
+    """Write a line, with its line break, for records lost until a time in seconds since the epoch."""
     return _line({"v": VERSION, "kind": LOST, "time_s": time_s, "records": records})
 
 
 def read_line(line: bytes) -> DecisionRecord | int:
-    """Read a line.
-
-    Args:
-        line: The line.
-
-    Returns:
-        The decision's record, or the number of records that are missing.
-
-    Raises:
-        SchemaError: It is no such line.
-    """
+    """Read a line: the record of a decision, or the number of lost records."""
     try:
         row = json.loads(line)
     except ValueError:  # of JSON or of UTF-8
@@ -111,13 +86,13 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _values(of: type[DecisionRecord | ShadowPick], row: dict[str, Any]) -> dict[str, Any]:
-    """Take the fields of a value type from a row; those with a default may be missing."""
+    """Read the fields of a value type from a row; those with a default may be missing."""
     taken = (field for field in fields(of) if field.name in row or field.default is MISSING)
     return {field.name: _value(field.name, str(field.type), row) for field in taken if field.name != "shadows"}
 
 
 def _value(name: str, annotation: str, row: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever the field holds
-    """Take one field from a row, if it has the type that the annotation says."""
+    """Read one field from a row and check its type against the annotation."""
     kinds = tuple(kind for part in annotation.split(" | ") for kind in _KINDS[part])
     if name not in row:
         raise SchemaError(f"field {name!r} is missing")

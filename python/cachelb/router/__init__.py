@@ -1,4 +1,4 @@
-"""The router: your workers, what they hold, what they are doing, and a policy."""
+"""The router: a fleet of workers, an index of their cached prefixes, their load, and a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a router starts and stops with itself."""
+"""Sources and sinks that a router starts and stops with itself."""
 
 from __future__ import annotations
 
@@ -15,54 +15,46 @@ _log = logging.getLogger("cachelb.router")
 
 
 class Attachable(Protocol):
-    """What `Router.attach` takes: a source of load, events or shared state, or a sink of records."""
+    """Anything `Router.attach` accepts: a source of load, events or shared state, or a sink of records."""
 
     def start(self, router: Router[Any], /) -> None:
-        """Begin, in a thread of its own; again in the child of a fork, which has none, once it uses the router."""
+        """Start a thread; called again in a forked child, which has no threads, once it uses the router."""
         ...
 
     def stop(self) -> None:
-        """End; idempotent."""
+        """Stop. Idempotent."""
         ...
 
 
 class Sharing(Protocol):
-    """What trades with other routers, and the process it does so in."""
+    """The attached exchange with other routers, and the process it runs in."""
 
     @property
     def pid(self) -> int:
-        """The process whose thread it has."""
+        """Id of the process that owns the thread."""
         ...
 
     def stats(self) -> StateStats:
-        """Count what was told and heard."""
+        """Return the counters of sent and received state."""
         ...
 
 
 class Sources:
-    """What is attached to one router, in the order of attaching; any thread may attach, detach and close."""
+    """The sources attached to one router, in order; any thread may attach, detach and close."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        # By a number, so that each step is one operation and needs no lock: a finalizer may close anywhere.
+        """Begin without a source."""
+        # Keyed by a number, so that each step is one operation and needs no lock: a finalizer may close anywhere.
         self._attached: dict[int, Attachable] = {}
         self._numbers = count()
 
     def attach(self, source: Attachable, router: Router[Any]) -> None:
-        """Start a source.
-
-        Args:
-            source: What to start.
-            router: For which router.
-
-        Raises:
-            TypeError: It cannot be started and stopped, or it is a class.
-        """
+        """Start a source."""
         _refuse_class("attach", source)
         if not all(callable(getattr(source, name, None)) for name in ("start", "stop")):
             found = type(source).__name__
             raise TypeError(f"a source must have start(router) and stop(), like ZmqSource or SnapshotFile, not {found}")
-        # First, so that whoever closes the router while this waits ends it.
+        # Registered first, so that a concurrent close of the router stops it.
         number = next(self._numbers)
         self._attached[number] = source
         try:
@@ -74,15 +66,7 @@ class Sources:
             source.stop()
 
     def detach(self, source: Attachable) -> None:
-        """Stop a source.
-
-        Args:
-            source: One that is attached.
-
-        Raises:
-            TypeError: It is a class.
-            ValueError: It is not.
-        """
+        """Stop a source."""
         _refuse_class("detach", source)
         numbers = [number for number, each in list(self._attached.items()) if each is source]
         if not numbers or self._attached.pop(numbers[-1], None) is None:
@@ -90,12 +74,12 @@ class Sources:
         source.stop()
 
     def close(self) -> None:
-        """Stop all, the last one first. What one of them raises is raised once all were stopped."""
+        """Stop all sources, the last one first; an error is raised after all were stopped."""
         failed: BaseException | None = None
         while True:
             try:
                 _, source = self._attached.popitem()
-            except KeyError:  # not asked before: two threads may close
+            except KeyError:  # no check before: two threads may close
                 break
             try:
                 source.stop()
@@ -106,15 +90,11 @@ class Sources:
             raise failed
 
     def start_in_child(self, router: Router[Any]) -> None:
-        """Start all anew: a fork does not copy threads.
-
-        Args:
-            router: For which router.
-        """
+        """Restart all sources: a fork does not copy threads."""
         for source in list(self._attached.values()):
             try:
                 source.start(router)
-            except Exception:  # noqa: BLE001 - logged; a selection is not to fail for it, nor the other sources
+            except Exception:  # noqa: BLE001 - logged; it must not fail a selection or the other sources
                 _log.exception("%s could not start anew in process %d", type(source).__name__, os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""What happens to routers when their process forks."""
+"""Routers in a forked child."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ _routers: weakref.WeakSet[Router[Any]] = weakref.WeakSet()
 
 
 def watch(router: Router[Any]) -> None:
-    """Let a router forget what belongs to the parent, in every child from now on.
-
-    Args:
-        router: The router; it is not kept alive.
-    """
+    """Make a router drop its parent's state in every child from now on. The router is not kept alive."""
     _routers.add(router)
 
 
@@ -28,7 +24,7 @@ def _after_fork_in_child() -> None:
     for router in list(_routers):
         try:
             router._forked()
-        except Exception:  # noqa: BLE001 - logged; the other routers must not keep the parent's requests for it
+        except Exception:  # noqa: BLE001 - logged; the other routers must still drop the parent's requests
             _log.exception("a router could not start anew in process %d, which was forked", os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""What a router did and knows, for callers that look at it."""
+"""The read-only half of a router: explanations, statistics, records, models."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ W = TypeVar("W")
 
 
 class Observation(Snapshots[W]):
-    """The part of a router that changes nothing: names, explanations, counters, records, models."""
+    """The read-only part of a router: names, explanations, counters, records, models."""
 
     _plan: Plan
 
     _exchange: Sharing | None = None
-    """What shares its state with other routers."""
+    """The attached exchange with other routers, if any."""
 
     def explain(self, **request: Unpack[RequestArguments]) -> Explanation:
-        """Tell what `select_worker` would pick now, and what it sees of every worker. Changes nothing.
+        """Explain the worker `select_worker` would pick now, with its view of every worker. Changes nothing.
 
         Args:
             **request: As for `select_worker`.
@@ -38,7 +38,7 @@ class Observation(Snapshots[W]):
             The explanation.
 
         Raises:
-            NoWorkerAvailable: No worker may be picked.
+            NoWorkerAvailable: No worker can be picked.
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
         """
@@ -60,7 +60,7 @@ class Observation(Snapshots[W]):
         return {"prefill": plan.prefill_name, "decode": plan.decode_name}.get(part, plan.name)
 
     def stats(self) -> RouterStats:
-        """Read every counter. Costs nothing per request.
+        """Read every counter. Adds no cost per request.
 
         Returns:
             The counters and the state of every worker.
@@ -69,23 +69,23 @@ class Observation(Snapshots[W]):
         return views.stats(self)
 
     def learned_stats(self) -> tuple[LearnedStats, ...]:
-        """Read what policies that learn have learned.
+        """Read the learning state of policies that learn.
 
         Returns:
-            One for each such policy, of each model and part.
+            One entry for each such policy, of each model and part.
         """
         return views.learned(self)
 
     def save_model(self, path: str | PathLike[str], *, model: str | None = None, part: str = "whole") -> None:
-        """Write what a learned policy learned to a file, for `model=` of another one.
+        """Write a learned policy's model to a file, for `model=` of another one.
 
         Args:
             path: The file; one that exists is replaced.
             model: Model of the router that the policy routes for, None for those without an index of their own.
-            part: "whole", "prefill", "decode" or "shadow": what the policy decides.
+            part: "whole", "prefill", "decode" or "shadow": the decisions the policy takes.
 
         Raises:
-            ValueError: There is nothing learned yet, or no such model.
+            ValueError: Nothing has been learned yet, or there is no such model.
             OSError: The file cannot be written.
 
         Example:
@@ -103,7 +103,7 @@ class Observation(Snapshots[W]):
             n: How many at most.
 
         Returns:
-            Their records, oldest first. They hold nothing of the prompts.
+            Their records, oldest first, without any prompt text.
         """
         return views.recent(self, n)
 
@@ -111,7 +111,7 @@ class Observation(Snapshots[W]):
         """Read the records of requests that finished since an earlier call.
 
         Args:
-            cursor: What the earlier call returned, or 0.
+            cursor: The cursor of the earlier call, or 0.
             limit: How many at most.
 
         Returns:

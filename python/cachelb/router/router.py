@@ -1,4 +1,4 @@
-"""The router: your workers, what they hold, what they are doing, and a policy."""
+"""The router: a fleet of workers, an index of their cached prefixes, their load, and a policy."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _log = logging.getLogger("cachelb.router")
 class Router(Observation[W]):
     """Routes requests over a fleet of registered workers.
 
-    The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Everything it
-    holds is bounded; nothing it does blocks on the network. Safe from threads and from asyncio.
+    The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Its memory is
+    bounded, and no call blocks on the network. Safe to use from threads and from asyncio.
 
     Example:
         >>> import cachelb
@@ -88,38 +88,38 @@ class Router(Observation[W]):
             key: Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts.
             policy: Name of a policy, one of `cachelb.policies`, or your own object with `choose`, as
                 `cachelb.policies.Policy` describes it. The default has nothing to set.
-            block_size: Tokens per block, as the engines have it. It stays: what is learnt of an engine says how its
-                blocks map to these (`learn_worker`), since hashes of this size may be in anybody's hands by then.
+            block_size: Tokens per block, as in the engines. It never changes, since callers may keep hashes of this
+                size; an engine's own block size, once learned, is mapped to it (`learn_worker`).
             max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1; the
                 least recently used blocks leave first. None leaves only the workers' own capacities.
-            seed: Seed of ties and exploration; the same seed and the same calls give the same picks. None draws one.
+            seed: Seed of tie-breaking and exploration; the same seed and calls give the same picks. None draws one.
             hash_seed: Seed of the block hashes and of policies that pick by hash; routers that must agree share it.
-                None is made from `secret`; without one it is `seed`, or drawn.
+                None derives it from `secret`; without a secret it is `seed`, or random.
             secret: Text of 16 characters or more that all routers of the fleet share, or the new one and those before
-                it, to change it while they run. None is that of the variable `CACHELB_SECRET`. With it, adapters, salts
-                and models are kept apart in the same way everywhere; without one a key is drawn per process. Needed
-                to share state and for snapshots.
+                it, to rotate it while they run. None reads the variable `CACHELB_SECRET`. With it, adapters, salts and
+                models are kept apart in the same way everywhere; without one a key is drawn per process. Required to
+                share state and for snapshots.
             replicas: Routers that serve the same fleet; margins in requests shrink by it.
-            clock: Function that returns monotonic seconds, None is the system's.
+            clock: Function that returns monotonic seconds; None is the system's.
             prefill_policy: Policy of the prefill half of `select_pair`. None under `adaptive`, with no `decode_policy`
                 either, picks both halves by one cost; otherwise it is `prefill-times-batch`.
             decode_policy: Policy of the decode half; None without that cost is the worker with the fewest blocks in
                 use.
             pd_uncached_token_threshold: With fewer uncached tokens, the decode worker does the prefill itself, and with
-                as many or more a prefill worker does. None leaves it to the cost; otherwise it is 0.
-            pd_fallback: Let the decode worker do it too if no prefill worker is available.
-            pd_transfer_ms: Milliseconds that handing a computed prompt to a decode worker takes whatever its length,
-                for the cost: messages, and the decode step in which it joins.
+                as many or more a prefill worker does. None leaves it to the cost under `adaptive`, else is 0.
+            pd_fallback: Let the decode worker do the prefill too if no prefill worker is available.
+            pd_transfer_ms: Fixed milliseconds of handing a computed prompt to a decode worker, for the cost: messages,
+                and the decode step in which it joins.
             pd_transfer_ms_per_token: Milliseconds per prompt token that the decode worker does not hold, for the cost:
                 bytes of KV cache per token by bytes per millisecond between the workers. The default is 128 KiB at
                 25 GB/s.
             shadow: Policies that decide beside the first one; their picks are recorded, nothing is booked for them.
             models: Block sizes of models that have an index of their own.
-            booking_ttl_s: Seconds without a sign of life after which a booking no longer counts as load.
-            max_report_age_s: Seconds after which a load report says nothing about the present.
-            reconcile_grace_s: Seconds without a sign of life after which a request is dropped from the books once two
-                load reports in a row do not count it. Must be longer than a request takes to be counted by its engine,
-                and longer than the pauses of a stream. None drops none.
+            booking_ttl_s: Seconds without activity after which a booking no longer counts as load.
+            max_report_age_s: Seconds after which a load report is stale.
+            reconcile_grace_s: Seconds without activity after which a booking is released once two load reports in a row
+                do not count the request. Must exceed the time until an engine counts a request, and the pauses of a
+                stream. None never releases.
             veto_kv_usage: Reported KV use from which a worker is passed over, as long as another is below it.
             veto_waiting: Reported waiting requests from which a worker is passed over, likewise.
             breaker_failures: Consecutive failures before the first byte after which a worker is passed over; 0 is off.
@@ -229,17 +229,17 @@ class Router(Observation[W]):
         kv_blocks: int | None = None,
         slow_start_s: float = 0.0,
     ) -> None:
-        """Register a worker, or change what is known of a registered one; its cache and load stay.
+        """Register a worker, or update a registered one; its cached prefixes and load stay.
 
         Args:
-            worker: Your object; it is only handed back.
+            worker: Your object, which decisions return.
             weight: Relative capacity, of each rank.
             role: "prefill" and "decode" workers serve one half of `select_pair`; "decode" serves whole requests too.
             dp_size: Data-parallel ranks that take requests on their own; decisions then carry `dp_rank`.
             models: Models it serves; none means all. A model named here gets an index of its own.
             gpu: Name of its GPU model, for policies that learn.
-            kv_blocks: Blocks its KV cache holds, as its engine counts them, until a load source finds out better; None
-                leaves it as it is, first `max_blocks_per_worker`.
+            kv_blocks: Blocks its KV cache holds, as its engine counts them, until a load source reports the number;
+                None keeps the known value, at first `max_blocks_per_worker`.
             slow_start_s: Seconds its weight takes to rise from a quarter to full.
 
         Raises:
@@ -294,7 +294,7 @@ class Router(Observation[W]):
                 self._replace_object(key, worker)
 
     def set_ready(self, worker: W | str, ready: bool) -> None:  # noqa: FBT001 - the contract
-        """Mark a worker ready or not. What it holds stays known, and so do its requests.
+        """Mark a worker ready or not. Its cached prefixes and its requests stay known.
 
         Args:
             worker: The worker or its key.
@@ -308,16 +308,16 @@ class Router(Observation[W]):
             self._wake()
 
     def learn_worker(self, worker: W | str, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
-        """Take in what a load source found out about a worker.
+        """Apply a load source's findings about a worker.
 
         The index of a model keeps the block size it was built with. An engine may have another, if one is a multiple of
-        the other: what it holds is credited in whole blocks of both, and its capacity is converted. KV events tell the
-        size too and win where they differ; `KvEventStats.mismatch` names both then.
+        the other: its cached prefixes are credited in whole blocks of both, and its capacity is converted. KV events
+        carry the size too and win where they differ; `KvEventStats.mismatch` then names both.
 
         Args:
             worker: The worker or its key.
             kv_blocks: Blocks its KV cache holds, as its engine counts them.
-            block_size: Tokens per block of its engine. None leaves it as it is, first the router's.
+            block_size: Tokens per block of its engine. None keeps the known value, at first the router's.
 
         Raises:
             UnknownWorkerError: It is not registered.
@@ -349,7 +349,7 @@ class Router(Observation[W]):
         policies each role has its own, and `pd_uncached_token_threshold` decides who computes the prompt.
 
         Args:
-            dry_run: Tell what the next call would pick, and change nothing.
+            dry_run: Return what the next call would pick, and change nothing.
             **request: As for `select_worker`.
 
         Returns:
@@ -376,9 +376,9 @@ class Router(Observation[W]):
         return PairDecision(*self._select_pair(dry_run=dry_run, **request), self._retry_pair)
 
     async def select_worker_when_ready(self, *, timeout_s: float, **request: Unpack[RequestArguments]) -> Decision[W]:
-        """Pick a worker as soon as there is one.
+        """Pick a worker as soon as one is available.
 
-        Those who wait are served by `priority`, then in order of arrival. Cancelling leaves nothing booked.
+        Waiting calls are served by `priority`, then in order of arrival. A cancelled call books nothing.
 
         Args:
             timeout_s: How long to wait; 0 fails at once.
@@ -401,7 +401,7 @@ class Router(Observation[W]):
         max_per_worker: int | None = None,
         min_colocate_blocks: int = 0,
     ) -> list[Decision[W]]:
-        """Pick workers for several requests in one step: those that begin alike go together, as far as they may.
+        """Pick workers for several requests in one step, keeping requests with a common prefix together.
 
         Requests are grouped by their leading blocks, larger groups first. Without `max_per_worker` the policy places
         each of them and sees those before it.
@@ -444,16 +444,16 @@ class Router(Observation[W]):
     ) -> int:
         r"""Apply a KV event message of a worker's engine that you received yourself.
 
-        Messages of a worker, or of each rank of it, are to come in order. With their numbers, messages that come twice
-        are known again, a restarted engine is seen, and a lost message is too: what was known of the worker is doubtful
-        then, and the stream is "degraded" (`WorkerStats.kv_events`). A message that cannot be read is a lost one.
-        Nothing about the content of a message is an error: what cannot be applied is counted.
+        Messages of a worker, or of each rank of it, must come in order. Sequence numbers reveal duplicates, a restarted
+        engine and lost messages; after a loss the worker's blocks are doubtful and the stream is "degraded"
+        (`WorkerStats.kv_events`). An unreadable message counts as lost. The content of a message never raises: entries
+        that cannot be applied are counted.
 
         Args:
             worker: The worker or its key.
             payload: The last frame of the message: a batch of events in msgpack.
             seq: Its number, None if the engine gives none.
-            dp_rank: Rank whose endpoint it came from; the rank a message names itself comes first.
+            dp_rank: Rank whose endpoint it came from; a rank named in the message wins.
 
         Returns:
             How many events were applied.
@@ -478,7 +478,7 @@ class Router(Observation[W]):
     def attach(self, source: Attachable) -> None:
         """Start a source of load, events or shared state, and stop it with the router.
 
-        Its thread keeps the router until that: close a router that is no longer used, or detach what it has.
+        Its thread keeps the router alive: close a router that is no longer used, or detach its sources.
 
         Args:
             source: An object with `start(router)` and `stop()`.
@@ -493,12 +493,12 @@ class Router(Observation[W]):
             source: One that was attached.
 
         Raises:
-            ValueError: It is not.
+            ValueError: It is not attached.
         """
         self._sources.detach(source)
 
     def close(self) -> None:
-        """Stop every source. The router itself needs no closing. Idempotent, from any thread."""
+        """Stop every source; the router itself needs no closing. Idempotent, from any thread."""
         self._sources.close()
 
     def __enter__(self) -> Self:
@@ -519,7 +519,7 @@ class Router(Observation[W]):
         self._waiting.wake(released=True)
 
     def _forked(self) -> None:
-        """Forget what belongs to the parent. No more: most children only run another program and must not be kept."""
+        """Drop the parent's state, and nothing more: most children only run another program and must start fast."""
         self._forgotten = self._after_fork()
         self._pid = os.getpid()
         self._waiting = Waiting()

@@ -1,4 +1,4 @@
-"""What workers hold, as bytes, for a router that starts later."""
+"""Snapshots of the workers' cached prefixes, for a router that starts later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 W = TypeVar("W")
 
 TTL_S = 3600.0
-"""Seconds that what was restored is believed, unless a request finds it again."""
+"""Seconds that restored prefixes are trusted, unless a request finds them again."""
 
 
 class Snapshots(NativeRouter[W]):
@@ -29,10 +29,10 @@ class Snapshots(NativeRouter[W]):
     _secrets: tuple[Secret, ...]
 
     def snapshot(self) -> bytes:
-        """Write down what every worker holds, of all models, as hashes of blocks: 8 to 10 bytes each.
+        """Write every worker's cached prefixes, of all models, as block hashes of 8 to 10 bytes each.
 
-        Requests are not in it, for they end with the process. Others select meanwhile; what they place may be in it.
-        Those who have the `secret` can find out from it whether a given prompt was routed.
+        Requests are left out, since they end with the process. Selections go on meanwhile, and their placements may be
+        included. Holders of the `secret` can test whether a given prompt was routed.
 
         Returns:
             The snapshot.
@@ -53,22 +53,22 @@ class Snapshots(NativeRouter[W]):
         return b"".join(self._pieces())
 
     def restore(self, data: Buffer, *, ttl_s: float = TTL_S) -> Restored:
-        """Take in what workers held when a snapshot was written. Workers are known by their keys.
+        """Restore the workers' cached prefixes from a snapshot. Workers are matched by key.
 
-        What was used longest ago is evicted first, as before. It is believed like what other routers tell: for `ttl_s`,
-        longer once a request finds it again, and on a worker whose own events tell only as expected.
+        The order of eviction is kept. Restored prefixes are trusted like remote state: for `ttl_s`, longer once a
+        request finds them again, and on a worker with KV events only as expected blocks.
 
         Args:
-            data: What `snapshot` returned, in this router's process or another.
-            ttl_s: Seconds that it is believed.
+            data: The result of `snapshot`, in this process or another.
+            ttl_s: Seconds that the prefixes are trusted.
 
         Returns:
-            What was taken in, and what was skipped.
+            Counts of restored and skipped entries.
 
         Raises:
             SnapshotError: It is damaged, of another version, or of a router with another `secret`, `hash_seed` or block
                 size; or this router has no `secret`. Nothing was changed then.
-            TypeError: It is not bytes, or `ttl_s` is no number.
+            TypeError: It is not bytes, or `ttl_s` is not a number.
             ValueError: `ttl_s` is not above 0.
 
         Example:
@@ -84,12 +84,12 @@ class Snapshots(NativeRouter[W]):
         return Restored(**found, age_s=age_s)
 
     def _pieces(self) -> SnapshotPieces:
-        """Begin a snapshot that is written as it is read, so that all of it need never be in memory."""
+        """Begin a snapshot that is produced as it is read, so that it is never in memory as a whole."""
         self._need_secret()
         return self._keep(time.time_ns() // 1_000_000)
 
     def _need_secret(self) -> None:
-        """Refuse a router whose hashes mean nothing to any other."""
+        """Refuse a router whose hashes no other router can use."""
         if not self._secrets:
             raise SnapshotError(
                 "this router has no secret, so a snapshot fits no other router: build it with secret=..., or set"

@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 
 def stats(router: Observation[Any]) -> RouterStats:
-    """Read every counter of a router.
-
-    Args:
-        router: The router.
-
-    Returns:
-        Its counters.
-    """
+    """Read every counter of a router."""
     counters = router._counters()
     streams = {(key, rank): KvEventStats(**row) for key, rank, row in router._kv_rows()}
     events = router._kv_totals()
@@ -71,48 +64,24 @@ def stats(router: Observation[Any]) -> RouterStats:
 
 
 def _state(router: Observation[Any]) -> StateStats | None:
-    """Read how sharing goes; in the child of a fork, that of the parent is none of it."""
+    """Read the state of sharing; in a forked child, the parent's does not count."""
     exchange = router._exchange
     return None if exchange is None or exchange.pid != os.getpid() else exchange.stats()
 
 
 def learned(router: Observation[Any]) -> tuple[LearnedStats, ...]:
-    """Read what the policies of a router learned.
-
-    Args:
-        router: The router.
-
-    Returns:
-        One for each policy that learns.
-    """
+    """Read the learning state of a router's policies, one entry for each that learns."""
     return tuple(LearnedStats(**row) for row in router._learned())
 
 
 def records_since(router: Observation[Any], cursor: int, limit: int) -> tuple[list[DecisionRecord], int, int]:
-    """Read the records of finished requests.
-
-    Args:
-        router: The router.
-        cursor: Where to begin.
-        limit: How many at most.
-
-    Returns:
-        The records, the next cursor, and how many were lost.
-    """
+    """Read the records of finished requests from a cursor on: the records, the next cursor, the number lost."""
     rows, cursor, lost = router._records_since(cursor, limit)
     return [_record(router, row) for row in rows], cursor, lost
 
 
 def recent(router: Observation[Any], n: int) -> list[DecisionRecord]:
-    """Read the newest records.
-
-    Args:
-        router: The router.
-        n: How many at most.
-
-    Returns:
-        The records, oldest first.
-    """
+    """Read the newest records, oldest first."""
     n = whole("n", n, 0)
     return records_since(router, 0, 1 << 30)[0][-n:] if n else []
 
@@ -124,7 +93,7 @@ def _record(router: Observation[Any], row: dict[str, Any]) -> DecisionRecord:
 
 
 def _decisions(router: Observation[Any], counts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    """Count by policy what is counted by half of a pair."""
+    """Merge counts by half of a pair into counts by policy."""
     decisions: dict[tuple[str, str], int] = {}
     for (part, reason), n in counts.items():
         name = (router._policy_for(part), reason)
@@ -133,6 +102,6 @@ def _decisions(router: Observation[Any], counts: dict[tuple[str, str], int]) -> 
 
 
 def _shadows(router: Observation[Any], tallies: list[tuple[int, int, int, int]]) -> tuple[ShadowStats, ...]:
-    """Name the tallies; before the first decision there are none."""
+    """Name the tallies; empty before the first decision."""
     tallies += [(0, 0, 0, 0)] * (len(router.shadows) - len(tallies))
     return tuple(ShadowStats(policy, *tally) for policy, tally in zip(router.shadows, tallies, strict=True))

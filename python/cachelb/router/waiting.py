@@ -1,4 +1,4 @@
-"""Waiting for a worker: who asked first, or with the highest priority, is served first."""
+"""Waiting for a worker, in order of priority, then of arrival."""
 
 from __future__ import annotations
 
@@ -27,41 +27,28 @@ _UNMOVED = frozenset(
         "not in the role",
     }
 )
-"""What keeps a worker out however little it has to do."""
+"""States that keep a worker out at any load."""
 
 
 class Waiting:
-    """Requests that wait for a worker, of any number of event loops.
+    """Requests of any number of event loops that wait for a worker.
 
-    Each of them selects and books on its own, one after another, so a worker that returns is not stampeded. The order
-    holds among the requests of one event loop: no request waits for a loop that stands still.
+    They select and book one after another, so a worker that returns is not stampeded. The order holds among the
+    requests of one event loop: no request waits for a stalled loop.
 
-    Whoever found workers too busy is also called when it is time to try again: a report grows old and a queue gets
-    shorter without anybody telling.
+    A request that found saturated workers also wakes when its retry time comes: reports go stale and queues shrink
+    without a notification.
 
-    There is no lock: `wake` may run in a finalizer, and so in the middle of anything.
+    There is no lock: `wake` may run in a finalizer, at any point of any thread.
     """
 
     def __init__(self) -> None:
-        """Begin with no request."""
+        """Begin without a request."""
         self._waiters: dict[tuple[int, int], _Waiter] = {}
         self._numbers = count()
 
     async def select(self, router: Router[Any], timeout_s: float, request: Mapping[str, Any]) -> Decision[Any]:
-        """Select once a worker may be picked.
-
-        Args:
-            router: Selects.
-            timeout_s: How long to wait at most, in seconds.
-            request: The arguments of `select_worker`.
-
-        Returns:
-            The decision.
-
-        Raises:
-            NoWorkerAvailable: No worker could be picked in time.
-            ValueError: `timeout_s` is negative or no number.
-        """
+        """Wait until a worker can be picked, and select it."""
         timeout_s = seconds("timeout_s", timeout_s, least=0.0)
         if timeout_s == 0 or not self._waiters:
             try:
@@ -74,7 +61,7 @@ class Waiting:
         waiter = _Waiter()
         order = (-request.get("priority", 0), next(self._numbers))
         self._waiters[order] = waiter
-        # It tries once more now that it is heard of, but not before those that were called earlier.
+        # Registered now, it tries once more, but not before requests that were woken earlier.
         waiter.call()
         limit = asyncio.timeout(timeout_s)
         try:
@@ -97,10 +84,9 @@ class Waiting:
             self._heed(router, waiter, None)
 
     def wake(self, *, released: bool = False) -> None:
-        """Let those who wait try again, in their order. Callable from any thread.
+        """Wake the waiting callers in their order. Callable from any thread.
 
-        Args:
-            released: A request ended, which helps only those who found workers that had too much to do.
+        `released` is the end of a request, which helps only callers that found saturated workers.
         """
         for _, waiter in sorted(self._waiters.items()):
             if waiter.heeds_releases or not released:
@@ -110,7 +96,7 @@ class Waiting:
         return len(self._waiters)
 
     def _heed(self, router: Router[Any], waiter: _Waiter, error: NoWorkerAvailable | None) -> None:
-        """Note whether a release may help, so that no request is woken for nothing."""
+        """Record whether a release may help, so that no request is woken in vain."""
         heeds = error is not None and any(why not in _UNMOVED for why in error.reasons.values())
         # In the child of a fork, the parent's waiters are not the router's.
         if heeds != waiter.heeds_releases and router._waiting is self:
@@ -122,7 +108,7 @@ class Waiting:
 
 
 class _Waiter:
-    """One request, and the event that says that it may try again."""
+    """One waiting request, and the event that wakes it."""
 
     def __init__(self) -> None:
         import asyncio
@@ -140,7 +126,7 @@ class _Waiter:
         self.stop()
 
     def call_later(self, delay_s: float, waiting: Waiting) -> None:
-        """Call everybody after a delay, so that the order holds, unless this one is called before."""
+        """Wake all requests after a delay, so that the order holds, unless this one is woken before."""
         self._timer = self._loop.call_later(delay_s, partial(waiting.wake, released=True))
 
     def stop(self) -> None:
@@ -155,5 +141,5 @@ class _Waiter:
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:
-            # Its loop was closed under it: it no longer waits.
+            # Its loop was closed meanwhile: it no longer waits.
             return

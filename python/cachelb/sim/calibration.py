@@ -1,4 +1,4 @@
-"""How fast a real engine is beside the cost model, from requests that it served one after the other."""
+"""Calibration of the cost model against a real engine, from requests that it served one after the other."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Measurement:
         prompt_tokens: Tokens of the prompt.
         cached_tokens: Those of them that the engine had cached, full blocks.
         output_tokens: Tokens of the answer.
-        ttft_s: To the first token, as near to the engine as it can be taken: what an API in front of it adds is
+        ttft_s: To the first token, measured as near to the engine as possible: the latency of an API in front of it is
             otherwise taken for slow prompts.
         total_s: To the last token.
 
     Raises:
-        TypeError: A value is no number.
+        TypeError: A value is not a number.
         ValueError: A value is out of range.
 
     Example:
@@ -77,13 +77,13 @@ def fit_scale(measured: Sequence[Measurement], worker: WorkerSpec) -> Scaled:
 
     Args:
         measured: About 20 requests; prompts and answers as long as those to be simulated, and of different lengths.
-        worker: What they were served by, as far as it is known. A scale of its own is replaced.
+        worker: The worker that served them, as far as known. A scale of its own is replaced.
 
     Returns:
         The worker's timing with both factors.
 
     Raises:
-        TypeError: `measured` is no sequence of measurements.
+        TypeError: `measured` is not a sequence of measurements.
         ValueError: Fewer than three requests, fewer than three answers of two tokens or more, or a request that the
             worker cannot hold.
 
@@ -121,7 +121,7 @@ def fit_scale(measured: Sequence[Measurement], worker: WorkerSpec) -> Scaled:
 def _predicted(rows: Sequence[Measurement], worker: WorkerSpec) -> tuple[Floats, Floats]:
     """Return the seconds to the first token, and from there to the last, of each request alone."""
     size = worker.block_size
-    # Each behind one that leaves in the cache what is to be found there.
+    # Each behind one that leaves the wanted prefix in the cache.
     prompts = [tokens for row in rows for tokens in (max(1, row.cached_tokens), row.prompt_tokens)]
     counts = [tokens // size for tokens in prompts]
     hashes = [(at // 2 + 1 << 32) + depth for at, count in enumerate(counts) for depth in range(count)]

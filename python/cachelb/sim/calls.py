@@ -19,12 +19,7 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A name, options, and what stands behind them.
-
-    Attributes:
-        name: Before the parenthesis.
-        options: In the order given. Hyphens in keys count as underscores.
-        end: Behind the parenthesis.
+    """A name, options, and the text behind them.
 
     Example:
         >>> call = Call.parse("prefill-times-batch(crowding=1)+events")
@@ -34,22 +29,14 @@ class Call:
         'prefill-times-batch(crowding=1)+events'
     """
 
-    name: str
+    name: str  # before the parenthesis
+    # in the order given; hyphens in keys count as underscores
     options: Mapping[str, Option] = field(default_factory=dict)
-    end: str = ""
+    end: str = ""  # behind the parenthesis
 
     @classmethod
     def parse(cls, text: str) -> Call:
-        """Read the short form.
-
-        Args:
-            text: ``name``, or ``name(key=value,...)``; numbers, ``true``, ``false`` and ``none`` are read as such.
-
-        Returns:
-            The call.
-
-        Raises:
-            ValueError: The text says something else.
+        """Read ``name``, or ``name(key=value,...)``; numbers, ``true``, ``false`` and ``none`` are read as such.
 
         Example:
             >>> Call.parse("chat(count)")
@@ -75,13 +62,7 @@ class Call:
 
 
 def split_list(text: str) -> list[str]:
-    """Split at commas that stand outside of parentheses.
-
-    Args:
-        text: Items separated by commas.
-
-    Returns:
-        The items without blanks around them; empty ones are left out.
+    """Split at commas outside of parentheses; blanks around items are cut, empty items left out.
 
     Example:
         >>> split_list("cache-aware, prefill-times-batch(crowding=1),learned(a=1,b=2)")
@@ -98,13 +79,7 @@ def split_list(text: str) -> list[str]:
 
 
 def number_or_text(text: str) -> int | float | str:
-    """Read a value as it is written on a command line.
-
-    Args:
-        text: The value.
-
-    Returns:
-        The number it is, or the text.
+    """Read a value of a command line as a number, else as text.
 
     Example:
         >>> [number_or_text(text) for text in ("2", "0.5", "served")]

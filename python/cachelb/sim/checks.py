@@ -1,6 +1,6 @@
 """Bounds of the simulator's numbers, by the annotation and the unit in the name of each.
 
-What is below makes sense somewhere; rules of one setting alone stay with it.
+The bounds are generous; rules of a single setting stay with it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,9 @@ _MOST_SPREAD: Final = 1e3
 
 
 def check(name: str, value: object, kind: str) -> None:
-    """Refuse a number that is none, or out of all reason.
+    """Refuse anything but a finite number within the bound of the unit in its name.
 
-    Args:
-        name: What it is called; its unit says what the bound is.
-        value: What was given.
-        kind: Its annotation. What is neither number nor tuple of numbers is not looked at.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: It is out of range.
+    `kind` is its annotation; only numbers and tuples of numbers are checked.
 
     Example:
         >>> check("output_tokens", 2**31, "int")
@@ -62,67 +55,27 @@ def check(name: str, value: object, kind: str) -> None:
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Check the arguments of a function.
-
-    Args:
-        function: What they are for.
-        given: Arguments by name; others are not looked at.
-
-    Raises:
-        TypeError: One is something else than a number.
-        ValueError: One is out of range.
-    """
+    """Check the numbers among the arguments of a function; other arguments are ignored."""
     for each in inspect.signature(function).parameters.values():
         if each.name in given:
             check(each.name, given[each.name], str(each.annotation))
 
 
 def check_fields(made: Any, *, but: Sequence[str] = ()) -> None:  # noqa: ANN401 - any dataclass
-    """Check the numbers of a dataclass.
-
-    Args:
-        made: An instance.
-        but: Fields with other bounds.
-
-    Raises:
-        TypeError: One is something else than a number.
-        ValueError: One is out of range.
-    """
+    """Check the numbers of a dataclass, except fields with other bounds."""
     for each in fields(made):
         if each.name not in but:
             check(each.name, getattr(made, each.name), str(each.type))
 
 
 def seconds_or_for_ever(name: str, value: object, *, least: float | None = None) -> None:
-    """Refuse what is no span of time; it may be infinite.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-        least: What it must be at least; None is more than 0.
-
-    Raises:
-        TypeError: It is something else than a number.
-        ValueError: It is out of range.
-    """
+    """Refuse anything but a span of time, above 0 or at least `least`; it may be infinite."""
     if not (isinstance(value, float) and value == math.inf):
         number(name, _plain(value), least=least)
 
 
 def pairs(name: str, value: object) -> list[tuple[float, float]]:
-    """Read pairs of numbers.
-
-    Args:
-        name: What they are called.
-        value: What was given.
-
-    Returns:
-        The pairs.
-
-    Raises:
-        TypeError: They are something else.
-        ValueError: There are too many, or a number is out of range.
-    """
+    """Read pairs of numbers."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"{name} must be a sequence of pairs of numbers, got {type(value).__name__}")
     found = []

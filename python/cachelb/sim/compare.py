@@ -47,7 +47,7 @@ _SIGNAL_SETTINGS = (
     "decision_s",
 )
 RUN_SETTINGS = (*_WORKLOAD_SETTINGS, *_FLEET_SETTINGS, *_SIGNAL_SETTINGS, "gateways")
-"""What a sweep can change beside options of the router and of policies."""
+"""Settings that a sweep can change beside options of the router and of policies."""
 
 
 def compare(
@@ -76,9 +76,9 @@ def compare(
         seeds: One run each.
         sweep: A setting and its values.
         slo: Limits for goodput.
-        signals: What gateways see, and how late.
+        signals: The signals of gateways, and their delays.
         gateways: Routers before the fleet.
-        sharing: Whether they tell each other what they place and book.
+        sharing: Whether they share placements and bookings.
         threads: Runs at a time; their number changes no result.
         progress: Called now and then with the share of the work that is done, from the threads.
         **router_options: Options of `cachelb.Router` and of all the policies.
@@ -202,7 +202,7 @@ class _Task:
 
     @property
     def requests(self) -> tuple[int, float, float | None]:
-        """Return what tells its requests from those of other tasks."""
+        """Return the key of its requests among those of other tasks."""
         setup = self.setup
         return (-1 if isinstance(setup.source, Workload) else self.seed, setup.speed, setup.rate)
 
@@ -318,7 +318,7 @@ def _whole(name: str, value: float) -> int:
 
 
 def _name(policy: PolicySource) -> str:
-    """Return what a policy is called."""
+    """Return the name of a policy."""
     return policy if isinstance(policy, str) else str(getattr(policy, "name", getattr(policy, "__name__", policy)))
 
 
@@ -328,7 +328,7 @@ def _plain(value: object) -> object:
 
 
 def _fleet_facts(fleet: FleetSpec) -> dict[str, Any]:
-    """Return what workers are like, equal ones counted."""
+    """Describe workers, equal ones counted."""
     kinds = [
         {
             "count": count,
@@ -349,7 +349,7 @@ def _fleet_facts(fleet: FleetSpec) -> dict[str, Any]:
 
 
 def _workload_facts(workload: Workload) -> dict[str, Any]:
-    """Return what requests are like; their hashes are left to the bound."""
+    """Describe requests; their hashes are left to the bound."""
     arrival_s = workload.arrival_s[workload.parent < 0]
     return {
         "name": workload.name,

@@ -1,4 +1,4 @@
-"""What a comparison found, as values and as one JSON document.
+"""Results of a comparison, as values and as one JSON document.
 
 Everything but the wall-clock figures depends on the input and the seeds alone, so two documents
 compare byte for byte once the section ``wall_clock`` is put aside.
@@ -26,29 +26,16 @@ SCHEMA = 2
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One figure over the seeds.
-
-    Attributes:
-        mean: Over the seeds.
-        low: The lowest.
-        high: The highest.
-        std: Standard deviation of the sample; 0 for one seed.
-    """
+    """One figure over the seeds."""
 
     mean: float
     low: float
     high: float
-    std: float
+    std: float  # of the sample; 0 for one seed
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Summarise a figure.
-
-        Args:
-            values: One per seed.
-
-        Returns:
-            The spread.
+        """Summarise a figure, one value per seed.
 
         Example:
             >>> Spread.of([1.0, 3.0])
@@ -60,34 +47,21 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One policy with one seed.
+    """One policy with one seed."""
 
-    Attributes:
-        seed: Of the router, and of the workload where that is made from seeds.
-        metrics: Its figures.
-        cost: What it cost in real time.
-        result: All of it; kept of the first seed only.
-    """
-
-    seed: int
+    seed: int  # of the router, and of the workload where that is made from seeds
     metrics: Metrics
-    cost: Cost
-    result: SimResult | None
+    cost: Cost  # in real time
+    result: SimResult | None  # kept of the first seed only
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One policy under one value of the swept setting.
-
-    Attributes:
-        policy: Name of the policy.
-        value: The value; None where nothing is swept.
-        runs: One per seed.
-    """
+    """One policy under one value of the swept setting."""
 
     policy: str
-    value: Setting | None
-    runs: tuple[Run, ...]
+    value: Setting | None  # None where nothing is swept
+    runs: tuple[Run, ...]  # one per seed
 
     @property
     def result(self) -> SimResult:
@@ -109,12 +83,12 @@ class Comparison:
     """All policies on one workload and one fleet.
 
     Attributes:
-        workload: What the requests of the first seed are like.
-        fleet: What the fleet is like.
+        workload: Description of the requests of the first seed.
+        fleet: Description of the fleet.
         settings: Signals, gateways, limits, options.
         seeds: One run each.
         sweep: The swept setting, if there is one.
-        cells: By value, then by policy, in the order asked for.
+        cells: By value, then by policy, in the order given.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, compare

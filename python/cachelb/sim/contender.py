@@ -1,4 +1,4 @@
-"""A policy as runs name it: its name, its options, and what it is told of caches."""
+"""A contender of a run: a policy's name, its options, and its knowledge of caches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KV_EVENTS, ORACLE = "+events", "+oracle"
-"""What a name may end in: engines publish their KV events; caches and loads are known at once and exactly."""
+"""Endings of a name: engines publish their KV events; caches and loads are known at once and exactly."""
 
 ROLLOUT, CLAIRVOYANT = "+rollout", "+clairvoyant"
-"""What a name may end in where a league has a window: `cachelb.sim.league.yardsticks`."""
+"""Endings of a name where a league has a window: `cachelb.sim.league.yardsticks`."""
 
 YARDSTICKS = (ORACLE, ROLLOUT, CLAIRVOYANT)
-"""Endings of what no router could be."""
+"""Endings that no real router could have."""
 
 _ENDINGS = (KV_EVENTS, *YARDSTICKS)
 
@@ -25,11 +25,6 @@ _ENDINGS = (KV_EVENTS, *YARDSTICKS)
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A policy of a run.
-
-    Attributes:
-        name: Of the policy.
-        options: Of the policy, or of the router.
-        ending: ``""``, ``"+events"``, ``"+oracle"``, ``"+rollout"`` or ``"+clairvoyant"``.
 
     Example:
         >>> Contender.parse("prefill-times-batch+events(crowding=1)")
@@ -39,22 +34,12 @@ class Contender:
     """
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    ending: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the policy, or of the router
+    ending: str = ""  # ``""``, ``"+events"``, ``"+oracle"``, ``"+rollout"`` or ``"+clairvoyant"``
 
     @classmethod
     def parse(cls, text: str) -> Contender:
-        """Read the short form.
-
-        Args:
-            text: ``NAME``, ``NAME(OPTION=VALUE,...)``, either with one of the endings.
-
-        Returns:
-            The contender; whether there is such a policy is not checked.
-
-        Raises:
-            ValueError: The text says something else.
-        """
+        """Read ``NAME`` or ``NAME(OPTION=VALUE,...)``, either with one of the endings. The name is not checked."""
         call = Call.parse(text)
         name, ending = call.name, call.end
         for known in _ENDINGS:
@@ -69,12 +54,5 @@ class Contender:
         return str(Call(self.name, self.options, self.ending))
 
     def named(self, name: str) -> Contender:
-        """Return the same with another name of the policy, such as the one that an alias stands for.
-
-        Args:
-            name: The name.
-
-        Returns:
-            A contender.
-        """
+        """Return a copy with another name of the policy, such as the target of an alias."""
         return replace(self, name=name)

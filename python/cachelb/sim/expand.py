@@ -1,7 +1,7 @@
 """Turn the block ids of a trace into block hashes.
 
 A trace has no tokens, only ids of prefix blocks. The expansion is a stable function of those ids,
-so two rows share exactly the leading blocks that their ids say they share.
+so two rows share exactly the leading blocks of their common ids.
 """
 
 from __future__ import annotations
@@ -28,24 +28,11 @@ def expand_ids(
     id_tokens: int,
     block_size: int,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the hashes of the full blocks of many prompts, as `block_hashes` does for one.
+    """Return the hashes of the full blocks of many prompts, as `block_hashes` for one, and the offsets of rows.
 
-    Blocks may also be larger than what an id stands for; the last id of each then names it, since
-    ids are chained. Works through the ids in pieces that fit into a processor's cache.
-
-    Args:
-        ids: The chained ids of all rows, one row after the other.
-        ids_per_row: How many of them each row has.
-        prompt_tokens: Length of each prompt.
-        id_tokens: Tokens one id stands for.
-        block_size: Tokens per block; divides ``id_tokens`` or is a multiple of it.
-
-    Returns:
-        The hashes, and where each row's begin with one entry more for the end. A block without
-        ids to its end has no hash.
-
-    Raises:
-        ValueError: ``block_size`` does not fit ``id_tokens``.
+    Offsets have one entry more, for the end. A block without ids to its end has no hash. A block may hold several ids;
+    the last of them then names it, since ids are chained. Works through the ids, which lie row after row, in pieces
+    that fit into a processor's cache.
 
     Example:
         >>> ids, each, tokens = np.array([3, 4], dtype=np.uint64), np.array([2]), np.array([70])
@@ -87,22 +74,7 @@ def _offsets(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 def blocks_per_id(id_tokens: int, block_size: int) -> int:
-    """Return how many blocks one id makes.
-
-    Args:
-        id_tokens: Tokens one hash id stands for.
-        block_size: Tokens per block.
-
-    Returns:
-        ``id_tokens // block_size``.
-
-    Raises:
-        ValueError: ``block_size`` does not divide ``id_tokens``; the message lists those that do.
-
-    Example:
-        >>> blocks_per_id(512, 16)
-        32
-    """
+    """Return ``id_tokens // block_size``; the error for one that does not divide lists the sizes that do."""
     whole("id_tokens", id_tokens, 1, _MOST_ID_TOKENS)
     whole("block_size", block_size, 1, MOST_TOKENS)
     if id_tokens % block_size:

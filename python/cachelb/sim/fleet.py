@@ -39,15 +39,15 @@ class WorkerSpec:
         gpu: The device.
         model: The model.
         tensor_parallel: Devices that share the model.
-        timing: How long a pass takes.
+        timing: The time of a pass.
         block_size: Tokens per block.
-        kv_tokens: Tokens the cache holds; by default what the memory leaves.
+        kv_tokens: Tokens the cache holds; by default those the memory leaves room for.
         max_num_batched_tokens: Tokens of a pass.
         max_num_seqs: Sequences that may run at once.
         long_prefill_token_threshold: Most tokens of one prompt per pass; None for no such limit.
         watermark: Share of the blocks that admission leaves free.
         scheduler_reserve_full_isl: Whether a request is admitted only when all of it fits.
-        hold_after_preemption: Whether a pass that preempted admits nobody.
+        hold_after_preemption: Whether a pass that preempted admits no request.
         prefix_caching: Whether prefixes are cached; by default as usual on the device.
         commit: When computed blocks can be found: as soon as they are scheduled, as engines do,
             or when the pass has ended.
@@ -262,7 +262,7 @@ class FleetSpec:
         return [worker.native() for worker in self.workers]
 
     def describe(self) -> str:
-        """Return what the fleet consists of.
+        """Describe the fleet.
 
         Returns:
             Counts and devices, in order of first mention.

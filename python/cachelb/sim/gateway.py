@@ -1,4 +1,4 @@
-"""Gateways written in Python: what a run asks, and any router behind it."""
+"""Gateways written in Python: the interface of a run, and any router behind it."""
 
 from __future__ import annotations
 
@@ -24,34 +24,20 @@ class Gateway(Protocol):
         ...
 
     def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
-        """Place a request.
+        """Place the request of a workload row, not on workers that failed it; None if no worker can be picked.
 
-        Args:
-            request: Its row in the workload.
-            tried: Workers that failed it already.
-            now: The time.
-
-        Returns:
-            Worker, a number of the gateway's own that names the placement from then on, prompt
-            tokens it takes to be cached there, and the code of the reason. None if no worker may
-            be picked.
+        Returns the worker, the gateway's own number of the placement, the prompt tokens it expects to be cached there,
+        and the code of the reason.
         """
         ...
 
     def select_pair(
         self, request: int, tried: list[int], now: float
     ) -> tuple[tuple[int, int, int, int] | None, tuple[int, int, int, int]] | None:
-        """Place a request in a fleet with workers for prefill alone.
+        """Place a request in a fleet with workers for prefill alone; None if no worker can be picked.
 
-        Args:
-            request: As for `select`.
-            tried: As for `select`.
-            now: As for `select`.
-
-        Returns:
-            Where its prompt is computed, None if the other worker does that too, and where it is
-            generated from; each as from `select` and with a number of its own. None if no worker
-            may be picked.
+        Returns the placement for prefill, None if the other worker computes the prompt too, and the one for decode;
+        each as from `select`, with a number of its own.
         """
         ...
 
@@ -64,7 +50,7 @@ class Gateway(Protocol):
         ...
 
     def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
-        """Hear that a request is complete, and what the engine says was cached.
+        """Process the end of a request, with the engine's cached tokens.
 
         None where it does not report that, or another one computed the prompt.
         """
@@ -97,10 +83,7 @@ class Gateway(Protocol):
 class RouterGateway:
     """A router with a policy written in Python, through the calls any gateway makes.
 
-    Args:
-        make: Builds the router around a clock and names of workers.
-        workload: The requests.
-        names: Names of the workers, in the order of the fleet.
+    `make` builds the router from a clock and the names of the workers.
     """
 
     def __init__(
@@ -153,32 +136,32 @@ class RouterGateway:
         return self._position[decision.worker], self._next, decision.matched_tokens, reason
 
     def first_token(self, ticket: int, now: float) -> None:
-        """Tell the decision."""
+        """Report to the decision."""
         self._now = now
         self._open[ticket].on_first_token()
 
     def tokens(self, ticket: int, count: int, now: float) -> None:
-        """Tell the decision."""
+        """Report to the decision."""
         self._now = now
         self._open[ticket].on_tokens(count)
 
     def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
-        """Tell the decision."""
+        """Report to the decision."""
         self._now = now
         self._open.pop(ticket).on_complete(cached_tokens=cached_tokens)
 
     def failed(self, ticket: int, now: float) -> None:
-        """Tell the decision."""
+        """Report to the decision."""
         self._now = now
         self._open.pop(ticket).on_error(ConnectionError("the simulated worker failed"))
 
     def cancelled(self, ticket: int, now: float) -> None:
-        """Tell the decision."""
+        """Report to the decision."""
         self._now = now
         self._open.pop(ticket).cancel()
 
     def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
-        """Tell the router."""
+        """Report to the router."""
         self._now = now
         running, waiting, queued_tokens, kv_usage = load
         self.router.update_load(
@@ -195,15 +178,15 @@ class RouterGateway:
 
     def publish(self) -> list[bytes]:
         """Return the messages to other gateways that wait, of a router that shares."""
-        return self.router._tell()  # noqa: SLF001 - what a transport calls
+        return self.router._tell()  # noqa: SLF001 - a call of transports
 
     def receive(self, message: bytes, now: float) -> None:
         """Take in a message of another gateway."""
         self._now = now
-        if self.router._hear(message) == "gap":  # noqa: SLF001 - what a transport calls
+        if self.router._hear(message) == "gap":  # noqa: SLF001 - a call of transports
             raise AssertionError("a message of a router is missing")
 
     def set_ready(self, worker: int, ready: bool, now: float) -> None:  # noqa: FBT001 - called by position
-        """Tell the router."""
+        """Report to the router."""
         self._now = now
         self.router.set_ready(self._names[worker], ready)

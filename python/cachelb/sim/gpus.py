@@ -1,4 +1,4 @@
-"""Devices and models of the cost model, each constant with what it rests on.
+"""Devices and models of the cost model, each constant with its source.
 
 The peak figures are those of dense 16-bit arithmetic. ``mfu`` and ``bandwidth_share`` are
 end-to-end: what whole passes of an engine reach of the peak, below what single kernels do.
@@ -21,7 +21,7 @@ MOST_DEVICES = 1_024
 Profile = TypeVar("Profile")
 
 Basis = Literal["calibrated", "published", "inferred"]
-"""Where a profile's shares come from: fitted to a log of a real run, figures of others, or neither."""
+"""Source of a profile's shares: fitted to a log of a real run, published figures, or neither."""
 
 _UTILISATION = 0.9
 _OTHER_BYTES = 1.24e9  # activations and the like, backed out of a run on an RTX 4090 with 41,408 KV tokens
@@ -31,65 +31,39 @@ _OTHER_BYTES = 1.24e9  # activations and the like, backed out of a run on an RTX
 class GpuProfile:
     """One kind of device.
 
-    Attributes:
-        name: What fleets call it.
-        peak_flops: 16-bit floating point operations per second, dense.
-        bandwidth: Bytes per second of its memory.
-        memory_bytes: What an engine sees of it.
-        mfu: Share of ``peak_flops`` that matrix products reach.
-        mfu_range: What other evidence would allow.
-        bandwidth_share: Share of ``bandwidth`` that reading weights and KV reaches.
-        basis: Where the shares come from.
-        evidence: The same in words.
-        prefix_caching: Whether engines cache prefixes on it.
-        pass_seconds: Fixed time of a pass.
-        kv_tokens: Tokens its cache holds with Llama-3-8B where a run has shown it, else None for
-            the formula.
-        measured_here: Whether step times were measured with this project's own script.
-        peer_bytes_per_s: To the other devices of its machine, one way: of NVLink on A100, H100 (both by
-            aiconfigurator's `systems/`, as the A30 and L40S without one) and V100, else of PCIe; those that
-            aiconfigurator lacks are from memory.
+    ``peer_bytes_per_s`` is the rate to the other devices of its machine, one way: of NVLink on A100, H100 (both by
+    aiconfigurator's `systems/`, as the A30 and L40S without one) and V100, else of PCIe; those that aiconfigurator
+    lacks are from memory.
     """
 
     name: str
-    peak_flops: float
-    bandwidth: float
-    memory_bytes: int
-    mfu: float
-    mfu_range: tuple[float, float]
-    bandwidth_share: float
-    basis: Basis
-    evidence: str
-    prefix_caching: bool = True
-    pass_seconds: float = 0.002
-    kv_tokens: int | None = None
-    measured_here: bool = False
+    peak_flops: float  # 16-bit floating point operations per second, dense
+    bandwidth: float  # bytes per second of its memory
+    memory_bytes: int  # as an engine sees it
+    mfu: float  # share of ``peak_flops`` that matrix products reach
+    mfu_range: tuple[float, float]  # that other evidence would allow
+    bandwidth_share: float  # that reading weights and KV reaches
+    basis: Basis  # of the shares
+    evidence: str  # for the shares, in words
+    prefix_caching: bool = True  # whether engines cache prefixes on it
+    pass_seconds: float = 0.002  # fixed time of a pass
+    kv_tokens: int | None = None  # of its cache with Llama-3-8B where a run has shown it, else None for the formula
+    measured_here: bool = False  # step times come from this project's own script
     peer_bytes_per_s: float = 32e9
 
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """One model, in 16-bit weights.
-
-    Attributes:
-        name: What fleets call it.
-        body_parameters: Parameters without the embeddings.
-        vocabulary: Tokens it knows.
-        hidden: Size of its hidden state.
-        layers: Number of layers.
-        query_heads: Query heads per layer.
-        head_size: Size of a head.
-        kv_bytes: Bytes of KV cache per token, all layers.
-    """
+    """One model, in 16-bit weights."""
 
     name: str
-    body_parameters: float
-    vocabulary: int
+    body_parameters: float  # without the embeddings
+    vocabulary: int  # in tokens
     hidden: int
     layers: int
     query_heads: int
     head_size: int
-    kv_bytes: int
+    kv_bytes: int  # of KV cache per token, all layers
 
     @property
     def head_parameters(self) -> float:
@@ -108,18 +82,9 @@ class ModelProfile:
 
 
 def kv_tokens(gpu: GpuProfile, model: ModelProfile, *, tensor_parallel: int = 1) -> int:
-    """Return the tokens that an engine's KV cache holds.
+    """Return the tokens that an engine's KV cache holds: the measured number where there is one.
 
-    Args:
-        gpu: The device.
-        model: The model.
-        tensor_parallel: Devices that share the model.
-
-    Returns:
-        What a run has shown, or ``(0.9 memory - weights - 1.24 GB) / bytes per token``.
-
-    Raises:
-        ValueError: The model does not fit.
+    Else ``(0.9 memory - weights - 1.24 GB) / bytes per token``.
 
     Example:
         >>> kv_tokens(GPUS["a100-80"], MODELS["llama-3-8b"])
@@ -143,40 +108,12 @@ def kv_tokens(gpu: GpuProfile, model: ModelProfile, *, tensor_parallel: int = 1)
 
 
 def find_gpu(name: str) -> GpuProfile:
-    """Return a device by its name or a short form of it.
-
-    Args:
-        name: Such as ``"a100-80"`` or ``"A100"``.
-
-    Returns:
-        Its profile.
-
-    Raises:
-        ValueError: There is none; the message names the nearest.
-
-    Example:
-        >>> find_gpu("H100").name
-        'h100-80'
-    """
+    """Return a device by its name or a short form of it, such as ``"a100-80"`` or ``"A100"``."""
     return _find(GPUS, _GPU_ALIASES, name, "GPU")
 
 
 def find_model(name: str) -> ModelProfile:
-    """Return a model by its name.
-
-    Args:
-        name: Such as ``"llama-3-8b"``.
-
-    Returns:
-        Its profile.
-
-    Raises:
-        ValueError: There is none; the message names the nearest.
-
-    Example:
-        >>> find_model("Llama-3.1-8B").name
-        'llama-3-8b'
-    """
+    """Return a model by its name, such as ``"llama-3-8b"``."""
     return _find(MODELS, _MODEL_ALIASES, name, "model")
 
 

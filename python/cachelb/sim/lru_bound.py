@@ -36,19 +36,12 @@ _ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class HitCount:
-    """Hits of one cache over one trace.
+    """Hits of one cache over one trace."""
 
-    Attributes:
-        blocks: Blocks looked up.
-        hit_blocks: Those that were held.
-        prompt_tokens: Tokens of all prompts, also those outside a counted block.
-        hit_tokens: Tokens in the blocks that were held.
-    """
-
-    blocks: int
-    hit_blocks: int
-    prompt_tokens: int
-    hit_tokens: int
+    blocks: int  # looked up
+    hit_blocks: int  # of these, held
+    prompt_tokens: int  # of all prompts, outside counted blocks too
+    hit_tokens: int  # in the blocks that were held
 
     @property
     def block_rate(self) -> float:
@@ -62,21 +55,13 @@ class HitCount:
 
 
 class ReuseProfile:
-    """Stack distances of a trace; answers any pool size without another pass.
+    """Stack distances of a trace in order of arrival; answers any pool size without another pass.
 
-    Args:
-        requests: The trace, in order of arrival.
-        id_tokens: Tokens one hash id stands for.
-        block_size: Tokens per block of the pool.
-        partial_tail: Count the partial block at the end of a prompt as a block, as published
-            figures of such traces do. Engines cache full blocks only, which is the default.
-        order: In which order a request uses its blocks. ``"leaf"``: its first block ends up the
-            most recent, so that the pool drops a prefix from its end, as engines do.
-            ``"sequential"``: its last block does, and each block sees the use of those before
-            it; the textbook stack distance, on blocks as large as an id only.
-
-    Raises:
-        ValueError: ``block_size`` does not divide ``id_tokens``, or ``order`` does not fit.
+    `partial_tail` counts the partial block at the end of a prompt as a block, as published figures of such traces do;
+    engines cache full blocks only, which is the default. `order` is the order in which a request uses its blocks.
+    ``"leaf"``: its first block ends up the most recent, so that the pool drops a prefix from its end, as engines do.
+    ``"sequential"``: its last block does, and each block sees the use of those before it; the textbook stack distance,
+    on blocks as large as an id only.
 
     Example:
         >>> from cachelb.sim.traces import Request
@@ -111,17 +96,7 @@ class ReuseProfile:
         self.distinct_blocks = chains.distinct_blocks()
 
     def hits(self, capacity: int | None = None) -> HitCount:
-        """Return the hits of a pool.
-
-        Args:
-            capacity: Blocks the pool holds; None for an infinite pool.
-
-        Returns:
-            Hits over the whole trace, from an empty pool.
-
-        Raises:
-            ValueError: ``capacity`` is negative.
-        """
+        """Return the hits over the whole trace, from an empty pool; None is an infinite one."""
         if capacity is None:
             held = np.where(self._distance == _NEVER, 0, self._run)
         else:
@@ -138,20 +113,9 @@ class ReuseProfile:
 class PoolProfile:
     """Hits of one LRU pool that sees all requests of a workload; answers any pool size without another pass.
 
-    A pool drops a prefix from its end, as engines do, and keeps the answers too, where their
-    blocks are known. As in engines, the last token of a prompt is always computed: of a prompt that
-    is held to its end, the last block does not count. Requests come in the order of the workload's
-    rows, whenever a run lets the next turn of a session arrive.
-
-    Args:
-        workload: The requests.
-
-    Example:
-        >>> from cachelb.sim.workloads import build
-        >>> chats = build("chat", seed=1, count=200)
-        >>> small, large = (PoolProfile(chats).hits(blocks) for blocks in (1_000, None))
-        >>> small.token_rate < large.token_rate == chats.infinite_hits(last_token=True)
-        True
+    A pool drops a prefix from its end, as engines do, and keeps the answers too, where their blocks are known. As in
+    engines, the last token of a prompt is always computed: of a prompt that is held to its end, the last block does not
+    count. Requests come in the order of the workload's rows, whenever a run lets the next turn of a session arrive.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -178,17 +142,7 @@ class PoolProfile:
         self._run = np.array(runs, dtype=np.int64)
 
     def hits(self, capacity: int | None = None) -> HitCount:
-        """Return the hits of a pool.
-
-        Args:
-            capacity: Blocks the pool holds; None for an infinite pool.
-
-        Returns:
-            Hits over the whole workload, from an empty pool.
-
-        Raises:
-            ValueError: ``capacity`` is negative.
-        """
+        """Return the hits over the whole workload, from an empty pool; None is an infinite one."""
         if capacity is not None:
             whole("capacity", capacity, 0, _NEVER)
         run = self._run
@@ -230,7 +184,7 @@ class _Branches:
             at += same
 
     def use(self, row: npt.NDArray[np.uint64], user: int) -> Iterator[tuple[int, int, int]]:
-        """Yield who used which blocks of a row last, new blocks left out, and make it their last user."""
+        """Yield the last users of a row's blocks, without new blocks, and make the row their last user."""
         at = begin = 0
         owner: int | None = None
         while at < len(row):

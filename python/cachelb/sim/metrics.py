@@ -1,4 +1,4 @@
-"""What a run was like, in figures.
+"""Figures of a run.
 
 Throughput and goodput count the steady part of a run: from when a tenth of the time between the
 first and the last arrival has passed (warm-up) to the last arrival (what follows only drains). All
@@ -34,7 +34,7 @@ _UNITS_S = {"ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """A distribution in short; NaN throughout where there is no value."""
+    """Summary of a distribution; NaN throughout where there is no value."""
 
     mean: float
     p50: float
@@ -43,13 +43,7 @@ class Quantiles:
 
     @classmethod
     def of(cls, values: Floats) -> Quantiles:
-        """Summarise values.
-
-        Args:
-            values: Any number of them.
-
-        Returns:
-            Mean and percentiles.
+        """Compute mean and percentiles.
 
         Example:
             >>> Quantiles.of(np.array([1.0, 2.0, 3.0]))
@@ -62,7 +56,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What a request must keep to be good.
+    """Limits that a good request keeps.
 
     Attributes:
         ttft_s: Most seconds to the first token.
@@ -90,7 +84,7 @@ class Slo:
             The limits.
 
         Raises:
-            ValueError: The text says something else.
+            ValueError: The text has another form.
 
         Example:
             >>> Slo.parse("ttft=0.5,tpot=50ms")
@@ -111,26 +105,14 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """How unevenly something lies on the workers; 0 and 1 when it lies evenly, or there is none.
+    """How unevenly a quantity is spread over the workers; 0 and 1 when it is even, or zero."""
 
-    Attributes:
-        cov: Standard deviation over mean.
-        max_over_mean: Of the worker that has most.
-    """
-
-    cov: float
-    max_over_mean: float
+    cov: float  # standard deviation over mean
+    max_over_mean: float  # of the worker that has most
 
     @classmethod
     def of(cls, by_worker: Floats) -> Imbalance:
-        """Compare workers.
-
-        Args:
-            by_worker: A value for each.
-
-        Returns:
-            Both measures.
-        """
+        """Compute both measures of a value per worker."""
         mean = float(by_worker.mean())
         if not mean:
             return cls(0.0, 1.0)
@@ -139,19 +121,12 @@ class Imbalance:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How far decisions were wrong about what their workers had cached, in tokens of requests with a first token.
+    """Errors of the predicted cached tokens, over requests with a first token."""
 
-    Attributes:
-        bias_tokens: Mean of predicted minus cached.
-        error_tokens: Mean of the distance, whichever way.
-        too_high: Share of the requests that had less cached than was predicted.
-        too_low: Share of those that had more.
-    """
-
-    bias_tokens: float
-    error_tokens: float
-    too_high: float
-    too_low: float
+    bias_tokens: float  # mean of predicted minus cached
+    error_tokens: float  # mean absolute difference
+    too_high: float  # share of requests with less cached than predicted
+    too_low: float  # share with more
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,32 +223,17 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run cost in real time, which differs from run to run.
-
-    Attributes:
-        run_s: Seconds of the whole run.
-        requests_per_s: Requests of the run by these.
-        decisions_per_s: Selections by the seconds spent in them.
-        select_p50_us: Median of a selection.
-        select_p99_us: 99th percentile.
-    """
+    """The cost of a run in real time, which differs from run to run."""
 
     run_s: float
-    requests_per_s: float
-    decisions_per_s: float
+    requests_per_s: float  # by `run_s`
+    decisions_per_s: float  # by the seconds spent in selections
     select_p50_us: float
     select_p99_us: float
 
     @classmethod
     def of(cls, result: SimResult) -> Cost:
-        """Take the clock readings of a run together.
-
-        Args:
-            result: The run.
-
-        Returns:
-            Its cost.
-        """
+        """Summarise the clock readings of a run."""
         clock = result.wall_clock
         took_s = float(clock.select_ns.sum(dtype=np.float64)) / 1e9
         p50, p99 = np.percentile(clock.select_ns, [50, 99]) / 1e3 if len(clock.select_ns) else (0.0, 0.0)
@@ -287,25 +247,10 @@ class Cost:
 
 
 def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infinite: HitCount) -> Metrics:
-    """Take the figures of a run.
+    """Compute the figures of a run.
 
-    Args:
-        result: The run.
-        slo: Limits for goodput.
-        bound: Hits of one LRU pool as large as the fleet's caches together; see `PoolProfile`.
-        infinite: Hits of one cache without limit.
-
-    Returns:
-        The figures.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build, simulate
-        >>> from cachelb.sim.lru_bound import PoolProfile
-        >>> chats, fleet = build("chat", seed=1, count=200), FleetSpec.parse("4xa30")
-        >>> pool = PoolProfile(chats)
-        >>> found = measure(simulate(chats, fleet), bound=pool.hits(fleet.cache_tokens // 16), infinite=pool.hits())
-        >>> found.completed, 0.5 < found.of_bound <= 1.1
-        (1.0, True)
+    `bound` are the hits of one LRU pool as large as the fleet's caches together (`PoolProfile`), `infinite` those of a
+    cache without limit.
     """
     offered = len(result.workload)
     counts = {status: int(np.equal(result.status, status).sum()) for status in Status}
@@ -409,7 +354,7 @@ def _within(result: SimResult, slo: Slo) -> npt.NDArray[np.bool_]:
 
 
 def _prediction(result: SimResult, begun: npt.NDArray[np.bool_]) -> Prediction:
-    """Compare what decisions took to be cached with what was."""
+    """Compare predicted and actual cached tokens."""
     wrong = result.predicted_tokens[begun].astype(np.int64) - result.cached_tokens[begun]
     if not len(wrong):
         return Prediction(0.0, 0.0, 0.0, 0.0)
@@ -429,14 +374,7 @@ def _reasons(result: SimResult) -> dict[str, int]:
 
 
 def hit_rate(result: SimResult) -> float:
-    """Return the share of prompt tokens that were cached at first admission.
-
-    Args:
-        result: A run.
-
-    Returns:
-        From 0 to 1, of the requests with a first token; 0 if there is none.
-    """
+    """Return the share of prompt tokens that were cached at first admission; 0 without a request with a first token."""
     begun = np.isfinite(result.first_token_s)
     prompt_tokens = int(result.workload.prompt_tokens[begun].sum(dtype=np.int64))
     return _share(int(result.cached_tokens[begun].sum(dtype=np.int64)), prompt_tokens)

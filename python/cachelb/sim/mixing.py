@@ -23,12 +23,6 @@ _SECOND = 0x94D049BB133111EB
 def mix(values: U64) -> U64:
     """Apply the SplitMix64 step, a bijection of the 64-bit integers, to a copy.
 
-    Args:
-        values: Any column.
-
-    Returns:
-        A new column.
-
     Example:
         >>> mix(np.array([0, 1], dtype=np.uint64)).tolist()
         [16294208416658607535, 10451216379200822465]
@@ -40,9 +34,6 @@ def mix(values: U64) -> U64:
 
 def mix_in_place(values: U64) -> None:
     """Apply the SplitMix64 step to a column itself, with one temporary.
-
-    Args:
-        values: What to change.
 
     Example:
         >>> column = np.array([7], dtype=np.uint64)
@@ -59,18 +50,7 @@ def mix_in_place(values: U64) -> None:
 
 
 def unmix(values: U64) -> U64:
-    """Undo `mix`.
-
-    Args:
-        values: What `mix` returned.
-
-    Returns:
-        What it was given.
-
-    Example:
-        >>> unmix(mix(np.array([0, 5, 2**64 - 1], dtype=np.uint64))).tolist()
-        [0, 5, 18446744073709551615]
-    """
+    """Undo `mix`."""
     values = values ^ (values >> np.uint64(31)) ^ (values >> np.uint64(62))
     values *= np.uint64(pow(_SECOND, -1, _WORD))
     values = values ^ (values >> np.uint64(27)) ^ (values >> np.uint64(54))

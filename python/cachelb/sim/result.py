@@ -1,4 +1,4 @@
-"""What one run brought, as columns."""
+"""Results of one run, as columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Status(IntEnum):
-    """What became of a request.
+    """Outcome of a request.
 
     Example:
         >>> from cachelb.sim import FleetSpec, Status, build, simulate
@@ -34,15 +34,10 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class WallClock:
-    """What the run cost in real time, which differs from run to run.
-
-    Attributes:
-        run_s: Seconds of the whole run.
-        select_ns: Nanoseconds of each selection, in order.
-    """
+    """The cost of the run in real time, which differs from run to run."""
 
     run_s: float
-    select_ns: npt.NDArray[np.uint32]
+    select_ns: npt.NDArray[np.uint32]  # of each selection, in order
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +45,7 @@ class SimResult:
     """One policy, one seed, one workload, one fleet. Times are simulated seconds as the gateway sees them.
 
     Attributes:
-        policy: What the policy is called.
+        policy: Name of the policy.
         seed: Seed of the router.
         workload: The requests; columns below are by its rows unless they say otherwise.
         fleet: The fleet in words.
@@ -64,8 +59,8 @@ class SimResult:
         reason: Index into ``reasons``.
         predicted_tokens: Prompt tokens the decision took to be cached.
         cached_tokens: Prompt tokens that were cached at its first admission.
-        preemptions: How often it was preempted.
-        retries: How often it was tried again.
+        preemptions: Times it was preempted.
+        retries: Times it was retried.
         reasons: Names of the codes in ``reason``.
         sample_s: When the samples were taken.
         samples: By sample and worker: running, waiting, queued prompt tokens, share of KV in use.
@@ -74,11 +69,11 @@ class SimResult:
         worker_preemptions: By worker.
         event_messages: By worker: messages of its KV events.
         lost_messages: By worker: those that were lost on their way.
-        replays: By worker: replays that brought what was lost.
-        resyncs: By worker: how often a gap was not closed, and what was known of it became doubtful.
+        replays: By worker: replays that closed a gap.
+        resyncs: By worker: gaps that stayed open, so that its known blocks became doubtful.
         itl_s: Gaps between tokens: mean, p50, p90, p99, the last three to half a percent.
         end_s: When the last request was over.
-        wall_clock: Not part of what equal seeds make equal.
+        wall_clock: Real times, which differ between runs of equal seeds.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, simulate
@@ -119,7 +114,7 @@ class SimResult:
 
     @classmethod
     def from_native(cls, columns: dict[str, Any], *, run_s: float, **known: Any) -> SimResult:  # noqa: ANN401 - attributes
-        """Put a result together from what the engine model returns.
+        """Build a result from the output of the engine model.
 
         Args:
             columns: Its answer.

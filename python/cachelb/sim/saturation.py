@@ -1,4 +1,4 @@
-"""How much a fleet can take: the highest rate at which queues do not grow without end."""
+"""Capacity of a fleet: the highest rate at which queues stay bounded."""
 
 from __future__ import annotations
 
@@ -20,17 +20,11 @@ _THIRDS = 3
 
 
 def keeps_up(result: SimResult, idle: SimResult | None = None) -> bool:
-    """Return whether queues stayed bounded.
+    """Return whether queues stayed bounded; False where fewer than three requests were served whole.
 
-    Where they do not, the last third of the requests waits 5/3 as long as the second.
-
-    Args:
-        result: A run at one rate.
-        idle: The same requests where none waits for another. Then only what they wait beyond that counts, and a tenth
-            of it is let pass, so that prompts which take long on any fleet are no queue.
-
-    Returns:
-        Whether they did; False where fewer than three requests were served whole.
+    Where they do not, the last third of the requests waits 5/3 as long as the second. With the same requests on an idle
+    fleet, only the wait beyond that counts, less a tenth of it, so that prompts which take long on any fleet do not
+    look like a queue.
     """
     waits, least = waits_of_thirds(result), waits_of_thirds(idle) if idle is not None else np.zeros(_THIRDS)
     if waits is None or least is None:
@@ -40,14 +34,9 @@ def keeps_up(result: SimResult, idle: SimResult | None = None) -> bool:
 
 
 def waits_of_thirds(result: SimResult) -> npt.NDArray[np.float64] | None:
-    """Return how long the requests waited for their first tokens.
+    """Return the mean wait for the first token of each third of the requests served whole, by arrival.
 
-    Args:
-        result: A run.
-
-    Returns:
-        Means of the first, second and last third of those served whole, by arrival; None where these are fewer than
-        three.
+    None for fewer than three.
     """
     served = np.flatnonzero(result.finished)
     if len(served) < _THIRDS:
@@ -60,20 +49,10 @@ def waits_of_thirds(result: SimResult) -> npt.NDArray[np.float64] | None:
 def highest(
     bears: Callable[[float], bool], *, start: float, step: float, probes: int, most_steps: int | None = None
 ) -> float:
-    """Search for the highest rate that is borne.
+    """Search for the highest sustainable rate, less than the `2 ** probes`-th root of `step` below one that is not.
 
-    Args:
-        bears: Whether a rate is.
-        start: Where to begin.
-        step: Factor between rates until one is borne and one is not.
-        probes: Halvings, on a scale of logarithms, of what lies between.
-        most_steps: Most factors up or down from the start; None for no such bound.
-
-    Returns:
-        A rate that is, less than the `2 ** probes`-th root of `step` below one that is not.
-
-    Raises:
-        ValueError: All rates within ``most_steps`` are borne, or none is.
+    `step` is the factor between rates until one is sustained and one is not; at most `most_steps` of them up or down.
+    Then the interval is halved `probes` times on a logarithmic scale.
 
     Example:
         >>> highest(lambda rate: rate <= 100, start=1.0, step=2.0, probes=6)

@@ -38,10 +38,10 @@ MOST_GATEWAYS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What a gateway sees of its workers, and how late.
+    """The signals that a gateway receives of its workers, and their delays.
 
     Attributes:
-        kv_events: Whether engines tell what they cache; None for those policies alone that go by it.
+        kv_events: Whether engines publish KV events; None publishes them for policies that use them.
         event_lag_s: From the end of a pass to the arrival of its events.
         event_loss: Share of their messages that is lost: of each worker the same ones by number,
             whatever the policy does. A gap is noticed when the next one arrives, and the router's own
@@ -51,7 +51,7 @@ class Signals:
         scrape_interval_s: Between load reports.
         report_lag_s: From a scrape to its arrival.
         report_queued_tokens: Whether load reports have the queued prompt tokens, which vLLM's lack.
-        report_cached_tokens: Whether answers say how many prompt tokens were cached.
+        report_cached_tokens: Whether answers report cached prompt tokens.
         net_delay_s: Of requests to a worker, and of answers back.
         first_token_delay_s: From the arrival of a request's first token to the gateway's notice of it; it has notice of
             further tokens and of the end no earlier. Clients have their tokens on time.
@@ -159,27 +159,27 @@ def simulate(
         workload: The requests.
         fleet: The workers; blocks as large as the workload's.
         policy: A name, or a policy. A name may have options, as in ``prefill-times-batch(crowding=1)``, and may end in
-            ``+events``: engines tell what they cache; or in ``+oracle``: that and loads are known at once and exactly.
-            ``learned`` trains in the call unless told otherwise, so that runs repeat.
-        seed: Seed of the routers, of who comes to which gateway, and of what is lost.
-        signals: What gateways see, and how late.
+            ``+events``: engines publish KV events; or in ``+oracle``: caches and loads are known at once and exactly.
+            ``learned`` trains in the call by default, so that runs repeat.
+        seed: Seed of the routers, of the gateway of each request, and of losses.
+        signals: The signals of gateways, and their delays.
         gateways: Routers before the fleet; requests come to them by session, or evenly.
-        sharing: Whether they tell each other what they place and book, as `cachelb.state` does; if not, they know
-            nothing of each other. A policy that keeps prompts in a tree shares its load alone.
-        retries: How often a failed request is tried again.
-        incidents: What happens to workers.
+        sharing: Whether they share placements and bookings, as `cachelb.state` does; if not, they are independent.
+            A policy that keeps prompts in a tree shares its load alone.
+        retries: Most retries of a failed request.
+        incidents: Incidents of workers.
         pinned: The worker of each request, by position, -1 where the policy picks. Gateways find all others among the
             workers tried, and go along; a request that its worker failed is pinned no longer.
-        until_s: End of the run, whatever is left.
+        until_s: End of the run, with or without requests left.
         sample_interval_s: Between samples of the workers.
         prepared: The workload in the engine model's form, from `prepare`, to share among runs.
         gateway: What routes instead of routers with ``policy``, which is then no more than its name; for one run. A
-            `Router` of the fleet's ``names`` does as well: one that, say, is not told how much workers hold.
+            `Router` of the fleet's ``names`` works too, for example one without the workers' capacities.
         progress: Called now and then with the number of requests that are over.
         **router_options: Options of `cachelb.Router` and of the policy.
 
     Returns:
-        What became of every request.
+        The outcome of every request.
 
     Raises:
         ValueError: A setting is out of range, block sizes differ, ``gateway`` comes with several ``gateways`` or

@@ -50,7 +50,7 @@ class Sweep:
             The sweep. Hyphens in the name count as underscores.
 
         Raises:
-            ValueError: The text says something else.
+            ValueError: The text has another form.
 
         Example:
             >>> Sweep.parse("cache-threshold=0.1:0.5:0.2")

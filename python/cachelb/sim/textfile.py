@@ -1,4 +1,4 @@
-"""Lines of plain or compressed text files, and what is wrong with one, by its number."""
+"""Lines of plain or compressed text files, with errors by line number."""
 
 from __future__ import annotations
 
@@ -21,18 +21,9 @@ _MAX_ID = 2**64 - 1
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    """Stream the lines of a text file that are not blank.
+    """Stream the lines of a text file that are not blank, each with its place as ``file:number``.
 
-    Args:
-        path: A plain file, or one compressed as ``.gz``, ``.xz`` or ``.zst``.
-
-    Yields:
-        Where a line stands, as ``file:number``, and the line.
-
-    Raises:
-        TraceError: The file is not text, damaged, or not what its suffix says.
-        OSError: The file cannot be opened.
-        ModuleNotFoundError: A ``.zst`` file without the extra ``cachelb[traces]``.
+    The file may be compressed as ``.gz``, ``.xz`` or ``.zst``.
     """
     path = Path(path)
     stream, damage = _open(path)
@@ -51,7 +42,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def _open(path: Path) -> tuple[IO[str], tuple[type[Exception], ...]]:
-    """Open a file by its suffix; also return what a damaged file of that kind raises."""
+    """Open a file by its suffix; also return the exceptions of a damaged file of that kind."""
     match path.suffix:
         case ".xz":
             return lzma.open(path, "rt", encoding="utf-8"), (EOFError, lzma.LZMAError)
@@ -83,18 +74,7 @@ def _open_zstd(path: Path) -> tuple[IO[str], tuple[type[Exception], ...]]:
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
-    """Parse a line that holds one JSON object.
-
-    Args:
-        line: The line.
-        where: What messages call it.
-
-    Returns:
-        The object.
-
-    Raises:
-        TraceError: It is something else.
-    """
+    """Parse a line that holds one JSON object."""
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -105,18 +85,7 @@ def json_object(line: str, where: str) -> dict[str, Any]:
 
 
 def whole(row: Mapping[str, Any], key: str, where: str) -> int:
-    """Return a count of a row.
-
-    Args:
-        row: The row.
-        key: Which field.
-        where: What messages call the row.
-
-    Returns:
-        A whole number, 0 or more.
-
-    Raises:
-        TraceError: It is something else, or absent.
+    """Return a count of a row: a whole number, 0 or more.
 
     Example:
         >>> whole({"input_length": -1}, "input_length", "trace.jsonl:7")
@@ -130,20 +99,7 @@ def whole(row: Mapping[str, Any], key: str, where: str) -> int:
 
 
 def number(row: Mapping[str, Any], key: str, unit: str, where: str) -> float:
-    """Return a point or span of time of a row.
-
-    Args:
-        row: The row.
-        key: Which field.
-        unit: What it counts.
-        where: What messages call the row.
-
-    Returns:
-        A finite number, 0 or more.
-
-    Raises:
-        TraceError: It is something else, or absent.
-    """
+    """Return a point or span of time of a row: a finite number, 0 or more."""
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise TraceError(f"{where}: {key} must be {unit} >= 0, got {_got(row, key)}")
@@ -151,19 +107,7 @@ def number(row: Mapping[str, Any], key: str, unit: str, where: str) -> float:
 
 
 def id_list(row: Mapping[str, Any], key: str, where: str) -> list[int]:
-    """Return the block ids of a row.
-
-    Args:
-        row: The row.
-        key: Which field.
-        where: What messages call the row.
-
-    Returns:
-        Integers of 64 bits, without a sign.
-
-    Raises:
-        TraceError: It is something else, or absent.
-    """
+    """Return the block ids of a row, unsigned integers of 64 bits."""
     ids = row.get(key)
     # JSON's true and false are ints to Python.
     if not isinstance(ids, list) or not all(type(value) is int and 0 <= value <= _MAX_ID for value in ids):
@@ -172,13 +116,7 @@ def id_list(row: Mapping[str, Any], key: str, where: str) -> list[int]:
 
 
 def shown(value: object) -> str:
-    """Return a value for a message, cut to a readable length.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        Its ``repr``, or the beginning of that.
+    """Return a value's ``repr`` for a message, cut to a readable length.
 
     Example:
         >>> shown([0])
@@ -189,5 +127,5 @@ def shown(value: object) -> str:
 
 
 def _got(row: Mapping[str, Any], key: str) -> str:
-    """Say what a row has in place of a proper value."""
+    """Make the error for a row with an improper value."""
     return shown(row[key]) if key in row else "nothing"

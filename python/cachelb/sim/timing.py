@@ -1,4 +1,4 @@
-"""How long a pass of an engine takes: what a worker hands to the engine model."""
+"""Timing of an engine's passes, for the engine model."""
 
 from __future__ import annotations
 
@@ -39,33 +39,17 @@ _TABLE_HEADER = "part,tokens,seconds"
 class Roofline:
     """Arithmetic or memory traffic, whichever takes longer, from the sizes of device and model.
 
-    Attributes:
-        mfu: Factor on the device's share of its peak, for what-if runs.
-        attention_share: Part of the rate of matrix products that attention reaches.
-        prefill_reads_context: Whether prefill can wait for reading the KV it attends to.
-        pass_seconds: Fixed time of a pass; None for the device's own.
-        sequence_seconds: Host time per sequence and pass.
-        all_reduce: Whether devices that share a model lose time to each other. If not, N of them reach N times what one
-            does; if so, after the attention and after the rest of each layer they wait for the sum of all, which goes
-            round in a ring at `PEER_SHARE` of the device's ``peer_bytes_per_s`` and takes `ALL_REDUCE_SECONDS` besides.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build, simulate
-        >>> rag = build("rag", seed=1, count=50)
-        >>> times = []
-        >>> for all_reduce in (False, True):
-        ...     fleet = FleetSpec.parse("1xl40s:tp4", model="qwen3-32b", all_reduce=all_reduce)
-        ...     times.append(simulate(rag, fleet).ttft_s.mean())
-        >>> bool(times[0] < times[1])
-        True
+    Without ``all_reduce``, N devices that share a model reach N times the speed of one. With it, after the attention
+    and after the rest of each layer they wait for the sum of all, which goes round in a ring at `PEER_SHARE` of the
+    device's ``peer_bytes_per_s`` and takes `ALL_REDUCE_SECONDS` besides.
     """
 
-    mfu: float = 1.0
-    attention_share: float = ATTENTION_SHARE
-    prefill_reads_context: bool = True
-    pass_seconds: float | None = None
-    sequence_seconds: float = SEQUENCE_SECONDS
-    all_reduce: bool = False
+    mfu: float = 1.0  # factor on the device's share of its peak, for what-if runs
+    attention_share: float = ATTENTION_SHARE  # of the rate of matrix products
+    prefill_reads_context: bool = True  # prefill can wait for reading the KV it attends to
+    pass_seconds: float | None = None  # fixed time of a pass; None for the device's own
+    sequence_seconds: float = SEQUENCE_SECONDS  # host time per sequence and pass
+    all_reduce: bool = False  # devices that share a model lose time to each other
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -73,17 +57,7 @@ class Roofline:
         number("attention_share", self.attention_share, least=_LEAST_FACTOR)
 
     def native(self, gpu: GpuProfile, model: ModelProfile, tensor_parallel: int, kv_tokens: int) -> dict[str, Any]:  # noqa: ARG002 - one signature for all
-        """Return the form the engine model takes.
-
-        Args:
-            gpu: The device.
-            model: The model.
-            tensor_parallel: Devices that share the model.
-            kv_tokens: Tokens the cache holds.
-
-        Returns:
-            Constants by name.
-        """
+        """Return the form the engine model takes: constants by name."""
         pass_seconds = gpu.pass_seconds if self.pass_seconds is None else self.pass_seconds
         exchange = {}
         if self.all_reduce and tensor_parallel > 1:
@@ -108,18 +82,7 @@ class Roofline:
 def exchange_seconds(gpu: GpuProfile, model: ModelProfile, tensor_parallel: int) -> float:
     """Return how long devices that share a model exchange sums per token of a pass, beside the latency.
 
-    Args:
-        gpu: The device.
-        model: The model.
-        tensor_parallel: Devices that share the model.
-
-    Returns:
-        ``2 L * 2 (N - 1) / N * 2 h / (0.8 b)`` of N devices, L layers, a hidden state of h and b bytes per second.
-
-    Example:
-        >>> from cachelb.sim.gpus import find_gpu, find_model
-        >>> round(1e6 * exchange_seconds(find_gpu("h100"), find_model("llama-3.1-70b"), 4), 1)
-        10.9
+    It is ``2 L * 2 (N - 1) / N * 2 h / (0.8 b)`` of N devices, L layers, a hidden state of h and b bytes per second.
     """
     sum_bytes = 2 * (tensor_parallel - 1) / tensor_parallel * _SUM_BYTES * model.hidden
     return _ALL_REDUCES_PER_LAYER * model.layers * sum_bytes / (PEER_SHARE * gpu.peer_bytes_per_s)
@@ -127,7 +90,7 @@ def exchange_seconds(gpu: GpuProfile, model: ModelProfile, tensor_parallel: int)
 
 @dataclass(frozen=True, slots=True)
 class Polynomial:
-    """The default of Dynamo's simulator (ai-dynamo-runtime 1.6.1), whatever the device: for cross-checks."""
+    """The default of Dynamo's simulator (ai-dynamo-runtime 1.6.1), for any device: for cross-checks."""
 
     def native(self, gpu: GpuProfile, model: ModelProfile, tensor_parallel: int, kv_tokens: int) -> dict[str, Any]:  # noqa: ARG002 - one signature for all
         """Return the form the engine model takes; see `Roofline.native`."""
@@ -136,18 +99,10 @@ class Polynomial:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Measured times; between two rows is interpolated. Prefill and decode add up.
+    """Measured times; between two rows is interpolated. Prefill and decode add up."""
 
-    Attributes:
-        prefill: New prefill tokens of a pass and its seconds, ascending.
-        decode: Tokens that the decodes of a pass attend to and its seconds, ascending.
-
-    Raises:
-        ValueError: A column is empty or not ascending, or a time not positive.
-    """
-
-    prefill: tuple[tuple[float, float], ...]
-    decode: tuple[tuple[float, float], ...]
+    prefill: tuple[tuple[float, float], ...]  # new prefill tokens of a pass and its seconds, ascending
+    decode: tuple[tuple[float, float], ...]  # tokens that the decodes of a pass attend to and its seconds, ascending
 
     def __post_init__(self) -> None:
         for key, rows in {"prefill": self.prefill, "decode": self.decode}.items():
@@ -157,18 +112,9 @@ class Table:
 
     @classmethod
     def read(cls, path: str | Path) -> Table:
-        """Read a table from a file.
+        """Read a table from CSV, plain or compressed, with the header ``part,tokens,seconds``.
 
-        Args:
-            path: CSV with the header ``part,tokens,seconds``, where part is ``prefill`` or
-                ``decode``; plain or compressed.
-
-        Returns:
-            The table.
-
-        Raises:
-            TraceError: A row is malformed; the message names file and line.
-            OSError: The file cannot be opened.
+        A part is ``prefill`` or ``decode``.
         """
         parts: dict[str, list[tuple[float, float]]] = {"prefill": [], "decode": []}
         lines = read_lines(path)
@@ -195,29 +141,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Another model of time, faster or slower than it is; `fit_scale` finds by how much from measurements.
-
-    Attributes:
-        timing: That model.
-        prefill: Factor on the time of prompts: on what they add to the decodes of a pass.
-        decode: Factor on the time of decodes.
-
-    Raises:
-        TypeError: `timing` is scaled itself, or no timing.
-        ValueError: A factor is out of range.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> from cachelb.sim import FleetSpec
-        >>> (worker,) = FleetSpec.parse("l40s")
-        >>> slower = replace(worker, timing=Scaled(worker.timing, prefill=1.3, decode=1.1))
-        >>> slower.native()["timing"]["prefill_scale"]
-        1.3
-    """
+    """Another timing with factors, which `fit_scale` fits to measurements; not scaled itself."""
 
     timing: Roofline | Polynomial | Table
-    prefill: float = 1.0
-    decode: float = 1.0
+    prefill: float = 1.0  # factor on the time that prompts add to the decodes of a pass
+    decode: float = 1.0  # factor on the time of decodes
 
     def __post_init__(self) -> None:
         if not isinstance(self.timing, (Roofline, Polynomial, Table)):

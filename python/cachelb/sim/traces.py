@@ -2,7 +2,7 @@
 
 The format is Mooncake's: ``timestamp`` (milliseconds), ``input_length`` and ``output_length``
 (tokens) and ``hash_ids``, one id for every started block of ``id_tokens`` tokens. Ids are chained:
-an equal id means an equal whole prefix, so a row says what is shared without any text.
+an equal id means an equal whole prefix, so rows show shared prefixes without any text.
 """
 
 from __future__ import annotations
@@ -25,53 +25,22 @@ MOONCAKE_ID_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a trace.
+    """One request of a trace."""
 
-    Attributes:
-        arrival_s: Arrival in seconds from the start of the trace.
-        prompt_tokens: Length of the prompt.
-        output_tokens: Length of the answer.
-        hash_ids: One chained id per started block of the trace's ``id_tokens`` tokens.
-        session: Session id, where the trace names one.
-    """
-
-    arrival_s: float
+    arrival_s: float  # from the start of the trace
     prompt_tokens: int
     output_tokens: int
-    hash_ids: tuple[int, ...]
+    hash_ids: tuple[int, ...]  # one chained id per started block of the trace's ``id_tokens`` tokens
     session: str | None = None
 
 
 def read_trace(
     path: str | Path, *, id_tokens: int = MOONCAKE_ID_TOKENS, full_blocks_only: bool = False
 ) -> Iterator[Request]:
-    """Stream the requests of a trace file, in file order.
+    """Stream the requests of a trace file, in file order, one per line; unknown keys are ignored.
 
-    Args:
-        path: ``.jsonl``, or the same compressed as ``.gz``, ``.xz`` or ``.zst``.
-        id_tokens: Tokens one hash id stands for.
-        full_blocks_only: Whether rows have ids for full blocks only; else there is one for a
-            partial block at the end too.
-
-    Yields:
-        One request per line; blank lines are passed over, unknown keys are ignored.
-
-    Raises:
-        ValueError: ``id_tokens`` is below 1.
-        TraceError: A row is malformed (the message names file, line, value and what was
-            expected), or the file is not what its suffix says.
-        OSError: The file cannot be opened.
-        ModuleNotFoundError: A ``.zst`` file without the extra ``cachelb[traces]``.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> row = '{"timestamp": 1500, "input_length": 600, "output_length": 8, "hash_ids": [0, 7]}'
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder, "trace.jsonl")
-        ...     _ = file.write_text(row)
-        ...     list(read_trace(file))
-        [Request(arrival_s=1.5, prompt_tokens=600, output_tokens=8, hash_ids=(0, 7), session=None)]
+    The file is ``.jsonl``, or the same compressed as ``.gz``, ``.xz`` or ``.zst``. Rows have an id for a partial block
+    at the end too unless ``full_blocks_only``.
     """
     whole_number("id_tokens", id_tokens, 1)
     for where, line in read_lines(path):

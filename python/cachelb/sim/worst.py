@@ -1,4 +1,4 @@
-"""The slowest requests of a run, and what was the matter with each."""
+"""The slowest requests of a run, and the probable cause of each."""
 
 from __future__ import annotations
 
@@ -26,55 +26,25 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class WorstRequest:
-    """One slow request. Seconds are simulated.
+    """One slow request. Seconds are simulated."""
 
-    Attributes:
-        row: Its row in the workload.
-        status: What became of it.
-        arrival_s: When it arrived.
-        ttft_s: Seconds to its first token; None if none came.
-        e2e_s: Seconds to its end; None if it did not come.
-        worker: Who served it last; None for nobody.
-        reason: Of the decision; None without one.
-        prompt_tokens: Length of its prompt.
-        predicted_tokens: Of these, what the decision took to be cached.
-        cached_tokens: What was.
-        ahead_tokens: Prompt tokens to be computed for those who came to its worker before and had no first token yet.
-        least_ahead_tokens: The same at the worker that had fewest.
-        why: What stands out, most telling first.
-    """
-
-    row: int
+    row: int  # in the workload
     status: str
     arrival_s: float
-    ttft_s: float | None
-    e2e_s: float | None
-    worker: str | None
-    reason: str | None
+    ttft_s: float | None  # None without a first token
+    e2e_s: float | None  # None without an end
+    worker: str | None  # the last one, None without any
+    reason: str | None  # of the decision; None without one
     prompt_tokens: int
-    predicted_tokens: int
-    cached_tokens: int
-    ahead_tokens: int
-    least_ahead_tokens: int
-    why: tuple[str, ...]
+    predicted_tokens: int  # expected in the cache by the decision
+    cached_tokens: int  # found in the cache
+    ahead_tokens: int  # uncomputed prompt tokens of earlier requests at its worker
+    least_ahead_tokens: int  # the same at the worker that had fewest
+    why: tuple[str, ...]  # most telling first
 
 
 def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:
-    """Return the requests that waited longest for their first token, those without one first.
-
-    Args:
-        result: The run.
-        count: How many.
-
-    Returns:
-        Up to so many of those that arrived.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build, simulate
-        >>> worst = worst_requests(simulate(build("rag", seed=1, count=200), FleetSpec.parse("2xa30")), 3)
-        >>> len(worst), worst[0].ttft_s > worst[2].ttft_s
-        (3, True)
-    """
+    """Return up to `count` requests that waited longest for their first token, those without one first."""
     ttft_s = np.where(np.isfinite(result.first_token_s), result.first_token_s - result.arrival_s, np.inf)
     ttft_s[np.equal(result.status, Status.TOO_LONG) | np.equal(result.status, Status.REJECTED)] = np.inf
     ttft_s[~np.isfinite(result.arrival_s)] = -1.0
@@ -83,7 +53,7 @@ def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:
 
 
 def _describe(result: SimResult, row: int) -> WorstRequest:
-    """Collect what is known of a request."""
+    """Collect the facts of a request."""
     worker, arrival_s = int(result.worker[row]), float(result.arrival_s[row])
     ahead = _ahead(result, row)
     request = WorstRequest(
@@ -105,7 +75,7 @@ def _describe(result: SimResult, row: int) -> WorstRequest:
 
 
 def _explained(request: WorstRequest, result: SimResult) -> WorstRequest:
-    """Add what stands out."""
+    """Add notable causes."""
     row, large = request.row, _LARGE_SHARE * request.prompt_tokens
     why = []
     status = Status(int(result.status[row]))

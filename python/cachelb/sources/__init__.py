@@ -1,4 +1,4 @@
-"""Load sources: what engines say of their own load, brought to the router.
+"""Load sources: load reports of the engines, delivered to the router.
 
 Example:
     >>> from cachelb.sources import MetricsSource

@@ -1,4 +1,4 @@
-"""What a load source is, what it feeds, and what it hands over."""
+"""Interfaces of load sources, and the reports they deliver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What an engine says of its own load; None means it did not say.
+    """An engine's report of its own load; None stands for a missing value.
 
     Attributes:
         running: Requests being computed.
@@ -37,7 +37,7 @@ class LoadReport:
 
 
 class LoadTarget(Protocol):
-    """What a load source needs of a router; `cachelb.Router` has it.
+    """The interface of a router to load sources; `cachelb.Router` implements it.
 
     Example:
         >>> from cachelb.sources import LoadTarget
@@ -53,7 +53,7 @@ class LoadTarget(Protocol):
     """
 
     def keys(self) -> list[str]:
-        """Return the keys of the workers that are registered now."""
+        """Return the keys of the registered workers."""
         ...
 
     def update_load(
@@ -69,7 +69,7 @@ class LoadTarget(Protocol):
         gen_tps: float | None = None,
         age_s: float = 0.0,
     ) -> None:
-        """Take one load report of a worker.
+        """Apply one load report of a worker.
 
         Args:
             worker: Key of the worker.
@@ -87,7 +87,7 @@ class LoadTarget(Protocol):
         ...
 
     def learn_worker(self, worker: str, /, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
-        """Take facts about a worker that its engine states.
+        """Apply facts about a worker that its engine reports.
 
         Args:
             worker: Key of the worker.
@@ -96,16 +96,16 @@ class LoadTarget(Protocol):
 
         Raises:
             KeyError: The worker is not registered (any more).
-            ValueError: The worker cannot be used like this, for example with blocks that do not fit the router's.
+            ValueError: The facts rule the worker out, for example a block size that does not fit the router's.
         """
         ...
 
 
 class Source(Protocol):
-    """Something that feeds a router from the background: what `Router.attach` takes.
+    """A background source for a router, for `Router.attach`.
 
-    `start` and `stop` are called by the router. In the child of a fork, where the threads of the parent do not exist,
-    `start` is called again once the child uses the router.
+    `start` and `stop` are called by the router. In a forked child, which has no threads of the parent, `start` is
+    called again once the child uses the router.
 
     Example:
         >>> from cachelb.sources import MetricsSource, Source
@@ -114,13 +114,13 @@ class Source(Protocol):
     """
 
     def start(self, router: LoadTarget, /) -> None:
-        """Begin to feed the router.
+        """Start feeding the router.
 
         Args:
-            router: What to feed.
+            router: The router to feed.
         """
         ...
 
     def stop(self) -> None:
-        """End feeding; idempotent."""
+        """Stop feeding. Idempotent."""
         ...

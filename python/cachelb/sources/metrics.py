@@ -27,19 +27,19 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_FOLLOW_S = 1.0
 _JOIN_S = 2.0
-"""How long `stop` waits for the thread. Every wait in it is cancelled, so only a call of the router can take longer."""
+"""Seconds that `stop` waits for the thread. Its waits are cancelled, so only a call of the router can take longer."""
 
 _NAME_THREADS = 32
-"""Host names looked up at once; the system's resolver blocks, and a dead name server must not hold up other workers."""
+"""Concurrent host name lookups; the resolver blocks, and a dead name server must not delay other workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSourceStats:
-    """How polling goes.
+    """Statistics of polling.
 
     Attributes:
-        polls: Pages asked for, of workers that are gone too.
-        failures: Pages that could not be had or read, of workers that are gone too.
+        polls: Pages requested, including those of removed workers.
+        failures: Pages that were not received or unreadable, likewise.
         workers: Per key of the workers polled now.
 
     Example:
@@ -57,13 +57,13 @@ class MetricsSourceStats:
 class MetricsSource:
     """Polls every worker's metrics page and reports its load to the router.
 
-    One thread polls all workers over connections that stay open. A worker that is slow or dead delays only itself: it
-    is asked again after 2, 4, 8... intervals, up to 5 seconds. The thread follows the workers of the router.
+    One thread polls all workers of the router, as they change, over persistent connections. A slow or dead worker
+    delays only itself: it is polled again after 2, 4, 8... intervals, up to 5 seconds.
 
     vLLM, SGLang (`--enable-metrics`) and TensorRT-LLM pages are understood; trtllm-serve has its page elsewhere:
     `url=lambda key: key + "/prometheus/metrics"`. A page that names data-parallel ranks is reported as one worker,
     with requests added up and `kv_usage` averaged. Engines need some milliseconds of their front-end process per page,
-    so a page that takes long to come is asked for at most half of the time.
+    so a slow page is polled at most half of the time.
 
     Args:
         interval_s: Seconds between two polls of one worker.
@@ -72,8 +72,8 @@ class MetricsSource:
             worker not to be polled. Default: scheme, host and port of the key with `/metrics`; `unix:///path.sock`
             works too.
         headers: Headers to send, such as `Authorization`.
-        max_concurrency: Polls under way at once.
-        tls: What to check `https` servers with. Default: the system's certificates.
+        max_concurrency: Concurrent polls.
+        tls: Context that verifies `https` servers. Default: the system's certificates.
 
     Raises:
         TypeError: An argument is of another type.
@@ -109,10 +109,10 @@ class MetricsSource:
         self._runs: Runs[_Run] = Runs()
 
     def start(self, router: LoadTarget, /) -> None:
-        """Begin to poll.
+        """Start polling.
 
         Args:
-            router: What to feed; its `keys()` are followed.
+            router: The router to feed; its `keys()` are followed.
 
         Raises:
             RuntimeError: The source is running already; one source feeds one router.
@@ -122,11 +122,11 @@ class MetricsSource:
         self._runs.latest.start()
 
     def stop(self) -> None:
-        """End polling: close every connection and wait for the thread. Idempotent."""
+        """Stop polling: close every connection and wait for the thread. Idempotent."""
         self._runs.stop()
 
     def stats(self) -> MetricsSourceStats:
-        """Return how polling goes.
+        """Return the statistics of polling.
 
         Returns:
             Counters since the start; all zero before it.
@@ -142,13 +142,13 @@ def _require(name: str, value: object, kind: type | tuple[type, ...], words: str
 
 
 def _log_crash(task: asyncio.Task[None]) -> None:
-    """Say that a worker is polled no more; only an error of this package ends a task by itself."""
+    """Log that a worker is no longer polled; only an error of this package ends a task by itself."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("polling of a worker has ended", exc_info=error)
 
 
 class _Run:
-    """One life of the source's thread, from start to stop."""
+    """One run of the source's thread, from start to stop."""
 
     def __init__(self, settings: PollSettings, max_concurrency: int, router: LoadTarget) -> None:
         self.pid = os.getpid()
@@ -229,13 +229,13 @@ class _Run:
             await asyncio.gather(*tasks.values(), *leaving, return_exceptions=True)
 
     def _addresses(self) -> dict[str, str]:
-        """Return the addresses of the router's workers; those of before if it cannot say."""
+        """Return the addresses of the router's workers, or the last known ones if that fails."""
         addresses = {}
         try:
             for key in tuple(self._router.keys()):
                 with contextlib.suppress(KeyError):  # removed a moment ago
                     addresses[key] = address_of(self._router, key)
-        except Exception:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
+        except Exception:  # noqa: BLE001 - logged; a failing router must not end polling
             if not self._is_lost:
                 _log.exception("the router does not name its workers; polling goes on with the ones known")
             self._is_lost = True

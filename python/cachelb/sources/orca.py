@@ -1,8 +1,8 @@
-"""Load reports in response headers: ORCA, which engines add when a request asks for it.
+"""Load reports in response headers (ORCA), which engines add on request.
 
 Send `endpoint-load-metrics-format: JSON` (or TEXT) with the request; vLLM answers with `endpoint-load-metrics`, which
-carries `kv_cache_usage_perc` and `num_requests_waiting` of its first data-parallel rank. It costs no poll and is as
-fresh as the response headers. The report has no running requests, so it cannot tell what has finished: poll for that.
+carries `kv_cache_usage_perc` and `num_requests_waiting` of its first data-parallel rank. It needs no poll and is as
+fresh as the response headers. The report has no running requests, so it does not show finished ones: poll for that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VARINT_BITS = 64
 
 
 class OrcaError(CachelbError, ValueError):
-    """A load-report header is there but cannot be read; the message says what is wrong with it.
+    """A malformed load-report header; the message has the reason.
 
     Example:
         >>> from cachelb.sources import OrcaError, parse_orca
@@ -49,7 +49,7 @@ def parse_orca(headers: Mapping[str, str] | Iterable[tuple[str | bytes, str | by
     """Read the load report that came with a response.
 
     Known names are `num_requests_running`, `num_requests_waiting`, and `kv_cache_usage_perc` or `kv_cache_utilization`;
-    others are ignored, as is the `named_metrics.` in front of them. A value that is no number from 0 up is unknown.
+    others are ignored, as is the `named_metrics.` in front of them. A value other than a number from 0 up is unknown.
 
     Args:
         headers: Response headers as a mapping or as pairs, with names in any case.

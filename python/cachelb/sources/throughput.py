@@ -1,12 +1,12 @@
-"""Tokens per second, learnt from the counters of successive metrics pages.
+"""Tokens per second, computed from the counters of successive metrics pages.
 
-A rate between two polls 100 ms apart says little: engines count a whole prompt at its first token, or even at its
-end. So the rates are averages over the last seconds **of work**; idle time is left out and changes nothing.
+A rate between two polls 100 ms apart means little: engines count a whole prompt at its first token, or even at its
+end. So the rates are averages over the last seconds **of work**; idle time is left out.
 
 - Output: tokens over the time in which either page showed a request.
 - Prompt: where the engine publishes the prefill tokens and prefill seconds of finished requests (vLLM), their
-  quotient: what a request's prefill really ran at, no matter how much decoding went on beside it. Elsewhere prompt
-  tokens over working time, which on a worker that mostly decodes is the rate of arrival and thus a lower bound.
+  quotient: the real rate of a request's prefill, however much decoding went on beside it. Elsewhere prompt
+      tokens over working time, which on a worker that mostly decodes is the rate of arrival and thus a lower bound.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _HORIZON_S = 10.0
 """Seconds of work after which an observation weighs 1/e."""
 
 _LEAST_S = 0.5
-"""Working time before a rate over wall time is given out."""
+"""Working time in seconds before a rate over wall time is published."""
 
 _LEAST_PREFILL_S = 0.001
-"""Prefill time, as engines measure it, before a rate over it is given out."""
+"""Prefill time in seconds, as engines measure it, before a rate over it is published."""
 
 
 class _Average:
-    """Sum of tokens over sum of seconds, both fading."""
+    """Sum of tokens over sum of seconds, both with exponential decay."""
 
     __slots__ = ("_seconds", "_tokens")
 
@@ -64,7 +64,7 @@ class Throughput:
     """
 
     def __init__(self) -> None:
-        """Start without knowing anything."""
+        """Begin without a page."""
         self._before: tuple[float, MetricsPage] | None = None
         self._prefill = _Average()
         self._prompt = _Average()
@@ -72,15 +72,7 @@ class Throughput:
         self._stated_gen_tps: float | None = None
 
     def observe(self, page: MetricsPage, *, now_s: float) -> tuple[float | None, float | None]:
-        """Take the next page.
-
-        Args:
-            page: What the page says.
-            now_s: When it was taken, in monotonic seconds.
-
-        Returns:
-            Prompt tokens and output tokens per second of work, None while unknown.
-        """
+        """Process the next page; return prompt and output tokens per second of work, None while unknown."""
         before, self._before = self._before, (now_s, page)
         if _is_working(page) and page.totals.gen_tps:
             self._stated_gen_tps = page.totals.gen_tps
@@ -90,7 +82,7 @@ class Throughput:
         return prefill_tps, self._stated_gen_tps or self._output.rate(_LEAST_S)
 
     def _compare(self, old: MetricsPage, new: MetricsPage, seconds: float) -> None:
-        """Count what happened between two pages."""
+        """Add the differences between two pages."""
         tokens = _grown(old.totals.prefill_tokens, new.totals.prefill_tokens)
         prefill_s = _grown(old.totals.prefill_seconds, new.totals.prefill_seconds)
         if tokens is not None and prefill_s:
@@ -106,10 +98,10 @@ class Throughput:
 
 
 def _is_working(page: MetricsPage) -> bool:
-    """Tell whether the engine has requests."""
+    """Return whether the engine has requests."""
     return bool(page.load.running or page.load.waiting)
 
 
 def _grown(old: float | None, new: float | None) -> float | None:
-    """Return how far a counter rose; None if it is not known or fell, which is a restart."""
+    """Return the increase of a counter; None if it is unknown or fell, which is a restart."""
     return None if old is None or new is None or new < old else new - old

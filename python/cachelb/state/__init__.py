@@ -1,7 +1,7 @@
-"""Several routers, one picture: what one places and books, the others know; and so does one that starts later.
+"""State shared between routers: placements and bookings of each are known to all, and to one that starts later.
 
-`ZmqMesh` needs no server, `RedisState` uses one; `SnapshotFile` keeps what workers hold on disk. All are attached to a
-router.
+`ZmqMesh` needs no server, `RedisState` uses one; `SnapshotFile` keeps the workers' cached prefixes on disk. All are
+attached to a router.
 
 Example:
     >>> from cachelb import Router
@@ -34,7 +34,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a class when it is asked for."""
+    """Import a class on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'cachelb.state' has no attribute {name!r}")
     return getattr(importlib.import_module(f"cachelb.state.{_HOMES[name]}"), name)

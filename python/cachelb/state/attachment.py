@@ -1,4 +1,4 @@
-"""What all transports have in common: they are attached to a router, and run an exchange."""
+"""Base of all transports: attached to a router, they run an exchange."""
 
 from __future__ import annotations
 
@@ -19,26 +19,22 @@ if TYPE_CHECKING:
 
 
 class Attachment:
-    """Shares the state of one router at a time.
-
-    Args:
-        settings: How to trade.
-    """
+    """Shares the state of one router at a time."""
 
     def __init__(self, settings: ExchangeSettings) -> None:
         self._settings = settings
         self._runs: Runs[Exchange] = Runs()
 
     def start(self, router: Router[Any], /) -> None:
-        """Begin to share.
+        """Start sharing.
 
         Args:
-            router: Whose state.
+            router: The router to share.
 
         Raises:
             OSError: The transport cannot begin here.
             ValueError: The router has no `secret`.
-            RuntimeError: It runs already, for each shares one router; or the router shares through another one.
+            RuntimeError: It is running already, as each shares one router; or the router shares through another one.
         """
         forked = self._runs.claim(self)
         if is_shared(router):
@@ -46,7 +42,7 @@ class Attachment:
         secrets = secrets_of(router)
         self._runs.latest = run = Exchange(router, self._carrier(secrets), self._settings)
         try:
-            # The child of a fork starts in the middle of a selection, which waits for no peer.
+            # A forked child starts in the middle of a selection, which must not wait for a peer.
             run.start(wait=not forked)
         except BaseException:
             self._runs.latest = None
@@ -57,17 +53,17 @@ class Attachment:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End sharing: close every socket, wait for the thread and forget what others booked. Idempotent."""
+        """Stop sharing: close every socket, wait for the thread and drop remote bookings. Idempotent."""
         self._runs.stop()
 
     def stats(self) -> StateStats:
-        """Return how sharing goes.
+        """Return the counters of sharing.
 
         Returns:
             Counters since the start.
 
         Raises:
-            RuntimeError: It does not run; in the child of a fork, not before the router is used.
+            RuntimeError: It is not running; in a forked child it starts once the router is used.
         """
         run = self._runs.latest
         if run is None or not self._runs.is_here():

@@ -1,4 +1,4 @@
-"""What carries messages between routers."""
+"""Carriers of messages between routers."""
 
 from __future__ import annotations
 
@@ -11,25 +11,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message of another router.
-
-    Attributes:
-        message: Its bytes.
-        address: Where it came from; the carrier's own. No two routers have the same at the same time.
-    """
+    """A message of another router."""
 
     message: bytes
-    address: str
+    address: str  # where it came from, in the carrier's form; unique among routers at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Something that a carrier cannot take for a message of the fleet.
-
-    Attributes:
-        reason: Why.
-        address: Where it came from.
-    """
+    """A message that the carrier cannot accept as one of the fleet."""
 
     reason: str
     address: str
@@ -37,42 +27,38 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A peer wants to be told everything.
+    """A peer requests a snapshot."""
 
-    Attributes:
-        return_to: Where to; the carrier's own.
-    """
-
-    return_to: bytes
+    return_to: bytes  # the address for the answer, in the carrier's form
 
 
 class Carrier(Protocol):
-    """Brings messages to all other routers, in the order they were given; may lose some.
+    """Delivers messages to all other routers, in the order they were sent; may lose some.
 
-    All of it is called in one thread, which `open` is the first to be called in. `ConnectionError` says that it does
-    not work at the moment; it is tried again later.
+    All methods are called in one thread, `open` first. A `ConnectionError` means a temporary failure; the call is
+    retried later.
     """
 
     def open(self) -> None:
-        """Begin; called again after a `ConnectionError`."""
+        """Connect; called again after a `ConnectionError`."""
         ...
 
     def publish(self, message: bytes) -> None:
-        """Bring a message to all others, without waiting for any of them."""
+        """Publish a message to all other routers, without waiting for any of them."""
         ...
 
     def ask(self, origin: int, address: str) -> None:
-        """Ask the router of a message to tell everything."""
+        """Request a snapshot of the router that sent a message."""
         ...
 
     def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
-        """Tell a peer that asked."""
+        """Send a snapshot to a peer that requested it."""
         ...
 
     def receive(self, timeout_s: float) -> Sequence[Heard | Asked | Refused]:
-        """Wait for what others say, a bounded number of messages at once."""
+        """Wait for messages of other routers, and return a bounded number of them."""
         ...
 
     def close(self) -> None:
-        """End; idempotent."""
+        """Disconnect. Idempotent."""
         ...

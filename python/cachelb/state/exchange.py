@@ -1,7 +1,8 @@
-"""The thread that trades messages between a router and a carrier.
+"""The thread that exchanges messages between a router and a carrier.
 
-What happened here is told every few milliseconds. Nothing is acknowledged: entries are numbered, a heartbeat says how
-far they go, and who misses some asks for a snapshot. What arrives until that is there is kept, for it follows it.
+Local changes are published every few milliseconds. Nothing is acknowledged: entries are numbered, a heartbeat carries
+the latest number, and a router that misses some requests a snapshot. Messages received meanwhile are kept, since they
+follow the snapshot.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _log = logging.getLogger("cachelb.state")
 _HEARTBEAT_S = 0.25
 _ASK_AGAIN_S = 1.0
 _STANDS_STILL_S = 10.0
-"""After which an answer that began is given up, by its sender too."""
+"""Seconds after which an unfinished snapshot is given up, by its sender too."""
 _KEPT_MESSAGES = 4096
 _MOST_PEERS = 1024
-"""Routers that are heard at once; the core hears no more either."""
+"""Routers to receive from at once; the core has the same limit."""
 
 _ALL_KEPT = 4
-"""Times the bytes of messages that may be kept of one router, those of all."""
+"""Bytes of messages kept of all routers, as a multiple of those of one."""
 
 _MOST_ASKERS = 256
 _TELL_S = 0.1
 _TELL_PAUSES = 50
-"""After everything was told, further askers wait so many times as long as that took."""
+"""Pause after a snapshot before further requests are answered, as a multiple of the time it took."""
 _RECONNECT_S = (0.1, 0.5)
 _AFTER_A_FAULT_S = 2.0
 _WARN_AGAIN_S = 10.0
@@ -54,23 +55,14 @@ _WARN_AGAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSettings:
-    """How to trade.
+    """Options of the exchange between routers."""
 
-    Attributes:
-        interval_s: Seconds between two messages of what happened.
-        peer_timeout_s: Seconds after which a silent router is gone.
-        warm_start_s: Seconds to wait at the start for a peer to tell everything.
-        ttl_s: Seconds that placements of others are believed.
-        max_bytes: Bytes of entries that may wait, and of messages that may be kept of a peer until a snapshot comes.
-        share_fleet: Whether changes of the fleet are told and followed.
-    """
-
-    interval_s: float
-    peer_timeout_s: float
-    warm_start_s: float
-    ttl_s: float
-    max_bytes: int
-    share_fleet: bool = False
+    interval_s: float  # between two messages of changes
+    peer_timeout_s: float  # until a silent router counts as gone
+    warm_start_s: float  # to wait at the start for a peer's snapshot
+    ttl_s: float  # of remote placements
+    max_bytes: int  # of entries that wait, and of messages kept of a peer until its snapshot comes
+    share_fleet: bool = False  # publish and follow changes of the fleet
 
 
 @dataclass(slots=True)
@@ -87,43 +79,26 @@ class _Peer:
     kept_bytes: int = 0
 
     def keep(self, message: bytes, most_bytes: int) -> None:
-        """Keep a message for after the snapshot. The oldest go first; if one is missed, a newer one is asked for."""
+        """Keep a message for after the snapshot. The oldest are dropped first; a gap then requests a newer snapshot."""
         self.kept.append(message)
         self.kept_bytes += len(message)
         while self.kept_bytes > most_bytes or len(self.kept) > _KEPT_MESSAGES:
             self.kept_bytes -= len(self.kept.popleft())
 
     def take_kept(self) -> deque[bytes]:
-        """Return what was kept, which is kept no more."""
+        """Return the kept messages and clear them."""
         kept, self.kept, self.kept_bytes = self.kept, deque(), 0
         return kept
 
 
 def is_shared(router: Router[Any]) -> bool:
-    """Say whether something shares the state of a router in this process.
-
-    Args:
-        router: Which.
-
-    Returns:
-        Whether it does.
-    """
+    """Return whether the state of a router is shared in this process."""
     exchange = router._exchange
     return exchange is not None and exchange.pid == os.getpid()
 
 
 def secrets_of(router: Router[Any]) -> Sequence[Secret]:
-    """Return the secrets of a router that is to share.
-
-    Args:
-        router: Which.
-
-    Returns:
-        Its own, and others that it believes.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Return the secrets of a router that is to share: its own, and others that it accepts."""
     if not router._secrets:
         raise ValueError(
             "a router that shares its state needs a secret that all others have too: build it with secret=..., or set"
@@ -133,7 +108,7 @@ def secrets_of(router: Router[Any]) -> Sequence[Secret]:
 
 
 class Exchange:
-    """Runs until stopped. All that the router is told is told by its thread."""
+    """Runs until stopped. Only its thread applies remote state to the router."""
 
     def __init__(self, router: Router[Any], carrier: Carrier, settings: ExchangeSettings) -> None:
         """Prepare; `start` begins."""
@@ -157,7 +132,7 @@ class Exchange:
         self._warned_s = float("-inf")
 
     def start(self, *, wait: bool) -> None:
-        """Begin, and if told to, wait for a peer to tell what the fleet holds, as long as the settings say."""
+        """Start, and if requested, wait for a peer's snapshot as long as the settings allow."""
         settings = self._settings
         self._router._share(self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet)
         self._router._exchange = self
@@ -178,11 +153,11 @@ class Exchange:
             self._start = f"cold: nobody told anything within {wait_s:g} s{why}"
             _log.warning("this router starts cold: no other told what it knows within %g s%s", wait_s, why)
         if self._stopping.is_set():
-            # Stopped meanwhile, maybe before there was anything to end.
+            # Stopped meanwhile, perhaps before there was a thread to stop.
             self.stop()
 
     def stop(self) -> None:
-        """End, and wait for the thread, unless this is it: a finalizer runs anywhere. The router goes on alone."""
+        """Stop, and wait for the thread, unless called in it: a finalizer runs anywhere. The router goes on alone."""
         self._stopping.set()
         self._warm.set()
         if not self._begun:
@@ -194,7 +169,7 @@ class Exchange:
             self._router._unshare()
 
     def stats(self) -> StateStats:
-        """Count what was told and heard."""
+        """Return the counters of sent and received state."""
         now = time.monotonic()
         bookings = self._router._origins()
         with self._lock:
@@ -240,7 +215,7 @@ class Exchange:
                 self._expire(time.monotonic())
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, _RECONNECT_S[1])
-            except Exception as error:  # noqa: BLE001 - routing must go on, and sharing with it
+            except Exception as error:  # noqa: BLE001 - neither routing nor sharing may stop
                 self._failures += 1
                 self._failing = f"{type(error).__name__}: {error}"
                 _log.exception("sharing failed; it begins again")
@@ -281,7 +256,7 @@ class Exchange:
                 left_s = next_s - time.monotonic()
 
     def _tell_askers(self) -> None:
-        """Tell everything to all who asked since it was told last. It follows their questions, so they miss nothing."""
+        """Send a snapshot to all peers that requested one since the last; it follows the requests, so it has no gap."""
         begun_s = time.monotonic()
         if self._askers and begun_s >= self._tell_all_s:
             askers, self._askers = self._askers, {}
@@ -329,7 +304,7 @@ class Exchange:
     def _peer(self, origin: int, address: str, now: float) -> _Peer | None:
         peer = self._peers.get(origin)
         if peer is None:
-            # A peer that is heard from the same place now has taken the place of the one before.
+            # A new peer at the same address replaces the previous one.
             before = [other for other, at in self._peers.items() if address and at.address == address]
             for other in before:
                 self._forget(other)
@@ -342,19 +317,19 @@ class Exchange:
         return peer
 
     def _apply(self, message: bytes) -> str:
-        """Let the router hear a message. Returns what became of it."""
+        """Apply a message to the router and return the result."""
         try:
             outcome = self._router._hear(message)
         except CachelbError as error:
             self._refuse("another router", error)
             outcome = "gap"
         if self._settings.share_fleet:
-            # Before the next message, which may speak of new workers.
+            # Before the next message, which may name new workers.
             self._follow_fleet()
         return outcome
 
     def _refuse(self, address: str, reason: object) -> None:
-        """Count a message that is not taken in; what sends one may send thousands, so few are logged."""
+        """Count a refused message; its sender may send thousands, so few are logged."""
         self._refused += 1
         now = time.monotonic()
         if now >= self._warned_s + _WARN_AGAIN_S:
@@ -362,7 +337,7 @@ class Exchange:
             _log.warning("a message from %s was refused (%d so far): %s", address, self._refused, reason)
 
     def _follow_fleet(self) -> None:
-        """Do what other routers changed in the fleet."""
+        """Apply remote changes of the fleet."""
         changes = self._router._fleet_changes()
         for key, models in changes:
             try:
@@ -384,14 +359,14 @@ class Exchange:
             self._carrier.ask(origin, peer.address)
 
     def _ask_again(self, now: float) -> None:
-        """Ask those whose answer began and did not end: who knows their numbers misses nothing that has one."""
+        """Request snapshots that broke off again; numbered entries are still checked for gaps."""
         for origin, peer in self._peers.items():
             if peer.part_s is not None and now >= peer.part_s + _STANDS_STILL_S:
                 peer.part_s = now
                 self._carrier.ask(origin, peer.address)
 
     def _begin_anew(self, peer: _Peer) -> None:
-        """Go on from a snapshot: what came before it was kept, and follows it."""
+        """Continue after a snapshot with the messages kept while it came."""
         peer.asked_s = None
         peer.snapshots += 1
         self._snapshots += 1
@@ -399,7 +374,7 @@ class Exchange:
             self._apply(message)
 
     def _told_all(self, peer: _Peer) -> None:
-        """Nothing is missing any more, unless what was kept has gaps of its own."""
+        """Mark a peer as complete, unless the kept messages have gaps of their own."""
         peer.part_s = None
         if peer.asked_s is None:
             peer.missing_s = None

@@ -1,4 +1,4 @@
-"""The thread that writes snapshots of a router to a file, and what reads them."""
+"""The thread that writes snapshots of a router to a file, and the reader of that file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _log = logging.getLogger("cachelb.state")
 
 _SUFFIX = ".tmp"
 _LEFT_BEHIND_S = 3600.0
-"""Age from which on a file that was never finished is nobody's any more."""
+"""Age in seconds from which an unfinished file counts as abandoned."""
 
 
 class FileKeeper:
     """Runs until stopped, then writes once more."""
 
     def __init__(self, router: Router[Any], path: str, interval_s: float) -> None:
-        """Prepare; `start` begins. A router that would start cold for ever is refused."""
+        """Prepare; `start` begins. A router that could never restore its file is refused."""
         router._need_secret()
         self.pid = os.getpid()
         self._router = router
@@ -48,7 +48,7 @@ class FileKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write once more, and wait for that, unless this is the thread that does: a finalizer runs anywhere."""
+        """Write once more, and wait for that, unless called in the writing thread: a finalizer runs anywhere."""
         self._stopping.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -60,7 +60,7 @@ class FileKeeper:
     # --- reading ---
 
     def restore(self, max_age_s: float, ttl_s: float) -> tuple[str, Restored | None]:
-        """Take in what the file holds. Returns how the router starts, and what was taken in."""
+        """Restore the file. Returns how the router starts, and what was restored."""
         try:
             data = self._read()
             age_s = max(0.0, time.time() - self._router._kept_ms(data) / 1e3)
@@ -76,7 +76,7 @@ class FileKeeper:
         return start, found
 
     def _read(self) -> bytes:
-        # Nothing that would be waited for, such as a pipe.
+        # Opening must not block, as on a pipe.
         opened = os.open(self._path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
             if not stat.S_ISREG(os.fstat(opened).st_mode):
@@ -100,7 +100,7 @@ class FileKeeper:
     def _try_to_write(self) -> None:
         try:
             self._bytes = self.write()
-        except Exception as error:  # noqa: BLE001 - routing goes on, and so does keeping
+        except Exception as error:  # noqa: BLE001 - neither routing nor writing may stop
             self._failures += 1
             if not self._error:
                 _log.warning("no snapshot could be written to %s: %s", self._path, error)
@@ -110,9 +110,9 @@ class FileKeeper:
             self._error = ""
 
     def write(self) -> int:
-        """Put a new file in the place of the old one. Returns its length."""
+        """Replace the file by a new one. Returns its length."""
         self._refuse_what_is_no_file()
-        # Readable for its owner only, and named like no other.
+        # Readable by its owner only, with a unique name.
         opened, name = tempfile.mkstemp(_SUFFIX, self._prefix, self._path.parent)
         try:
             with open(opened, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
@@ -132,14 +132,14 @@ class FileKeeper:
         return length
 
     def _refuse_what_is_no_file(self) -> None:
-        """Leave pipes, devices and folders alone: to root, nothing else would keep `/dev/null` from being replaced."""
+        """Refuse pipes, devices and folders: root could replace `/dev/null`."""
         with contextlib.suppress(FileNotFoundError):
             mode = self._path.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
                 raise OSError(f"{self._path} is no regular file")
 
     def _sync_folder(self) -> None:
-        """Make the new name last, where folders can be synchronised."""
+        """Make the rename durable, where folders can be synchronised."""
         with contextlib.suppress(OSError):
             folder = os.open(self._path.parent, os.O_RDONLY)
             try:
@@ -152,7 +152,7 @@ class FileKeeper:
         return f".{self._path.name}."
 
     def _clean(self) -> None:
-        """Remove what a crash left behind in the middle of writing."""
+        """Remove unfinished files of a crash."""
         with contextlib.suppress(OSError):
             for left in self._path.parent.iterdir():
                 ours = left.name.startswith(self._prefix) and left.name.endswith(_SUFFIX)

@@ -1,4 +1,4 @@
-"""What messages of routers are for, read without taking them apart."""
+"""Kinds of router messages, read without decoding them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,13 @@ _HEARTBEAT: Final = 5
 
 
 def is_heartbeat(message: bytes) -> bool:
-    """Say whether a router only says that it is there, and how far it has told.
-
-    Args:
-        message: What `Exchange` publishes.
-
-    Returns:
-        Whether it is one.
-    """
+    """Return whether a message only reports liveness and how far its sender has published."""
     return message[_KIND_AT] == _HEARTBEAT
 
 
 def is_part(message: bytes) -> bool:
-    """Say whether this goes on with a snapshot that began in a message before.
+    """Return whether a message continues a snapshot that began in an earlier message.
 
-    Args:
-        message: What `Exchange` heard, of which the router found the whole.
-
-    Returns:
-        Whether it is one.
+    Only for messages that the router found complete.
     """
     return message[_KIND_AT] == _CONTINUED

@@ -1,4 +1,4 @@
-"""How late messages arrive, without clocks that agree."""
+"""Delay of messages without synchronised clocks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ _WINDOW_S = 60.0
 
 
 class Lag:
-    """How much later a heartbeat arrives than the fastest ones of late.
+    """Delay of heartbeats relative to the fastest recent ones.
 
-    A heartbeat has the time of its sender's clock. What that differs from the own one is unknown, but the same for all
-    heartbeats: the smallest difference of the last one or two minutes is taken for no delay. Older ones are forgotten,
-    since clocks drift apart, by some milliseconds in that time.
-
-    Attributes:
-        late_s: That of the latest.
+    A heartbeat has the time of its sender's clock. The offset to the local clock is unknown but constant: the smallest
+    difference of the last one or two minutes counts as no delay. Older ones are forgotten, since clocks drift apart, by
+    some milliseconds in that time.
 
     Example:
         >>> from cachelb.state.lag import Lag
@@ -30,12 +27,7 @@ class Lag:
         self._turn_s = float("-inf")
 
     def hear(self, sent_s: float, heard_s: float) -> None:
-        """Take in a heartbeat.
-
-        Args:
-            sent_s: When it was sent, by any monotonic clock of the sender.
-            heard_s: When it was heard, by any monotonic clock of this process.
-        """
+        """Process a heartbeat; the times are of any monotonic clock of the sender, and of this process."""
         apart = heard_s - sent_s
         if heard_s >= self._turn_s:
             self._turn_s = heard_s + _WINDOW_S

@@ -1,4 +1,4 @@
-"""Asks who the peers are, without waiting for the answer: a name service may take long just when it matters."""
+"""Lookup of peers in the background: a name service may be slow just when it matters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ _log = logging.getLogger("cachelb.state")
 
 
 class Lookup:
-    """Calls a function again and again, each time in a thread of its own.
+    """Calls a function for the peers' addresses again and again, each time in a thread of its own.
 
-    Args:
-        ask: Returns the addresses of the peers.
-        every_s: Seconds from one answer to the next question.
+    `every_s` is the pause from one answer to the next call.
     """
 
     def __init__(self, ask: Callable[[], Sequence[str]], every_s: float) -> None:
@@ -31,14 +29,7 @@ class Lookup:
         self._failing = False
 
     def newest(self, now: float) -> set[str] | None:
-        """Ask if it is time to.
-
-        Args:
-            now: Monotonic seconds.
-
-        Returns:
-            An answer, once; None while there is no new one.
-        """
+        """Start a call if it is time to, and return each answer once; None while there is no new one."""
         if self._thread is None:
             if now >= self._due_s:
                 self._thread = threading.Thread(target=self._look, name="cachelb-state-peers", daemon=True)

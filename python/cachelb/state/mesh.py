@@ -1,4 +1,4 @@
-"""Routers that talk to each other directly."""
+"""State shared between routers without a server."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class ZmqMesh(Attachment):
-    """Shares what a router places and books with the routers of its peers, without a server between them.
+    """Shares a router's placements and bookings with its peers, without a server between them.
 
-    Every router publishes at its own address and listens to all others. Attach it to a router with the `secret` of the
-    fleet: messages are encrypted with keys made of it, and connections without it are refused. Needs
+    Every router publishes at its own address and subscribes to all others. Attach it to a router with the `secret` of
+    the fleet: messages are encrypted with keys derived from it, and connections without it are refused. Needs
     `pip install 'cachelb[events]'`.
 
     Args:
         bind: Where to publish, such as "tcp://0.0.0.0:7700"; a port of "*" takes a free one, see `address`. The port
-            above it answers those who ask for everything.
-        peers: Addresses of all routers, this one's too if that is easier, 256 at most; or a function that returns them,
-            asked every two seconds in a thread of its own; while it fails, those known stay.
-        interval_s: Seconds between two messages of what happened.
+            above it answers requests for snapshots.
+        peers: Addresses of all routers, 256 at most, optionally with this one's; or a function that returns them,
+            called every two seconds in a thread of its own. While it fails, the known peers stay.
+        interval_s: Seconds between two messages of changes.
         peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
-        warm_start_s: Seconds that attaching waits for a peer to tell what the fleet holds; 0 does not wait.
-        ttl_s: Seconds that placements of others are believed without being found again here.
-        max_mb: Megabytes of news that may wait while the transport is down, and of each peer: for it
-            while it does not read, and from it until it has told what was missed.
-        share_fleet: Tell the others when workers are added, changed, removed or marked ready here, and do what they
-            tell. A worker that is not known here is added if the workers are plain strings.
+        warm_start_s: Seconds that attaching waits for a peer's snapshot; 0 does not wait.
+        ttl_s: Seconds that remote placements are trusted unless a request finds them again.
+        max_mb: Megabytes of changes that may wait while the transport is down, and per peer: for it while it does not
+            read, and from it until its snapshot has come.
+        share_fleet: Publish added, changed, removed and ready workers, and apply remote changes of the fleet. An
+            unknown worker is added if the workers are plain strings.
 
     Raises:
         ModuleNotFoundError: pyzmq is not installed.
@@ -83,7 +83,7 @@ class ZmqMesh(Attachment):
 
     @property
     def address(self) -> str:
-        """Where this router publishes; empty before it does."""
+        """The address where this router publishes; empty before it does."""
         return self._address
 
     def _carrier(self, secrets: Sequence[Secret]) -> Carrier:

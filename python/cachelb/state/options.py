@@ -1,4 +1,4 @@
-"""Options that all transports have, checked."""
+"""Checks of the options that all transports have."""
 
 from __future__ import annotations
 
@@ -13,28 +13,16 @@ from cachelb.state.exchange import ExchangeSettings
 _PEER: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([1-9][0-9]{0,4})")
 _PORTS: Final = 65_535  # the port above it is used too
 _MOST_PEERS: Final = 256
-"""Each takes two connections here, and as many of this router's there."""
+"""Most peers; each takes two connections here, and two of this router's there."""
 
 _MOST_MB: Final = 1 << 20
 _LEAST_INTERVAL_S: Final = 0.001
 _INTERVALS: Final = 3.0
-"""That must fit into the time after which a silent router is gone: its heartbeats come no faster."""
+"""Intervals that must fit into `peer_timeout_s`: heartbeats come no faster."""
 
 
 def text(name: str, value: object) -> str:
-    """Refuse anything but text that is not empty.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-
-    Returns:
-        The text.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: It is empty.
-    """
+    """Refuse anything but a nonempty string."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be text, got {type(value).__name__}")
     if not value:
@@ -43,18 +31,7 @@ def text(name: str, value: object) -> str:
 
 
 def peer_address(value: object) -> str:
-    """Refuse anything but the address of a peer.
-
-    Args:
-        value: What was given.
-
-    Returns:
-        The address.
-
-    Raises:
-        TypeError: It is no text.
-        ValueError: It is no address of a host and a port.
-    """
+    """Refuse anything but the address of a peer: a host and a port."""
     address = text("a peer", value)
     found = _PEER.fullmatch(address)
     if found is None or int(found[1]) >= _PORTS:
@@ -63,22 +40,11 @@ def peer_address(value: object) -> str:
 
 
 def peer_addresses(value: object) -> set[str]:
-    """Refuse anything but a few addresses of peers.
-
-    Args:
-        value: What was given.
-
-    Returns:
-        The addresses.
-
-    Raises:
-        TypeError: It is no sequence, or one of them is no text.
-        ValueError: One is no address of a host and a port, or there are too many.
-    """
+    """Refuse anything but a few addresses of peers."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         given = f"the text {value!r}" if isinstance(value, str) else type(value).__name__
         raise TypeError(f"peers must be a sequence of addresses or a function that returns one, got {given}")
-    # No further: a function may return what never ends.
+    # Bounded: a function may return an endless iterable.
     found = {peer_address(peer) for peer in islice(value, _MOST_PEERS + 1)}
     if len(found) > _MOST_PEERS:
         raise ValueError(f"peers must be {_MOST_PEERS} addresses at most; use RedisState for a larger fleet")
@@ -86,19 +52,7 @@ def peer_addresses(value: object) -> set[str]:
 
 
 def megabytes(name: str, value: object) -> int:
-    """Read a number of megabytes.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-
-    Returns:
-        So many bytes.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: It is out of range.
-    """
+    """Read a number of megabytes and return it in bytes."""
     return int(number(name, value, most=_MOST_MB) * (1 << 20))
 
 
@@ -111,23 +65,7 @@ def exchange_settings(
     max_mb: object,
     share_fleet: object = False,
 ) -> ExchangeSettings:
-    """Check the options of a transport.
-
-    Args:
-        interval_s: Seconds between two messages.
-        peer_timeout_s: Seconds after which a silent router is gone.
-        warm_start_s: Seconds to wait for a snapshot at the start.
-        ttl_s: Seconds that placements of others are believed.
-        max_mb: Megabytes of news that may wait.
-        share_fleet: Whether changes of the fleet are told and followed.
-
-    Returns:
-        The settings.
-
-    Raises:
-        TypeError: One is of another type.
-        ValueError: One is out of range.
-    """
+    """Check the options of a transport."""
     if not isinstance(share_fleet, bool):
         raise TypeError(f"share_fleet must be True or False, got {type(share_fleet).__name__}")
     found = ExchangeSettings(

@@ -1,4 +1,4 @@
-"""Snapshots on their way to those who asked, no faster than they are read."""
+"""Snapshots on their way to the peers that requested them, no faster than they are read."""
 
 from __future__ import annotations
 
@@ -26,34 +26,27 @@ _ASK_AGAIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class Answer:
-    """A snapshot that a peer asked for.
+    """A snapshot that a peer requested."""
 
-    Attributes:
-        inbox: Which stream they read.
-        unread: How many entries lay there unread lately.
-        is_asking: Whether the server was asked for that and did not answer yet.
-        size: Bytes that were not sent yet.
-    """
-
-    inbox: bytes
+    inbox: bytes  # stream that the peer reads
     nonce: bytes
     parts: deque[bytes]
     moved_s: float
     polled_s: float = 0.0
     number: int = 0
-    unread: int = 0
-    is_asking: bool = False
+    unread: int = 0  # latest known number of entries unread there
+    is_asking: bool = False  # the server was asked for that number and has not answered
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.size = sum(map(len, self.parts))
 
     def due(self, now: float) -> bool:
-        """Say whether the next parts may go, or the server may be asked again how many are unread."""
+        """Return whether the next parts may be sent, or the number of unread entries requested again."""
         return not self.is_asking and (self.unread <= _MOST_UNREAD or now >= self.polled_s + _POLL_S)
 
     def take(self, seal: Seal, now: float) -> list[bytes]:
-        """Take the next parts as frames: few, and none as long as many are unread."""
+        """Return the next parts as frames: few, and none while many are unread."""
         self.polled_s = now
         if self.unread > _MOST_UNREAD:
             return []
@@ -70,14 +63,14 @@ class Answer:
 
 
 class Answers:
-    """Those that are under way, one per inbox: at most 64, and 256 MB; a peer that is not answered asks again."""
+    """Snapshots in progress, one per inbox: at most 64, and 256 MB; a peer without an answer asks again."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin empty."""
         self._open: dict[bytes, Answer] = {}
 
     def begin(self, inbox: bytes, nonce: bytes, messages: Sequence[bytes], now: float) -> None:
-        """Answer; what the same inbox was sent before ends here."""
+        """Begin a snapshot, which replaces the previous one to the same inbox."""
         self._open.pop(inbox, None)
         if len(self._open) >= _MOST_ANSWERS:
             del self._open[next(iter(self._open))]
@@ -86,7 +79,7 @@ class Answers:
             self._open[inbox] = answer
 
     def due(self, now: float) -> list[Answer]:
-        """List those that can go on; forget those that are sent, or that no peer reads."""
+        """List those that can continue; drop those that are sent, or that no peer reads."""
         for inbox, answer in list(self._open.items()):
             if not answer.parts or now > answer.moved_s + _GIVE_UP_S:
                 del self._open[inbox]
@@ -102,7 +95,7 @@ class _Question:
 
 @dataclass(slots=True)
 class Questions:
-    """What this router asked others, and how far they answered; one question per life."""
+    """Snapshots that this router requested, and their progress; one request per life of a peer."""
 
     _open: dict[bytes, _Question] = field(default_factory=dict)
 
@@ -110,24 +103,24 @@ class Questions:
         return bool(self._open)
 
     def ask(self, life: bytes, nonce: bytes, now: float) -> None:
-        """A life is asked; what it answered before is void."""
+        """Record a request to a life, which voids its earlier answer."""
         self._open.pop(life, None)
         if len(self._open) >= _MOST_QUESTIONS:
             del self._open[next(iter(self._open))]
         self._open[life] = _Question(nonce, now)
 
     def may_ask(self, life: bytes, now: float) -> bool:
-        """Say whether a life was not asked, or long enough ago."""
+        """Return whether a life can be asked: not yet, or long enough ago."""
         question = self._open.get(life)
         return question is None or now >= question.touched_s + _ASK_AGAIN_S
 
     def is_stuck(self, life: bytes, now: float) -> bool:
-        """Say whether a life began to answer and did not go on."""
+        """Return whether the answer of a life broke off."""
         question = self._open.get(life)
         return question is not None and question.next != 0 and now >= question.touched_s + _ASK_AGAIN_S
 
     def part(self, life: bytes, body: bytes, now: float) -> bytes | None:
-        """Take a part of an answer. Returns its message, None if no peer waits for it or an earlier one is missing."""
+        """Return the message of an answer's part, None if it was not requested or an earlier part is missing."""
         question = self._open.get(life)
         nonce, rest = body[:NONCE_BYTES], body[NONCE_BYTES:]
         if question is None or question.nonce != nonce or len(rest) <= _NUMBER_BYTES:

@@ -1,7 +1,7 @@
-"""Messages over one stream of a Redis server.
+"""The carrier over a Redis server.
 
-Three streams are read with one command, so that their order is the server's: the news, which all write; heartbeats, a
-short stream of its own, so that they do not push news out; and an inbox for answers to this router's questions.
+Three streams are read with one command, so that their order is the server's: changes, which all routers write;
+heartbeats, a short stream of its own, so that they do not push changes out; and an inbox for requested snapshots.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _ASK: Final = b"a"
 _HELLO: Final = b"h"
 _FIELD: Final = b"f"
 
-_BEAT_AFTER_S: Final = 0.2  # news say as much as a heartbeat
+_BEAT_AFTER_S: Final = 0.2  # changes carry as much as a heartbeat
 _AT_ONCE: Final = 64
-"""Entries of one read, which begin at one: a server takes seconds to put together many that are too long."""
+"""Entries of one read, beginning with one: a server takes seconds to assemble many oversized ones."""
 
 _BLOCK_MS: Final = 1000
 _PACE_S: Final = (2.0, 0.02)  # between two reads: in intervals, and at most
@@ -63,7 +63,7 @@ class _Command:
 
 
 class _Tail:
-    """How many entries of the stream fit into its bytes on the server."""
+    """Number of entries of the stream that fit into its bytes on the server."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -81,14 +81,9 @@ class _Tail:
 
 
 class RedisCarrier:
-    """Writes to a stream and reads what others write.
+    """Publishes to a stream and reads what other routers publish.
 
-    Args:
-        link: To the server.
-        stream: Its name; all other keys begin with it.
-        seal: Makes frames.
-        settings: How to trade.
-        max_server_bytes: Bytes that the stream may take there, about.
+    All other keys begin with the stream's name. `max_server_bytes` is an approximate limit of the stream.
     """
 
     def __init__(
@@ -124,21 +119,21 @@ class RedisCarrier:
     # --- the carrier ---
 
     def open(self) -> None:
-        """Connect, find where to read from, and see whether the server lets itself be written to."""
+        """Connect, find the position to read from, and check that the server accepts writes."""
         under_way = [command for command in self._sent if not command.is_repeated]
         self._again += [command.news for command in (*under_way, *self._queue) if command.news is not None]
         self._begin()
         self._link.open()
         words: tuple[Word, ...] = ("*", _FIELD, self._seal.wrap(_NEWS, _HELLO))
         if self._is_flooded:
-            # What is too long to be read goes, with all before it; others ask for what they miss then.
+            # Oversized entries are trimmed, with all before them; other routers then request snapshots.
             words = ("MAXLEN", 1, *words)
         # The server's time. XINFO has it too, but with the first and the last entry, whatever their length.
         last = cast("bytes", self._link.call("XADD", self._news, *words))
         if self._is_flooded:
             self._is_flooded = False
             self._positions = {}
-        # What was written meanwhile is read, unless the server lost what was read before.
+        # Entries written meanwhile are read, unless the server lost those read before.
         for key in (self._news, self._beats):
             self._positions[key] = min(self._positions.get(key, last), last, key=_parsed)
         again, self._again = self._again, []
@@ -146,7 +141,7 @@ class RedisCarrier:
             self._tell(news, is_repeated=True)
 
     def publish(self, message: bytes) -> None:
-        """Append to the stream. The others find lost entries by their numbers."""
+        """Append to the stream. Readers detect lost entries by their numbers."""
         now = time.monotonic()
         if not is_heartbeat(message):
             self._news_s = now
@@ -160,17 +155,17 @@ class RedisCarrier:
         self._keep(self._news, now)
 
     def ask(self, origin: int, address: str) -> None:
-        """Ask a router to tell everything, through the stream."""
+        """Request a router's snapshot through the stream."""
         del origin
         self._ask(bytes.fromhex(address.rpartition("/")[2]), time.monotonic())
 
     def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
-        """Tell one that asked, bit by bit."""
+        """Send a snapshot to a router that requested it, part by part."""
         inbox, nonce = return_to[:LIFE_BYTES], return_to[LIFE_BYTES:]
         self._answers.begin(self._inbox + inbox.hex().encode(), nonce, messages, time.monotonic())
 
     def receive(self, timeout_s: float) -> list[Heard | Asked | Refused]:
-        """Send what waits, and wait for entries of others."""
+        """Send queued entries, and wait for entries of other routers."""
         now = time.monotonic()
         self._look_back(now)
         self._go_on(now)
@@ -190,7 +185,7 @@ class RedisCarrier:
         return found
 
     def close(self) -> None:
-        """End both connections."""
+        """Close both connections."""
         self._link.close()
 
     # --- writing ---
@@ -200,9 +195,9 @@ class RedisCarrier:
         self._append(_NEWS + message, message, is_repeated=is_repeated)
 
     def _append(self, body: bytes, news: bytes | None = None, *, is_repeated: bool = False) -> None:
-        """Add to the stream, and now and then see to its length."""
+        """Add to the stream, and trim it now and then."""
         frame = self._seal.wrap(_NEWS, body)
-        # What this router writes counts before it is read back: in between it may write as much again.
+        # Own entries count before they are read back: in between this router may write as much again.
         self._tail.saw(len(frame) + _ENTRY_BYTES)
         self._untrimmed += 1
         words: tuple[Word, ...] = ("XADD", self._news, "*", _FIELD, frame)
@@ -215,7 +210,7 @@ class RedisCarrier:
         self._add(_Command(words, 0, answer=answer))
 
     def _keep(self, key: bytes, now: float) -> None:
-        """Put off the end of a stream, which comes when no peer writes there any more."""
+        """Postpone the expiry of a stream, which happens when no peer writes there any more."""
         if now >= self._kept_s.get(key, float("-inf")) + _KEEP_AGAIN_S:
             self._kept_s[key] = now
             self._command("EXPIRE", key, _KEEP_S)
@@ -240,7 +235,7 @@ class RedisCarrier:
             self._link.send([command.words for command in batch])
 
     def _look_back(self, now: float) -> None:
-        """See what became of what was sent."""
+        """Read the results of sent commands."""
         while self._sent and self._link.answered():
             answer = self._link.answer()
             command = self._sent.popleft()
@@ -253,7 +248,7 @@ class RedisCarrier:
                 raise ConnectionError(f"{self._link.shown}: what is written does not come back within {_ECHO_S:g} s")
 
     def _go_on(self, now: float) -> None:
-        """Send more of the answers, as long as there is room."""
+        """Send more of the snapshots while there is room."""
         for answer in self._answers.due(now):
             if self._queued + self._under_way > _WINDOW:
                 return
@@ -284,8 +279,8 @@ class RedisCarrier:
         return self._inbox + self._own_inbox.hex().encode()
 
     def _wait(self, now: float) -> None:
-        # Without an open question the inbox is left out. Once there is one, the question itself, which is among the
-        # news, ends the wait of before.
+        # Without an open request the inbox is left out. Once there is one, the request itself, which is among the
+        # # changes, ends the pending wait.
         keys = [self._inbox_key()] if self._questions else []
         keys += [self._news, self._beats]
         positions = [self._positions.get(key, b"0-0") for key in keys]
@@ -294,7 +289,7 @@ class RedisCarrier:
         self._read_s = now + self._pace_s
 
     def _read(self, answer: object, now: float, found: list[Heard | Asked | Refused]) -> None:
-        """Take in what `XREAD` found: answers first, for news follow them; heartbeats last, for they follow news."""
+        """Process a reply of `XREAD`: answers before the changes that follow them, heartbeats last."""
         streams = dict(cast("list[tuple[bytes, list[tuple[bytes, list[bytes]]]]]", answer or []))
         inbox = self._inbox_key()
         for key, channel in ((inbox, inbox), (self._news, _NEWS), (self._beats, _BEAT)):
@@ -322,7 +317,7 @@ class RedisCarrier:
         if len(streams.get(self._news, ())) < most:
             self._let_go(now, found, all_of_them=True)
         else:
-            self._unheard_s.clear()  # it comes, only later
+            self._unheard_s.clear()  # on its way, only late
             self._read_s = now
             self._let_go(now, found)
 
@@ -347,7 +342,7 @@ class RedisCarrier:
                 self._held[life] = (since, Heard(data, self._address(life)))
 
     def _let_go(self, now: float, found: list[Heard | Asked | Refused], *, all_of_them: bool = False) -> None:
-        """Hand on heartbeats: once all news before them are read, or after a while."""
+        """Pass heartbeats on once all changes before them are read, or after a while."""
         for life, (since, beat) in list(self._held.items()):
             if all_of_them or now > since + _HELD_S:
                 del self._held[life]

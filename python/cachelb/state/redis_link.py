@@ -24,7 +24,7 @@ _log = logging.getLogger("cachelb.state")
 _SCHEMES: Final = ("redis://", "rediss://", "unix://")
 _TIMEOUT_S: Final = 1.0
 _MOST_BYTES: Final = 32 << 20
-"""Of one answer of the server. Of a fleet's own entries, one read has some megabytes at most."""
+"""Bytes of one answer of the server. One read of a fleet's own entries has some megabytes at most."""
 
 
 class RefusedCommandError(ConnectionError):
@@ -32,11 +32,11 @@ class RefusedCommandError(ConnectionError):
 
 
 class FloodError(ConnectionError):
-    """An answer is longer than any of a fleet's own entries make it."""
+    """An answer is longer than a fleet's own entries can make it."""
 
 
 class _Meter:
-    """A socket that reads so many bytes of an answer and no more: redis-py reads any answer whole."""
+    """A socket that limits the bytes of an answer: redis-py reads any answer as a whole."""
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
@@ -62,7 +62,7 @@ class _Meter:
 
 
 class _Wire(Protocol):
-    """What is used of a connection of redis-py, which is typed in part."""
+    """The used part of a redis-py connection, which is only partly typed."""
 
     _sock: Any
 
@@ -84,14 +84,7 @@ class _Wire(Protocol):
 
 
 class RedisLink:
-    """Talks to one server.
-
-    Args:
-        url: Where and as whom; its password shows nowhere.
-
-    Raises:
-        ValueError: The url cannot be used.
-    """
+    """Talks to one server. The password of its url is never shown."""
 
     def __init__(self, url: str) -> None:
         options, self.shown = _options(url)
@@ -115,18 +108,14 @@ class RedisLink:
             raise ValueError(f"url cannot be used: {error}") from None
 
     def open(self) -> None:
-        """Connect anew.
-
-        Raises:
-            ConnectionError: It does not work; the text says why.
-        """
+        """Reconnect."""
         self.close()
         with self._told():
             self._reading.connect()
             self._writing.connect()
 
     def _metered(self, connection: _Wire) -> None:
-        """Count what a new connection reads; its parser is given the socket next."""
+        """Meter a new connection; its parser gets the socket next."""
         self._meters[connection] = connection._sock = _Meter(connection._sock)  # noqa: SLF001 - there is no other way in
         connection.on_connect()
 
@@ -135,26 +124,26 @@ class RedisLink:
         return connection.read_response()
 
     def close(self) -> None:
-        """End both connections; idempotent."""
+        """Close both connections. Idempotent."""
         for connection in (self._reading, self._writing):
             try:
                 connection.disconnect()
-            except (RedisError, OSError) as error:  # a broken connection may fail even at its end
+            except (RedisError, OSError) as error:  # a broken connection may fail even on close
                 _log.debug("%s: %s", self.shown, error)
 
     def call(self, *words: Word) -> object:
-        """Run a command and wait for its answer; only while no other is under way."""
+        """Run a command and wait for its answer; only while no other is in progress."""
         with self._told():
             self._writing.send_packed_command(self._writing.pack_command(*words), check_health=False)
             return self._answer(self._writing)
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Run commands; `answer` has what becomes of each, in this order."""
+        """Send commands; `answer` returns their results in this order."""
         with self._told():
             self._writing.send_packed_command(self._writing.pack_commands(commands), check_health=False)
 
     def answered(self) -> bool:
-        """Say whether there is an answer."""
+        """Return whether there is an answer."""
         with self._told():
             return self._writing.can_read(0)
 
@@ -164,12 +153,12 @@ class RedisLink:
             return self._answer(self._writing)
 
     def wait_for(self, *words: Word) -> None:
-        """Run a command whose answer may take long."""
+        """Send a command whose answer may take long."""
         with self._told():
             self._reading.send_packed_command(self._reading.pack_command(*words), check_health=False)
 
     def waited(self, timeout_s: float) -> bool:
-        """Say whether its answer arrived within a time."""
+        """Return whether its answer arrived within a time."""
         with self._told():
             return self._reading.can_read(timeout_s)
 
@@ -180,7 +169,7 @@ class RedisLink:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Turn errors of redis-py into those of a carrier."""
+        """Convert errors of redis-py to those of a carrier."""
         try:
             yield
         except ResponseError as error:

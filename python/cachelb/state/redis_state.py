@@ -1,4 +1,4 @@
-"""Routers that share their state through a Redis server."""
+"""State shared between routers through a Redis server."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 class RedisState(Attachment):
-    """Shares what a router places and books with all routers that use the same stream of a Redis or Valkey server.
+    """Shares a router's placements and bookings with all routers on the same stream of a Redis or Valkey server.
 
-    Attach it to a router with the `secret` of the fleet: messages are encrypted with keys made of it, and others are
-    refused and counted. Routing never waits for the server. While that is down, each router goes on alone; why is in
-    `stats().failing`. Needs `pip install 'cachelb[redis]'`.
+    Attach it to a router with the `secret` of the fleet: messages are encrypted with keys derived from it, and others
+    are refused and counted. Routing never waits for the server. While that is down, each router goes on alone;
+    `stats().failing` has the reason. Needs `pip install 'cachelb[redis]'`.
 
     Args:
         url: "redis://user:password@host:6379/0", "rediss://..." for TLS, or "unix:///path/of/socket"; options of
             redis-py such as "?ssl_ca_certs=/path" may follow. The password shows in no error, log or `repr`.
         stream: Name of the fleet's stream; all keys of the fleet begin with it.
-        interval_s: Seconds between two messages of what happened; each takes some 100 bytes more than what it tells.
+        interval_s: Seconds between two messages of changes; each has an overhead of some 100 bytes.
         peer_timeout_s: Seconds after which a silent router is gone, and its requests no longer count.
-        warm_start_s: Seconds that attaching waits for somebody to tell what the fleet holds; 0 does not wait.
-        ttl_s: Seconds that placements of others are believed without being found again here.
-        max_mb: Megabytes of news that may wait while the server is down.
-        max_server_mb: Megabytes that the stream may take on the server, about; who reads too late asks for a snapshot.
-        share_fleet: Tell the others when workers are added, changed, removed or marked ready here, and do what they
-            tell. A worker that is not known here is added if the workers are plain strings.
+        warm_start_s: Seconds that attaching waits for a peer's snapshot; 0 does not wait.
+        ttl_s: Seconds that remote placements are trusted unless a request finds them again.
+        max_mb: Megabytes of changes that may wait while the server is down.
+        max_server_mb: Approximate megabytes of the stream on the server; a late reader requests a snapshot.
+        share_fleet: Publish added, changed, removed and ready workers, and apply remote changes of the fleet. An
+            unknown worker is added if the workers are plain strings.
 
     Raises:
         ModuleNotFoundError: redis-py or cryptography is not installed.

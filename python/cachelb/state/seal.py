@@ -1,8 +1,7 @@
-"""Frames: what a router puts into a log that others can write to as well.
+"""Sealed frames, for a log that others can write to.
 
-A frame names the life of the router that wrote it. It is encrypted and authenticated (AES-256-GCM, a key per life made
-of the secret, a counter as nonce), bound to the channel it was written to, and refused if its counter is not above the
-last.
+A frame names the life of the router that wrote it. It is encrypted and authenticated (AES-256-GCM, a key per life
+derived from the secret, a counter as nonce), bound to its channel, and refused if its counter is not above the last.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MOST_LIVES: Final = 4096
 
 
 class BadFrameError(Exception):
-    """A frame that is refused; the text says why."""
+    """A refused frame; the text is the reason."""
 
 
 @dataclass(slots=True)
@@ -40,11 +39,9 @@ class _Life:
 
 
 class Seal:
-    """Frames that only those who know the secret can read and make.
+    """Frames that only holders of the secret can read and make.
 
-    Args:
-        secrets: Shared by all: frames are made with the first, and those made with any are opened.
-        stream: Its name; frames of one stream are nothing in another.
+    Frames are made with the first secret; those made with any are opened. Frames of one stream are invalid in another.
 
     Example:
         >>> from cachelb.secret import Secret
@@ -70,7 +67,7 @@ class Seal:
         self._lives: OrderedDict[bytes, _Life] = OrderedDict()
 
     def _ciphers(self, life: bytes) -> list[AESGCM]:
-        """Return what opens the frames of a life, by secret."""
+        """Return the ciphers of a life's frames, by secret."""
         return [self._make(hashlib.blake2b(life, key=key, digest_size=32).digest()) for key in self._keys]
 
     def wrap(self, channel: bytes, body: bytes) -> bytes:
@@ -108,11 +105,11 @@ class Seal:
         return life, body
 
     def is_fresh(self, life: bytes) -> bool:
-        """Say whether a life answered since this router runs."""
+        """Return whether a life has answered this router."""
         known = self._lives.get(life)
         return known is not None and known.fresh
 
     def answered(self, life: bytes) -> None:
-        """Note that a life answered a question that nobody asked before."""
+        """Record that a life answered a fresh request."""
         if life in self._lives:
             self._lives[life].fresh = True

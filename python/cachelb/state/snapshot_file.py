@@ -1,4 +1,4 @@
-"""What workers hold, kept in a file for the next start."""
+"""The workers' cached prefixes in a file, for the next start."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFileStats:
-    """How keeping goes. Counters only rise.
+    """Statistics of a snapshot file. Counters only rise.
 
     Attributes:
-        start: How the router began: "warm" with what it took in, or "cold" with the reason.
-        restored: What was taken in, None after a cold start.
+        start: How the router started: "warm" with the restored counts, or "cold" with the reason.
+        restored: The restored counts, None after a cold start.
         written: Snapshots written.
         bytes: Length of the last of them.
         failures: Snapshots that could not be written; the first in a row is logged.
-        error: Why the last could not, empty if it could.
+        error: Why the last one could not be written, empty if it was.
 
     Example:
         >>> from cachelb.state import SnapshotFile
@@ -45,21 +45,21 @@ class SnapshotFileStats:
 
 
 class SnapshotFile:
-    """Keeps what a router's workers hold in a file, so that the router is warm after a restart.
+    """Keeps the workers' cached prefixes in a file, so that the router is warm after a restart.
 
-    Attach it before the first request: `attach` returns once the file was read. It is written every `interval_s` and
-    when the router is closed, beside the old one, which it then replaces: a crash leaves one or the other. A file that
-    is missing, damaged, too old, or of a router with another `secret` or block size is no error: the router starts
-    cold, and `stats` and a line in the log say why. A disk that is full or read-only does not disturb routing either.
-    The child of a fork leaves the file to its parent.
+    Attach it before the first request: `attach` returns once the file was read. A new file is written every
+    `interval_s` and when the router is closed, and then replaces the old one: a crash leaves one or the other. With a
+    file that is missing, damaged, too old, or of a router with another `secret` or block size, the router starts cold;
+    `stats` and the log have the reason. A full or read-only disk does not disturb routing either. A forked child leaves
+    the file to its parent.
 
     Args:
         path: The file, one per router process. Only its owner may read it. A link is replaced by the file; a folder,
             pipe or device is left alone.
         interval_s: Seconds between two snapshots.
-        max_age_s: Seconds after which a snapshot is not restored: engines have other blocks by then.
+        max_age_s: Seconds after which a snapshot is not restored, since engines have other blocks by then.
         restore: Read the file at the start; False only writes.
-        ttl_s: Seconds that what was restored is believed, unless a request finds it again.
+        ttl_s: Seconds that restored prefixes are trusted unless a request finds them again.
 
     Raises:
         TypeError: An argument is of another type.
@@ -109,19 +109,19 @@ class SnapshotFile:
         self._restored: Restored | None = None
 
     def start(self, router: Router[Any], /) -> None:
-        """Take in what the file holds, and begin to write it.
+        """Restore the file, and begin to write it.
 
         Args:
-            router: Whose workers.
+            router: The router to restore and to write.
 
         Raises:
-            RuntimeError: It is attached already; one file keeps one router.
-            SnapshotError: The router has no `secret`, so it would start cold for ever.
+            RuntimeError: It is attached already; one file serves one router.
+            SnapshotError: The router has no `secret`, so it could never restore the file.
         """
         if self._run is not None:
             if self._run.pid == os.getpid():
                 raise RuntimeError("this file is attached already: make one SnapshotFile per router")
-            # The child of a fork: the file is the parent's.
+            # A forked child: the file is the parent's.
             return
         run = FileKeeper(router, self._path, self._interval_s)
         self._start, self._restored = "cold: it was asked for", None
@@ -138,10 +138,10 @@ class SnapshotFile:
             self._run = None
 
     def stats(self) -> SnapshotFileStats:
-        """Return how keeping goes.
+        """Return the statistics of the file.
 
         Returns:
-            Counters since it was attached; in the child of a fork, those of its parent until then.
+            Counters since it was attached; in a forked child, those of its parent until the fork.
         """
         counts = (0, 0, 0, "") if self._counted is None else self._counted.counts()
         return SnapshotFileStats(self._start, self._restored, *counts)

@@ -1,4 +1,4 @@
-"""How sharing goes: part of a router's statistics, which stand below this package."""
+"""Statistics of sharing, part of a router's statistics, which are defined below this package."""
 
 from __future__ import annotations
 

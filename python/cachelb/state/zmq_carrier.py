@@ -1,4 +1,4 @@
-"""Messages over ZeroMQ: one socket to publish, one to answer, two to every peer."""
+"""The carrier over ZeroMQ: one socket to publish, one to answer, two to every peer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ANSWER_MESSAGES: Final = 256
 _MAX_ANSWERS: Final = 16
 _GIVE_UP_S: Final = 10.0
 _MAX_MESSAGE_BYTES: Final = 16 << 20
-# On a network that swallows everything, nothing ends by itself: whoever cannot be heard is called anew.
+# On a network that drops packets silently no connection ends by itself: a silent peer is reconnected.
 _OPTIONS: Final[Mapping[int, int]] = {
     zmq.HEARTBEAT_IVL: 500,
     zmq.HEARTBEAT_TIMEOUT: 1500,
@@ -41,12 +41,12 @@ _PEERS_S: Final = 2.0
 _LISTEN_AGAIN_S: Final = 0.25
 _LISTENERS: Final = 1024
 _CALL_ANEW_S: Final = 10.0
-"""After which a silent peer is called anew: ZeroMQ never tries one again that sent a message that is too long."""
+"""Seconds until a silent peer is reconnected: after an oversized message ZeroMQ never retries by itself."""
 
 _KEPT_MESSAGES: Final = 256  # of a peer while this thread is busy; further ones wait at the peer
 _AT_ONCE: Final = 256
 _FLOOD: Final = 4
-"""Times the bytes that may wait: a peer of which more arrived at once is called anew, which frees them."""
+"""Multiple of the bytes that may wait: a peer that sent more at once is reconnected, which frees them."""
 
 _ALL: Final = b""
 _ASK: Final = b"all"
@@ -66,16 +66,9 @@ class _Answer:
 
 
 class ZmqCarrier:
-    """Publishes at an address, listens to those of peers.
+    """Publishes at `bind`, answers at the port above, and subscribes to the peers.
 
-    Args:
-        bind: Where to publish; the port above answers.
-        peers: Addresses of peers, or a function that returns them.
-        secrets: What all share: this router answers to the first, and calls others by any.
-        max_bytes: Bytes that may wait for a peer that does not read them, about.
-
-    Raises:
-        OSError: The address cannot be used.
+    It answers with the first secret and calls peers with any. About `max_bytes` may wait for a peer that does not read.
     """
 
     def __init__(
@@ -115,11 +108,11 @@ class ZmqCarrier:
             self._listen_to(self._fixed)
 
     def publish(self, message: bytes) -> None:
-        """Send to all who listen; to one who does not read, nothing is sent."""
+        """Send to all subscribers, except those that do not read."""
         self._listeners.send(_ALL, [message])
 
     def ask(self, origin: int, address: str) -> None:
-        """Ask the peer at an address to tell everything."""
+        """Request a snapshot of the peer at an address."""
         for peer in self._peers.get(address, ()):
             try:
                 peer.asking.send_multipart([_ASK, origin.to_bytes(8, "little")], zmq.NOBLOCK)
@@ -127,7 +120,7 @@ class ZmqCarrier:
                 _log.debug("%s cannot be asked yet", address)
 
     def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
-        """Tell a peer who asked, as fast as it reads; an answer that it has not read yet is given up for this one."""
+        """Send a snapshot to a peer that requested it, as fast as it reads; replaces an unread one."""
         if return_to in self._answering or len(self._answering) < _MAX_ANSWERS:
             now = time.monotonic()
             self._answering[return_to] = _Answer(messages, now)
@@ -139,7 +132,7 @@ class ZmqCarrier:
                 del self._answering[return_to]
 
     def _was_answered(self, return_to: bytes, answer: _Answer, now: float) -> bool:
-        """Send what a peer has room for. Returns whether there is no more to send, or nobody who reads it."""
+        """Send as much as a peer has room for. Returns True if all is sent or the peer is gone."""
         try:
             while answer.sent < len(answer.messages):
                 self._answers.send_multipart([return_to, answer.messages[answer.sent]], zmq.NOBLOCK)
@@ -171,7 +164,7 @@ class ZmqCarrier:
         return [*found, *(Asked(return_to) for return_to in sorted(asked))]
 
     def _read(self, socket: zmq.Socket[bytes]) -> Sequence[Heard | Refused]:
-        """Read what a peer sent. One that sends more than a router has to say is called anew."""
+        """Read a peer's messages. A peer that sends more than a router would is reconnected."""
         address = self._addresses[socket]
         found, size = [], 0
         for frames in received(socket, _AT_ONCE):
@@ -184,13 +177,13 @@ class ZmqCarrier:
         return found
 
     def _call_later(self, address: str) -> None:
-        """End the connections to a peer, which frees what they hold."""
+        """Close the connections to a peer, which frees their memory."""
         self._disconnect(address)
         self._left_out.add(address)
         self._try_again_s = time.monotonic() + _PEERS_S
 
     def _listen_again(self, now: float) -> None:
-        """Ask every peer for its news: it forgets who listens when a connection ends."""
+        """Subscribe at every peer again: it forgets subscribers when a connection ends."""
         if now >= self._listen_again_s:
             self._listen_again_s = now + _LISTEN_AGAIN_S
             for address, peers in list(self._peers.items()):
@@ -242,7 +235,7 @@ class ZmqCarrier:
         sockets: list[zmq.Socket[bytes]] = []
         try:
             for keys, to in itertools.product(self._keys, (address, f"{before}:{int(port) + 1}")):
-                # Questions to a peer that cannot be reached are not collected: each is answered with everything.
+                # Requests to an unreachable peer are not queued: each is answered with a whole snapshot.
                 socket = make_socket(
                     self._context,
                     zmq.DEALER,

@@ -57,7 +57,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import what needs further packages only when somebody asks."""
+        """Import names that need further packages on first use."""
         if name == "EventPublisher":
             from cachelb.testing.events import EventPublisher
 

@@ -1,4 +1,4 @@
-"""What every policy must do, as one check for a gateway's own tests."""
+"""The contract of every policy, as one check for a gateway's own tests."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def assert_policy_contract(factory: Callable[..., Any] | str, **options: object)
     """Check that a policy keeps the promises that a router makes of every policy.
 
     Equal seeds give equal picks; the order of the workers decides nothing but seeded ties; only candidates are picked,
-    and never one that left or is not ready; `dry_run` tells the next pick and changes nothing; every load returns to
-    zero; fleets of none to 64 workers, prompts around a block's length and missing signals are no errors; threads do
+    and never one that left or is not ready; `dry_run` returns the next pick and changes nothing; every load returns to
+    zero; fleets of none to 64 workers, prompts around a block's length and missing signals raise no error; threads do
     not disturb it; and after 4,500 requests, each with a session of its own, its memory no longer grows.
 
     Args:
-        factory: The policy's class, or whatever makes a new policy; or a name that `cachelb.policies.make` knows.
-        **options: What to make it with.
+        factory: The policy's class, or a function that makes a new policy; or a name of `cachelb.policies.make`.
+        **options: Options of the policy.
 
     Raises:
-        AssertionError: A promise is broken; the message says which and how.
+        AssertionError: The contract is broken; the message has the details.
 
     Example:
         >>> from cachelb.policies import LeastLoaded
@@ -71,7 +71,7 @@ def assert_policy_contract(factory: Callable[..., Any] | str, **options: object)
 
 
 class _Watch:
-    """A policy of somebody's own that remembers what it did wrong."""
+    """A wrapper of a user's policy that records its errors."""
 
     def __init__(self, policy: Any) -> None:  # noqa: ANN401 - checked by the router
         self.policy = policy
@@ -172,7 +172,7 @@ def _end(decision: Decision[str], draw: random.Random) -> None:
 
 
 def _play(fleet: _Fleet, steps: int, seed: int = 5) -> list[tuple[str, str]]:
-    """Run mixed traffic to its end; returns what was picked and why."""
+    """Run mixed traffic to its end; return the picks and reasons."""
     draw = random.Random(seed)
     picks: list[tuple[str, str]] = []
     open_: list[Decision[str]] = []
@@ -202,7 +202,7 @@ def _equal_seeds_give_equal_picks(subject: _Subject) -> None:
 
 
 def _order_decides_nothing(subject: _Subject) -> None:
-    """Over many seeds, the same workers must come up whatever the order: one by rule, several by seeded ties."""
+    """Over many seeds, the same workers must be picked in any order: one by rule, several by seeded ties."""
     warm = _prompt(1)
 
     def idle(_: Callable[..., Decision[str]]) -> list[Decision[str]]:
@@ -358,7 +358,7 @@ def _threads_do_not_disturb(subject: _Subject) -> None:
     def work(seed: int) -> None:
         try:
             _play(fleet, 150, seed)
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever joins
+        except BaseException as error:  # noqa: BLE001 - raised again on join
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]

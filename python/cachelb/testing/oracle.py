@@ -23,10 +23,10 @@ MEDIA: Final = ("gpu", "cpu", "disk")
 
 
 class ManualClock:
-    """A clock that moves only when told to, in seconds.
+    """A manual clock in seconds.
 
     Args:
-        start_s: What the clock shows first.
+        start_s: The first time.
 
     Example:
         >>> clock = ManualClock()
@@ -39,7 +39,7 @@ class ManualClock:
         self._now_s = number("start_s", start_s, least=0.0)
 
     def __call__(self) -> float:
-        """Tell the time.
+        """Return the time.
 
         Returns:
             The seconds shown.
@@ -72,7 +72,7 @@ class Best(NamedTuple):
     """
 
     workers: frozenset[str]
-    """All workers that hold the most leading blocks; empty if nobody holds the first one."""
+    """All workers that hold the most leading blocks; empty if no worker holds the first one."""
     matched_blocks: int
     """How many they hold."""
     total_blocks: int
@@ -101,7 +101,7 @@ class Found(NamedTuple):
 
 @dataclass
 class _Holdings:
-    """What one worker holds in one medium.
+    """The blocks of one worker in one medium.
 
     ``last`` and ``deadline`` also cover the blocks that are not held but lie above a held one.
     """
@@ -119,8 +119,8 @@ class NaiveTracker:
     * A worker's overlap is the number of leading blocks it holds in any medium.
     * Recording touches the whole path from the root. While a medium of a worker holds more blocks than the cap, the
       block goes whose latest use (through itself or any block behind it) is oldest, the deepest first among equals.
-    * A stored chain whose parent nobody has is dropped and counted in `orphans`. A block whose parent the worker does
-      not hold is stored all the same, but is no leading block until the gap is filled.
+    * A stored chain without a known parent is dropped and counted in `orphans`. A block whose parent the worker does
+      not hold is stored all the same, but does not count as a leading block until the gap is filled.
     * Of a chain longer than the cap, the first blocks are kept. A chain stops before a hash that is known behind
       another parent, or repeats inside the chain (`conflicts`).
     * A block expires when the latest deadline of all uses through it has come; a use without one never expires.
@@ -155,7 +155,7 @@ class NaiveTracker:
         self.cap = max_blocks_per_worker
         self.seed = seed
         self.orphans = 0
-        """Stores dropped because nobody had their parent."""
+        """Stores dropped because no worker had their parent."""
         self.conflicts = 0
         """Chains cut short before a hash known behind another parent."""
         self._clock = clock if clock is not None else ManualClock()
@@ -177,7 +177,7 @@ class NaiveTracker:
 
         Args:
             tokens: The prompt.
-            worker: Who serves it; registered if new.
+            worker: The worker that serves it; registered if new.
             namespace: Identity of the prompt besides its tokens.
             ttl_s: Seconds until the entry ends, ``None`` for never.
 
@@ -197,7 +197,7 @@ class NaiveTracker:
         """Store a chain of sequence hashes behind ``parent``, as engine events do.
 
         Args:
-            worker: Who holds them; registered if new.
+            worker: The worker that holds them; registered if new.
             hashes: The chain, in order.
             parent: Sequence hash before the chain, ``None`` for the root.
             medium: Where the blocks lie; a chain in an unknown place is dropped.
@@ -211,7 +211,7 @@ class NaiveTracker:
         """Remove single blocks, wherever they lie in their chain.
 
         Args:
-            worker: Who drops them.
+            worker: The worker that drops them.
             hashes: Which; unknown ones are ignored.
             medium: From where; ``None`` or an unknown place means everywhere.
 
@@ -267,7 +267,7 @@ class NaiveTracker:
         """Forget the worker and all it holds.
 
         Args:
-            worker: Who leaves.
+            worker: The worker that leaves.
 
         Returns:
             Blocks dropped.
@@ -277,7 +277,7 @@ class NaiveTracker:
         return dropped
 
     def expire(self) -> int:
-        """Drop what is past its deadline; every other operation does this first.
+        """Drop entries past their deadline; every other operation does this first.
 
         Returns:
             How many went, counted in every medium they left.
@@ -377,7 +377,7 @@ class NaiveTracker:
             namespace: Identity of the prompt besides its tokens.
 
         Returns:
-            The first registered of them, ``None`` if nobody holds the first block.
+            The first registered of them, ``None`` if no worker holds the first block.
         """
         best = self.best_workers(tokens, among=among, namespace=namespace)
         first = next((name for name in self._workers if name in best.workers), None)
@@ -422,7 +422,7 @@ class NaiveTracker:
         return list(self._workers)
 
     def is_prefix_closed(self, worker: str) -> bool:
-        """Tell whether the worker holds no block without the block before it.
+        """Return whether every block of the worker comes with the block before it.
 
         Args:
             worker: Whose blocks.
@@ -481,7 +481,7 @@ class NaiveTracker:
         return path
 
     def _forget_unneeded(self) -> None:
-        """Keep, per medium, what is held or lies above a held block; know of no other block."""
+        """Prune blocks that are neither held nor above a held block, per medium."""
         known: set[int] = set()
         for media in self._workers.values():
             for holdings in media.values():

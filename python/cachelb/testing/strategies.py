@@ -26,7 +26,7 @@ _MOST_TOKENS: Final = 65_536
 
 
 class Answer(Protocol):
-    """What `cachelb.Match` and `Found` have in common."""
+    """The common interface of `cachelb.Match` and `Found`."""
 
     @property
     def worker(self) -> str:
@@ -45,7 +45,7 @@ class Answer(Protocol):
 
 
 class Tracker(Protocol):
-    """What `cachelb.BlockTracker` and `NaiveTracker` have in common.
+    """The common interface of `cachelb.BlockTracker` and `NaiveTracker`.
 
     Example:
         >>> from cachelb import BlockTracker
@@ -141,7 +141,7 @@ class Operation:
             seed: The tracker's hash seed.
 
         Returns:
-            What the call returned.
+            The result of the call.
         """
         options = dict(self.options)
         if self.name == "record_request":

@@ -1,4 +1,4 @@
-"""Token ids of prompts, as the engines will have them: what a gateway calls before `select_worker(tokens=...)`.
+"""Token ids of prompts, equal to the engines', for `select_worker(tokens=...)`.
 
 Example:
     >>> from cachelb.tokenizers import Tokenizer

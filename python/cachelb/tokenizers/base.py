@@ -1,4 +1,4 @@
-"""What a gateway needs of a tokenizer."""
+"""The interface of a tokenizer to a gateway."""
 
 from __future__ import annotations
 

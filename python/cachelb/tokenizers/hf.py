@@ -26,7 +26,7 @@ _EXTRA: Final = "HfTokenizer needs {}: pip install 'cachelb[tokenizers]'"
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """How the cache of a tokenizer does.
+    """Statistics of a tokenizer's cache.
 
     Attributes:
         hits: Parts of texts whose ids were there.
@@ -88,12 +88,12 @@ class HfTokenizer:
                 off, as no engine truncates or pads a prompt.
             chat_template: A template in Jinja, or several by name, of which "tool_use" is for chats with tools and
                 "default" for the rest.
-            special_tokens: What the template may name, such as `bos_token`.
+            special_tokens: Tokens that the template may name, such as `bos_token`.
             cache_tokens: Token ids the cache holds, at four bytes each; 0 is no cache.
 
         Raises:
             ModuleNotFoundError: `chat_template` is given and Jinja is not installed.
-            TypeError: `cache_tokens` is no whole number.
+            TypeError: `cache_tokens` is not an integer.
             ValueError: The template is invalid, or `cache_tokens` is negative.
         """
         if isinstance(cache_tokens, bool) or not isinstance(cache_tokens, int):
@@ -163,7 +163,7 @@ class HfTokenizer:
         Raises:
             ModuleNotFoundError: The extra is not installed.
             FileNotFoundError: There is no `tokenizer.json`.
-            ValueError: A file is not what it should be.
+            ValueError: A file has unexpected content.
         """
         folder = Path(path)
         config = {**_read(folder / _SPECIAL), **_read(folder / _CONFIG)}
@@ -190,7 +190,7 @@ class HfTokenizer:
             The ids, as an array of 32-bit integers, which `select_worker(tokens=...)` reads without a copy.
 
         Raises:
-            TypeError: It is no text.
+            TypeError: It is not a string.
             ValueError: It has surrogates, which have no UTF-8.
         """
         if add_special_tokens:
@@ -204,7 +204,7 @@ class HfTokenizer:
         add_generation_prompt: bool = True,  # noqa: FBT001, FBT002 - the name and place that every tokenizer has
         **variables: Any,  # noqa: ANN401 - whatever the template takes
     ) -> array[int]:
-        """Render a chat and tokenize it; of a chat that goes on, only what is new.
+        """Render a chat and tokenize it; of a chat that continues, only the new part.
 
         Args:
             messages: Messages in the form of the OpenAI API.
@@ -216,7 +216,7 @@ class HfTokenizer:
             The ids, as `encode` returns them.
 
         Raises:
-            TypeError: A message is no object.
+            TypeError: A message is not an object.
             ValueError: There is no template, it refuses the chat, or a message has an image or another part whose
                 tokens only the engine knows.
         """
@@ -242,7 +242,7 @@ class HfTokenizer:
             The prompt.
 
         Raises:
-            TypeError: A message is no object.
+            TypeError: A message is not an object.
             ValueError: There is no template, or it refuses the chat.
         """
         template = self._templates.get("tool_use") if tools else None
@@ -255,7 +255,7 @@ class HfTokenizer:
         """Return how the cache does.
 
         Returns:
-            Counters since the beginning, and what it holds now.
+            Counters since the beginning, and the current size.
         """
         cache = self._cache
         return CacheStats(cache.hits, cache.misses, len(cache), cache.held_tokens)
@@ -264,7 +264,7 @@ class HfTokenizer:
         return f"HfTokenizer({self._tokenizer.get_vocab_size()} tokens, templates={sorted(self._templates)})"
 
     def _encode_one(self, text: str) -> list[int]:
-        # A batch of one: it is what gives the interpreter's lock back.
+        # A batch of one: batches release the interpreter's lock.
         return self._tokenizer.encode_batch_fast([text])[0].ids
 
     def _encode_all(self, texts: list[str]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Where a text can be cut so that its parts are tokenized as they are in the whole, and the cache of such parts.
+"""Cuts of a text into parts whose token ids are those of the whole, and the cache of such parts.
 
 A tokenizer first cuts a text at its added tokens, such as ``<|im_start|>``, and treats what lies between them on its
 own. So a text may be tokenized in parts that begin with such a token, as long as the token is found there whatever
@@ -29,33 +29,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 ENTRY_TOKENS: Final = 64
-"""What an entry costs beside its ids, in tokens of four bytes: key, array object and place in the order."""
+"""Overhead of an entry, in tokens of four bytes: key, array object and place in the order."""
 
 _DIGEST_BYTES: Final = 32
 
 
 class Added(NamedTuple):
-    """A token that is looked for in the text before anything else.
-
-    Attributes:
-        content: Its text.
-        lstrip: It takes in white space before it.
-        single_word: It is found only where no letter stands beside it.
-    """
+    """A token that is searched in the text before anything else."""
 
     content: str
-    lstrip: bool
-    single_word: bool
+    lstrip: bool  # takes in white space before it
+    single_word: bool  # found only where no letter stands beside it
 
 
 def cutting_tokens(added: Iterable[Added]) -> list[str]:
-    """Choose the tokens in front of which a text may be cut.
+    """Choose the tokens in front of which a text may be cut: those always found, in any context.
 
-    Args:
-        added: Every token that is looked for in the text as it came, before normalisation.
-
-    Returns:
-        Those that are always found, whatever stands around them.
+    `added` are all tokens that are searched in the text as it came, before normalisation.
 
     Example:
         >>> plain = [Added(text, lstrip=False, single_word=False) for text in ("<s>", "<|im_end|>", "<s><s>", "aba")]
@@ -83,23 +73,13 @@ def _may_cover(other: str, token: str) -> bool:
 
 
 class Cutter:
-    """Cuts texts in front of the tokens that allow it.
-
-    Args:
-        tokens: As `cutting_tokens` chose them.
-    """
+    """Cuts texts in front of the tokens of `cutting_tokens`."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._pattern = re.compile("|".join(map(re.escape, tokens))) if tokens else None
 
     def cut(self, text: str) -> list[str]:
-        """Cut a text.
-
-        Args:
-            text: The text.
-
-        Returns:
-            Its parts, none of them empty, which together are the text.
+        """Cut a text into nonempty parts.
 
         Example:
             >>> Cutter(["<s>"]).cut("a<s>b<s>")
@@ -115,11 +95,8 @@ class Cutter:
 class SegmentCache:
     """Token ids of the parts of texts, least recently used first out. Any thread may call it.
 
-    Parts are known by a digest, so the cache holds no text.
-
-    Args:
-        max_tokens: Ids it holds, with `ENTRY_TOKENS` for each part; 0 holds nothing.
-        encode: Tokenizes texts, each on its own.
+    Parts are known by a digest, so the cache holds no text. It holds `max_tokens` ids, with `ENTRY_TOKENS` added for
+    each part; 0 holds nothing. `encode` tokenizes texts, each on its own.
     """
 
     def __init__(self, max_tokens: int, encode: Callable[[list[str]], list[list[int]]]) -> None:
@@ -135,18 +112,11 @@ class SegmentCache:
         return len(self._parts)
 
     def ids(self, parts: Sequence[str]) -> array[int]:
-        """Return the ids of a text that was cut.
-
-        Args:
-            parts: Its parts.
-
-        Returns:
-            The ids of all of them, in order.
-        """
+        """Return the ids of a text that was cut, in order."""
         keys = [hashlib.blake2b(part.encode(), digest_size=_DIGEST_BYTES).digest() for part in parts]
         found = self._look_up(keys)
         missing = {key: part for key, part, ids in zip(keys, parts, found, strict=True) if ids is None}
-        # Outside the lock, as this is what takes long; two threads may tokenize the same part.
+        # Outside the lock, as this takes longest; two threads may tokenize the same part.
         made = dict(zip(missing, map(_packed, self._encode(list(missing.values()))), strict=True)) if missing else {}
         self._keep(made)
         whole = array("I")

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 class ChatTemplate:
-    """One template, compiled.
-
-    Args:
-        source: Its text.
-        variables: What it may name beside the messages, such as `bos_token`.
-
-    Raises:
-        ValueError: It is no valid template.
-    """
+    """One compiled template; `variables` such as `bos_token` are available beside the messages."""
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -49,20 +41,9 @@ class ChatTemplate:
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        """Render a chat.
+        """Render a chat; messages and tools are in the form of the OpenAI API.
 
-        Args:
-            messages: Messages in the form of the OpenAI API.
-            tools: Tools likewise.
-            add_generation_prompt: End with the opening of the assistant's turn.
-            variables: Further variables of the template.
-
-        Returns:
-            The prompt.
-
-        Raises:
-            TypeError: A message is no object.
-            ValueError: A message has parts that are no text, or the template refuses the chat.
+        `add_generation_prompt` ends with the opening of the assistant's turn.
         """
         given = {
             "documents": None,
@@ -75,14 +56,14 @@ class ChatTemplate:
         try:
             return self._template.render(given)
         except Exception as error:  # noqa: BLE001 - a template is a program that fails in its own ways
-            # What a template says of a chat may quote it: the kind of the error is all that is passed on.
+            # A template's error may quote the chat, so only the kind of the error is passed on.
             raise ValueError(f"the chat template does not take this chat: {type(error).__name__}") from None
 
 
 def _prepared(message: Mapping[str, Any], *, as_parts: bool) -> dict[str, Any]:
     """Return a message as vLLM hands it to a template: texts joined unless the template takes parts, arguments parsed.
 
-    Only what a message has is set: templates ask whether it is there.
+    Only present fields are set: templates test for presence.
     """
     if not hasattr(message, "keys"):
         raise TypeError(f"a message must be an object with a role, got {type(message).__name__}")
@@ -97,7 +78,7 @@ def _prepared(message: Mapping[str, Any], *, as_parts: bool) -> dict[str, Any]:
 
 
 def _text(part: object) -> str:
-    """Return the text of a part; nobody but the engine knows how many tokens an image has."""
+    """Return the text of a part; only the engine knows the number of tokens of an image."""
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, dict) else None
@@ -122,7 +103,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loops_over_content(tree: nodes.Template) -> bool:
-    """Tell whether a template goes through the parts of a message, or takes its content for a text."""
+    """Return whether a template iterates over the parts of a message, or takes its content as a text."""
     names = {
         node.target.name
         for node in tree.find_all(nodes.Assign)
@@ -144,7 +125,7 @@ def _is_content(node: nodes.Node) -> bool:
 
 
 class _Generation(Extension):
-    """The tag ``{% generation %}`` around what the assistant said, which only training needs."""
+    """The tag ``{% generation %}`` around the assistant's text, which only training needs."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class has it so
 

@@ -1,4 +1,4 @@
-"""Cases in which indexes have been seen to answer wrongly: who holds how many leading blocks?"""
+"""Cases in which indexes gave wrong overlaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKENS: Final = 16
 
 
 class _Case(NamedTuple):
-    """What is stored and removed, in order, and what is asked.
+    """The stored and removed blocks, in order, and the query.
 
     Steps are ("store", parent, blocks) or ("remove", blocks); a block is a letter, which is its engine hash too.
     """
@@ -39,11 +39,7 @@ _CASES: Final = (
 
 
 def measure(_calls: int) -> Iterator[Row]:
-    """Play every case.
-
-    Yields:
-        A row per contender: how many answers were wrong, and which.
-    """
+    """Play every case: a row per contender with the number of wrong answers, and which they were."""
     players: dict[str, Callable[[_Case], int]] = {}
     if is_here("msgpack"):
         players["cachelb"] = _own
@@ -88,13 +84,13 @@ def _own(case: _Case) -> int:
         else:
             event = removed([ord(block) for block in step[0]])
         router.apply_kv_events("w", bytes(msgpack.packb([0.0, [event]]) or b""), seq=number)
-    # One token more than is asked for: an engine computes at least one.
+    # One token more than the query: an engine computes at least one.
     seen = router.explain(tokens=[*_flat(case.asked), 0])
     return int(seen.candidates[0].matched_tokens) // _TOKENS
 
 
 def _dynamo(case: _Case) -> int:
-    """Apply the same to a RadixTree. What raises is skipped, as whoever reads a stream must."""
+    """Apply the case to a RadixTree. Entries that raise are skipped, as in a stream."""
     from dynamo._core import RadixTree, compute_block_hash_for_seq  # pyright: ignore[reportMissingImports]
 
     from cachelb.bench.rivals import dynamo

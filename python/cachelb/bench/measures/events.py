@@ -42,14 +42,7 @@ class _Run(NamedTuple):
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Send the same messages to everybody.
-
-    Args:
-        calls: A twentieth of the messages.
-
-    Yields:
-        Rows for an overload, for the highest rate kept up with, and for lookups meanwhile.
-    """
+    """Send each contender the same 20 * `calls` messages: overload, highest sustained rate, lookups meanwhile."""
     if not (is_here("msgpack") and is_here("zmq")):
         return
     from cachelb.bench.rivals.feeds import FEEDS
@@ -163,7 +156,7 @@ def _drain(feed: Feed, stream: Stream, messages: int) -> None:
 
 
 def _wrong(feed: Feed, stream: Stream) -> tuple[int, int]:
-    """Compare who holds what with the truth, for some of the prompts."""
+    """Compare the holders of some of the prompts with the truth."""
     truth = stream.truth()
     chains = sorted(stream.chains())
     some = chains[:: -(-len(chains) // _CHECKED)]
@@ -172,7 +165,7 @@ def _wrong(feed: Feed, stream: Stream) -> tuple[int, int]:
 
 
 def _sleep_until(due: float) -> None:
-    # Not a loop that looks at the clock: it would keep the interpreter's lock from who takes the messages.
+    # Not a busy loop: it would keep the interpreter's lock from the receiver.
     wait = due - time.perf_counter()
     if wait > 0:
         time.sleep(wait)

@@ -20,14 +20,7 @@ LENGTHS = (512, 2_048, 32_768)
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Hash prompts of several lengths.
-
-    Args:
-        calls: Calls per contender and length.
-
-    Yields:
-        A row each.
-    """
+    """Hash prompts of several lengths."""
     for length in LENGTHS:
         given = prompts(8, length)
         for prompt in given:

@@ -1,4 +1,4 @@
-"""Who holds how much of a prompt, and what it takes to remember one more."""
+"""Time to match a prompt, and to record one more."""
 
 from __future__ import annotations
 
@@ -19,14 +19,7 @@ _HELD_TOKENS = 2_000_000
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Fill every index with the same prompts, then ask and record in turns.
-
-    Args:
-        calls: Calls per contender and length.
-
-    Yields:
-        A row per contender for asking, and one for recording.
-    """
+    """Fill every index with the same prompts, then look up and record in turns."""
     for length in LENGTHS:
         held = prompts(max(64, _HELD_TOKENS // length), length, seed=1)
         asked = [_asked(prompt, i) for i, prompt in enumerate(held[:calls])]
@@ -43,7 +36,7 @@ def measure(calls: int) -> Iterator[Row]:
         times = in_turns({index.name: _match(index, asked) for index in indexes}, calls)
         for index in indexes:
             wrong = sum(not _is_right(index, prompt, best) for prompt, best in zip(asked, expected, strict=True))
-            # No p10: the fastest quarter are prompts that nobody knows.
+            # No p10: the fastest quarter are unknown prompts.
             yield Row(
                 f"match/{length}", index.name, *p50_p99(times[index.name]), unit="us", wrong=wrong, answers=len(asked)
             )
@@ -54,7 +47,7 @@ def measure(calls: int) -> Iterator[Row]:
 
 
 def _asked(prompt: Prompt, i: int) -> Prompt:
-    """Ask for one that is held, one that leaves it halfway, one that nobody knows, by turns."""
+    """Look up a held prompt, one that diverges halfway, and an unknown one, in turns."""
     match i % 4:
         case 0:
             return Prompt([*prompt.tokens[: len(prompt.tokens) // 2], *([i] * (len(prompt.tokens) // 2))])
@@ -73,7 +66,7 @@ def _record(index: Index, new: list[Prompt]) -> Callable[[int], Any]:
 
 
 def _is_right(index: Index, prompt: Prompt, expected: tuple[int, frozenset[int]]) -> bool:
-    """Compare the depth, and that whoever is named does hold it: some name but one of the holders."""
+    """Compare the depth, and check that each named worker is a holder: some contenders name only one."""
     blocks, holders = index.best(index.match(prompt))
     depth, truly = expected
     return blocks == depth and (not depth or bool(holders)) and holders <= truly

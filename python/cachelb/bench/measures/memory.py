@@ -21,11 +21,7 @@ _NOTE = "512,000 different blocks of prompts of 2,048 tokens, one holder each"
 
 
 def measure(_calls: int) -> Iterator[Row]:
-    """Fill every index in a process of its own.
-
-    Yields:
-        A row each.
-    """
+    """Fill every index in a process of its own."""
     if not Path("/proc/self/statm").exists():
         return
     for make in available():
@@ -38,14 +34,10 @@ def measure(_calls: int) -> Iterator[Row]:
 
 
 def fill(name: str) -> None:
-    """Fill one index and print how much that takes per block. Runs in a process of its own.
-
-    Args:
-        name: Which.
-    """
+    """Fill one index and print the bytes per block. Runs in a process of its own."""
     index = next(make for make in available() if make.name == name)()
     given = prompts(_PROMPTS, _LENGTH, seed=4, share=0.0)
-    # What a first call sets up is not of the blocks, and what the last ones freed is theirs again.
+    # Outside the measurement: the setup of a first call, and the other forms of the prompts.
     index.record(Prompt([1] * _LENGTH), 0)
     for prompt in given:
         _ = prompt.array, prompt.text

@@ -28,14 +28,7 @@ class _Contender(NamedTuple):
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Pick workers for prompts that were seen before.
-
-    Args:
-        calls: Calls per contender and length.
-
-    Yields:
-        A row each.
-    """
+    """Pick workers for prompts that were seen before."""
     for length in LENGTHS:
         given = prompts(_PROMPTS, length, seed=3)
         for prompt in given:

@@ -29,14 +29,7 @@ _CALLS_PER_CALL = 8
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Let threads match, and select, and divide calls by time.
-
-    Args:
-        calls: An eighth of the calls of each contender, which its threads share.
-
-    Yields:
-        A row per contender and number of threads.
-    """
+    """Measure the rate at which threads match and select; those of a contender share 8 * `calls` calls."""
     given = prompts(_PROMPTS, _LENGTH, seed=6)
     for prompt in given:
         _ = prompt.array, prompt.text

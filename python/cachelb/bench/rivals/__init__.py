@@ -1,4 +1,4 @@
-"""Who takes part: one file per project, each of which imports its project only when it is used."""
+"""The contenders: one file per project, each of which imports its project only when it is used."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ _ROUTERS = {"litellm": "litellm"}
 
 
 def is_here(module: str) -> bool:
-    """Say whether a module could be imported.
-
-    Args:
-        module: Its dotted name.
-
-    Returns:
-        Whether it is installed.
+    """Return whether a module could be imported.
 
     Example:
         >>> is_here("json"), is_here("no.such.module")
@@ -40,19 +34,11 @@ def is_here(module: str) -> bool:
 
 
 def available() -> list[type[Index]]:
-    """Find the contenders that are installed.
-
-    Returns:
-        Their classes.
-    """
+    """Find the contenders that are installed."""
     return [index for index in INDEXES if is_here(index.module)]
 
 
 def missing() -> list[str]:
-    """Say who does not take part.
-
-    Returns:
-        Names of what would have to be installed.
-    """
+    """List the packages to install for the absent contenders."""
     wanted = {index.package: index.module for index in INDEXES} | _ROUTERS
     return [package for package, module in wanted.items() if not is_here(module)]

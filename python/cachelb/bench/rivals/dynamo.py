@@ -12,30 +12,13 @@ if TYPE_CHECKING:
 
 
 def stored(number: int, parent: int | None, blocks: list[tuple[int, int]]) -> bytes:
-    """Make the event that says that blocks were stored.
-
-    Args:
-        number: Number of the event.
-        parent: Engine hash of the block before, None for the root.
-        blocks: Engine hash and content hash of each.
-
-    Returns:
-        The event.
-    """
+    """Make an event of stored blocks, by engine and content hash; the parent is an engine hash, None at the root."""
     data = {"parent_hash": parent, "blocks": [{"block_hash": own, "tokens_hash": tokens} for own, tokens in blocks]}
     return json.dumps({"event_id": number, "data": {"stored": data}, "dp_rank": 0}).encode()
 
 
 def removed(number: int, hashes: list[int]) -> bytes:
-    """Make the event that says that blocks were removed.
-
-    Args:
-        number: Number of the event.
-        hashes: Engine hashes.
-
-    Returns:
-        The event.
-    """
+    """Make an event of removed blocks, by engine hash."""
     return json.dumps({"event_id": number, "data": {"removed": {"block_hashes": hashes}}, "dp_rank": 0}).encode()
 
 
@@ -55,7 +38,7 @@ class Dynamo:
         self._events = 0
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Record that a worker holds a prompt."""
         hashes = self._hash(prompt.tokens, BLOCK)
         blocks, chained = [], 0
         for tokens in hashes:

@@ -1,4 +1,4 @@
-"""Who takes engines' events: handed over in this process, or sent over ZeroMQ as engines do."""
+"""Receivers of engines' events: called in this process, or over ZeroMQ as from engines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,11 @@ if TYPE_CHECKING:
 
 
 class Feed(Protocol):
-    """An index that events are fed to; a new one is empty.
+    """An index that applies events; a new one is empty."""
 
-    Attributes:
-        name: What it is called in tables.
-        note: What is to be known of the figures.
-        modules: What must be installed.
-    """
-
-    name: str
-    note: str
-    modules: tuple[str, ...]
+    name: str  # in tables
+    note: str  # caveat on the figures
+    modules: tuple[str, ...]  # that must be installed
 
     @staticmethod
     def encode(number: int, message: Message, /) -> Any:  # noqa: ANN401 - whatever `send` takes; not timed
@@ -39,11 +33,11 @@ class Feed(Protocol):
         ...
 
     def lookup(self, tokens: list[int]) -> Any:  # noqa: ANN401 - its own answer
-        """Ask for a prompt; this is what is timed."""
+        """Look up a prompt; this is timed."""
         ...
 
     def overlaps(self, tokens: list[int]) -> dict[int, int]:
-        """Ask for the blocks that every worker holds; this is what is checked."""
+        """Return the overlap of every worker; this is checked."""
         ...
 
     def depth(self, worker: int, tokens: list[int]) -> int:
@@ -56,14 +50,7 @@ class Feed(Protocol):
 
 
 def payload(message: Message) -> bytes:
-    """Write a message as vLLM does.
-
-    Args:
-        message: The message.
-
-    Returns:
-        Its bytes.
-    """
+    """Write a message as vLLM does."""
     events = [removed(message.removed)] if message.removed else []
     tokens = message.tokens.tolist()
     return encode_batch([*events, stored(message.stored, tokens, block_size=BLOCK, parent=message.parent)], ts=0.0)
@@ -142,7 +129,7 @@ class Tree:
             self._tree.apply_event(worker, event)
 
     def lookup(self, tokens: list[int]) -> Any:  # noqa: ANN401 - its own answer
-        """Ask who holds a prompt."""
+        """Look up the holders of a prompt."""
         return self._tree.find_matches(self._hash(tokens, BLOCK)).scores
 
     def overlaps(self, tokens: list[int]) -> dict[int, int]:
@@ -169,7 +156,7 @@ class _Sockets:
         self._context = zmq.Context()
         self._sockets: list[Any] = []
         for _ in range(WORKERS):
-            # XPUB is told of subscriptions: what is sent before one has come is lost.
+            # XPUB receives subscriptions: messages sent before one has come are lost.
             # Nothing may be lost, however slow a rival is.
             socket = make_socket(self._context, zmq.XPUB, receives=1000, sends=0, most_bytes=REQUEST_BYTES)
             socket.bind("tcp://127.0.0.1:*")
@@ -177,7 +164,7 @@ class _Sockets:
         self.addresses: list[str] = [socket.getsockopt(zmq.LAST_ENDPOINT).decode() for socket in self._sockets]
 
     def wait_for_subscribers(self, name: str) -> None:
-        """Wait until somebody listens to every one."""
+        """Wait until each has a subscriber."""
         for socket in self._sockets:
             if not socket.poll(30_000):
                 raise RuntimeError(f"{name} did not subscribe to {self.addresses[self._sockets.index(socket)]}")
@@ -243,7 +230,7 @@ class ServiceOverZmq:
         self._sockets.send(number, worker, encoded)
 
     def lookup(self, tokens: list[int]) -> Any:  # noqa: ANN401 - its own answer
-        """Ask who holds a prompt."""
+        """Look up the holders of a prompt."""
         return self._loop.run_until_complete(self._ask(tokens))
 
     async def _ask(self, tokens: list[int]) -> Any:  # noqa: ANN401 - its own answer

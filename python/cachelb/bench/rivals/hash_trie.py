@@ -27,7 +27,7 @@ class Trie:
         self._workers = {str(worker) for worker in range(WORKERS)}
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Record that a worker holds a prompt."""
         _run(self._trie.insert(prompt.text, str(worker)))
 
     def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - its own answer

@@ -1,4 +1,4 @@
-"""What all contenders can do."""
+"""The interface of all contenders."""
 
 from __future__ import annotations
 
@@ -9,26 +9,20 @@ if TYPE_CHECKING:
 
 
 class Index(Protocol):
-    """An index of which worker holds which prefix.
+    """An index of which worker holds which prefix."""
 
-    Attributes:
-        name: What it is called in tables.
-        package: What to install for it.
-        module: What must then be there.
-    """
-
-    name: str
-    package: str
-    module: str
+    name: str  # in tables
+    package: str  # to install
+    module: str  # to import then
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Record that a worker holds a prompt."""
         ...
 
     def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - whatever it answers; only `best` understands it
-        """Ask who holds how much of it; this is what is timed."""
+        """Look up its overlaps; this is timed."""
         ...
 
     def best(self, answer: Any) -> tuple[int, frozenset[int]]:  # noqa: ANN401 - what `match` returned
-        """Read an answer: leading blocks of the best, and who holds them."""
+        """Read an answer: leading blocks of the best, and their holders."""
         ...

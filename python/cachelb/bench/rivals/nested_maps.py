@@ -25,7 +25,7 @@ class NestedMaps:
         self._blocks: dict[int, dict[int, float]] = {}
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Record that a worker holds a prompt."""
         now = time.monotonic()
         for block in _chain(prompt):
             self._blocks.setdefault(block, {})[worker] = now

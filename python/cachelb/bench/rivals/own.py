@@ -23,7 +23,7 @@ class Blocks:
         self._tracker = BlockTracker(block_size=BLOCK, max_blocks_per_worker=1 << 24)
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Record that a worker holds a prompt."""
         self._tracker.record_request(self._form(prompt), str(worker))
 
     def match(self, prompt: Prompt) -> dict[str, int]:
@@ -62,7 +62,7 @@ class Text:
         self._tree = RadixTree()
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Record that a worker holds a prompt."""
         self._tree.insert(prompt.text, str(worker))
 
     def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - the tree's own answer

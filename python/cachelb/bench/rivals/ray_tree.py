@@ -26,7 +26,7 @@ class Ray:
         self._tree.add_tenants([str(worker) for worker in range(WORKERS)], time.time())
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Record that a worker holds a prompt."""
         self._tree.insert(prompt.text, str(worker), time.time())
 
     def match(self, prompt: Prompt) -> tuple[str, list[str] | None]:

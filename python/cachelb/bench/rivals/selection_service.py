@@ -38,15 +38,10 @@ async def connected(addresses: Sequence[str]) -> Any:  # noqa: ANN401 - not inst
 
 
 class Service:
-    """Reserves and frees, in an event loop of its own.
-
-    Args:
-        workers: How many.
-        held: Prompts that worker `i % workers` holds.
-    """
+    """Reserves and frees, in an event loop of its own. Worker `i % workers` holds prompt `i`."""
 
     def __init__(self, workers: int, held: Sequence[Prompt]) -> None:
-        """Connect the workers and publish what they hold."""
+        """Connect the workers and publish their blocks."""
         self._loop = asyncio.new_event_loop()
         self._stack = contextlib.ExitStack()
         publishers = [self._stack.enter_context(EventPublisher()) for _ in range(workers)]

@@ -20,14 +20,7 @@ _log = logging.getLogger("cachelb.ext_proc")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line.
-
-    Args:
-        arguments: Its words, None for those of this process.
-
-    Returns:
-        The options.
-    """
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m cachelb.integrations.ext_proc",
         description="Pick workers for Envoy and other gateways that speak ext_proc.",
@@ -62,11 +55,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Serve until a signal comes.
-
-    Args:
-        options: The command line.
-    """
+    """Serve until a signal comes."""
     with Router.from_config(options.config) as router:
         picker = EndpointPicker(
             router,
@@ -96,14 +85,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: Its words, None for those of this process.
-
-    Returns:
-        Its exit code.
-    """
+    """Run the command."""
     options = parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     try:

@@ -18,13 +18,9 @@ _log = logging.getLogger("cachelb.ext_proc")
 
 
 def address_of(key: str) -> str | None:
-    """Read the address out of a worker's key.
+    """Return the address in a worker's key: a URL, or an address itself.
 
-    Args:
-        key: A URL, or an address itself.
-
-    Returns:
-        The address; None if the key has a name in place of an IP address, no port, or is a socket's path.
+    None for a name in place of an IP address, a key without a port, or a socket's path.
 
     Example:
         >>> address_of("http://10.0.0.1:8000"), address_of("10.0.0.1:8000"), address_of("https://[fd00::1]")
@@ -44,18 +40,12 @@ def address_of(key: str) -> str | None:
 
 
 class Addresses:
-    """Which worker has which address. It follows the router's list of workers.
+    """Maps workers to addresses and back. It follows the router's list of workers.
 
-    A worker without an address cannot be named to the proxy: it is never picked, and a warning says so once.
+    A worker without an address cannot be named to the proxy: it is never picked, and a warning is logged once.
     """
 
     def __init__(self, router: Router[Any], address: Callable[[Any], str] | None) -> None:
-        """Read nothing yet.
-
-        Args:
-            router: Has the workers.
-            address: Gives the address of a worker, None for `address_of` its key.
-        """
         self._router = router
         self._address = address
         self._keys: list[str] = []
@@ -63,13 +53,9 @@ class Addresses:
         self._by_address: dict[str, str] = {}
 
     def among(self, subset: Iterable[str] | None) -> list[str] | None:
-        """Find out who may be picked.
+        """Return the keys of the workers at these addresses; an address without a port means every worker there.
 
-        Args:
-            subset: Addresses, of which one without a port means every worker there; None for all workers.
-
-        Returns:
-            Keys of workers. None means that there is no need for a list: all of them.
+        None means all workers, so that no list is needed.
         """
         self._refresh()
         if subset is None:
@@ -88,7 +74,7 @@ class Addresses:
         return self._by_key.get(key)
 
     def key_at(self, address: str) -> str | None:
-        """Return who has an address, None if no worker has."""
+        """Return the worker at an address, None if there is none."""
         self._refresh()
         return self._by_address.get(address)
 

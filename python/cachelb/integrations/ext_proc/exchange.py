@@ -44,14 +44,9 @@ _TEST_SERVED = "x-conformance-test-served-endpoint"
 
 
 class Exchange:
-    """What is known of one request, from its headers to the end of its answer."""
+    """The state of one request, from its headers to the end of its answer."""
 
     def __init__(self, picker: Picker) -> None:
-        """Begin with nothing heard.
-
-        Args:
-            picker: Asks the router.
-        """
         self.over = False
         self._picker = picker
         self._request_mode = self._answer_mode = _MODES[picker.options.default_body_mode]
@@ -67,14 +62,7 @@ class Exchange:
         self._tail = b""
 
     async def receive(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
-        """Take a message of the proxy in.
-
-        Args:
-            message: A ProcessingRequest.
-
-        Returns:
-            The replies to it, which may be none. `over` says whether the exchange ends with them.
-        """
+        """Process a ProcessingRequest; `over` says whether the exchange ends with the replies."""
         if self._first:
             self._first = False
             if message.HasField("protocol_config"):
@@ -90,15 +78,7 @@ class Exchange:
         return () if handle is None else await handle(message)
 
     def deadline(self, began_s: float, now_s: float) -> float:
-        """Tell until when the next message has to come.
-
-        Args:
-            began_s: When the stream did.
-            now_s: The time of the same clock.
-
-        Returns:
-            The time.
-        """
+        """Return until when the next message has to come, by the clock of both times."""
         options = self._picker.options
         if self._pick is None:
             return began_s + options.body_timeout_s
@@ -108,11 +88,7 @@ class Exchange:
         return end_s if is_silent else min(end_s, now_s + options.idle_timeout_s)
 
     def expire(self) -> Iterable[Any]:
-        """Take note that the next message did not come in time.
-
-        Returns:
-            The replies to that: an answer for the client, if it has not sent the whole request.
-        """
+        """Handle a message that did not come in time: answer the client if it has not sent the whole request."""
         self.over = True
         if self._pick is None:
             return self._refuse(self._picker.refuse(408, "slow-body", "the request took too long to arrive"))
@@ -120,14 +96,14 @@ class Exchange:
         return ()
 
     def close(self) -> None:
-        """Take note that no message follows, which releases what is booked, whatever went before."""
+        """Handle the end of the messages, which releases any booking."""
         self.over = True
         self._drop_body()
         if self._pick is None:
             return
         self._forget_prompt(self._pick)
         if self._answered and self._answer_mode == BODY_NONE:
-            # The body of the answer passes elsewhere: this is all we hear of its end.
+            # The body of the answer passes elsewhere: this is the only sign of its end.
             self._pick.decision.on_complete()
         else:
             self._pick.decision.cancel()
@@ -139,7 +115,7 @@ class Exchange:
         self._subset = _read_subset(message)
         if self._picker.options.conformance and _TEST_SELECTION in self._headers:
             self._subset = _split(self._headers[_TEST_SELECTION])
-        # What is upgraded becomes a connection, whose body ends with it.
+        # An upgraded request becomes a connection, whose body ends with it.
         if message.request_headers.end_of_stream or "upgrade" in self._headers:
             return await self._go("request_headers", None)
         if self._request_mode == BODY_DUPLEX:
@@ -177,7 +153,7 @@ class Exchange:
         return sent if self.over else chain(sent, (replies.trailers_reply("request_trailers"),))
 
     async def _send(self, read: bytes | None, *, end: bool) -> Iterable[Any]:
-        """Pick by as much of the body as is to be read, and give back what was held."""
+        """Pick by the readable part of the body, and release the held messages."""
         if self._request_mode != BODY_DUPLEX:
             self._drop_body()
             return await self._go("request_body", read)
@@ -301,7 +277,7 @@ class Exchange:
 
 
 def _read_headers(header_map: Any) -> dict[str, str]:  # noqa: ANN401 - a message
-    """Read headers; of several with one name the first, as nobody here reads lists."""
+    """Read headers; of several with one name the first, as no caller reads lists."""
     headers: dict[str, str] = {}
     for header in header_map.headers:
         headers.setdefault(header.key.lower(), header.raw_value.decode("latin-1") or header.value)
@@ -335,7 +311,7 @@ def _split(text: str) -> list[str]:
 
 
 def _code_details(message: Any) -> str | None:  # noqa: ANN401 - a message
-    """Read where the answer comes from, None if the proxy does not say."""
+    """Read the source of the answer, None if the proxy does not name it."""
     for attributes in message.attributes.values():
         if _CODE_DETAILS in attributes.fields:
             return str(attributes.fields[_CODE_DETAILS].string_value)
@@ -343,7 +319,7 @@ def _code_details(message: Any) -> str | None:  # noqa: ANN401 - a message
 
 
 def _report_error(decision: Decision[Any], status: int, details: str | None, retry_after_s: float | None) -> None:
-    """End a request that failed, and blame the worker only for what it did.
+    """End a request that failed, and count the failure only if the worker caused it.
 
     The proxy answers by itself when it cannot reach a worker, and for many reasons that have nothing to do with one,
     such as limits of its own.

@@ -30,7 +30,7 @@ STRUCT = "google.protobuf.Struct"
 # How bodies are sent: the values of ProcessingMode.BodySendMode.
 BODY_NONE, BODY_STREAMED, BODY_BUFFERED, BODY_BUFFERED_PARTIAL, BODY_DUPLEX = range(5)
 
-# What becomes of a header that is there already: HeaderValueOption.HeaderAppendAction.
+# Treatment of an existing header: HeaderValueOption.HeaderAppendAction.
 OVERWRITE_OR_ADD = 2
 
 # Per package and message: "number name type", behind "|" the name of the oneof it belongs to. A type in capitals is an

@@ -1,4 +1,4 @@
-"""From a request to endpoints: what the router is asked, and what it is told of where the request really went."""
+"""From a request to endpoints: the call of the router, and the move of the booking to the serving worker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _log = logging.getLogger("cachelb.ext_proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `EndpointPicker` was told; it documents the fields."""
+    """Options of `EndpointPicker`, which documents the fields."""
 
     max_body_bytes: int = 2 << 20
     large_bodies: Literal["refuse", "pass"] = "pass"
@@ -65,7 +65,7 @@ class Options:
     conformance: bool = False
 
     def __post_init__(self) -> None:
-        """Check what types alone do not."""
+        """Check values beyond their types."""
         for name in ("max_body_bytes", "max_held_bytes", "max_streams"):
             whole(name, getattr(self, name), 1, sys.maxsize)
         for name in ("body_timeout_s", "idle_timeout_s", "stream_timeout_s"):
@@ -83,19 +83,12 @@ class Options:
 
 @dataclass(slots=True)
 class Pick:
-    """Where a request is to go.
+    """The worker and the alternatives for a request."""
 
-    Attributes:
-        decision: Owns the booked load.
-        endpoints: Addresses in the order in which they are to be tried.
-        arguments: What the router was asked.
-        body: What to send in place of the body, None to leave it as it is.
-    """
-
-    decision: Decision[Any]
-    endpoints: list[str]
-    arguments: RequestArguments
-    body: bytes | None = None
+    decision: Decision[Any]  # owns the booked load
+    endpoints: list[str]  # addresses in the order to try
+    arguments: RequestArguments  # of `select_worker`
+    body: bytes | None = None  # replaces the body, None to leave it as it is
 
     @property
     def prompt_bytes(self) -> int:
@@ -110,32 +103,18 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request goes nowhere.
-
-    Attributes:
-        status: HTTP status of the answer.
-        message: For the client: it names no worker.
-        reason: For counters and access logs.
-        retry_after_s: When to try again, None for never.
-    """
+    """Why a request is not forwarded."""
 
     status: int
-    message: str
-    reason: str
-    retry_after_s: float | None = None
+    message: str  # for the client: it names no worker
+    reason: str  # for counters and access logs
+    retry_after_s: float | None = None  # None for never
 
 
 class Picker:
-    """Asks the router on behalf of every stream, and counts what happens."""
+    """Picks for every stream through the router, and counts the results."""
 
     def __init__(self, router: Router[Any], addresses: Addresses, options: Options) -> None:
-        """Keep the parts.
-
-        Args:
-            router: Decides.
-            addresses: Translates.
-            options: Settings.
-        """
         self.options = options
         self.counts: Counter[str] = Counter()
         self.exposed = header_filter(options.expose_headers)
@@ -154,13 +133,8 @@ class Picker:
     ) -> Pick | Refusal:
         """Pick a worker and the next best ones, and book the load on the first.
 
-        Args:
-            headers: The request's headers, names in lower case.
-            body: The request's body, None if it is unknown or there is none.
-            subset: Addresses to choose from, None for all.
-
-        Returns:
-            The pick, or why there is none.
+        Names of headers are in lower case. The body is None if it is unknown or empty; without a subset, all addresses
+        are candidates.
         """
         arguments, sent = await self._read(headers, body)
         among = self._addresses.among(subset)
@@ -172,7 +146,7 @@ class Picker:
                     return self.refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
                 decision = self._select(arguments, subset)
             except (TypeError, ValueError):
-                # The prompt is none. What that means to the client is for the engine to say.
+                # No valid prompt. The engine answers the client with its own error.
                 self.counts["unroutable"] += 1
                 arguments = _without_prompt(arguments)
                 decision = self._select(arguments, subset)
@@ -183,12 +157,7 @@ class Picker:
         return Pick(decision, self._ranked(decision, arguments), arguments, sent)
 
     def commit(self, pick: Pick, served: str) -> None:
-        """Move the booking to the worker that served the request.
-
-        Args:
-            pick: What was picked; its decision may be another one afterwards.
-            served: Address of who served it.
-        """
+        """Move the booking to the worker at the address that served the request; this may replace `pick.decision`."""
         if served == pick.endpoints[0]:
             return
         key = self._addresses.key_at(served)
@@ -207,7 +176,7 @@ class Picker:
             self.counts["served-unbooked"] += 1
 
     async def _read(self, headers: Mapping[str, str], body: bytes | None) -> tuple[RequestArguments, bytes | None]:
-        """Read what the router wants to know, and the new body if the model is to be renamed in it.
+        """Read the router's arguments, and the new body if the model is to be renamed in it.
 
         Large bodies are read in a thread, one at a time. Those it cannot get to soon are left unread.
         """
@@ -232,7 +201,7 @@ class Picker:
         arguments: RequestArguments,
         trouble: str | None,
     ) -> tuple[RequestArguments, bytes | None]:
-        """Add what the headers say."""
+        """Add arguments from the headers."""
         if trouble is not None:
             self.counts[trouble] += 1
         if "session" not in arguments and (session := session_key(headers)) is not None:
@@ -272,7 +241,7 @@ class Picker:
         without scores and not every worker of a large fleet.
         """
         tried = [decision.key]
-        # The header with the rank goes to whoever serves the request, and is right for one worker only.
+        # The header with the rank goes to any worker that serves the request, but is right for one only.
         wanted = 1 if decision.dp_rank is not None else 1 + self.options.fallbacks
         arguments = arguments.copy()
         while len(tried) < wanted:
@@ -285,24 +254,14 @@ class Picker:
         return [address for key in tried if (address := self._addresses.of(key)) is not None]
 
     def refuse(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> Refusal:
-        """Count and describe a refusal.
-
-        Args:
-            status: HTTP status of the answer.
-            reason: For counters and access logs.
-            message: For the client: it names no worker.
-            retry_after_s: When to try again, None for never.
-
-        Returns:
-            The refusal.
-        """
+        """Count and describe a refusal."""
         self.counts[reason] += 1
         _log.debug("refused with %d: %s", status, message)
         return Refusal(status, message, reason, retry_after_s)
 
 
 def _parse(headers: Mapping[str, str], body: bytes | None) -> tuple[Any, RequestArguments, str | None]:
-    """Read a body: its JSON, what to route it by, and what is wrong with it."""
+    """Read a body: its JSON, its routing arguments, and its error."""
     if not body:
         return None, {}, None
     try:

@@ -1,4 +1,4 @@
-"""What the endpoint picker answers: replies to the proxy, built from plain values."""
+"""Replies of the endpoint picker to the proxy, built from plain values."""
 
 from __future__ import annotations
 
@@ -21,15 +21,7 @@ CHUNK_BYTES = 62_000
 
 
 def headers_reply(part: str, headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - a message
-    """Let headers pass.
-
-    Args:
-        part: "request_headers" or "response_headers".
-        headers: Headers to set.
-
-    Returns:
-        The reply.
-    """
+    """Let headers pass, and set some. `part` is "request_headers" or "response_headers"."""
     reply = ProcessingResponse()
     common = getattr(reply, part).response
     common.SetInParent()
@@ -38,14 +30,9 @@ def headers_reply(part: str, headers: Mapping[str, str] | None = None) -> Any:  
 
 
 def picked_reply(part: str, pick: Pick) -> Any:  # noqa: ANN401 - a message
-    """Tell where the request goes: in a header and, with the same value, in the dynamic metadata.
+    """Set the picked endpoint in a header and, with the same value, in the dynamic metadata.
 
-    Args:
-        part: "request_headers", or "request_body" where the proxy holds the headers back until then.
-        pick: Where it goes.
-
-    Returns:
-        The reply.
+    `part` is "request_headers", or "request_body" where the proxy holds the headers back until then.
     """
     reply = ProcessingResponse()
     endpoints = ",".join(pick.endpoints)
@@ -65,29 +52,16 @@ def picked_reply(part: str, pick: Pick) -> Any:  # noqa: ANN401 - a message
 
 
 def body_reply(part: str) -> Any:  # noqa: ANN401 - a message
-    """Let a part of a body pass that the proxy keeps.
-
-    Args:
-        part: "request_body" or "response_body".
-
-    Returns:
-        The reply.
-    """
+    """Let a part of a body pass that the proxy keeps. `part` is "request_body" or "response_body"."""
     reply = ProcessingResponse()
     getattr(reply, part).response.SetInParent()
     return reply
 
 
 def streamed_replies(part: str, body: bytes, *, end: bool) -> Iterator[Any]:
-    """Give a part of a body back to a proxy that does not keep it.
+    """Give a part of a body back to a proxy that does not keep it; `end` means that not even trailers follow.
 
-    Args:
-        part: "request_body" or "response_body".
-        body: The bytes.
-        end: Whether nothing follows, not even trailers.
-
-    Yields:
-        The replies, each made once the one before was sent: a proxy may be slow to read them.
+    Each reply is made once the one before was sent: a proxy may be slow to read them.
     """
     for start in range(0, max(len(body), 1), CHUNK_BYTES):
         reply = ProcessingResponse()
@@ -99,28 +73,14 @@ def streamed_replies(part: str, body: bytes, *, end: bool) -> Iterator[Any]:
 
 
 def trailers_reply(part: str) -> Any:  # noqa: ANN401 - a message
-    """Let trailers pass.
-
-    Args:
-        part: "request_trailers" or "response_trailers".
-
-    Returns:
-        The reply.
-    """
+    """Let trailers pass. `part` is "request_trailers" or "response_trailers"."""
     reply = ProcessingResponse()
     getattr(reply, part).SetInParent()
     return reply
 
 
 def refusal_reply(refusal: Refusal) -> Any:  # noqa: ANN401 - a message
-    """Answer the client in place of a worker.
-
-    Args:
-        refusal: Why.
-
-    Returns:
-        The reply, which ends the exchange.
-    """
+    """Answer the client in place of a worker, which ends the exchange."""
     reply = ProcessingResponse()
     answer = reply.immediate_response
     answer.status.code = refusal.status

@@ -83,10 +83,10 @@ class EndpointPicker(Generic[W]):
         """Prepare the service; `start` opens it.
 
         Args:
-            router: Decides, and is told how requests went.
+            router: Picks the workers, and receives the outcome of requests.
             address: Gives a worker's `ip:port`, None to read it from the worker's key.
             max_body_bytes: Bytes of a request's body that are held and read at most.
-            large_bodies: What becomes of longer ones, and of those for which there is no room: "pass" picks without
+            large_bodies: Treatment of longer ones, and of those for which there is no room: "pass" picks without
                 reading them, "refuse" answers 413 or 503.
             max_held_bytes: Bytes of all bodies that are unfinished or that the proxy has not taken back yet, and of
                 prompts of requests without an answer yet, which take half of it at most.
@@ -100,12 +100,12 @@ class EndpointPicker(Generic[W]):
                 many requests in flight. None sheds nothing.
             rewrite_model: Put the name in the header `x-gateway-model-name-rewrite` into the body. Without it the name
                 counts for the pick only, and the body stays as it is.
-            default_body_mode: How a proxy that does not tell sends bodies.
+            default_body_mode: The mode in which a proxy that does not name it sends bodies.
             expose_headers: Which headers of decisions clients get, such as "x-cachelb-worker". They name workers and
                 show what is cached.
             conformance: Do what the tests of the Gateway API inference extension ask a picker for: pick from the
-                header `test-epp-endpoint-selection`, and show clients in `x-conformance-test-served-endpoint` who the
-                proxy says served them. Never where clients are not trusted.
+                header `test-epp-endpoint-selection`, and show clients in `x-conformance-test-served-endpoint` the
+                endpoint that the proxy reports. Never where clients are not trusted.
 
         Raises:
             ValueError: An argument is out of range.
@@ -144,7 +144,7 @@ class EndpointPicker(Generic[W]):
 
         Args:
             listen: Address to listen on; port 0 takes a free one.
-            ready: Whether requests may come at once. If not, `set_ready` tells when, such as after state was restored.
+            ready: Whether requests may come at once. If not, call `set_ready` later, such as after state was restored.
             credentials: For TLS, as `grpc.ssl_server_credentials` makes them.
 
         Returns:
@@ -157,7 +157,7 @@ class EndpointPicker(Generic[W]):
             raise RuntimeError("an EndpointPicker starts once: make another one")
         self._server = grpc.aio.server(
             options=[
-                # Two services on one port would share the requests, and neither would know of the other's.
+                # Two services on one port would share the requests, unaware of each other's.
                 ("grpc.so_reuseport", 0),
                 # Windows stay at 64 KB per stream; they grow to megabytes otherwise.
                 ("grpc.http2.bdp_probe", 0),
@@ -194,7 +194,7 @@ class EndpointPicker(Generic[W]):
         self._picker.close()
 
     async def set_ready(self, ready: bool) -> None:  # noqa: FBT001 - as `Router.set_ready`
-        """Tell health checks whether requests may come.
+        """Set the readiness reported to health checks.
 
         Args:
             ready: Whether they may.
@@ -211,7 +211,7 @@ class EndpointPicker(Generic[W]):
 
     @property
     def counts(self) -> dict[str, int]:
-        """What happened how often.
+        """Counters of the endpoint picker.
 
         "picked"; refused as "no-worker", "shed", "slow-body" or "too-many-streams"; refused or passed unread as
         "too-large" or because held bodies were "full"; picked by headers alone because the body is "no-json",

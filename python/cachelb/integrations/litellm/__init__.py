@@ -4,8 +4,8 @@ LiteLLM asks `async_filter_deployments` with those that its own rules left, and 
 checks, cooldowns and blocked deployments stay LiteLLM's. The filters that come after are thought of here, because a
 list of one deployment is easily emptied: `order`, and deployments that LiteLLM excludes from a retry.
 
-How a request ends is known from LiteLLM's events, by the id of the call. A request that is given up has no event: it is
-over when LiteLLM drops what it logs the request with, and if even that does not come, after `deadline_s`.
+The end of a request comes from LiteLLM's events, by the id of the call. A request that is given up has no event: it is
+over when LiteLLM drops its logging object, and failing that after `deadline_s`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ LiteLLM asks `async_filter_deployments` with those that its own rules left, and 
 checks, cooldowns and blocked deployments stay LiteLLM's. The filters that come after are thought of here, because a
 list of one deployment is easily emptied: `order`, and deployments that LiteLLM excludes from a retry.
 
-How a request ends is known from LiteLLM's events, by the id of the call. A request that is given up has no event: it is
-over when LiteLLM drops what it logs the request with, and if even that does not come, after `deadline_s`.
+The end of a request comes from LiteLLM's events, by the id of the call. A request that is given up has no event: it is
+over when LiteLLM drops its logging object, and failing that after `deadline_s`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GATEWAY_TIMEOUT, _BAD_GATEWAY = 504, 502
 
 
 class CachelbCallback:
-    """A LiteLLM callback that sends each request to the deployment that holds most of its prompt, as its policy says.
+    """A LiteLLM callback that sends each request to the deployment its policy picks, by cached prefix and load.
 
     It is a `litellm.integrations.custom_logger.CustomLogger` for one LiteLLM `Router`, whatever groups of models that
     has; a worker is a deployment, and its key is `model_info.id`. Put it into `litellm.callbacks`, or name it in the
@@ -58,8 +58,8 @@ class CachelbCallback:
 
     Attributes:
         router: The router: its statistics, its workers, and `attach` for sources and sinks.
-        fallbacks: How often LiteLLM decided, by reason: "no-candidates", every deployment is excluded, or has no id;
-            "tags", their tags differ, and LiteLLM filters by tags after this; "no-worker", nobody may be picked;
+        fallbacks: Times LiteLLM decided, by reason: "no-candidates", every deployment is excluded, or has no id;
+            "tags", their tags differ, and LiteLLM filters by tags after this; "no-worker", no worker can be picked;
             "error", something failed, which the log names.
         unread: Requests whose prompt could not be read, so that load alone decided.
         expired: Requests given up after `deadline_s`.
@@ -81,7 +81,7 @@ class CachelbCallback:
         deadline_s: float = 600.0,
         forget_after_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
-        **router_options: Any,  # noqa: ANN401 - whatever the router takes
+        **router_options: Any,  # noqa: ANN401 - options of any type
     ) -> None:
         if not deadline_s > 0:
             raise ValueError(f"deadline_s is {deadline_s}, it must be above 0")
@@ -96,7 +96,7 @@ class CachelbCallback:
         self._bases: dict[str, str | None] = {}
 
     def metrics_url(self, key: str) -> str | None:
-        """Tell where a deployment's engine shows its metrics: `router.attach(MetricsSource(url=this.metrics_url))`.
+        """Return the metrics URL of a deployment's engine: `router.attach(MetricsSource(url=this.metrics_url))`.
 
         Args:
             key: Key of the worker, which is the deployment's id.
@@ -121,7 +121,7 @@ class CachelbCallback:
 
         Args:
             model: Name of the group.
-            healthy_deployments: What LiteLLM's filters left of it.
+            healthy_deployments: The deployments that LiteLLM's filters left.
             messages: The messages, or None.
             request_kwargs: The other arguments of the call; it gets an id if it has none.
             parent_otel_span: Not used.
@@ -144,7 +144,7 @@ class CachelbCallback:
         return [chosen]
 
     async def async_pre_call_deployment_hook(self, kwargs: Mapping[str, Any], call_type: object) -> None:
-        """Note what LiteLLM logs this attempt with: that is dropped when the attempt is over, also if it is given up.
+        """Watch LiteLLM's logging object of this attempt, which is dropped at its end, also if it is given up.
 
         Args:
             kwargs: Arguments of the call.
@@ -162,8 +162,8 @@ class CachelbCallback:
         """Release the booking of a request that is complete.
 
         Args:
-            kwargs: What LiteLLM knows of the call.
-            response_obj: The answer; of a stream, what its parts add up to.
+            kwargs: LiteLLM's data of the call.
+            response_obj: The answer; of a stream, the sum of its parts.
             start_time: Not used.
             end_time: Not used.
         """
@@ -182,7 +182,7 @@ class CachelbCallback:
         """Release the booking of a request that failed, also in the middle of a stream.
 
         Args:
-            kwargs: What LiteLLM knows of the call.
+            kwargs: LiteLLM's data of the call.
             response_obj: Not used.
             start_time: Not used.
             end_time: Not used.
@@ -201,7 +201,7 @@ class CachelbCallback:
 
         Args:
             request_data: Arguments of the call.
-            exception: What happened.
+            exception: The error.
             call_type: Not used.
             fallback_depth: Not used.
         """
@@ -213,7 +213,7 @@ class CachelbCallback:
     def _choose(
         self, model: str, deployments: Sequence[dict[str, Any]], messages: list[Any] | None, request: dict[str, Any]
     ) -> dict[str, Any] | str:
-        """Book a deployment; a str says why LiteLLM should pick."""
+        """Book a deployment; a str is the reason why LiteLLM should pick."""
         now = self._clock()
         self._expire(now)
         pool = candidates(deployments, request)
@@ -230,7 +230,7 @@ class CachelbCallback:
             call = request["litellm_call_id"] = str(uuid4())
         excluded = tried(request)
         before = self._bookings.pop(call, None)
-        if before is not None:  # this attempt replaces one whose end nobody told
+        if before is not None:  # this attempt replaces one whose end was not reported
             excluded.add(before.decision.key)
             before.decision.cancel()
         asked = self._asked(messages, request)
@@ -254,7 +254,7 @@ class CachelbCallback:
         return self.router.select_worker(**asked)
 
     def _asked(self, messages: list[Any] | None, request: Mapping[str, Any]) -> RequestArguments:
-        """Collect what to route by; a prompt that cannot be read is none."""
+        """Collect the routing arguments; an unreadable prompt is left out."""
         body = {name: request[name] for name in _COPIED if request.get(name) is not None}
         if messages is None:
             body["prompt"] = request.get("input")
@@ -289,7 +289,7 @@ class CachelbCallback:
             booking.decision.cancel()
 
     def _expire(self, now: float) -> None:
-        """Drop what is past its deadline, which the router counts as abandoned."""
+        """Drop bookings past their deadline, which the router counts as abandoned."""
         while (call := next(iter(self._bookings), None)) is not None and self._bookings[call].deadline <= now:
             del self._bookings[call]
             self.expired += 1

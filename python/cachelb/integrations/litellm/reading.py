@@ -1,4 +1,4 @@
-"""What LiteLLM's own objects say: which deployments may be picked, which were tried, what the engine counted."""
+"""Reads LiteLLM's own objects: candidate deployments, tried deployments, the engine's token counts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ if TYPE_CHECKING:
 
 
 def candidates(deployments: Sequence[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Find the deployments that the filters after the callback would keep as well.
-
-    Args:
-        deployments: What the filters before it left.
-        request: Arguments of the call.
-
-    Returns:
-        The deployments by id; none if one of them has no id.
-    """
+    """Return by id the deployments that the filters after the callback would keep; none if one has no id."""
     excluded = request.get("_excluded_deployment_ids") or ()
     pool: dict[str, dict[str, Any]] = {}
     orders: dict[str, int] = {}
@@ -42,14 +34,7 @@ def candidates(deployments: Sequence[dict[str, Any]], request: Mapping[str, Any]
 
 
 def tags(deployment: Mapping[str, Any]) -> tuple[str, ...]:
-    """Read what LiteLLM may filter a deployment by after the callback.
-
-    Args:
-        deployment: The deployment.
-
-    Returns:
-        Its tags and patterns; empty without any.
-    """
+    """Return the tags and patterns by which LiteLLM may filter a deployment after the callback."""
     params = deployment.get("litellm_params", {})
     if "tags" not in params and "tag_regex" not in params:
         return ()
@@ -57,14 +42,7 @@ def tags(deployment: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def tried(request: Mapping[str, Any]) -> set[str]:
-    """Find the deployments that LiteLLM tried for this request: it leaves a record of each before a retry.
-
-    Args:
-        request: Arguments of the call.
-
-    Returns:
-        Their ids.
-    """
+    """Return the ids of the deployments that LiteLLM tried for this request; it records each before a retry."""
     found: set[str] = set(request.get("_retry_skipped_deployment_ids") or ())
     notes = metadata(request)
     retries, records = notes.get("attempted_retries"), notes.get("previous_models")
@@ -76,40 +54,21 @@ def tried(request: Mapping[str, Any]) -> set[str]:
 
 
 def metadata(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read the metadata of a request, which some endpoints of the proxy keep under another name.
-
-    Args:
-        request: Arguments of the call.
-
-    Returns:
-        The metadata, empty without any.
-    """
+    """Read the metadata of a request, which some endpoints of the proxy keep under another name."""
     found = request.get("litellm_metadata") or request.get("metadata")
     return found if isinstance(found, dict) else {}
 
 
 def is_prompt_list(content: object) -> bool:
-    """Tell token ids or prompts from the parts of a message: LiteLLM makes one of the prompt of a text completion.
+    """Return whether the content of the only message is a prompt of `/v1/completions`, not a list of message parts.
 
-    Args:
-        content: Content of the only message.
-
-    Returns:
-        Whether it is a prompt as `/v1/completions` takes it.
+    LiteLLM makes such a message of the prompt of a text completion.
     """
     return isinstance(content, list) and bool(content) and isinstance(content[0], int | str | list)
 
 
 def usage(response: object, *, streamed: bool) -> Usage:
-    """Read what the engine counted. Of a stream without usage LiteLLM counts itself, by another tokenizer.
-
-    Args:
-        response: The answer.
-        streamed: Whether it came as a stream.
-
-    Returns:
-        The counts of the engine that are there.
-    """
+    """Read the engine's own counts. LiteLLM's, by another tokenizer where a stream has no usage, are left out."""
     told = getattr(response, "usage", None)
     details = getattr(told, "prompt_tokens_details", None)
     found: Usage = {}

@@ -1,4 +1,4 @@
-"""The actors: those through which routers share what they know, and the tree for Ray's router."""
+"""The actors through which routers share state, and the tree for Ray's router."""
 
 from __future__ import annotations
 
@@ -27,14 +27,7 @@ _CALL_S = 5.0
 
 
 def actor_name(deployment: str, application: str) -> str:
-    """Name the actor of a deployment.
-
-    Args:
-        deployment: Name of the deployment.
-        application: Name of its application.
-
-    Returns:
-        The name, within `NAMESPACE`.
+    """Return the name of a deployment's actor within `NAMESPACE`.
 
     Example:
         >>> actor_name("LLM", "chat")
@@ -44,16 +37,10 @@ def actor_name(deployment: str, application: str) -> str:
 
 
 def connector(deployment_id: DeploymentID, max_bytes: int) -> Callable[[], Exchange]:
-    """Prepare to find the actor of a deployment, or to start it.
+    """Return a blocking function that finds or starts the actor of a deployment, and returns how to call it.
 
-    It outlives the routers, so that those that start anew get the state, and ends with Serve.
-
-    Args:
-        deployment_id: The deployment.
-        max_bytes: Bytes of placements it keeps, if this starts it.
-
-    Returns:
-        A function that blocks until the actor is named, and returns how to call it.
+    The actor outlives the routers, so that new ones get the state, and ends with Serve. `max_bytes` of placements is
+    its limit if this starts it.
     """
     name = actor_name(deployment_id.name, deployment_id.app_name)
 
@@ -70,15 +57,9 @@ def connector(deployment_id: DeploymentID, max_bytes: int) -> Callable[[], Excha
 
 
 def trader(name: str, max_bytes: int, *, ends_with_serve: bool) -> Callable[[], Trade]:
-    """Prepare to find the actor through which routers share their state, or to start it.
+    """Return a blocking function that finds or starts the actor through which routers share their state.
 
-    Args:
-        name: Which routers.
-        max_bytes: Bytes of messages it keeps, if this starts it.
-        ends_with_serve: End it with Serve.
-
-    Returns:
-        A function that blocks until the actor is named, and returns how to call it.
+    It returns how to call the actor. `max_bytes` of messages is its limit if this starts it.
     """
 
     def connect() -> Trade:
@@ -102,9 +83,9 @@ def trader(name: str, max_bytes: int, *, ends_with_serve: bool) -> Callable[[], 
 
 
 def _detached(kind: type, name: str, max_bytes: int, *, ends_with_serve: bool) -> Any:  # noqa: ANN401 - an actor handle
-    """Find or start an actor that outlives whoever starts it."""
+    """Find or start an actor that outlives the process that starts it."""
     _check_ray()
-    # First, so that nothing starts an actor anew that ended with Serve.
+    # First, so that an actor that ended with Serve is not restarted.
     controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE) if ends_with_serve else None
     remote: Any = ray.remote(kind)
     handle = remote.options(
@@ -122,7 +103,7 @@ def _detached(kind: type, name: str, max_bytes: int, *, ends_with_serve: bool) -
 
 
 def _check_ray() -> None:
-    """Keep a router that outlives Ray from starting a cluster of its own: any call of Ray's would."""
+    """Prevent a router that outlives Ray from starting a cluster of its own, as any call of Ray's would."""
     if not ray.is_initialized():
         raise ConnectionError("Ray was shut down")
 

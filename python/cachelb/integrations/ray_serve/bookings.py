@@ -1,4 +1,4 @@
-"""The requests that Ray Serve routes through here, and what each of them has booked.
+"""The requests that Ray Serve routes through here, and their bookings.
 
 Serve asks for a replica, sends the request, and reports two things later: that a replica took it, and that it ended. It
 reports the end of every attempt, also of those that a replica refused, and in any order. It may pick another replica
@@ -6,11 +6,12 @@ than the first one offered, ask again for the same request, and use one request 
 found by the call it belongs to, and an end counts only if it is the end of what is booked:
 
 * the end of an attempt that was refused before the next choice is expected once, and passed over when it comes;
-* an end that comes before anybody said "taken" frees the load at once. Whether the replica refused the request or was
-  done already is told by what follows: another choice, or "taken", which records where the prompt is now;
+* an end that comes before "taken" frees the load at once. The next call shows whether the replica refused the request
+  or was done already: another choice, or "taken", which records where the prompt is now;
 * any other end of a request that is not booked there is counted and changes nothing.
 
-A booking whose end nobody tells expires (`abandoned`). Nothing here knows Ray: a call is any object with a `future`.
+A booking whose end is not reported expires (`abandoned`). This module is independent of Ray: a call is any object with
+a `future`.
 """
 
 from __future__ import annotations
@@ -36,39 +37,25 @@ class Call(Protocol):
 
     @property
     def future(self) -> Any:  # noqa: ANN401 - Serve's, which resolves to a replica
-        """What the call waits on, cancelled if its caller gives up."""
+        """The future of the call, cancelled if its caller gives up."""
         ...
 
 
 @dataclass(slots=True)
 class Counters:
-    """What happened besides plain routing. Counters only rise.
+    """Events besides plain routing. Counters only rise."""
 
-    Attributes:
-        chosen: Choices made, again for the same request included.
-        chosen_again: Choices for a request that had one.
-        moved: Requests that Serve gave to another replica than the best one; they are booked there.
-        refused: Ends of attempts that a replica refused.
-        early: Ends that came before Serve said that the replica took the request.
-        unmatched: Ends of requests that are not booked, or not there.
-        withdrawn: Requests that the caller gave up before they were sent.
-        abandoned: Bookings whose end nobody told in time.
-        no_worker: Choices left to Serve because nobody could be picked.
-        unreadable: Requests whose prompt could not be read; they are routed by load.
-        failed: Choices left to Serve because of an error here, which is logged.
-    """
-
-    chosen: int = 0
-    chosen_again: int = 0
-    moved: int = 0
-    refused: int = 0
-    early: int = 0
-    unmatched: int = 0
-    withdrawn: int = 0
-    abandoned: int = 0
-    no_worker: int = 0
-    unreadable: int = 0
-    failed: int = 0
+    chosen: int = 0  # repeated choices for a request included
+    chosen_again: int = 0  # choices for a request that had one
+    moved: int = 0  # Serve gave the request to another replica than the best one, which is booked instead
+    refused: int = 0  # ends of attempts that a replica refused
+    early: int = 0  # ends before Serve reported that the replica took the request
+    unmatched: int = 0  # ends of requests that are not booked, or not there
+    withdrawn: int = 0  # the caller gave up before the request was sent
+    abandoned: int = 0  # no end was reported in time
+    no_worker: int = 0  # choices left to Serve because no replica could be picked
+    unreadable: int = 0  # unreadable prompts, routed by load
+    failed: int = 0  # choices left to Serve because of an error here, which is logged
 
 
 @dataclass(slots=True, eq=False)
@@ -113,15 +100,11 @@ class Bookings:
         booking_ttl_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with none.
+        """Keep the parts.
 
-        Args:
-            router: Holds the load and the placements; its workers are replicas, by key.
-            landed: Tells from the future of an attempt which replica it was given to, None if none or not yet.
-            refusable: Whether replicas may refuse requests. If not, nobody says "taken" either.
-            unrouted_ttl_s: Seconds a choice is booked without a sign that it was used.
-            booking_ttl_s: Seconds a request is booked without a sign that it ended.
-            clock: Monotonic seconds.
+        `landed` returns the replica that the future of an attempt was given to, None if none or not yet. Replicas that
+        are not `refusable` do not report "taken" either. A choice is booked for `unrouted_ttl_s` without a sign that it
+        was used, a request for `booking_ttl_s` without a sign that it ended.
         """
         self.counters = Counters()
         self._router = router
@@ -137,19 +120,13 @@ class Bookings:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
 
-    # --- what Serve asks and tells ---
+    # --- calls from Serve ---
 
     def choose(self, request_id: str, call: Call, arguments: dict[str, Any], candidates: Sequence[str]) -> list[str]:
         """Pick the best replica for a call and book it there; a second choice for the call replaces the first.
 
-        Args:
-            request_id: Serve's internal id of the request.
-            call: The call.
-            arguments: What describes the request to `Router.select_worker`.
-            candidates: Keys of the replicas that may take it.
-
-        Returns:
-            The best, and the second best of three or more; nothing if nobody could be picked.
+        Returns the best, and of three or more the second best; nothing if no replica could be picked. `request_id` is
+        Serve's internal id.
         """
         self.sweep()
         self.counters.chosen += 1
@@ -175,28 +152,15 @@ class Bookings:
         return [best] if second is None else [best, second.key]
 
     def rank(self, candidates: Sequence[str]) -> list[str]:
-        """Pick for nobody in particular, by load, and book nothing.
-
-        Args:
-            candidates: Keys of the replicas.
-
-        Returns:
-            The best, or nothing.
-        """
+        """Pick the best replica by load for no particular request, and book nothing."""
         best = self._select({}, candidates, dry_run=True)
         return [] if best is None else [best.key]
 
     def taken(self, request_id: str, call: Call, key: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """Bind a call to the replica that took it, and book it there if it was booked elsewhere.
 
-        Args:
-            request_id: Serve's internal id of the request.
-            call: The call.
-            key: The replica.
-            read: Tells what describes the request, for one that is no longer known here.
-
-        Returns:
-            What describes the request whose prompt counts as held by that replica now, None if it does not count.
+        Returns the request's arguments if its prompt counts as held by that replica now, else None. `read` returns them
+        for a request that is no longer known here.
         """
         booking = self._find(request_id, call) or self._begin(request_id, call, read())
         arguments = booking.arguments
@@ -218,12 +182,7 @@ class Bookings:
         return arguments
 
     def ended(self, request_id: str, key: str) -> None:
-        """Take in that an attempt ended at a replica, in whatever way.
-
-        Args:
-            request_id: Serve's internal id of the request.
-            key: The replica.
-        """
+        """Process the end of an attempt at a replica, in whatever way."""
         bookings = self._open.get(request_id, ())
         for booking in bookings:
             if owed := booking.owed.get(key, 0):
@@ -260,7 +219,7 @@ class Bookings:
         return booking
 
     def _watch(self, booking: _Booking, call: Call) -> None:
-        """Release a call that its caller gives up while it waits for a replica: Serve says nothing of that."""
+        """Release a call that its caller gives up while it waits for a replica, which Serve does not report."""
 
         def done(future: Any) -> None:  # noqa: ANN401 - as in Call
             if future.cancelled() and booking in self._waiting and booking.attempt is future:
@@ -311,9 +270,9 @@ class Bookings:
             decision.on_complete()
 
     def _overdue(self, booking: _Booking) -> None:
-        """Drop a booking, which leaves what is known of the prompt: a caller may send it by itself."""
+        """Drop a booking but keep its placement: a caller may send the request by itself."""
         if booking.call is not None and not booking.ended and (place := self._landed(booking.attempt)) is not None:
-            # Given to a replica by a caller that reserved it: it ends like any other, only nobody says "taken".
+            # Sent to a replica that the caller reserved: it ends like any other, but without "taken".
             self.taken(booking.request_id, booking.call, place, dict)
             return
         self._close(booking)

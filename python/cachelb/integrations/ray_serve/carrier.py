@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class RayCarrier:
-    """Trades with the log that an actor keeps.
+    """Exchanges messages through the log that an actor keeps.
 
-    Args:
-        connect: Finds or starts the actor, and returns how to call it. Both raise `ConnectionError`.
+    `connect` finds or starts the actor and returns how to call it; both raise `ConnectionError`.
     """
 
     def __init__(self, connect: Callable[[], Trade]) -> None:
@@ -46,12 +45,12 @@ class RayCarrier:
         self._said.append(message)
 
     def ask(self, origin: int, address: str) -> None:
-        """Ask a router to tell everything, with the next call."""
+        """Request a router's snapshot with the next call."""
         del origin  # each address is that of one life
         self._asks.append(address)
 
     def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
-        """Tell a router who asked, now."""
+        """Send a snapshot to a router that requested it, now."""
         self._answers.append((return_to.decode(), messages))
         self._due_s = 0.0
 
@@ -64,7 +63,7 @@ class RayCarrier:
         if self._trade is None:
             raise ConnectionError("the actor is not known")
         news = News(self._said, self._asks, self._answers)
-        # If the call fails these are lost, as far as anybody knows; who misses them asks.
+        # If the call fails these may be lost; routers that miss them request a snapshot.
         self._said, self._asks, self._answers = [], [], []
         reply = self._trade(self.who, self._life, self._cursor, news)
         self._life, self._cursor = reply.life, reply.cursor

@@ -1,7 +1,7 @@
-"""Where routers in a Ray cluster leave messages for each other: what the actor of `RayState` runs.
+"""The message log of routers in a Ray cluster, run by the actor of `RayState`.
 
-One call per router and interval leaves what it says and brings what the others said. The newest messages are kept, up
-to a number of bytes. Who comes too late for some asks whoever said them to tell everything, and is answered here too.
+One call per router and interval stores its messages and returns the others'. The newest messages are kept, up to a
+number of bytes. A router that comes too late for some requests a snapshot of their sender, through the log too.
 """
 
 from __future__ import annotations
@@ -21,37 +21,22 @@ _GONE_S = 60.0
 
 
 class News(NamedTuple):
-    """What a router says.
+    """The messages of one router."""
 
-    Attributes:
-        said: To all.
-        asks: Whom it asks to tell it everything.
-        answers: Whom it tells everything, and how.
-    """
-
-    said: Sequence[bytes] = ()
-    asks: Sequence[str] = ()
-    answers: Sequence[tuple[str, Sequence[bytes]]] = ()
+    said: Sequence[bytes] = ()  # to all
+    asks: Sequence[str] = ()  # routers asked for a snapshot
+    answers: Sequence[tuple[str, Sequence[bytes]]] = ()  # snapshots, by the router that asked
 
 
 class Reply(NamedTuple):
-    """What a router is told.
+    """The messages for one router."""
 
-    Attributes:
-        life: Names the log's life; another one means that it started anew.
-        cursor: What to ask with next time.
-        heard: Who said what, oldest first.
-        asked: Who wants to be told everything.
-        answers: Messages of whoever was asked to tell everything, and who that is.
-        more: Whether there is more to fetch now.
-    """
-
-    life: str
-    cursor: int
-    heard: list[tuple[str, bytes]]
-    asked: list[str]
-    answers: list[tuple[str, bytes]]
-    more: bool
+    life: str  # id of the log's life; another one means that it restarted
+    cursor: int  # for the next call
+    heard: list[tuple[str, bytes]]  # sender and message, oldest first
+    asked: list[str]  # routers that ask for a snapshot
+    answers: list[tuple[str, bytes]]  # sender and message of requested snapshots
+    more: bool  # there is more to fetch now
 
 
 @dataclass(slots=True)
@@ -73,12 +58,7 @@ class MessageLog:
     """
 
     def __init__(self, max_bytes: int = 16 << 20, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin empty.
-
-        Args:
-            max_bytes: Bytes of messages to keep, and as many of answers.
-            clock: Monotonic seconds.
-        """
+        """Begin empty. `max_bytes` limits messages, and as many bytes of answers."""
         self._max_bytes = max_bytes
         self._clock = clock
         self._life = secrets.token_hex(8)
@@ -88,16 +68,9 @@ class MessageLog:
         self._boxes: dict[str, _Box] = {}
 
     def trade(self, who: str, life: str, cursor: int, news: News) -> Reply:
-        """Take in what one router says, and tell it what the others said.
+        """Store a router's messages and return the others', up to some megabytes.
 
-        Args:
-            who: Names the router.
-            life: The life that the cursor is of.
-            cursor: That of its last call, 0 at first.
-            news: What it says.
-
-        Returns:
-            What is new to it, up to some megabytes.
+        `cursor` is that of its last call, 0 at first, in the life `life`.
         """
         now = self._clock()
         self._forget(now)
@@ -126,11 +99,7 @@ class MessageLog:
         return Reply(self._life, cursor, heard, asked, told, more)
 
     def stats(self) -> dict[str, int]:
-        """Count.
-
-        Returns:
-            Routers heard in the last minute, messages and answers kept, and their bytes.
-        """
+        """Count routers that called in the last minute, messages and answers kept, and their bytes."""
         return {
             "routers": len(self._boxes),
             "messages": len(self._log),
@@ -140,7 +109,7 @@ class MessageLog:
         }
 
     def _heard(self, who: str, cursor: int) -> tuple[int, list[tuple[str, bytes]], int]:
-        """Give what others said from a number on, the next number, and the room that is left."""
+        """Return the others' messages from a number on, the next number, and the room that is left."""
         at = max(0, cursor - self._first)
         heard: list[tuple[str, bytes]] = []
         room = _REPLY_BYTES
@@ -155,7 +124,7 @@ class MessageLog:
         return self._first + at, heard, room
 
     def _answer(self, who: str, other: str, messages: Sequence[bytes]) -> None:
-        """Keep an answer, or none of it: who gets none asks again."""
+        """Keep the whole answer or none of it: a router without an answer asks again."""
         size = sum(map(len, messages))
         box = self._boxes.get(other)
         if box is not None and self._answer_bytes + size <= self._max_bytes:

@@ -1,4 +1,4 @@
-"""What `request_router_kwargs` may hold: the options of `cachelb.Router`, those of Ray's prefix router, and our own."""
+"""Keys of `request_router_kwargs`: options of `cachelb.Router`, of Ray's prefix router, and of the adapter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RAY_NAMES = frozenset(
 """The options of Ray's own prefix router. Any of them selects the policy `prefix-affinity`, which has them all."""
 
 _DEFAULTS: dict[str, Any] = {
-    # Serve tells the end of every request, and how long it believes a queue length: ten seconds.
+    # Serve reports the end of every request, and trusts a queue length for ten seconds.
     "reconcile_grace_s": None,
     "max_report_age_s": 10.0,
 }
@@ -33,21 +33,13 @@ _DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the adapter itself.
+    """Options of the adapter itself."""
 
-    Attributes:
-        shared: Share what is placed where with the routers of the other processes, through a detached actor.
-        share_load: Share load as well, with hashes in the place of prompts: `RayState`.
-        share_interval_s: Seconds between two exchanges with the actor; None is 0.5, and 0.05 with `share_load`.
-        share_max_mb: Megabytes it keeps.
-        unrouted_ttl_s: Seconds a choice counts as load without a sign that it was used.
-    """
-
-    shared: bool = False
-    share_load: bool = False
-    share_interval_s: float | None = None
-    share_max_mb: float = 64.0
-    unrouted_ttl_s: float = 30.0
+    shared: bool = False  # share placements with the routers of other processes, through a detached actor
+    share_load: bool = False  # share load too, with hashes in place of prompts: `RayState`
+    share_interval_s: float | None = None  # between two calls of the actor; None is 0.5, and 0.05 with `share_load`
+    share_max_mb: float = 64.0  # that the actor keeps
+    unrouted_ttl_s: float = 30.0  # a choice counts as load without a sign that it was used
 
     def __post_init__(self) -> None:
         for name in ("shared", "share_load"):
@@ -66,17 +58,7 @@ class Options:
 
 
 def build(given: Mapping[str, Any]) -> tuple[Router[str], Options]:
-    """Build the router that `request_router_kwargs` describe.
-
-    Args:
-        given: The keyword arguments.
-
-    Returns:
-        The router, still without workers, and the options of the adapter.
-
-    Raises:
-        TypeError: There is no such option, or it has the wrong type.
-        ValueError: An option is outside its range.
+    """Build the router of `request_router_kwargs`, still without workers, and the options of the adapter.
 
     Example:
         >>> router, options = build({"policy": "power-of-two", "shared": True})

@@ -1,7 +1,7 @@
-"""What the routers of several processes tell each other: which prompt was placed where.
+"""Placements of prompts, shared between the routers of several processes.
 
-`PlacementStore` is what the shared actor runs. It keeps the newest placements up to a number of bytes, so that a router
-that starts anew is told what the others know. A placement that continues an older one of the same replica takes its
+The shared actor runs `PlacementStore`. It keeps the newest placements up to a number of bytes, so that a new router
+gets the state of the others. A placement that continues an older one of the same replica takes its
 place: of a conversation, the last turn stays.
 """
 
@@ -24,7 +24,7 @@ _OVERHEAD = 300  # bytes of an entry beside its prompt, measured
 
 
 class Placement(NamedTuple):
-    """A prompt that a replica was given, and what partitions it: adapter, salt, session.
+    """A prompt sent to a replica, and its partition: adapter, salt, session.
 
     Never shown: it holds the prompt itself.
     """
@@ -41,7 +41,7 @@ class Placement(NamedTuple):
         return len(self.prompt) + _OVERHEAD
 
     def arguments(self) -> dict[str, Any]:
-        """Say it as `Router.select_worker` takes it."""
+        """Return it as arguments of `Router.select_worker`."""
         found: dict[str, Any] = {"text" if isinstance(self.prompt, str) else "tokens": self.prompt}
         found.update((name, value) for name in ("lora", "cache_salt", "session") if (value := getattr(self, name)))
         return found
@@ -51,19 +51,12 @@ class Placement(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What the store answers.
+    """The answer of the store."""
 
-    Attributes:
-        epoch: Names the store's life; another one means that it started anew, and `since` begins at 0 again.
-        cursor: What to ask with next time.
-        placements: What the other routers placed, oldest first.
-        more: Whether there is more to fetch now.
-    """
-
-    epoch: str
-    cursor: int
-    placements: list[Placement]
-    more: bool
+    epoch: str  # id of the store's life; after another one, `since` begins at 0 again
+    cursor: int  # for the next call
+    placements: list[Placement]  # of the other routers, oldest first
+    more: bool  # there is more to fetch now
 
 
 @dataclass(slots=True)
@@ -84,11 +77,7 @@ class PlacementStore:
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
-        """Begin empty.
-
-        Args:
-            max_bytes: Bytes of placements to keep, about.
-        """
+        """Begin empty. `max_bytes` of placements is an approximate limit."""
         self._max_bytes = max_bytes
         self._bytes = 0
         self._numbered = 0
@@ -98,16 +87,9 @@ class PlacementStore:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
     def exchange(self, origin: str, since: int, placements: Sequence[Placement], gone: Sequence[str] = ()) -> Reply:
-        """Take in what one router placed, and tell it what the others did.
+        """Store a router's placements and return the others' after `since`, up to some megabytes.
 
-        Args:
-            origin: Names the router.
-            since: The cursor of its last call, 0 at first.
-            placements: What it placed since then, oldest first.
-            gone: Replicas that are no more.
-
-        Returns:
-            What the others placed after `since`, up to some megabytes.
+        `since` is the cursor of its last call, 0 at first; `gone` are removed replicas.
         """
         for placement in placements:
             self._add(origin, Placement(*placement))
@@ -131,11 +113,7 @@ class PlacementStore:
         return Reply(self._epoch, cursor, told, bool(newer))
 
     def stats(self) -> dict[str, int]:
-        """Count.
-
-        Returns:
-            Placements kept, their bytes, and how many were dropped for want of room.
-        """
+        """Count placements kept, their bytes, and those dropped for want of room."""
         return {"placements": len(self._entries), "bytes": self._bytes, "evicted": self._evicted}
 
     def _add(self, origin: str, placement: Placement) -> None:
@@ -160,15 +138,7 @@ class PlacementStore:
 
 
 def placement_of(worker: str, arguments: dict[str, Any]) -> Placement | None:
-    """Make a placement of what a request was routed by.
-
-    Args:
-        worker: Key of the replica.
-        arguments: As for `Router.select_worker`.
-
-    Returns:
-        The placement, None without a prompt.
-    """
+    """Make a placement of the arguments of `Router.select_worker`, None without a prompt."""
     prompt = arguments.get("text")
     if prompt is None and (tokens := arguments.get("tokens")) is not None:
         import numpy as np

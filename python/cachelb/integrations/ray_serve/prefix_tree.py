@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TextTree(Protocol):
-    """What is used of `cachelb.RadixTree`."""
+    """The used methods of `cachelb.RadixTree`."""
 
     def insert(self, key: str, worker: str, *, at: float) -> int:
         """Record that a worker used a text at a time."""
@@ -24,7 +24,7 @@ class TextTree(Protocol):
         ...
 
     def evict_oldest(self, worker: str, min_units: int) -> int:
-        """Drop what a worker used longest ago, all of one time together, until so much is gone."""
+        """Evict a worker's least recently used texts, all of one time together, until so much is gone."""
         ...
 
     def remove_worker(self, worker: str) -> int:
@@ -37,7 +37,7 @@ class TextTree(Protocol):
 
 
 class PrefixTree:
-    """Which replica was given which prompts, with the methods of Ray's `PrefixTree` and `PrefixTreeActor`.
+    """The prompts sent to each replica, with the methods of Ray's `PrefixTree` and `PrefixTreeActor`.
 
     Texts are recorded for tenants that were added; for others, every call is a no-op. Safe from threads.
 
@@ -58,7 +58,7 @@ class PrefixTree:
         """Make an empty tree.
 
         Args:
-            tree: What holds the texts, a new `RadixTree` by default.
+            tree: The tree of the texts, a new `RadixTree` by default.
         """
         if tree is None:
             from cachelb import RadixTree
@@ -100,15 +100,15 @@ class PrefixTree:
                 self._tree.insert(_plain(text), tenant, at=time_s)
 
     def prefix_match(self, text: str, available_tenants: Sequence[str] | None = None) -> tuple[str, list[str] | None]:
-        """Find the longest beginning of a text that a tenant holds, and who does.
+        """Find the longest prefix of a text that a tenant holds, and its holders.
 
         Args:
             text: The text.
-            available_tenants: Who may be found; unknown ones are passed over. None and an empty list mean all.
+            available_tenants: The candidates; unknown ones are passed over. None and an empty list mean all.
 
         Returns:
-            The beginning and those who hold all of it, in the order given; "" and all of them if nobody holds
-            anything of it; "" and None if none of them is known.
+            The prefix and its holders, in the order given; "" and all of them if no tenant holds any of it; "" and
+            None if none of them is known.
         """
         with self._lock:
             tenants = [tenant for tenant in available_tenants or self._tenants if tenant in self._tenants]
@@ -139,7 +139,7 @@ class PrefixTree:
         return removed
 
     def evict_tenant_by_lru(self, tenant: str, min_remove_size: int) -> int:
-        """Drop what a tenant was given longest ago. What was given at the same time goes together.
+        """Evict a tenant's least recently used texts. Texts of the same time are evicted together.
 
         Args:
             tenant: The tenant.
@@ -190,7 +190,7 @@ class PrefixTree:
             return True
 
     def stop_eviction_loop(self) -> None:
-        """End what `start_eviction_loop` began, if anything."""
+        """Stop the eviction loop, if it runs."""
         self._stop.set()
         with self._lock:
             thread, self._evictions = self._evictions, None

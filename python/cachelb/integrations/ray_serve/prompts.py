@@ -1,4 +1,4 @@
-"""What a call to a Serve deployment says of its prompt."""
+"""Reads the prompt of a call to a Serve deployment."""
 
 from __future__ import annotations
 
@@ -21,17 +21,11 @@ _IDS = "request_token_ids"  # where Ray puts the token ids for its own routers t
 
 
 def read_request(call: Any) -> dict[str, Any]:  # noqa: ANN401 - Serve's PendingRequest, or one like it
-    """Read what describes a request to `Router.select_worker`.
+    """Read the keyword arguments of `Router.select_worker` from a call; without a prompt among them, load decides.
 
     The prompt is in the first positional argument that has `messages` or `prompt`, as an attribute (the request objects
     of Ray Serve LLM) or as a key (a JSON body). Token ids of the call take its place. The multiplexed model is the
     adapter: prompts of different ones never match.
-
-    Args:
-        call: A call with `args`, `kwargs` and `metadata`.
-
-    Returns:
-        Keyword arguments; without a prompt among them, load decides.
 
     Example:
         >>> from types import SimpleNamespace
@@ -88,7 +82,7 @@ def _arguments(body: dict[str, Any]) -> dict[str, Any]:
     try:
         return dict(routing_arguments(body))
     except (TypeError, ValueError):
-        # Not what the API allows, and perhaps what the deployment takes all the same: its text, in order.
+        # Outside the API, but perhaps accepted by the deployment: its text, in order.
         text = _text(body.get("messages", body.get("prompt")))
         return {"text": text} if text else {}
 

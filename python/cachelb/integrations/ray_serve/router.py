@@ -1,7 +1,7 @@
 """The request router that Ray Serve runs in every process that holds a handle.
 
 Serve copies the module of this class by value into the controller and from there into those processes, so it keeps no
-state and no function of its own that anybody else uses.
+state and no function that other modules use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger("cachelb.integrations.ray_serve")
 
 
 class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
-    """Sends a request to the replica that holds most of its prompt, unless that one has too much to do.
+    """Sends a request to the replica that holds most of its prompt, unless that one is overloaded.
 
     Give it to `request_router_config`, and the options of `cachelb.Router`, of Ray's own prefix router, or of
     `cachelb.integrations.ray_serve.options.Options` as its `request_router_kwargs`. Locality and multiplexed models
@@ -92,7 +92,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         return self._fleet
 
     def counters(self) -> dict[str, int]:
-        """Count what happened besides plain routing.
+        """Return the counters of events besides plain routing.
 
         Returns:
             The counters of `Bookings`, and with `shared` those of `Sharing`, by name.
@@ -100,7 +100,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         found = asdict(self._bookings.counters)
         return found if self._sharing is None else {**found, **asdict(self._sharing.counters)}
 
-    # --- what Serve asks ---
+    # --- requests of Serve ---
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -109,7 +109,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
 
         Args:
             candidate_replicas: All replicas.
-            pending_request: The request, None for nobody in particular.
+            pending_request: The request, None for no particular one.
 
         Returns:
             The best, the second best, and all others that may take it.
@@ -144,7 +144,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         )
 
     def _observe(self, candidates: list[RunningReplica]) -> list[str]:
-        """Pass on the queue lengths that Serve believes. Returns the replicas that are not known to be full."""
+        """Pass on Serve's cached queue lengths. Returns the replicas that are not known to be full."""
         free = []
         known = self._replica_queue_len_cache.get
         for replica in candidates:
@@ -167,7 +167,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             self._bookings.counters.unreadable += 1
             return {}
 
-    # --- what Serve tells ---
+    # --- notifications of Serve ---
 
     def on_request_routed(
         self,
@@ -195,7 +195,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
                 self._sharing.offer(placement)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Release what the request booked, unless it is only an attempt that was refused.
+        """Release the request's booking, unless only an attempt was refused.
 
         Args:
             replica_id: The replica.
@@ -205,7 +205,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         self._bookings.ended(internal_request_id, self._key(replica_id))
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Take in which replicas there are now. A scale-down is told here and nowhere else.
+        """Apply the current list of replicas, the only notification of a scale-down.
 
         Args:
             replicas: All of them.
@@ -224,7 +224,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             self._fleet.attach(self._state)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """Forget a replica, with what it held.
+        """Remove a replica and its cached prefixes.
 
         Args:
             replica_id: The replica.
@@ -236,7 +236,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             self._forget(key)
 
     def on_replica_actor_unavailable(self, replica_id: ReplicaID) -> None:
-        """Pass over a replica until its queue length is known again, or for two seconds. What it holds stays known.
+        """Pass over a replica until its queue length is known again, or for two seconds. Its prefixes stay known.
 
         Args:
             replica_id: The replica.
@@ -258,7 +258,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
 
 
 def _landed(attempt: Any) -> str | None:  # noqa: ANN401 - the future of a PendingRequest
-    """Which replica an attempt was given to."""
+    """Return the replica that an attempt was sent to."""
     if not attempt.done() or attempt.cancelled() or attempt.exception() is not None:
         return None
     key: str = attempt.result().replica_id.to_full_id_str()

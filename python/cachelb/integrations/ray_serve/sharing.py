@@ -1,7 +1,7 @@
-"""A router's end of the shared state: a task in its event loop that trades placements with the detached actor.
+"""A router's end of the shared state: a task in its event loop that exchanges placements with the detached actor.
 
-Nothing waits for it. What is placed is put into a bounded outbox; every interval, one call takes the outbox to the
-actor and brings back what the others placed. If the actor cannot be reached, routing goes on with what is known here.
+Routing never waits for it. Placements go into a bounded outbox; every interval, one call sends the outbox to the
+actor and fetches the others' placements. If the actor cannot be reached, routing goes on with the local state.
 """
 
 from __future__ import annotations
@@ -34,21 +34,13 @@ _log = logging.getLogger("cachelb.integrations.ray_serve")
 
 @dataclass(slots=True)
 class ShareCounters:
-    """What became of the placements that are shared. Counters only rise.
+    """Counters of shared placements. They only rise."""
 
-    Attributes:
-        sent: Placements the actor took.
-        dropped: Placements that were not sent: the outbox was full, or the call failed.
-        received: Placements of other routers that were taken in.
-        strangers: Placements of other routers at replicas that are not known here.
-        failures: Calls that failed, each logged at most once in a row.
-    """
-
-    sent: int = 0
-    dropped: int = 0
-    received: int = 0
-    strangers: int = 0
-    failures: int = 0
+    sent: int = 0  # the actor took them
+    dropped: int = 0  # not sent: the outbox was full, or the call failed
+    received: int = 0  # of other routers
+    strangers: int = 0  # of other routers, at replicas unknown here
+    failures: int = 0  # failed calls, of which one is logged in a row
 
 
 class Sharing:
@@ -64,12 +56,8 @@ class Sharing:
     ) -> None:
         """Prepare; `start` begins.
 
-        Args:
-            router: Is told what others placed.
-            connect: Finds or starts the actor, and returns how to call it. Blocks, so it runs in a thread, once, and
-                again when the actor is lost.
-            interval_s: Seconds between two calls.
-            outbox_bytes: Bytes that may wait to be sent.
+        `connect` finds or starts the actor and returns how to call it. It blocks, so it runs in a thread, once, and
+        again when the actor is lost. `outbox_bytes` may wait to be sent.
         """
         self.counters = ShareCounters()
         self.origin = secrets.token_hex(8)
@@ -96,11 +84,7 @@ class Sharing:
             self._task = None
 
     def offer(self, placement: Placement) -> None:
-        """Send a placement with the next call, unless too much waits already.
-
-        Args:
-            placement: What was placed here.
-        """
+        """Send a placement with the next call, unless too much waits already."""
         if self._outbox_bytes + placement.size > self._max_bytes:
             self.counters.dropped += 1
             return
@@ -108,22 +92,11 @@ class Sharing:
         self._outbox_bytes += placement.size
 
     def gone(self, worker: str) -> None:
-        """Tell with the next call that a replica is no more.
-
-        Args:
-            worker: Its key.
-        """
+        """Report with the next call that a replica was removed."""
         self._gone.append(worker)
 
     async def trade(self, exchange: Exchange) -> bool:
-        """Make one call, and take in what it brings.
-
-        Args:
-            exchange: Calls the actor.
-
-        Returns:
-            Whether there is more to trade now.
-        """
+        """Make one call and apply the answer; return whether there is more to fetch now."""
         batch, size = [], 0
         while self._outbox and size < _BATCH_BYTES:
             placement = self._outbox.popleft()
@@ -141,7 +114,7 @@ class Sharing:
         if reply.epoch != self._epoch:
             self._epoch, known = reply.epoch, self._epoch
             if known:
-                # The actor started anew, and counts from 1 again.
+                # The actor restarted, and counts from 1 again.
                 self._cursor = 0
                 return True
         self._cursor = reply.cursor
@@ -149,19 +122,11 @@ class Sharing:
         return reply.more or bool(self._outbox)
 
     async def connect(self) -> Exchange:
-        """Find or start the actor, without blocking the event loop.
-
-        Returns:
-            How to call it.
-        """
+        """Find or start the actor without blocking the event loop; return how to call it."""
         return await asyncio.to_thread(self._connect)
 
     def failed(self, error: Exception) -> None:
-        """Count a failure, and log the first in a row.
-
-        Args:
-            error: What happened.
-        """
+        """Count a failure, and log the first in a row."""
         self.counters.failures += 1
         _log.warning("placements cannot be shared with other routers for now: %s", type(error).__name__)
 
@@ -184,7 +149,7 @@ class Sharing:
 
 
 async def _run(sharing_of: weakref.ref[Sharing], interval_s: float) -> None:
-    """Trade until the router is dropped. Holds it only while a call is under way."""
+    """Exchange placements until the router is dropped. Holds it only during a call."""
     exchange: Any = None
     wait_s = 0.0
     while True:

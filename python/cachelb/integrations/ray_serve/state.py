@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 class RayState(Attachment):
     """Shares load and placements with all routers in the cluster that have one of the same name.
 
-    What is told is what `cachelb.state.ZmqMesh` tells; here one detached actor passes it on, so that no router needs an
-    address. Each router calls it once per interval, in a thread: what one does, the others know after two intervals at
-    most. The actor keeps the newest messages; if it is lost, another one is started, and the routers tell each other
-    everything. While it is away, each goes on alone. All routers need the same `secret`, block size and models.
+    The messages are those of `cachelb.state.ZmqMesh`; here one detached actor passes them on, so that no router needs
+    an address. Each router calls it once per interval, in a thread, so a change reaches the others after at most two
+    intervals. The actor keeps the newest messages; if it is lost, another one is started, and the routers exchange
+    snapshots. While it is away, each goes on alone. All routers need the same `secret`, block size and models.
 
     Args:
-        name: Which routers share.
+        name: Name of the group of routers that share.
         interval_s: Seconds between two calls of the actor.
         peer_timeout_s: Seconds after which a silent router is gone and its requests no longer count.
-        warm_start_s: Seconds that attaching waits for a peer to tell what the fleet holds; 0 does not wait.
-        ttl_s: Seconds that placements of others are believed without being found again here.
-        max_mb: Megabytes of news that may wait here while the actor is away, and that the actor keeps.
-        share_fleet: Tell the others when workers are added, changed, removed or marked ready here, and do what they
-            tell. A worker that is not known here is added if the workers are plain strings.
-        ends_with_serve: End the actor with Ray Serve, and start none where that does not run.
+        warm_start_s: Seconds that attaching waits for a peer's snapshot; 0 does not wait.
+        ttl_s: Seconds that remote placements are trusted unless a request finds them again.
+        max_mb: Megabytes of changes that may wait here while the actor is away, and that the actor keeps.
+        share_fleet: Publish added, changed, removed and ready workers, and apply remote changes of the fleet. An
+            unknown worker is added if the workers are plain strings.
+        ends_with_serve: End the actor with Ray Serve, and start none where Serve does not run.
 
     Raises:
         TypeError: An argument is of another type.
@@ -78,19 +78,14 @@ class RayState(Attachment):
         return RayCarrier(self._connector())
 
     def _connector(self) -> Callable[[], Trade]:
-        """Return what finds the actor."""
+        """Return the function that finds the actor."""
         from cachelb.integrations.ray_serve.actor import trader
 
         return trader(self.name, self._settings.max_bytes, ends_with_serve=self._ends_with_serve)
 
 
 def close_with(owner: object, router: Router[Any]) -> None:
-    """Close a router once nobody has its owner any more, in a thread of its own, as it may wait for the actor.
-
-    Args:
-        owner: What is dropped without a word.
-        router: What to close then.
-    """
+    """Close a router after its owner was collected, in a thread of its own, as it may wait for the actor."""
     weakref.finalize(owner, _close, router).atexit = False
 
 

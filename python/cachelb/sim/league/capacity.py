@@ -1,4 +1,4 @@
-"""What a fleet keeps up with of a trace: the unit of a league's loads."""
+"""The rate of a trace that a fleet sustains: the unit of a league's loads."""
 
 from __future__ import annotations
 
@@ -31,30 +31,12 @@ def capacity(workload: Workload, fleet: FleetSpec, label: str = "trace") -> floa
     """Return by how much arrivals can be sped up before the queues of every reference policy grow.
 
     Doubled or halved from the trace's own speed until one speed is kept up with and the next is not, then five halvings
-    of what lies between on a scale of logarithms: 2 % above the answer, no reference keeps up. Not more than 21 speeds
+    of the interval between on a logarithmic scale: 2 % above the answer, no reference keeps up. Not more than 21 speeds
     are tried. Turns that follow answers come by the clock meanwhile, as a closed loop has no queue that grows.
 
-    A speed is kept up with if what requests wait for their first token beyond what they wait on an idle fleet does not
-    grow over the run (`keeps_up`), which must last long enough to show it (`lasts`): of a trace with less than some
-    hundred requests per worker, the answer is below what the fleet could bear for long.
-
-    Args:
-        workload: The requests, at their own speed.
-        fleet: The workers.
-        label: What messages call the requests.
-
-    Returns:
-        A factor of arrival times.
-
-    Raises:
-        ValueError: The fleet keeps up with all requests at once, or with no speed.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build
-        >>> chats = build("rag", seed=1, count=200)
-        >>> two, four = (capacity(chats, FleetSpec.parse(f"{count}xl40s")) for count in (2, 4))
-        >>> two < four
-        True
+    A speed is kept up with if the wait for first tokens, beyond that on an idle fleet, does not grow over the run
+    (`keeps_up`), which must last long enough to show it (`lasts`): of a trace with less than some hundred requests per
+    worker, the answer is below the rate that the fleet could sustain.
     """
     if (workload.parent >= 0).any():
         workload = opened(workload)
@@ -101,16 +83,9 @@ def lasts(result: SimResult, idle: SimResult) -> bool:
     """Return whether a run is long enough, and even enough, to show whether queues grow.
 
     Requests that all come at once fit into the batches of engines: none waits for its first token, and all are slow. So
-    most of them must be over soon after most of them have come, against the time that these take to come. And a fleet
-    that is overrun and recovers does not keep up: no third of the requests may wait for long.
-
-    Args:
-        result: A run at one rate.
-        idle: The same requests where none waits for another.
-
-    Returns:
-        Whether 95 % are over less than a quarter of the time of the arrivals after 95 % have come, and no third waits
-        for more than `LONGEST_S` beyond twice what it waits on an idle fleet.
+    95 % must be over less than a quarter of the time of the arrivals after 95 % have come. And a fleet that is overrun
+    and recovers does not keep up: no third of the requests may wait for more than `LONGEST_S` beyond twice its wait on
+    an idle fleet.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, simulate
@@ -130,15 +105,7 @@ def lasts(result: SimResult, idle: SimResult) -> bool:
 
 
 def capacity_key(fingerprint: str, fleet: FleetSpec) -> str:
-    """Return what tells a capacity from all others.
-
-    Args:
-        fingerprint: Of the requests.
-        fleet: The workers.
-
-    Returns:
-        32 hexadecimal digits.
-    """
+    """Return the key of a capacity, 32 hexadecimal digits."""
     method = [*REFERENCES, _STEP, _MOST_STEPS, _PROBES, _MOST, _LATE_SHARE, _IDLE_SPEED, LONGEST_S, FIRST_SEED]
     gpus = [worker.gpu.name for worker in fleet]
     return digest({"capacity": method, "requests": fingerprint, "fleet": fleet.native(), "gpus": gpus})

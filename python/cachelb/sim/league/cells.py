@@ -1,4 +1,4 @@
-"""Cells: what all policies of a league are run on."""
+"""Cells: the settings on which all policies of a league are run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LOADS = (0.5, 0.7, 0.85, 0.95, 1.05)
-"""Shares of what a fleet keeps up with."""
+"""Loads, as shares of a fleet's capacity."""
 
 FIRST_SEED = 1
 _LATER_SIGNALS = (
@@ -39,14 +39,14 @@ class Cell:
     """One trace on one fleet at one load, under one realism switch, with one seed.
 
     Attributes:
-        trace: Where the requests come from.
-        part: Which of them, one of ``all``, ``develop`` and ``report``.
+        trace: Source of the requests.
+        part: Part of them: ``all``, ``develop`` or ``report``.
         fleet: The workers, in the short form.
-        model: What they serve.
-        load: Share of what the fleet keeps up with.
-        realism: What disturbs it.
+        model: The model they serve.
+        load: Share of the fleet's capacity.
+        realism: Its disturbances.
         seed: Of requests, policies and losses.
-        window: Which requests figures are of; None for all.
+        window: The requests counted in figures; None for all.
 
     Example:
         >>> cell = League(("chat(count=100)",), ("4xl40s",)).cells()[0]
@@ -64,7 +64,7 @@ class Cell:
     window: Window | None = None
 
     def facts(self) -> dict[str, Any]:
-        """Return what lines of a store and documents say of it.
+        """Return its description in lines of a store and documents.
 
         Returns:
             JSON values.
@@ -98,12 +98,12 @@ class Cell:
         )
 
     def key(self, fingerprint: str, fleet: FleetSpec, speed: float) -> str:
-        """Return what tells runs of this cell from all others.
+        """Return the key of this cell's runs among all others.
 
         Args:
             fingerprint: Of the requests at their own speed.
             fleet: The fleet.
-            speed: What arrival times are divided by.
+            speed: Divisor of arrival times.
 
         Returns:
             32 hexadecimal digits, of everything that figures depend on but the policy.
@@ -128,11 +128,11 @@ class League:
     Attributes:
         traces: Generators or files, with options in parentheses; see `Trace`.
         fleets: As `FleetSpec.parse` takes them.
-        loads: Shares of what each fleet keeps up with.
+        loads: Shares of each fleet's capacity.
         realism: Names of `REALISM`.
         seeds: One run each.
         part: ``all``, ``develop`` or ``report``.
-        model: What all fleets serve.
+        model: The model of all fleets.
         window: Requests that figures are of, as ``AFTER:COUNT``, the others before them placed by `WARM_UP`; None for
             all. Yardsticks (``NAME+rollout``, ``NAME+clairvoyant``) need one.
 
@@ -192,7 +192,7 @@ class League:
 
 
 def _facts_of(realism: Realism) -> dict[str, Any]:
-    """Return what a switch does. Settings that came later count where they are set: stores of before stay valid."""
+    """Return the effects of a switch. Later settings count only where they are set, so older stores stay valid."""
     facts = {**asdict(realism), "name": "", "summary": ""}
     for kept, usual, later in (
         (facts, Realism("", ""), ("sharing", "all_reduce")),
@@ -205,13 +205,7 @@ def _facts_of(realism: Realism) -> dict[str, Any]:
 
 
 def digest(facts: Any) -> str:  # noqa: ANN401 - JSON values
-    """Return what tells values from all others, in this version of cachelb.
-
-    Args:
-        facts: JSON values.
-
-    Returns:
-        32 hexadecimal digits.
+    """Return 32 hexadecimal digits that identify JSON values in this version of cachelb.
 
     Example:
         >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})

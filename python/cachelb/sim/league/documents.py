@@ -28,13 +28,7 @@ _PLACE = ("trace", "fleet", "load", "realism", "seed")
 
 
 def ratio_text(ratio: Ratio | None) -> str:
-    """Write a ratio.
-
-    Args:
-        ratio: Over some cells.
-
-    Returns:
-        The geometric mean, and the worst cell in brackets; a dash where there is none.
+    """Write the geometric mean of a ratio, and its worst cell in brackets; a dash where there is none.
 
     Example:
         >>> from cachelb.sim.league import Ratio
@@ -45,14 +39,7 @@ def ratio_text(ratio: Ratio | None) -> str:
 
 
 def rest_texts(score: Score) -> tuple[str, ...]:
-    """Write what the first table has behind the ratios.
-
-    Args:
-        score: Of a policy.
-
-    Returns:
-        A text for each of `HEADS`; a star stands where another policy served more.
-    """
+    """Write the columns of `HEADS` behind the ratios; a star stands where another policy served more."""
     shares = (score.near, score.good_share, score.hit_rate)
     return (
         *("-" if share is None else f"{share:.0%}" for share in shares),
@@ -62,14 +49,7 @@ def rest_texts(score: Score) -> tuple[str, ...]:
 
 
 def legend(standings: Standings) -> list[str]:
-    """Say what the tables show.
-
-    Args:
-        standings: Of what.
-
-    Returns:
-        Lines.
-    """
+    """Explain the tables in lines of text."""
     floors = ", ".join(f"{figure.title} {figure.floor * 1e3:g} ms" for figure in COMPARED)
     lines = [
         f"{len(standings)} cells. Ratios to the best policy of each cell: geometric mean (worst cell); 1 is best.",
@@ -89,7 +69,7 @@ def markdown(standings: Standings) -> str:
     """Write standings as Markdown.
 
     Args:
-        standings: What to write.
+        standings: The standings.
 
     Returns:
         A table over all cells, one of the mean TTFT for each way to group them that has several groups, one over each
@@ -118,14 +98,9 @@ def markdown(standings: Standings) -> str:
 
 
 def group_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield what the tables of groups show.
+    """Yield the tables of groups, for each grouping that has several groups.
 
-    Args:
-        standings: Of what.
-
-    Yields:
-        What cells are grouped by, the groups, and by policy its name and the mean TTFT in each of them; for each way to
-        group them that has several groups.
+    Each is the grouping, the groups, and by policy its name and the mean TTFT in each group.
     """
     order = [score.policy for score in standings.scores()]
     for by in GROUPS:
@@ -140,14 +115,10 @@ def group_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[li
 
 
 def bound_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield what the tables beside bounds show.
+    """Yield the tables beside bounds.
 
-    Args:
-        standings: Of what.
-
-    Yields:
-        The bound (``NAME+clairvoyant``), the heads, and by policy its name and the mean TTFT over the bound's: of all
-        cells, and of each trace where there are several.
+    Each is the bound (``NAME+clairvoyant``), the heads, and by policy its name and the mean TTFT over the bound's: of
+    all cells, and of each trace where there are several.
     """
     for bound in standings.bounds:
         over = standings.over(bound)
@@ -165,7 +136,7 @@ def as_dict(standings: Standings) -> dict[str, Any]:
     """Return standings as JSON values.
 
     Args:
-        standings: What to return.
+        standings: The standings.
 
     Returns:
         Scores over all cells, over each group and over each bound, and all figures of all runs; None stands for an

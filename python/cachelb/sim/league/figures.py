@@ -17,7 +17,7 @@ Figures: TypeAlias = "Mapping[str, float | None]"
 """By name; None for a figure that a run does not have."""
 
 SLO = Slo(ttft_s=2.0, tpot_s=0.05)
-"""What goodput asks of a request."""
+"""Limits of a request for goodput."""
 
 NAMES = (
     "requests",
@@ -39,18 +39,11 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A figure that policies are ranked by; lower is better.
+    """A figure that policies are ranked by; lower is better."""
 
-    Attributes:
-        name: One of `NAMES`.
-        title: Head of its column.
-        floor: Seconds below which values count as equal: no user sees the difference, and the ratio of two such would
-            say much about nothing.
-    """
-
-    name: str
-    title: str
-    floor: float
+    name: str  # one of `NAMES`
+    title: str  # head of its column
+    floor: float  # seconds below which values count as equal: users see no difference, and ratios would mislead
 
 
 COMPARED = (
@@ -60,17 +53,11 @@ COMPARED = (
     Compared("e2e_mean_s", "E2E", 1e-3),
     Compared("session_mean_s", "session", 1e-3),
 )
-"""What tables compare, the first of them above all."""
+"""The figures that tables compare, the most important first."""
 
 
 def figures_of(metrics: Metrics) -> dict[str, float | None]:
-    """Return what a league keeps of a run.
-
-    Args:
-        metrics: Of the run, measured with `SLO`.
-
-    Returns:
-        Values by `NAMES`.
+    """Return the figures that a league keeps of a run measured with `SLO`, by `NAMES`.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, compare
@@ -95,16 +82,7 @@ def figures_of(metrics: Metrics) -> dict[str, float | None]:
 
 
 def check(figures: Figures) -> dict[str, float | None]:
-    """Check figures from elsewhere.
-
-    Args:
-        figures: By name.
-
-    Returns:
-        The same.
-
-    Raises:
-        ValueError: There is no such figure.
+    """Check the names of figures from elsewhere.
 
     Example:
         >>> check({"ttft_s": 1.0})

@@ -1,4 +1,4 @@
-"""What keeps a router from seeing its fleet as it is, and what happens to the fleet: switches by name."""
+"""Switches by name: delays and losses of a router's signals, and incidents of the fleet."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Realism:
     """One switch: everything else is as in an undisturbed run.
 
     Attributes:
-        name: What it is called.
-        summary: What it does, in one line.
-        signals: What gateways see, and how late.
+        name: Its name.
+        summary: Its effect, in one line.
+        signals: The signals of gateways, and their delays.
         gateways: Routers before the fleet.
-        sharing: Whether they tell each other what they place and book; if not, they know nothing of each other.
+        sharing: Whether they share placements and bookings; if not, they are independent.
         incidents: Of the first worker: when, as a share of the time of the arrivals, and what.
         mfu: Factor on the arithmetic that the GPUs reach; capacity is that of the slower fleet.
         all_reduce: Whether devices that share a model lose time to each other; capacity is that of the slower fleet.
@@ -47,7 +47,7 @@ class Realism:
     burst: int = 0
 
     def incidents_in(self, span_s: float) -> tuple[Incident, ...]:
-        """Return what happens in a run.
+        """Return the incidents of a run.
 
         Args:
             span_s: From the first to the last arrival.
@@ -127,15 +127,6 @@ REALISM: Mapping[str, Realism] = {switch.name: switch for switch in _SWITCHES}
 
 def find_realism(name: str) -> Realism:
     """Return a switch.
-
-    Args:
-        name: One of `REALISM`.
-
-    Returns:
-        The switch.
-
-    Raises:
-        ValueError: There is none of that name.
 
     Example:
         >>> find_realism("crashes")

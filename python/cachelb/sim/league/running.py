@@ -1,4 +1,4 @@
-"""Running a league: capacities first, then every policy in every cell, what is stored left out."""
+"""Running a league: capacities first, then every policy in every cell, except stored runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ U = TypeVar("U")
 
 _MOST_THREADS, _MOST_POLICIES = 1_024, 65_536
 _CAPACITY_RUNS = 20
-"""Runs that finding a capacity takes, about: what progress counts it as."""
+"""Approximate runs of finding a capacity, for progress."""
 _YARDSTICK_RUNS = 200
 """The same of a yardstick, whose runs are shorter than a cell's."""
 
@@ -101,7 +101,7 @@ def play(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What requests are made of."""
+    """The settings that determine requests."""
 
     trace: Trace
     part: str
@@ -110,7 +110,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What has a capacity: that of the first seed, so that it does not depend on which others are run."""
+    """The settings that determine a capacity, that of the first seed, so that it does not depend on the others."""
 
     source: _Source
     fleet: str
@@ -159,14 +159,14 @@ def _searches(policy: str) -> bool:
 
 
 def _used(cell: Cell, policy: str) -> list[Hashable]:
-    """Return keys of what a run shares with others."""
+    """Return the keys of values that a run shares with others."""
     source = _Source(cell.trace, cell.part, cell.seed)
     base = str(replace(Contender.parse(policy), ending=""))
     return [source, ("profile", source), ("sped", cell), ("excerpt", cell), (ROLLOUT, cell, base)]
 
 
 def _runs(policy: str) -> int:
-    """Return what progress counts a policy as."""
+    """Return the weight of a policy in progress."""
     return _YARDSTICK_RUNS if _searches(policy) else 1
 
 
@@ -199,7 +199,7 @@ class _Batch:
         self._stopped = False
 
     def run(self, threads: int) -> list[Row]:
-        """Run what is missing; return all rows."""
+        """Run missing rows; return all rows."""
         self._each(threads, self._find_capacity, self._places, self._keep_capacity)
         tasks = [(cell, policy) for cell in self._cells for policy in self._policies]
         self._each(threads, self._run, tasks, self._keep_run)
@@ -217,7 +217,7 @@ class _Batch:
         tasks: Sequence[T],
         keep: Callable[[T, U], None],
     ) -> None:
-        """Do tasks, several at a time, and keep what came of them in order."""
+        """Run tasks, several at a time, and return their results in order."""
         pool = ThreadPoolExecutor(threads)
         try:
             futures: list[Future[U]] = [pool.submit(do, task) for task in tasks]
@@ -306,7 +306,7 @@ class _Batch:
         )
 
     def _excerpt(self, cell: Cell, window: Window, policy: str, sped: _Sped, fleet: FleetSpec) -> SimResult:
-        """Return what a policy, or a yardstick's placement, brought to the requests of a window."""
+        """Return the results of a policy, or of a yardstick's placement, for the requests of a window."""
         excerpt: Excerpt = self._shared.take(
             ("excerpt", cell),
             lambda: Excerpt(sped.workload, fleet, window, cell.realism, seed=cell.seed, progress=self._go_on),

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """Values by key.
-
-    Args:
-        users: How often each key is going to be dropped.
+    """Values by key, each kept until its users have dropped it; `users` counts the drops to come.
 
     Example:
         >>> from collections import Counter
@@ -30,15 +27,7 @@ class Shared:
         self._made: dict[Hashable, Any] = {}
 
     def take(self, key: Hashable, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is made
-        """Return a value; while it is being made, others that take it wait.
-
-        Args:
-            key: Which.
-            make: Makes it.
-
-        Returns:
-            The value.
-        """
+        """Return a value; while it is being made, other callers wait for it."""
         with self._lock:
             own = self._locks.setdefault(key, threading.Lock())
         with own:
@@ -47,11 +36,7 @@ class Shared:
             return self._made[key]
 
     def drop(self, key: Hashable) -> None:
-        """Say that a user needs a value no more, whether it took it or not.
-
-        Args:
-            key: Which.
-        """
+        """Drop a value on behalf of one user, whether it took it or not."""
         with self._lock:
             self._left[key] -= 1
             if not self._left[key]:

@@ -1,4 +1,4 @@
-"""How policies stand: each figure as a ratio to the best policy of its cell, over all cells or a group of them."""
+"""Scores of policies: each figure as a ratio to the best policy of its cell, over all cells or a group of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEAR = 1.03
 """Ratio of the mean TTFT up to which a policy counts as near the best."""
 
 GROUPS = ("trace", "fleet", "load", "realism")
-"""What cells are grouped by."""
+"""Groupings of cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Row:
 
     Attributes:
         cell: Key of the cell.
-        facts: What the cell is; see `Cell.facts`.
-        policy: What the policy is called.
+        facts: Description of the cell; see `Cell.facts`.
+        policy: Name of the policy.
         figures: Of the run.
 
     Example:
@@ -52,8 +52,8 @@ class Ratio:
         mean: Geometric mean over the cells; infinite where the policy lacks the figure in one of them, as it has no
             request served whole.
         worst: Of the cell where it is furthest from the best.
-        worst_cell: What that cell is.
-        cells: How many there are.
+        worst_cell: Description of that cell.
+        cells: Number of cells.
 
     Example:
         >>> Ratio.of({"a": 1.0, "b": 4.0}, {"a": {}, "b": {"load": 0.9}})
@@ -71,7 +71,7 @@ class Ratio:
 
         Args:
             ratios: By cell.
-            facts: What each cell is.
+            facts: Description of each cell.
 
         Returns:
             The summary; None of no cell.
@@ -88,7 +88,7 @@ class Score:
     """One policy over some cells.
 
     Attributes:
-        policy: What it is called.
+        policy: Its name.
         cells: In which it ran.
         figures: By the names of `COMPARED`; None for one that no policy has.
         near: Share of the cells in which its mean TTFT is at most 3 % above the best.
@@ -96,7 +96,7 @@ class Score:
         unserved: Requests that were not served whole.
         behind: Cells in which another policy served more of them.
         hit_rate: Share of the prompt tokens that were cached, mean of the cells.
-        of_bound: The same by what one LRU pool of all caches hits.
+        of_bound: The same over the hits of one LRU pool of all caches.
         good_share: Share of the requests within the limits of goodput, mean of the cells.
 
     Example:
@@ -119,15 +119,15 @@ class Score:
 
 
 class Standings:
-    """Figures of policies in cells, and what they come to.
+    """Figures of policies in cells, and their scores.
 
     The best of a cell is, figure by figure, the least among the policies that served most of its requests; one that is
-    told everything (``+oracle``, ``+rollout``, ``+clairvoyant``) is a yardstick and never the best.
+    given exact knowledge (``+oracle``, ``+rollout``, ``+clairvoyant``) is a yardstick and never the best.
 
     Args:
         rows: One per cell and policy; a later one of the same counts.
         policies: In which order; those of the rows, by default and behind.
-        reference: What ratios are to in every cell that it ran in, instead of the best; only these cells count then.
+        reference: Policy to divide by, instead of the best, in every cell that it ran in; only these cells count then.
 
     Example:
         >>> rows = [Row("c", {}, "a", {"ttft_mean_s": 0.2}), Row("c", {}, "b", {"ttft_mean_s": 0.5})]
@@ -207,7 +207,7 @@ class Standings:
         return sorted((score for score in scores if score.cells), key=_rank)
 
     def groups(self, by: str) -> dict[Any, list[str]]:
-        """Return cells by what they have in common.
+        """Return cells by group.
 
         Args:
             by: One of `GROUPS`.

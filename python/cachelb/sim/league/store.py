@@ -1,4 +1,4 @@
-"""Runs made so far, in one file of JSON Lines: a stopped league goes on where it was, a new policy adds its runs."""
+"""Finished runs in one file of JSON Lines: a stopped league resumes, a new policy adds its runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Store:
             self._load(self._path)
 
     def get(self, kind: str, key: str) -> dict[str, Any] | None:
-        """Return what is kept.
+        """Return a stored value.
 
         Args:
             kind: ``run`` or ``capacity``.
@@ -67,7 +67,7 @@ class Store:
         return [row for (of, _), row in self._rows.items() if of == kind]
 
     def add(self, kind: str, key: str, row: Mapping[str, Any]) -> None:
-        """Keep something; what had the key before is replaced.
+        """Store a value, in place of the previous one of the key.
 
         Args:
             kind: ``run`` or ``capacity``.
@@ -83,13 +83,13 @@ class Store:
                 _append(self._path, [_line(kind, key, row)])
 
     def add_import(self, cell: str, policy: str, figures: Figures, *, source: str, **facts: object) -> None:
-        """Keep a run that was made elsewhere, such as by the router of another project on equal engines.
+        """Store a run that was made elsewhere, such as by the router of another project on equal engines.
 
         Args:
             cell: Key of the cell, as lines of the store have it.
-            policy: What tables call it.
-            figures: What it measured; figures that it lacks are left out.
-            source: Where it is from.
+            policy: Its name in tables.
+            figures: Its figures; missing ones are left out.
+            source: Its source.
             **facts: Further JSON values, such as those of `Cell.facts`.
 
         Raises:

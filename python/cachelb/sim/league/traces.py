@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PARTS = ("all", "develop", "report")
-"""What of a trace a league runs on."""
+"""The parts of a trace that a league can run on."""
 
 LOOPS = ("open", "closed")
 """Whether turns arrive by the clock, or after the answer before."""
@@ -32,7 +32,7 @@ LOOPS = ("open", "closed")
 _OWN_OPTIONS = ("copies", "jitter", "loop")
 _FILE_OPTIONS = ("block_size", "limit")
 _IDLE = "64xh100-80"
-"""Where the turns of generators and recorded sessions get their times: a fleet on which nothing waits."""
+"""The fleet without waits that times the turns of generators and recorded sessions."""
 NO_REPORTS = Signals(scrape_interval_s=float("inf"))
 """For policies that use none: sessions of hours make millions of reports."""
 
@@ -50,7 +50,7 @@ class Trace:
         loop: ``open``: turns that follow answers arrive when they do on an idle fleet, or when the file says, so that
             all policies are offered the same; ``closed``: they follow the answer, as in the trace.
         jitter: Seconds by which each arrival is delayed at most.
-        copies: How often the sessions of a file take part, so that a few of them load a fleet; see `copied`.
+        copies: Copies of a file's sessions, so that a few of them load a fleet; see `copied`.
 
     Example:
         >>> trace = Trace.parse("chat(count=200)")
@@ -98,7 +98,7 @@ class Trace:
 
     @property
     def label(self) -> str:
-        """Return what tables call it: without the folder and the suffix of a file."""
+        """Return its name in tables: without the folder and the suffix of a file."""
         options = dict(self.options)
         if self.copies > 1:
             options["copies"] = self.copies
@@ -153,27 +153,11 @@ class Trace:
 
 
 def part_of(workload: Workload, part: str) -> Workload:
-    """Return one half of a workload, to develop on or to report.
+    """Return one half of a workload, to develop on or to report; `part` is one of `PARTS`.
 
-    Sessions go by a hash of their names, so that they stay whole and what is in a half depends on nothing else.
-    Requests without a session go by time: the first half of them is there to develop on. A request that follows another
-    goes with that one.
-
-    Args:
-        workload: All requests.
-        part: One of `PARTS`.
-
-    Returns:
-        The requests of that part, in their order.
-
-    Raises:
-        ValueError: There is no such part.
-
-    Example:
-        >>> chats = build("chat", seed=1, count=200)
-        >>> halves = [part_of(chats, part) for part in ("develop", "report")]
-        >>> set(halves[0].session) & set(halves[1].session)
-        set()
+    Sessions go by a hash of their names, so that they stay whole and a half depends on nothing else. Requests without a
+    session go by time: the first half of them is there to develop on. A request that follows another goes with that
+    one.
     """
     if part not in PARTS:
         raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
@@ -195,15 +179,6 @@ def copied(copies: Sequence[Workload]) -> Workload:
 
     Blocks that several sessions have, such as those of a system prompt, all copies have as well; those of one session
     are each copy's own.
-
-    Args:
-        copies: The same sessions, at other times.
-
-    Returns:
-        The requests of all.
-
-    Raises:
-        ValueError: There are no sessions.
 
     Example:
         >>> chats = build("chat", seed=1, count=60)
@@ -241,14 +216,7 @@ def copied(copies: Sequence[Workload]) -> Workload:
 
 
 def roots(workload: Workload) -> npt.NDArray[np.int64]:
-    """Return the request that begins each one's chain.
-
-    Args:
-        workload: The requests.
-
-    Returns:
-        A row for each.
-    """
+    """Return for each row the request that begins its chain."""
     root = np.where(workload.parent < 0, np.arange(len(workload)), workload.parent)
     while (root[root] != root).any():
         root = root[root]
@@ -256,19 +224,7 @@ def roots(workload: Workload) -> npt.NDArray[np.int64]:
 
 
 def opened(workload: Workload) -> Workload:
-    """Let turns arrive when they do on an idle fleet, whenever the answer before comes.
-
-    Args:
-        workload: Requests of which some follow others.
-
-    Returns:
-        The same requests, none of which follows another, by their arrival.
-
-    Example:
-        >>> chats = opened(build("chat", seed=1, count=50))
-        >>> bool((chats.parent < 0).all()), bool(np.isfinite(chats.arrival_s).all())
-        (True, True)
-    """
+    """Let turns arrive when they do on an idle fleet, whenever the answer before comes; sorted by arrival."""
     fleet = FleetSpec.parse(_IDLE, block_size=workload.block_size)
     policy = "session(base=least-loaded)"
     idle = simulate(workload, fleet, policy, seed=1, signals=NO_REPORTS, sample_interval_s=float("inf"))
@@ -283,19 +239,7 @@ def opened(workload: Workload) -> Workload:
 
 
 def fingerprint(workload: Workload) -> str:
-    """Return what tells the requests of a workload from all others.
-
-    Args:
-        workload: The requests; name and seed do not count.
-
-    Returns:
-        32 hexadecimal digits.
-
-    Example:
-        >>> one, other = (fingerprint(build("rag", seed=seed, count=20)) for seed in (1, 2))
-        >>> len(one), one == other
-        (32, False)
-    """
+    """Return 32 hexadecimal digits that identify the requests of a workload; name and seed do not count."""
     digest = hashlib.blake2b(str(workload.block_size).encode(), digest_size=16)
     for key, column in workload.columns().items():
         digest.update(f"\0{key}\0{len(column)}\0".encode())

@@ -1,4 +1,4 @@
-"""Some requests of a cell that figures are of: what comes before them is placed alike for every policy."""
+"""A window of a cell's requests that figures count; earlier requests are placed alike for every policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     """The worker of each request, -1 where the policy picks."""
 
 WARM_UP = "adaptive"
-"""The policy that places what comes before a window."""
+"""The policy that places the requests before a window."""
 
 _NEVER = float("inf")
 
@@ -35,7 +35,7 @@ class Window:
 
     Attributes:
         after: Requests before the first of them, of which the fleet is as warm and as busy as it is then.
-        count: How many they are.
+        count: Their number.
 
     Raises:
         ValueError: A number is out of range.
@@ -64,7 +64,7 @@ class Window:
             The window.
 
         Raises:
-            ValueError: The text says something else.
+            ValueError: The text has another form.
         """
         after, _, count = text.partition(":")
         if not (after.isdecimal() and count.isdecimal()):
@@ -81,29 +81,9 @@ class Window:
 
 
 class Excerpt:
-    """A cell up to the end of a window, to be run any number of times.
+    """A cell up to the end of a window, to be run any number of times; no worker may crash or join.
 
-    Args:
-        workload: The requests at the speed of the cell.
-        fleet: The workers.
-        window: Which of the requests count.
-        realism: What gateways see; nothing may happen to workers.
-        seed: Of routers and losses.
-        progress: Called now and then during runs; what it raises ends them.
-
-    Raises:
-        ValueError: There are fewer requests, or workers crash or join.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build
-        >>> from cachelb.sim.league import REALISM
-        >>> requests, fleet = build("rag", seed=1, count=60), FleetSpec.parse("2xl40s")
-        >>> excerpt = Excerpt(requests, fleet, Window(40, 10), REALISM["none"])
-        >>> run = excerpt.run("random")
-        >>> len(run.workload), len(excerpt.counted(run).workload)
-        (50, 10)
-        >>> bool((run.worker == excerpt.run("adaptive", run.worker).worker).all())
-        True
+    `progress` is called now and then during runs; an exception of it ends them.
     """
 
     def __init__(
@@ -128,14 +108,7 @@ class Excerpt:
         self.warm_up[: window.after] = self.run(WARM_UP).worker[: window.after]
 
     def until(self, end: int) -> Excerpt:
-        """Return the same without the last requests.
-
-        Args:
-            end: The row behind the last one kept.
-
-        Returns:
-            An excerpt.
-        """
+        """Return the same without the requests from a row on."""
         kept = object.__new__(Excerpt)
         kept.__dict__.update(self.__dict__)
         kept.workload = self.workload.slice(0, end)
@@ -144,15 +117,7 @@ class Excerpt:
         return kept
 
     def run(self, policy: str, pinned: Pinned | None = None) -> SimResult:
-        """Run a policy.
-
-        Args:
-            policy: As `simulate` takes it.
-            pinned: Where requests go; those before the window as the warm-up has them, by default.
-
-        Returns:
-            The run, of all requests.
-        """
+        """Run a policy, with some requests pinned; by default those before the window, as the warm-up placed them."""
         return simulate(
             self.workload,
             self.fleet,
@@ -168,14 +133,7 @@ class Excerpt:
         )
 
     def counted(self, run: SimResult) -> SimResult:
-        """Return what a run brought to the requests of the window.
-
-        Args:
-            run: Of all requests.
-
-        Returns:
-            Their rows; columns by worker but preemptions are those of the whole run.
-        """
+        """Return a run's rows of the window; columns by worker except preemptions are those of the whole run."""
         rows = np.arange(self.window.after, self.window.end)
         free = replace(run.workload, parent=np.full(len(run.workload), -1, dtype=np.int64))
         columns = {name: getattr(run, name)[rows] for name in _BY_REQUEST}
@@ -183,15 +141,7 @@ class Excerpt:
         return replace(run, workload=free.take(rows), worker_preemptions=by_worker.astype(np.uint64), **columns)
 
     def cost(self, run: SimResult, begin: int) -> tuple[int, float]:
-        """Return what runs are compared by.
-
-        Args:
-            run: Of all requests, or of some without the last ones.
-            begin: The first row that counts.
-
-        Returns:
-            Requests without a first token, and the seconds that the others waited for theirs.
-        """
+        """Return the cost that compares runs, from a row on: requests without a first token, seconds others waited."""
         waits_s = (run.first_token_s - run.arrival_s)[begin:]
         came = np.isfinite(waits_s)
         return int((~came).sum()), float(waits_s[came].sum())

@@ -1,6 +1,6 @@
-"""How well the requests of a window could be placed: by trying each worker in the simulator, and by searching.
+"""Bounds on the placement of a window's requests: by trying each worker in the simulator, and by searching.
 
-Both take as known what no router knows: the state of the engines, arrivals to come and lengths of answers. Their
+Both use knowledge that no router has: the state of the engines, arrivals to come and lengths of answers. Their
 budgets are frozen, so that figures of different versions of a policy are compared with the same bound.
 """
 
@@ -45,23 +45,6 @@ def rollout(excerpt: Excerpt, policy: str, horizon: int = HORIZON) -> Pinned:
     Request by request, every worker of the fleet is tried: what was decided so far is run again, the request goes
     there, and the policy places what arrives up to the horizon. The least sum of the times to first tokens, the
     request's own included, decides; of equal ones the policy's own pick.
-
-    Args:
-        excerpt: The cell and its window.
-        policy: What goes on behind each request, as `simulate` takes it.
-        horizon: How many arrivals behind it count, the window's alone.
-
-    Returns:
-        The worker of each request.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build
-        >>> from cachelb.sim.league import REALISM
-        >>> from cachelb.sim.league.window import Excerpt, Window
-        >>> cell = Excerpt(build("rag", seed=1, count=60), FleetSpec.parse("2xl40s"), Window(40, 10), REALISM["none"])
-        >>> placed = rollout(cell, "random")
-        >>> cell.cost(cell.run("random", placed), 40) < cell.cost(cell.run("random"), 40)
-        True
     """
     pinned = excerpt.warm_up.copy()
     for row in range(excerpt.window.after, excerpt.window.end):
@@ -84,24 +67,8 @@ def rollout(excerpt: Excerpt, policy: str, horizon: int = HORIZON) -> Pinned:
 def clairvoyant(excerpt: Excerpt, policy: str, starts: Sequence[Pinned], budget: int = BUDGET) -> Pinned:
     """Search for the placement of a window whose requests wait least for their first tokens.
 
-    Args:
-        excerpt: The cell and its window.
-        policy: What a run is made with; it places nothing, as all requests are.
-        starts: Placements, the best of which the search starts from.
-        budget: Placements that it tries.
-
-    Returns:
-        The worker of each request. No start is better.
-
-    Example:
-        >>> from cachelb.sim import FleetSpec, build
-        >>> from cachelb.sim.league import REALISM
-        >>> from cachelb.sim.league.window import Excerpt, Window
-        >>> cell = Excerpt(build("rag", seed=1, count=60), FleetSpec.parse("2xl40s"), Window(40, 10), REALISM["none"])
-        >>> run = cell.run("random")
-        >>> placed = clairvoyant(cell, "random", [run.worker], budget=50)
-        >>> cell.cost(cell.run("random", placed), 40) < cell.cost(run, 40)
-        True
+    The search begins with the best of `starts`, so that none of them is better, and tries `budget` placements. `policy`
+    places nothing, as all requests are pinned.
     """
 
     def cost(pinned: Pinned) -> Cost:
@@ -112,17 +79,7 @@ def clairvoyant(excerpt: Excerpt, policy: str, starts: Sequence[Pinned], budget:
 
 
 def search(cost: Callable[[Pinned], Cost], moves: Moves, starts: Sequence[Pinned], budget: int) -> Pinned:
-    """Change the best placement known at random, and keep what is no worse.
-
-    Args:
-        cost: Of a placement.
-        moves: How placements change.
-        starts: Placements, the best of which comes first.
-        budget: Placements that are tried.
-
-    Returns:
-        The best placement.
-    """
+    """Change the best placement known at random, and keep one that is no worse."""
     least, best = min(((cost(start), start) for start in starts), key=lambda one: one[0])
     for _ in range(budget):
         tried = moves.neighbour(best)
@@ -133,13 +90,9 @@ def search(cost: Callable[[Pinned], Cost], moves: Moves, starts: Sequence[Pinned
 
 
 class Moves:
-    """Changes of a placement: a request goes to another worker, alone or with those behind it that share its prefix.
+    """Changes of a placement: a request goes to another worker, alone or with later ones that share its prefix.
 
-    Args:
-        workload: The requests.
-        workers: How many workers there are.
-        begin: The first request that moves.
-        seed: Of what is drawn.
+    Requests before `begin` stay.
     """
 
     def __init__(self, workload: Workload, workers: int, begin: int, seed: int) -> None:
@@ -148,14 +101,7 @@ class Moves:
         self._prompts = [workload.prompt(row) for row in range(len(workload))]
 
     def neighbour(self, placed: Pinned) -> Pinned:
-        """Return another placement.
-
-        Args:
-            placed: The worker of each request.
-
-        Returns:
-            A copy with one move, or a few of them.
-        """
+        """Return a copy of a placement with one move, or a few of them."""
         moved = placed.copy()
         for _ in range(int(self._rng.geometric(_ONE_MOVE))):
             row = int(self._rng.integers(self._begin, len(moved)))

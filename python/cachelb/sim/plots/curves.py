@@ -1,4 +1,4 @@
-"""What the pictures show, as numbers of bounded size."""
+"""Data of the plots, of bounded size."""
 
 from __future__ import annotations
 
@@ -24,28 +24,15 @@ INSPECTED = 3_000
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line.
+    """One line."""
 
-    Attributes:
-        name: What the legend says.
-        x: Ascending.
-        y: As many.
-    """
-
-    name: str
-    x: npt.NDArray[np.float64]
+    name: str  # in the legend
+    x: npt.NDArray[np.float64]  # ascending
     y: npt.NDArray[np.float64]
 
 
 def by_policy(results: Iterable[SimResult]) -> dict[str, list[SimResult]]:
-    """Group runs of several seeds.
-
-    Args:
-        results: Runs.
-
-    Returns:
-        Runs by policy, in order of first mention.
-    """
+    """Group runs of several seeds by policy, in order of first mention."""
     grouped: dict[str, list[SimResult]] = {}
     for result in results:
         grouped.setdefault(result.policy, []).append(result)
@@ -53,15 +40,7 @@ def by_policy(results: Iterable[SimResult]) -> dict[str, list[SimResult]]:
 
 
 def distribution(name: str, values: npt.NDArray[np.float64]) -> Curve:
-    """Return the share of values up to each value.
-
-    Args:
-        name: What the legend says.
-        values: In any order.
-
-    Returns:
-        At most `CURVE_POINTS` points, the last of them the largest value.
-    """
+    """Return the share of values up to each value, in at most `CURVE_POINTS` points that end with the largest."""
     ordered = np.sort(values)
     if not len(ordered):
         return Curve(name, ordered, ordered)
@@ -70,14 +49,7 @@ def distribution(name: str, values: npt.NDArray[np.float64]) -> Curve:
 
 
 def ttft_distributions(results: Iterable[SimResult]) -> list[Curve]:
-    """Return the distribution of the time to the first token of each policy.
-
-    Args:
-        results: Runs; those of one policy are laid together.
-
-    Returns:
-        A curve per policy.
-    """
+    """Return one distribution of the time to the first token per policy, over all its runs."""
     return [
         distribution(policy, np.concatenate([run.ttft_s for run in runs]))
         for policy, runs in by_policy(results).items()
@@ -86,30 +58,16 @@ def ttft_distributions(results: Iterable[SimResult]) -> list[Curve]:
 
 @dataclass(frozen=True, slots=True)
 class HitRates:
-    """What the seeds of one policy found cached.
-
-    Attributes:
-        policy: Its name.
-        mean: Of all seeds.
-        below: From the lowest to the mean.
-        above: From the mean to the highest.
-    """
+    """The cache hit rates of one policy over its seeds."""
 
     policy: str
-    mean: float
-    below: float
-    above: float
+    mean: float  # of all seeds
+    below: float  # from the lowest to the mean
+    above: float  # from the mean to the highest
 
 
 def hit_rates(results: Iterable[SimResult]) -> list[HitRates]:
-    """Return the shares of prompt tokens that were cached.
-
-    Args:
-        results: Runs.
-
-    Returns:
-        One per policy.
-    """
+    """Return the shares of prompt tokens that were cached, by policy."""
     rates = {policy: [hit_rate(run) for run in runs] for policy, runs in by_policy(results).items()}
     means = {policy: sum(values) / len(values) for policy, values in rates.items()}
     return [
@@ -119,14 +77,7 @@ def hit_rates(results: Iterable[SimResult]) -> list[HitRates]:
 
 
 def shares(result: SimResult) -> npt.NDArray[np.float64]:
-    """Return the share of the requests that each worker served.
-
-    Args:
-        result: A run.
-
-    Returns:
-        One per worker.
-    """
+    """Return the share of the requests that each worker served."""
     served = np.bincount(result.worker[result.worker >= 0], minlength=len(result.workers))
     return np.divide(served, max(1, int(served.sum())))
 
@@ -134,11 +85,7 @@ def shares(result: SimResult) -> npt.NDArray[np.float64]:
 def loads(result: SimResult) -> list[Curve]:
     """Return running and waiting requests of each worker over time.
 
-    Args:
-        result: A run.
-
-    Returns:
-        A curve per worker; each point is the largest load of its stretch of time, so that no peak is lost.
+    Each point is the largest load of its stretch of time, so that no peak is lost.
     """
     count = len(result.sample_s)
     if not count:
@@ -150,14 +97,9 @@ def loads(result: SimResult) -> list[Curve]:
 
 
 def inspected(result: SimResult, count: int = INSPECTED) -> npt.NDArray[np.int64]:
-    """Return which requests to look at: the slowest half of the count, and others spread evenly.
+    """Return rows to look at, ascending: the slowest half of the count, and others spread evenly.
 
-    Args:
-        result: A run.
-        count: At most so many.
-
-    Returns:
-        Rows of requests with a first token, ascending.
+    All of them have a first token.
     """
     rows = np.flatnonzero(~np.isnan(result.first_token_s))
     if len(rows) <= count:
@@ -170,15 +112,7 @@ def inspected(result: SimResult, count: int = INSPECTED) -> npt.NDArray[np.int64
 
 
 def story(result: SimResult, row: int) -> str:
-    """Say in a few words what became of a request.
-
-    Args:
-        result: A run.
-        row: Which request.
-
-    Returns:
-        One line.
-    """
+    """Describe the course of a request in one line."""
     worker = result.workers[result.worker[row]] if result.worker[row] >= 0 else "no worker"
     ttft = result.first_token_s[row] - result.arrival_s[row]
     retried = f", tried {result.retries[row] + 1} times" if result.retries[row] else ""
@@ -191,13 +125,6 @@ def story(result: SimResult, row: int) -> str:
 
 
 def check(results: Sequence[SimResult]) -> None:
-    """Check that there is something to draw.
-
-    Args:
-        results: Runs.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Check that there is something to draw."""
     if not results:
         raise ValueError("there is no run to draw; simulate one first")

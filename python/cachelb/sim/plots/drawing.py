@@ -11,25 +11,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = ("svg", "png", "pdf")
-"""What images can be."""
+"""Formats of images."""
 
 
 def write_figure(path: str | Path, inches: tuple[float, float], draw: Callable[[Figure], None]) -> Path:
-    """Draw and write a figure.
-
-    Args:
-        path: The file; its suffix is one of `KINDS`.
-        inches: Width and height.
-        draw: Fills it.
-
-    Returns:
-        The file.
-
-    Raises:
-        ModuleNotFoundError: The extra ``plots`` is not installed.
-        ValueError: There is no such kind of image.
-        OSError: The file cannot be written.
-    """
+    """Draw and write a figure; the suffix of the file is one of `KINDS`."""
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg

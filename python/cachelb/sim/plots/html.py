@@ -27,17 +27,8 @@ def write_html(
 ) -> None:
     """Write a page with the distributions of TTFT, hit rates, shares, loads over time, and requests one by one.
 
-    Args:
-        path: The file, about 5 MB: it holds the program that draws.
-        results: Runs of any number of policies and seeds. Loads and requests are those of each policy's first.
-        title: Heading.
-        table: Text that stands above the pictures.
-        bounds: Hit rates no policy is expected to pass, by name, drawn as lines.
-
-    Raises:
-        ModuleNotFoundError: The extra ``plots`` is not installed.
-        ValueError: There is no run.
-        OSError: The file cannot be written.
+    The file has about 5 MB: it holds the program that draws. Loads and requests are those of each policy's first run.
+    `bounds` are hit rates by name that no policy is expected to pass, drawn as lines.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, simulate

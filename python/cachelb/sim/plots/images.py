@@ -27,19 +27,8 @@ def write_images(
 ) -> list[Path]:
     """Write images of the distributions of TTFT, hit rates, shares, and loads over time.
 
-    Args:
-        directory: Where; it is made if it is not there.
-        results: Runs of any number of policies and seeds.
-        bounds: Hit rates no policy is expected to pass, by name, drawn as lines.
-        kind: ``svg``, ``png`` or ``pdf``.
-
-    Returns:
-        The files.
-
-    Raises:
-        ModuleNotFoundError: The extra ``plots`` is not installed.
-        ValueError: There is no run, or no such kind of image.
-        OSError: A file cannot be written.
+    `kind` is ``svg``, ``png`` or ``pdf``. `bounds` are hit rates by name that no policy is expected to pass, drawn as
+    lines.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, simulate

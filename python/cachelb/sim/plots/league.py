@@ -21,26 +21,16 @@ if TYPE_CHECKING:
 _PANELS = COMPARED[:2]
 _WIDTH, _ROW_HEIGHT, _MARGIN = 7.0, 0.28, 1.0
 _SPREAD = 0.28
-"""How far points of a row are moved apart, in rows."""
+"""Distance between the points of a row, in rows."""
 _CELLS, _MIDDLE, _WORST = "#4477aa", "#222222", "#cc3311"
 _MOST_RATIO, _WIDE = 1e3, 30.0
-"""Where an infinite ratio is drawn, and any larger one."""
+"""Position of an infinite ratio, and of any larger one."""
 
 
 def write_ratios(path: str | Path, standings: Standings) -> Path:
     """Draw the ratios to the best of each cell, of the mean and the 99th percentile of TTFT.
 
-    Args:
-        path: The file, with the suffix ``.svg``, ``.png`` or ``.pdf``.
-        standings: Policies in cells.
-
-    Returns:
-        The file.
-
-    Raises:
-        ModuleNotFoundError: The extra ``plots`` is not installed.
-        ValueError: There is no cell, or no such kind of image.
-        OSError: The file cannot be written.
+    The suffix of the file is ``.svg``, ``.png`` or ``.pdf``.
 
     Example:
         >>> from cachelb.sim.league import Row, Standings

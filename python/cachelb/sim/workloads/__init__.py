@@ -1,4 +1,4 @@
-"""Workloads: what arrives when, from trace files or seeded generators."""
+"""Workloads: requests with their arrivals, from trace files or seeded generators."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def churn(
     question_tokens: int = 300,
     output_tokens: int = 100,
 ) -> Workload:
-    """Generate prefixes that are used a few times and never again: caches fill with what is dead.
+    """Generate prefixes that are used a few times and never again: caches fill with dead blocks.
 
     Args:
         plan: How many, how fast, from which seed.

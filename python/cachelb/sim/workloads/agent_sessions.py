@@ -44,18 +44,14 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """What sessions with tools and a system prompt of equal sizes begin with."""
+    """The shared prefix of sessions with tools and a system prompt of equal sizes."""
 
     number: int
     blocks: int
 
 
 class _Reader:
-    """Reads one file.
-
-    Args:
-        is_closed: Whether requests wait for the answer before them.
-    """
+    """Reads one file. If it is closed, requests wait for the answer before them."""
 
     def __init__(self, *, is_closed: bool) -> None:
         self.columns = _Columns()
@@ -70,17 +66,10 @@ class _Reader:
     def _agent(
         self, agent: Mapping[str, Any], row: Mapping[str, Any], scope: int, begin: tuple[float, int, float], where: str
     ) -> tuple[int, float]:
-        """Read the requests of a session, or of a sub-agent of it.
+        """Read the requests of a session, or of a sub-agent of it; return its last request and when that ended.
 
-        Args:
-            agent: What has them.
-            row: The session.
-            scope: What lies above its ids.
-            begin: When the agent begins, the request before (-1: none) and when that ended.
-            where: The line.
-
-        Returns:
-            Its last request and when that ended.
+        `scope` is the path above its ids; `begin` is the time it begins, the request before (-1: none) and when that
+        ended.
         """
         begin_s, parent, end_s = begin
         prefix, first = self._prefix(agent, where), None
@@ -95,7 +84,7 @@ class _Reader:
             first = ids if first is None else first
             think_s = at_s - end_s
             if agent is row and entry.get("think_time") is not None:
-                # Where sub-agents worked meanwhile, they are what the agent waited for.
+                # Where sub-agents worked meanwhile, the agent waited for them.
                 think_s = min(think_s, number(entry, "think_time", "seconds", where))
             shared = _shared(ids, first, prefix, scope, where)
             parent = self._request(entry, (at_s, think_s, parent), shared, row, where)

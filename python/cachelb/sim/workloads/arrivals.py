@@ -25,7 +25,7 @@ _LEAST, _MOST = 1e-9, 1e9
 
 
 class ArrivalProcess(Protocol):
-    """Anything that says when requests arrive.
+    """A process of arrivals.
 
     Example:
         >>> import numpy as np
@@ -41,7 +41,7 @@ class ArrivalProcess(Protocol):
 
         Args:
             count: How many.
-            rng: Where chance comes from.
+            rng: Source of randomness.
 
         Returns:
             Seconds from the start, ascending.
@@ -50,13 +50,7 @@ class ArrivalProcess(Protocol):
 
 
 def microseconds(seconds: Seconds) -> Seconds:
-    """Round to microseconds.
-
-    Args:
-        seconds: Times.
-
-    Returns:
-        The nearest multiples of 1e-6.
+    """Round to the nearest multiples of 1e-6.
 
     Example:
         >>> microseconds(np.array([0.12345649])).tolist()
@@ -319,31 +313,11 @@ def parse_arrivals(text: str, rate: float) -> ArrivalProcess:
 
 
 def requests(count: int) -> int:
-    """Refuse more requests than a workload may have.
-
-    Args:
-        count: How many.
-
-    Returns:
-        The same.
-
-    Raises:
-        TypeError: It is no whole number.
-        ValueError: It is out of range.
-    """
+    """Check that a workload may have so many requests, and return the number."""
     return whole("count", count, 0, MOST_REQUESTS)
 
 
 def positive(name: str, value: float) -> None:
-    """Refuse what is no finite number above 0.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is out of range.
-    """
+    """Refuse anything but a finite number above 0."""
     if number(name, value) > _MOST or value < _LEAST:
         raise ValueError(f"{name} must be from {_LEAST:g} to {_MOST:g}, got {value:g}")

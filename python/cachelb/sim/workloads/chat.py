@@ -25,8 +25,8 @@ def chat(
 ) -> Workload:
     """Generate chats; those of an app begin with its system prompt.
 
-    Sessions arrive as the plan says. A turn's prompt is the whole history, answers included, and
-    what is new; it arrives when the answer before is there and has been thought about.
+    Sessions arrive by the plan. A turn's prompt is the whole history, answers included, and the
+    new message; it arrives after the answer before and a pause.
 
     Args:
         plan: How many requests, how fast sessions begin, from which seed.

@@ -16,16 +16,7 @@ _Unsigned = TypeVar("_Unsigned", np.uint32, np.uint64)
 
 
 def check_rows(good: npt.NDArray[np.bool_], rule: str, values: npt.NDArray[Any]) -> None:
-    """Check a rule of every row.
-
-    Args:
-        good: Which rows keep it.
-        rule: The rule, for the message.
-        values: What is shown of the first row that breaks it.
-
-    Raises:
-        ValueError: A row breaks it.
-    """
+    """Check a rule that `good` rows keep; the message shows the rule and the value of the first other row."""
     bad = np.flatnonzero(~good)
     if len(bad):
         raise ValueError(f"row {bad[0]}: {rule}, got {values[bad[0]]}")
@@ -34,19 +25,7 @@ def check_rows(good: npt.NDArray[np.bool_], rule: str, values: npt.NDArray[Any])
 def runs(
     offsets: npt.NDArray[np.uint64], values: npt.NDArray[np.unsignedinteger[Any]], count: int
 ) -> npt.NDArray[np.int64]:
-    """Return how many values each row has.
-
-    Args:
-        offsets: Where each row's values begin, and where the last one's end.
-        values: The values, row after row.
-        count: Rows.
-
-    Returns:
-        A number for each row.
-
-    Raises:
-        ValueError: Offsets are not ascending from 0 to the number of values.
-    """
+    """Return how many values each row has; offsets ascend from 0 to the number of values."""
     ends = offsets.astype(np.int64)
     if len(ends) != count + 1 or ends[0] != 0 or ends[-1] != len(values) or (np.diff(ends) < 0).any():
         raise ValueError(f"offsets must be {count + 1} ascending numbers from 0 to {len(values)}")
@@ -56,16 +35,7 @@ def runs(
 def check_ends(
     ends: npt.NDArray[np.uint32], offsets: npt.NDArray[np.uint64], prompt_tokens: npt.NDArray[np.uint32]
 ) -> None:
-    """Check that the messages of each row end one behind the other, within the prompt.
-
-    Args:
-        ends: Where they end, row after row.
-        offsets: Where each row's ends begin, and where the last one's end.
-        prompt_tokens: Lengths of the prompts.
-
-    Raises:
-        ValueError: They do not; the message names the first row that is wrong.
-    """
+    """Check that the messages of each row end one behind the other, within the prompt."""
     row = np.repeat(np.arange(len(prompt_tokens)), runs(offsets, ends, len(prompt_tokens)))
     falls = np.flatnonzero((np.diff(ends.astype(np.int64)) < 0) & (np.diff(row) == 0))
     if len(falls):
@@ -78,16 +48,7 @@ def check_ends(
 def gather(
     values: npt.NDArray[_Unsigned], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[_Unsigned], npt.NDArray[np.uint64]]:
-    """Return the values of some rows, and their offsets.
-
-    Args:
-        values: The values of all, row after row.
-        offsets: Where each row's begin, and where the last one's end.
-        rows: Which rows, in any order.
-
-    Returns:
-        As the arguments, of these rows.
-    """
+    """Return the values of some rows, and their offsets."""
     begins, ends = offsets[:-1][rows].astype(np.int64), offsets[1:][rows].astype(np.int64)
     counts = ends - begins
     new = np.concatenate([[0], np.cumsum(counts)])
@@ -100,27 +61,13 @@ def gather(
 
 
 def joined_offsets(offsets: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
-    """Return the offsets of columns that stand one behind the other.
-
-    Args:
-        offsets: Those of each.
-
-    Returns:
-        Those of all.
-    """
+    """Return the offsets of columns that stand one behind the other."""
     counts = np.concatenate([np.diff(each.astype(np.int64)) for each in offsets])
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
 
 
 def summary(tokens: npt.NDArray[np.uint32]) -> dict[str, float]:
-    """Summarise a column of lengths.
-
-    Args:
-        tokens: The column.
-
-    Returns:
-        Mean, percentiles and maximum; nothing of a column without rows.
-    """
+    """Compute mean, percentiles and maximum of a column of lengths; empty for a column without rows."""
     if not len(tokens):
         return {}
     marks = np.percentile(tokens, _PERCENTILES)

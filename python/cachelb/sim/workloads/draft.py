@@ -1,4 +1,4 @@
-"""How generators write requests down: a prompt is a run of named pieces, each of some tokens and a message of its own.
+"""Drafts of workloads: a prompt is a run of named pieces, each of some tokens and a message of its own.
 
 Two prompts share exactly the leading tokens that their pieces say they share, whatever the block
 size: the hash of a block is that of the pieces before its end and of its place in the last one.
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every generator is told.
+    """The plan of every generator.
 
     Attributes:
         seed: Seed of every random choice.
@@ -57,7 +57,7 @@ class Plan:
 
     Raises:
         ValueError: ``count`` or ``block_size`` is below 1, ``seed`` negative, or one of them too large.
-        TypeError: One of them is no whole number.
+        TypeError: One of them is not an integer.
 
     Example:
         >>> from cachelb.sim.workloads import Plan, Poisson
@@ -83,8 +83,8 @@ class Draft:
     no prompt, and other lengths do not change who shares what.
 
     Args:
-        name: What the workload will be called.
-        plan: What the generator is told.
+        name: Name of the workload.
+        plan: The generator's plan.
 
     Attributes:
         arrivals: Generator of arrival times.
@@ -131,7 +131,7 @@ class Draft:
             The piece.
 
         Raises:
-            TypeError: It is no number.
+            TypeError: It is not a number.
             ValueError: It is longer than a prompt may be.
         """
         length = _length("tokens", tokens)
@@ -151,18 +151,18 @@ class Draft:
         """Append a request.
 
         Args:
-            prompt: What it asks.
-            answer: What comes back, so that a later prompt can contain it, or only its length.
+            prompt: Its prompt.
+            answer: Its answer, so that a later prompt can contain it, or only its length.
             arrival_s: When it arrives; left out, it arrives as the plan has it or with its parent.
             parent: Row of the request it follows.
             think_s: Pause between that one's end and its arrival.
-            session: What it belongs to.
+            session: Its session.
 
         Returns:
             Its row.
 
         Raises:
-            TypeError: A length is no number.
+            TypeError: A length is not a number.
             ValueError: The prompt or the answer is too long.
         """
         row = len(self)
@@ -192,7 +192,7 @@ class Draft:
         """Return the workload, in order of arrival.
 
         Returns:
-            The workload; requests that have neither time nor parent arrive as the plan says.
+            The workload; requests that have neither time nor parent arrive by the plan.
         """
         arrival_s = np.array(self._arrival_s)
         parent = np.array(self._parent, dtype=np.int64)
@@ -238,7 +238,7 @@ class Draft:
     def _hashes(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return the hashes of all blocks, row after row, and how many each row has.
 
-        Answers that nobody can name have none.
+        Unnamed answers have none.
         """
         size = self.plan.block_size
         names = np.array(self._pieces, dtype=np.uint64)
@@ -291,39 +291,17 @@ def _length(name: str, tokens: float) -> int:
 
 
 def around(rng: np.random.Generator, median: float, sigma: float = 0.6) -> int:
-    """Draw a length around a median.
-
-    Args:
-        rng: Where chance comes from.
-        median: Half of the lengths are below.
-        sigma: Spread of their logarithm.
-
-    Returns:
-        A lognormal number, rounded; at least 1.
-    """
+    """Draw a lognormal length around a median, rounded, at least 1; `sigma` is the spread of its logarithm."""
     return max(1, round(median * float(rng.lognormal(0.0, sigma))))
 
 
 def near(rng: np.random.Generator, mean: float, relative: float) -> int:
-    """Draw a length near a mean.
-
-    Args:
-        rng: Where chance comes from.
-        mean: The mean.
-        relative: Standard deviation, as a part of the mean.
-
-    Returns:
-        A normal number, rounded; at least 1.
-    """
+    """Draw a normal length near a mean, rounded, at least 1; `relative` is the deviation as a part of the mean."""
     return max(1, round(mean * (1.0 + relative * float(rng.standard_normal()))))
 
 
 class Zipf:
-    """Draws indices, the first ones more often.
-
-    Args:
-        count: How many there are.
-        exponent: How much more often; 0 for all alike.
+    """Draws indices, the first ones more often, or with exponent 0 all alike.
 
     Example:
         >>> draws = Zipf(100).draw(np.random.default_rng(0), 1000)
@@ -340,14 +318,6 @@ class Zipf:
         self._ends = np.cumsum(weights / weights.sum())
 
     def draw(self, rng: np.random.Generator, size: int) -> npt.NDArray[np.int64]:
-        """Draw indices.
-
-        Args:
-            rng: Where chance comes from.
-            size: How many.
-
-        Returns:
-            Indices from 0.
-        """
+        """Draw indices from 0."""
         drawn = np.searchsorted(self._ends, rng.random(size), side="right")
         return np.minimum(drawn, len(self._ends) - 1).astype(np.int64)

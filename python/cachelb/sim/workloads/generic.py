@@ -1,4 +1,4 @@
-"""Generic JSON Lines: one object per request, with times, lengths, and what its prompt is made of.
+"""Generic JSON Lines: one object per request, with times, lengths, and the content of its prompt.
 
 ``arrival_s``, or ``parent`` (row number of an earlier request, from 0) with ``think_s``;
 ``input_length`` and ``output_length``; what the prompt is: ``hash_ids`` (chained, one per started
@@ -40,20 +40,10 @@ _NONE = np.empty(0, dtype=np.uint64)
 
 
 def read_generic(path: str | Path, *, block_size: int | None = None, limit: int | None = None) -> Workload:
-    """Read generic JSON Lines.
+    """Read generic JSON Lines, plain or compressed; rows out of order are sorted by arrival.
 
-    Args:
-        path: A file, plain or compressed.
-        block_size: Tokens per block of the workload; by default that of the first row with
-            ``block_size``, else 16. Where rows have others, it must divide them or be a multiple.
-        limit: Read so many rows.
-
-    Returns:
-        The workload, in the order of the file if that is the order of arrival.
-
-    Raises:
-        TraceError: A row is malformed, or there is none; the message names file and line.
-        OSError: The file cannot be opened.
+    The block size is by default that of the first row with ``block_size``, else 16; where rows have others, it must
+    divide them or be a multiple.
     """
     reading = _Reading(block_size)
     for where, line in islice(read_lines(path), limit):
@@ -215,7 +205,7 @@ class _Reading:
         """Return the hashes of a prompt that is given by text."""
         text = row["text"]
         if not isinstance(text, str) or not text:
-            kind = "nothing" if text == "" else type(text).__name__  # the text itself is nobody's business
+            kind = "nothing" if text == "" else type(text).__name__  # the text itself stays private
             raise TraceError(f"{where}: text must be a string that is not empty, got {kind}")
         tokens = -(-len(text) // CHARS_PER_TOKEN)
         if "input_length" in row and _length(row, "input_length", where) != tokens:
@@ -238,13 +228,6 @@ def chained(units: npt.NDArray[np.uint64], block_size: int) -> npt.NDArray[np.ui
     A sum over all units so far, each mixed with its place, stands for the prefix: that can be
     computed for all blocks at once.
 
-    Args:
-        units: Tokens or characters.
-        block_size: Units per block.
-
-    Returns:
-        A hash per full block.
-
     Example:
         >>> one, other = (chained(np.array(units, dtype=np.uint64), 2) for units in ([5, 6, 7, 8, 9], [5, 6, 8, 7]))
         >>> (one == other).tolist()
@@ -260,15 +243,8 @@ def chained(units: npt.NDArray[np.uint64], block_size: int) -> npt.NDArray[np.ui
 def write_workload(workload: Workload, path: str | Path) -> None:
     """Write a workload as generic JSON Lines; `read_generic` reads it back equal.
 
-    Hashes are written as the ids that expand to them, so they are large numbers.
-
-    Args:
-        workload: What to write.
-        path: Where to; ``.gz`` and ``.xz`` compress. Equal workloads give equal bytes.
-
-    Raises:
-        ValueError: The workload has no request, or the suffix is ``.zst``.
-        OSError: The file cannot be written.
+    Hashes are written as the ids that expand to them, so they are large numbers. ``.gz`` and ``.xz`` compress, ``.zst``
+    is refused. Equal workloads give equal bytes.
     """
     if not len(workload):
         raise ValueError("a workload without requests cannot be written")

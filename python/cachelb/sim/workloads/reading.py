@@ -1,4 +1,4 @@
-"""Any workload file, whatever its format."""
+"""Workload files of any format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cachelb.sim.workloads.workload import Workload
 
 FORMATS = ("mooncake", "sharegpt", "sessions", "agents", "azure", "generic")
-"""What `read_workload` can read."""
+"""Formats of `read_workload`."""
 
 
 def read_workload(
@@ -27,8 +27,8 @@ def read_workload(
 
     Args:
         path: ``.jsonl`` or ``.csv``, also compressed as ``.gz``, ``.xz`` or ``.zst``.
-        kind: One of `FORMATS`; by default what the first row looks like.
-        block_size: Tokens per block of the workload; 16 by default, 64 for agents, or what a generic file says.
+        kind: One of `FORMATS`; by default detected from the first row.
+        block_size: Tokens per block of the workload; 16 by default, 64 for agents, or that of a generic file.
         limit: Read so many rows; of agents, sessions.
 
     Returns:
@@ -71,18 +71,7 @@ def read_workload(
 
 
 def guess_format(path: str | Path) -> str:
-    """Tell the format of a file by its first row.
-
-    Args:
-        path: The file.
-
-    Returns:
-        One of `FORMATS`.
-
-    Raises:
-        TraceError: The first row fits none.
-        OSError: The file cannot be opened.
-    """
+    """Detect the format of a file by its first row: one of `FORMATS`."""
     path = Path(path)
     where, line = next(read_lines(path), (f"{path}:1", ""))
     if "TIMESTAMP" in line.partition(",")[0]:

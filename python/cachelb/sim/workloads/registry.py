@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cachelb.sim.workloads.workload import Workload
 
 RATE_SHIFT = 2.2
-"""By what ``rate-shift`` multiplies its rate half way: from 10 to 22 arrivals per second."""
+"""Factor on the rate of ``rate-shift`` half way: from 10 to 22 arrivals per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Generator:
     """One entry of `WORKLOADS`.
 
     Attributes:
-        summary: What the workload is, in one line.
+        summary: The workload, in one line.
         builder: Makes it.
         rate: Default arrivals per second, of sessions where requests follow others.
         count: Default number of requests.
@@ -56,7 +56,7 @@ class Generator:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the options and their defaults; the builder's docstring says what they mean."""
+        """Return the options and their defaults; the builder's docstring describes them."""
         parameters = list(inspect.signature(self.builder).parameters.values())[1:]
         return {each.name: each.default for each in parameters} | dict(self.fixed)
 

@@ -1,4 +1,4 @@
-"""What chats and agents have in common: a prompt is the whole history plus what is new."""
+"""Sessions of chats and agents: a prompt is the whole history plus a new message."""
 
 from __future__ import annotations
 
@@ -15,28 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionKind:
-    """How sessions of one kind go.
+    """The shape of sessions of one kind."""
 
-    Attributes:
-        name: Used in session ids.
-        turns: Mean number of turns; geometric.
-        first_tokens: Median tokens of the first message.
-        new_tokens: Median tokens that a later turn adds, besides the answer before it.
-        output_tokens: Median length of an answer.
-        think_s: Median pause between an answer and the next turn.
-        max_prompt_tokens: A session ends before a prompt gets longer.
-
-    Raises:
-        ValueError: A number makes no sense.
-    """
-
-    name: str
-    turns: float
-    first_tokens: float
-    new_tokens: float
-    output_tokens: float
-    think_s: float
-    max_prompt_tokens: int
+    name: str  # in session ids
+    turns: float  # mean number; geometric
+    first_tokens: float  # median of the first message
+    new_tokens: float  # median of a later turn, besides the answer before it
+    output_tokens: float  # median of an answer
+    think_s: float  # median pause between an answer and the next turn
+    max_prompt_tokens: int  # a session ends before a prompt gets longer
 
     def __post_init__(self) -> None:
         for key, least in {"turns": 1, "first_tokens": 1, "new_tokens": 1, "output_tokens": 1, "think_s": 0}.items():
@@ -45,19 +32,7 @@ class SessionKind:
 
 
 def shared_texts(draft: Draft, count: int, tokens: tuple[int, int]) -> list[Piece]:
-    """Return texts that sessions share.
-
-    Args:
-        draft: Where they are used.
-        count: How many.
-        tokens: The shortest and the longest; uniform between.
-
-    Returns:
-        The texts.
-
-    Raises:
-        ValueError: There is none, or the shortest is longer than the longest.
-    """
+    """Return texts that sessions share, of a length uniform between the two."""
     low, high = tokens
     if count < 1 or not 1 <= low <= high:
         raise ValueError(f"need at least one shared text of 1 or more tokens, got {count} of {low} to {high}")
@@ -67,11 +42,7 @@ def shared_texts(draft: Draft, count: int, tokens: tuple[int, int]) -> list[Piec
 def write_sessions(draft: Draft, kind: SessionKind, systems: Sequence[Piece], *, popularity: float = 1.0) -> None:
     """Append sessions until there are enough requests; the last one may be cut short.
 
-    Args:
-        draft: What to write to.
-        kind: How sessions go.
-        systems: The shared prefixes that sessions begin with.
-        popularity: Exponent of how much more often the first of them are used.
+    They begin with one of `systems`, the first ones more often by the exponent `popularity`.
     """
     zipf = Zipf(len(systems), popularity)
     number = 0
@@ -82,14 +53,7 @@ def write_sessions(draft: Draft, kind: SessionKind, systems: Sequence[Piece], *,
 
 
 def write_session(draft: Draft, kind: SessionKind, history: list[Piece], name: str) -> None:
-    """Append one session.
-
-    Args:
-        draft: What to write to.
-        kind: How it goes.
-        history: What stands before the first message.
-        name: Its id.
-    """
+    """Append one session, behind a history."""
     history = list(history)
     parent, new_tokens = -1, kind.first_tokens
     turns = int(draft.lengths.geometric(1 / kind.turns))

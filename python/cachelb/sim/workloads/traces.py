@@ -40,7 +40,7 @@ def from_requests(name: str, requests: Sequence[Request], *, id_tokens: int, blo
     """Make a workload of the rows of a trace.
 
     Args:
-        name: What reports call it.
+        name: Name in reports.
         requests: The rows.
         id_tokens: Tokens one hash id stands for.
         block_size: Tokens per block; divides ``id_tokens`` or is a multiple of it.
@@ -217,7 +217,7 @@ def read_sessions(
 
 
 def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | None = None) -> Workload:
-    r"""Read an Azure trace: arrivals and lengths. It does not say what prompts share: nothing.
+    r"""Read an Azure trace: arrivals and lengths. It has no content, so prompts share nothing.
 
     Args:
         path: CSV with ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens``, plain or compressed.
@@ -279,15 +279,7 @@ def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | N
 def unshared(
     prompt_tokens: npt.NDArray[np.int64], block_size: int, *, salt: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return hashes for prompts that share nothing.
-
-    Args:
-        prompt_tokens: Lengths of the prompts.
-        block_size: Tokens per block.
-        salt: Another one gives other hashes.
-
-    Returns:
-        Hashes and offsets.
+    """Return hashes and offsets for prompts that share nothing; another salt gives other hashes.
 
     Example:
         >>> hashes, offsets = unshared(np.array([40, 15]), 16, salt=0)
@@ -309,19 +301,7 @@ def _check_reading(block_size: int, limit: int | None) -> None:
 
 
 def at_least_one(row: dict[str, object], key: str, where: str) -> int:
-    """Return a length that a run can use.
-
-    Args:
-        row: The row.
-        key: Which field.
-        where: What messages call the row.
-
-    Returns:
-        A whole number, 1 or more.
-
-    Raises:
-        TraceError: It is something else, or absent.
-    """
+    """Return a length that a run can use: a whole number, 1 or more."""
     value = whole(row, key, where)
     if not value:
         raise TraceError(f"{where}: {key} must be at least 1, got 0")
@@ -341,5 +321,5 @@ def _timestamp_us(text: str, where: str) -> int:
 
 
 def _name(path: str | Path) -> str:
-    """Return what a workload from a file is called."""
+    """Return the name of a workload from a file."""
     return Path(path).name

@@ -1,4 +1,4 @@
-"""What arrives when, as columns: the form in which a run takes its requests."""
+"""Requests and arrivals as columns, the input of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Workload:
     equal whole prefix.
 
     Attributes:
-        name: What reports call it.
+        name: Name in reports.
         block_size: Tokens per block.
         seed: Seed it was made from; 0 for a trace.
         arrival_s: Seconds from the start; NaN for a request with a parent.
@@ -53,13 +53,13 @@ class Workload:
         hashes: Of the full blocks of the prompts, row after row.
         offsets: Where each row's hashes begin, and where the last one's end.
         output_hashes: Of the blocks that the answers fill, from the one that the prompt left
-            partial on; none where nobody can know them.
+            partial on; none where they are unknown.
         output_offsets: As ``offsets``.
-        session: What keeps a session's turns together, or None where nothing is known.
+        session: Session ids, or None where they are unknown.
         abort_s: Seconds after its arrival at which each client goes away, NaN for one that waits;
             None if all do.
         boundaries: Where the messages of the prompts end, in tokens, row after row; None where
-            nobody knows.
+            they are unknown.
         boundary_offsets: As ``offsets``; None with ``boundaries``.
 
     Example:
@@ -137,7 +137,7 @@ class Workload:
             row: Which request.
 
         Returns:
-            Positions in tokens; none where nobody knows.
+            Positions in tokens; none where they are unknown.
         """
         ends, offsets = _ends(self)
         return ends[int(offsets[row]) : int(offsets[row + 1])]
@@ -279,7 +279,7 @@ class Workload:
 
         Args:
             parts: At least one; all of one block size.
-            name: What the result is called; the parts' names with a plus by default.
+            name: Name of the result; the parts' names with a plus by default.
             one_after_the_other: Let each begin at the last arrival of the one before, not at 0.
 
         Returns:
@@ -327,10 +327,10 @@ class Workload:
         return whole.in_order()
 
     def speed_up(self, factor: float) -> Workload:
-        """Let requests arrive faster; pauses between the turns of a session stay.
+        """Speed up arrivals; pauses between the turns of a session stay.
 
         Args:
-            factor: By what arrival times are divided.
+            factor: Divisor of arrival times.
 
         Returns:
             A workload.
@@ -360,12 +360,12 @@ class Workload:
         return replace(self, arrival_s=microseconds(self.arrival_s + delay)).in_order()
 
     def impatient(self, share: float, mean_s: float, seed: int = 0) -> Workload:
-        """Let some clients go away before they have their answer.
+        """Make some clients leave before they have their answer.
 
         Args:
             share: Of the requests, that have a limit to their patience.
             mean_s: Its mean in seconds; exponential.
-            seed: Seed of who they are and how long they wait.
+            seed: Seed of the choice of clients and of their patience.
 
         Returns:
             A workload with ``abort_s``.
@@ -397,13 +397,13 @@ class Workload:
         """Shrink prompts and answers and let requests arrive at a rate, as Lodestar does with traces.
 
         Prompts share the same fraction as before, to within one block. Answers lose their hashes, and
-        nobody knows any more where messages end.
+        ends of messages become unknown.
 
         Args:
             rate: Arrivals per second, a Poisson process; of sessions, where requests follow others.
             seed: Seed of the arrivals.
             prompt: New tokens for so many old ones; the default makes 50 of a Mooncake id.
-            max_prompt_tokens: Where longer prompts are cut.
+            max_prompt_tokens: Length at which longer prompts are cut.
             output: The same for answers; half by default.
 
         Returns:
@@ -423,7 +423,7 @@ class Workload:
         blocks = tokens // self.block_size
         offsets = np.concatenate([[0], np.cumsum(blocks)])
         nth = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], blocks) + 1
-        # The old blocks that lie wholly before the end of a new one say what it follows.
+        # The old blocks that lie wholly before the end of a new one determine its parent.
         before = nth * self.block_size * old // new // self.block_size
         # A prompt that would shrink to nothing keeps one token, which may be a block.
         before = np.minimum(before, np.repeat(self.prompt_tokens.astype(np.int64) // self.block_size, blocks))
@@ -482,7 +482,7 @@ class Workload:
         return int((known | np.isin(self.hashes[last], self.output_hashes)).sum())
 
     def describe(self) -> dict[str, Any]:
-        """Return what the workload is like, as JSON values.
+        """Describe the workload, as JSON values.
 
         Returns:
             Counts, lengths, the rate of arrivals, and the hit fraction of an infinite cache.
@@ -537,31 +537,9 @@ def make(  # the one place that fills columns in
     boundary_offsets: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> Workload:
-    """Make a workload from what is known; the rest gets its neutral value.
+    """Make a workload from the known columns, in the order given; the others get neutral values.
 
-    Args:
-        name: What reports call it.
-        block_size: Tokens per block.
-        prompt_tokens: As the column.
-        output_tokens: As the column.
-        hashes: As the column.
-        offsets: As the column.
-        arrival_s: As the column.
-        parent: As the column; nobody follows anybody by default.
-        think_s: As the column; 0 by default.
-        output_hashes: As the column; unknown by default.
-        output_offsets: As the column.
-        session: As the column.
-        abort_s: As the column.
-        boundaries: As the column.
-        boundary_offsets: As the column.
-        seed: Seed it was made from.
-
-    Returns:
-        A valid workload, in the order given.
-
-    Raises:
-        ValueError: Columns do not agree.
+    By default no request follows another, pauses are 0 and answers have unknown blocks.
     """
     count = len(np.asarray(arrival_s))
     return Workload(
@@ -592,7 +570,7 @@ def _patience(workload: Workload) -> npt.NDArray[np.float64]:
 
 
 def _ends(workload: Workload) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
-    """Return where messages end and the offsets of that, nothing where nobody knows."""
+    """Return the ends of messages and their offsets, nothing where they are unknown."""
     if workload.boundaries is None or workload.boundary_offsets is None:
         return np.empty(0, dtype=np.uint32), np.zeros(len(workload) + 1, dtype=np.uint64)
     return workload.boundaries, workload.boundary_offsets

@@ -125,7 +125,7 @@ class EventPublisher:
         self._woken.close()
 
     def stop(self) -> None:
-        """Close every connection. What is published meanwhile only goes to the buffer."""
+        """Close every connection. Messages published meanwhile only go to the buffer."""
         self._call(self._close_sockets)
 
     def start(self, *, restart: bool = False) -> None:
@@ -148,7 +148,7 @@ class EventPublisher:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it publishes, for `cachelb.events.ZmqSource`."""
+        """The endpoint, for `cachelb.events.ZmqSource`."""
         listening, replay = (None if address is None else _tcp(address) for address in self._addresses)
         if listening is None:
             assert self._connect is not None
@@ -265,7 +265,7 @@ class EventPublisher:
         def called() -> None:
             try:
                 done.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever called
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
                 done.set_exception(error)
 
         self._submit(called)
@@ -296,7 +296,7 @@ class EventPublisher:
         if self._context is not None:
             return
         self._context = zmq.Context()
-        # XPUB sends as PUB does, and tells who subscribes.
+        # XPUB sends as PUB does, and reports subscriptions.
         self._pub = self._socket(zmq.XPUB)
         self._pub.set(zmq.XPUB_VERBOSER, 1)
         listening, replay = self._addresses

@@ -1,4 +1,4 @@
-"""What a worker counted, and how a test waits for it."""
+"""Counters of a worker, and waiting for them in tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Counts:
     Attributes:
         started: Requests that arrived.
         finished: Answered in full.
-        rejected: Answered with an error because of what they asked for.
+        rejected: Answered with an error because of their content.
         failed: Ended by a fault or by stopping the worker.
         aborted: Given up by the client.
         open: Being handled now.
@@ -92,21 +92,14 @@ class Watchers:
         self._waiting: list[tuple[Callable[[], object], Future[None]]] = []
 
     def add(self, condition: Callable[[], object]) -> Future[None]:
-        """Wait for a condition.
-
-        Args:
-            condition: Called now and after every change.
-
-        Returns:
-            Done as soon as the condition holds, failed if it raises.
-        """
+        """Return a future that is done once a condition holds; the condition is called now and after every change."""
         done: Future[None] = Future()
         self._waiting.append((condition, done))
         self.notify()
         return done
 
     def notify(self) -> None:
-        """Tell that something changed."""
+        """Check the conditions after a change."""
         if self._waiting:
             self._waiting = [entry for entry in self._waiting if not self._settle(*entry)]
 
@@ -117,7 +110,7 @@ class Watchers:
         try:
             if not condition():
                 return False
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+        except Exception as error:  # noqa: BLE001 - it belongs to the waiting test
             done.set_exception(error)
         else:
             done.set_result(None)

@@ -23,34 +23,20 @@ _MAX_TRANSFERS: Final = 4096
 
 @dataclass(slots=True)
 class Job:
-    """One request in the engine.
-
-    Attributes:
-        tokens: The prompt.
-        max_tokens: Tokens to generate.
-        namespace: Adapter and salt.
-        salt: The salt alone.
-        cached_tokens: Prompt tokens found in the cache, once it was looked up.
-        inside: Whether it holds a slot.
-    """
+    """One request in the engine."""
 
     tokens: npt.NDArray[np.uint32]
     max_tokens: int
-    namespace: Namespace | None
-    salt: str | None = None
-    cached_tokens: int = 0
-    inside: bool = False
+    namespace: Namespace | None  # adapter and salt
+    salt: str | None = None  # the salt alone
+    cached_tokens: int = 0  # prompt tokens found in the cache, once it was looked up
+    inside: bool = False  # holds a slot
 
 
 class Engine:
     """One engine process. Runs in the fleet's thread only.
 
-    Args:
-        engine_id: Name of this process, as KV transfers use it.
-        options: How it is built.
-        counts: The worker's counts, which outlive the engine.
-        watchers: Who waits for them.
-        publish: Takes the events of the prefix cache; None if nobody does.
+    `counts` are the worker's and outlive the engine.
     """
 
     def __init__(
@@ -89,11 +75,7 @@ class Engine:
         self._cache.clear()
 
     async def enter(self, job: Job) -> None:
-        """Wait for a slot, first come first served.
-
-        Args:
-            job: Who wants to run.
-        """
+        """Wait for a slot, first come first served."""
         if self._slots.locked():
             self.waiting += 1
             self._counts.waiting += 1
@@ -114,11 +96,7 @@ class Engine:
         self._watchers.notify()
 
     def leave(self, job: Job) -> None:
-        """Give the slot back. Idempotent.
-
-        Args:
-            job: Who ran.
-        """
+        """Give the slot back. Idempotent."""
         if not job.inside:
             return
         job.inside = False
@@ -130,9 +108,7 @@ class Engine:
     async def prefill(self, job: Job, remote: Engine | None = None) -> None:
         """Look the prompt up in the cache and compute the rest, one prompt at a time.
 
-        Args:
-            job: Whose prompt.
-            remote: The engine that computed the prompt already, for a request that decodes only.
+        `remote` is the engine that computed the prompt already, for a request that decodes only.
         """
         options = self.options
         if remote is not None:
@@ -151,25 +127,13 @@ class Engine:
             self._keep(job)
 
     async def decode(self, tokens: int) -> None:
-        """Generate tokens.
-
-        Args:
-            tokens: How many.
-        """
+        """Generate tokens."""
         await asyncio.sleep(tokens / self.options.decode_tps * self.options.time_scale)
         self.output_tokens += tokens
         self._counts.output_tokens += tokens
 
     def offer_transfer(self, request_id: str, job: Job) -> dict[str, Any]:
-        """Keep a computed prompt for the worker that will decode it.
-
-        Args:
-            request_id: Name of the request.
-            job: Whose prompt.
-
-        Returns:
-            What the decoding request must carry as ``kv_transfer_params``.
-        """
+        """Keep a computed prompt for the worker that will decode it; return its ``kv_transfer_params``."""
         if len(self._transfers) >= _MAX_TRANSFERS:
             del self._transfers[next(iter(self._transfers))]
         blocks = -(-len(job.tokens) // self.options.block_size)
@@ -186,14 +150,7 @@ class Engine:
         }
 
     def take_transfer(self, request_id: object) -> bool:
-        """Hand a prompt kept by `offer_transfer` over, once.
-
-        Args:
-            request_id: Name of the request.
-
-        Returns:
-            Whether it was there.
-        """
+        """Remove a prompt kept by `offer_transfer`; return whether it was there."""
         return isinstance(request_id, str) and self._transfers.pop(request_id, None) is not None
 
     def _blocks(self, job: Job) -> int:

@@ -34,13 +34,7 @@ _CLOSE_WITH_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 
 
 class Exchange:
-    """One request and its answer.
-
-    Args:
-        replica: The server it came to.
-        request: The request.
-        chat: Whether it came to the chat endpoint.
-    """
+    """One request and its answer."""
 
     __slots__ = ("_call", "_chat", "_engine", "_fault", "_open", "_replica", "_request")
 
@@ -54,14 +48,7 @@ class Exchange:
         self._open = True
 
     async def run(self) -> web.StreamResponse:
-        """Answer the request, or fail as planned.
-
-        Returns:
-            The answer.
-
-        Raises:
-            asyncio.CancelledError: The connection is gone.
-        """
+        """Answer the request, or fail as planned."""
         counts = self._replica.counts
         counts.started += 1
         counts.open += 1
@@ -72,7 +59,7 @@ class Exchange:
             self._end("rejected")
             return json_error(error.status, str(error), error.kind)
         except (ConnectionError, web.RequestPayloadError):
-            raise asyncio.CancelledError from None  # what aiohttp itself does if the client has gone
+            raise asyncio.CancelledError from None  # as aiohttp itself does if the client has gone
         finally:
             self._end("failed" if self._replica.stopped else "aborted")
 
@@ -150,7 +137,7 @@ class Exchange:
         await released.wait()
 
     def _remote(self, call: Call) -> Engine | None:
-        """Find who prefilled the prompt; if its KV is gone, this engine computes the prompt itself."""
+        """Find the engine that prefilled the prompt; if its KV is gone, this engine computes the prompt itself."""
         params = call.kv_params
         if not params.get("do_remote_prefill"):
             return None
@@ -192,11 +179,7 @@ class Exchange:
 
 
 def cut(transport: asyncio.Transport | None) -> None:
-    """Reset a connection.
-
-    Args:
-        transport: The connection, None if it is gone already.
-    """
+    """Reset a connection."""
     if transport is None:
         return
     connection = transport.get_extra_info("socket")
@@ -207,14 +190,5 @@ def cut(transport: asyncio.Transport | None) -> None:
 
 
 def json_error(status: int, message: str, kind: str | None = None) -> web.Response:
-    """Return an error as vLLM answers it.
-
-    Args:
-        status: The status.
-        message: What is wrong.
-        kind: The ``type``, None for the one of vLLM's own errors of this status.
-
-    Returns:
-        The answer.
-    """
+    """Return an error in vLLM's form; without `kind`, its ``type`` is vLLM's own for the status."""
     return web.Response(status=status, body=error_body(status, message, kind), content_type=_JSON)

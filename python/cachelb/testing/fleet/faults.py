@@ -1,4 +1,4 @@
-"""What goes wrong, and when: faults for the next requests, and faults at random from a seed."""
+"""Faults for the next requests, and random faults from a seed."""
 
 from __future__ import annotations
 
@@ -11,33 +11,22 @@ if TYPE_CHECKING:
     from random import Random
 
 FaultKind: TypeAlias = Literal["refuse", "reset", "status", "stall", "die"]
-"""What goes wrong with a request; `FakeWorker.fail` says what each does."""
+"""The kind of a fault; `FakeWorker.fail` describes each."""
 KINDS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
 STATUSES: Final = (400, 404, 408, 429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong with one request.
-
-    Attributes:
-        kind: What.
-        status: Status of the answer, for "status".
-        retry_after_s: Its ``Retry-After`` header, None for none.
-        after_chunks: Events sent before "die" or "stall" strikes.
-    """
+    """One fault of one request."""
 
     kind: FaultKind
-    status: int = 0
-    retry_after_s: int | None = None
-    after_chunks: int = 0
+    status: int = 0  # for "status"
+    retry_after_s: int | None = None  # its ``Retry-After`` header, None for none
+    after_chunks: int = 0  # events sent before "die" or "stall" strikes
 
     def __post_init__(self) -> None:
-        """Refuse what could never happen.
-
-        Raises:
-            ValueError: The kind or the status is unknown, or ``after_chunks`` is negative.
-        """
+        """Refuse impossible faults."""
         if self.kind not in KINDS:
             raise ValueError(f"unknown fault {self.kind!r}: one of {', '.join(KINDS)}")
         if self.kind == "status" and self.status not in STATUSES:
@@ -58,15 +47,7 @@ class FaultPlan:
         self._planned: deque[tuple[Fault, int | None]] = deque()
 
     def add(self, fault: Fault, times: int | None) -> None:
-        """Plan a fault.
-
-        Args:
-            fault: The fault.
-            times: Requests it strikes, None for all until `clear`.
-
-        Raises:
-            ValueError: ``times`` is less than 1.
-        """
+        """Plan a fault for a number of requests, None for all until `clear`."""
         if times is not None and times < 1:
             raise ValueError(f"times is {times}, it must be at least 1, or None for every request from now on")
         self._planned.append((fault, times))
@@ -92,14 +73,7 @@ class FaultPlan:
 
 
 class FaultRates:
-    """Chances of faults, each request drawing one number.
-
-    Args:
-        chances: Fault to the share of requests it strikes.
-
-    Raises:
-        ValueError: A share is negative, or they add up to more than 1.
-    """
+    """Chances of faults: each maps to the share of requests it strikes, and each request draws one number."""
 
     def __init__(self, chances: Mapping[Fault, float]) -> None:
         self._limits: list[tuple[float, Fault]] = []
@@ -114,14 +88,7 @@ class FaultRates:
             raise ValueError(f"the rates add up to {total:g}, which is more than 1")
 
     def draw(self, rng: Random) -> Fault | None:
-        """Draw the fault of one request.
-
-        Args:
-            rng: Where chance comes from.
-
-        Returns:
-            The fault, or None.
-        """
+        """Draw the fault of one request, None for none."""
         if not self._limits:
             return None
         number = rng.random()

@@ -52,16 +52,16 @@ class FakeFleet:
             and limits nothing.
         prefill_tps: Prompt tokens a worker computes per second, one prompt at a time.
         decode_tps: Output tokens a request gets per second.
-        time_scale: What computing takes, in parts of its real time. 0 is no sleeping at all: a stream is sent before
+        time_scale: Simulated time as a part of real time. 0 is no sleeping at all: a stream is sent before
             its client can give up, unless it stalls.
-        default_max_tokens: Tokens of an answer if the request says nothing.
+        default_max_tokens: Tokens of an answer if the request sets no limit.
         stream_interval: Tokens per event of a stream after the first, as vLLM's option of this name; more make
             streams cheaper.
         remember: Requests a worker remembers for `FakeWorker.requests`.
         kv_events: Publish the changes of the prefix caches as vLLM does: `kv_endpoint` tells where, `FakeWorker.events`
             is the publisher. Needs pyzmq and msgpack.
-        kv_replay: Replay what was published, over a socket of its own.
-        report_cached_tokens: Tell in the usage how many tokens were cached, as `--enable-prompt-tokens-details` does.
+        kv_replay: Replay published batches, over a socket of its own.
+        report_cached_tokens: Report cached tokens in the usage, as `--enable-prompt-tokens-details` does.
 
     Raises:
         TypeError: ``models`` is one string.
@@ -273,7 +273,7 @@ class FakeFleet:
         Faults planned for a worker come first.
 
         Args:
-            kind: What goes wrong; "refuse" without ``times`` closes every worker that there is.
+            kind: The kind of fault; "refuse" without ``times`` closes every worker.
             times: Requests it strikes, None for all until `heal`.
             status: Status, for "status".
             retry_after_s: Its ``Retry-After`` header.
@@ -300,7 +300,7 @@ class FakeFleet:
         after_chunks: int = 1,
         retry_after_s: int | None = None,
     ) -> None:
-        """Let requests to every worker, also to those added later, fail at random; see `FakeWorker.set_rates`.
+        """Make requests to every worker, including those added later, fail at random; see `FakeWorker.set_rates`.
 
         Args:
             refuse: Share of requests whose connection is reset before their body is read.
@@ -326,7 +326,7 @@ class FakeFleet:
         self._running().call(setattr, self._shared, "rates", rates)
 
     def release(self) -> None:
-        """Let the requests go that are stalled now."""
+        """Release the stalled requests."""
         for worker in self._workers:
             worker.release()
 

@@ -17,11 +17,7 @@ _DEADLINE_S: Final = 60.0
 
 
 class LoopThread:
-    """Runs an event loop until it is stopped.
-
-    Args:
-        name: Name of the thread.
-    """
+    """Runs an event loop until it is stopped."""
 
     def __init__(self, name: str) -> None:
         self._ready = threading.Event()
@@ -32,17 +28,7 @@ class LoopThread:
         self._ready.wait()
 
     def run(self, coroutine: Coroutine[object, object, _T]) -> _T:
-        """Run a coroutine in the thread and wait for it.
-
-        Args:
-            coroutine: What to run.
-
-        Returns:
-            What it returns.
-
-        Raises:
-            RuntimeError: The thread has ended.
-        """
+        """Run a coroutine in the thread and wait for it."""
         assert self._loop is not None
         if not self._thread.is_alive():
             coroutine.close()
@@ -50,17 +36,9 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_DEADLINE_S)
 
     def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a function in the thread and wait for it.
+        """Call a function in the thread and wait for its result.
 
         In the thread itself, or once it has ended, the function is called at once.
-
-        Args:
-            function: What to call.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-
-        Returns:
-            What it returns.
         """
         if self._thread is threading.current_thread() or not self._thread.is_alive():
             return function(*args, **kwargs)

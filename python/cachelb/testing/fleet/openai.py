@@ -1,4 +1,4 @@
-"""The OpenAI-compatible API: what a body asks for, and the JSON and events that answer it."""
+"""The OpenAI-compatible API: parsing of bodies, and the JSON and events of answers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ _ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitErr
 
 
 class RejectedError(Exception):
-    """A request that the code of an engine would refuse.
-
-    Args:
-        message: Why.
-        status: Status of the answer.
-    """
+    """A request that the code of an engine would refuse."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -50,58 +45,29 @@ class InvalidError(RejectedError):
 
 @dataclass(slots=True)
 class Call:
-    """One request for a completion.
+    """One request for a completion."""
 
-    Attributes:
-        job: What the engine is to compute.
-        chat: Whether it came as a conversation.
-        tokenized: Whether the prompt had to be tokenized.
-        model: The model's name.
-        stream: Whether the answer is a stream of events.
-        include_usage: Whether the stream ends with the usage.
-        return_token_ids: Whether the answer carries token ids.
-        kv_params: The ``kv_transfer_params``, empty if there are none.
-        tells_cached: Whether the usage says how many tokens were cached.
-    """
-
-    job: Job
-    chat: bool
-    tokenized: bool
+    job: Job  # for the engine
+    chat: bool  # it came as a conversation
+    tokenized: bool  # the prompt had to be tokenized
     model: str
     stream: bool
-    include_usage: bool
-    return_token_ids: bool
-    kv_params: dict[str, Any]
-    tells_cached: bool
+    include_usage: bool  # the stream ends with the usage
+    return_token_ids: bool  # the answer carries token ids
+    kv_params: dict[str, Any]  # the ``kv_transfer_params``, empty without any
+    tells_cached: bool  # the usage reports cached tokens
 
 
 def error_body(status: int, message: str, kind: str | None = None) -> bytes:
-    """Return the body of an error as vLLM writes it.
-
-    Args:
-        status: Status of the answer.
-        message: What is wrong.
-        kind: The ``type``, None for the one of vLLM's own errors of this status.
-
-    Returns:
-        JSON.
-    """
+    """Return the body of an error as vLLM writes it; without `kind`, its ``type`` is vLLM's own for the status."""
     kind = kind or _ERROR_TYPES.get(status, "InternalServerError")
     return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}}).encode()
 
 
 def parse_body(data: bytes, content_type: str) -> dict[str, Any]:
-    """Read a body.
+    """Read the JSON object of a body.
 
-    Args:
-        data: The bytes that arrived.
-        content_type: The header; vLLM compares its media type letter by letter. Older releases answer 415.
-
-    Returns:
-        The object they hold.
-
-    Raises:
-        InvalidError: They hold none, or are not declared as JSON.
+    vLLM compares the media type letter by letter; older releases answer 415.
     """
     if content_type.lower().split(";", 1)[0] != "application/json":
         raise InvalidError("Unsupported Media Type: Only 'application/json' is allowed")
@@ -115,19 +81,7 @@ def parse_body(data: bytes, content_type: str) -> dict[str, Any]:
 
 
 def parse_call(body: dict[str, Any], options: WorkerOptions, *, chat: bool) -> Call:
-    """Read what a body asks for.
-
-    Args:
-        body: The body.
-        options: The worker's options.
-        chat: Whether it was sent to the chat endpoint.
-
-    Returns:
-        The call.
-
-    Raises:
-        RejectedError: The body asks for something a worker does not do.
-    """
+    """Read the call of a body."""
     model, lora = _model(body, options)
     kv_params = body.get("kv_transfer_params") or {}
     if not isinstance(kv_params, dict):
@@ -192,7 +146,7 @@ def _prompt(body: dict[str, Any], kv_params: dict[str, Any], *, chat: bool) -> t
     """Return the prompt's tokens and whether they came as text."""
     given = body.get("prompt_token_ids")
     if given is not None and kv_params.get("do_remote_prefill"):
-        return _token_ids(given, "prompt_token_ids"), False  # decoding what another worker prefilled
+        return _token_ids(given, "prompt_token_ids"), False  # decodes a prompt that another worker prefilled
     if chat:
         return encode_messages(body), True
     prompt = body.get("prompt")
@@ -206,17 +160,7 @@ def _prompt(body: dict[str, Any], kv_params: dict[str, Any], *, chat: bool) -> t
 
 
 def encode_messages(body: dict[str, Any]) -> npt.NDArray[np.uint32]:
-    """Tokenize the conversation in a body, with the opening of an answer unless ``add_generation_prompt`` says no.
-
-    Args:
-        body: The body.
-
-    Returns:
-        The tokens.
-
-    Raises:
-        RejectedError: There is none, or it is malformed.
-    """
+    """Tokenize the conversation in a body, with the opening of an answer unless ``add_generation_prompt`` is false."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidError("messages must be a list with at least one message")
@@ -237,14 +181,7 @@ def _token_ids(value: object, field: str) -> npt.NDArray[np.uint32]:
 
 
 def usage_of(call: Call) -> dict[str, Any]:
-    """Return the usage of a finished request.
-
-    Args:
-        call: What was asked.
-
-    Returns:
-        The ``usage`` object.
-    """
+    """Return the usage of a finished request."""
     job = call.job
     prompt = len(job.tokens)
     return {
@@ -259,14 +196,6 @@ def full_answer(call: Call, request_id: str, kv_params: dict[str, Any] | None) -
     """Write an answer in one piece.
 
     Token ids of the prompt stand where vLLM has them: in the choice of a completion, beside the choices of a chat.
-
-    Args:
-        call: What was asked.
-        request_id: Id of the answer.
-        kv_params: Its ``kv_transfer_params``.
-
-    Returns:
-        JSON.
     """
     words, ids = answer_words(call.job.tokens, call.job.max_tokens)
     text = "".join(words)
@@ -291,15 +220,9 @@ def full_answer(call: Call, request_id: str, kv_params: dict[str, Any] | None) -
 
 
 def answer_events(call: Call, request_id: str, interval: int) -> Iterator[tuple[bytes, int]]:
-    """Write an answer as a stream of events.
+    """Write an answer as a stream of events, without those of `closing_events`, each with the tokens it stands for.
 
-    Args:
-        call: What was asked.
-        request_id: Id of the answer.
-        interval: Tokens per event, but for the first one, which is sent alone.
-
-    Yields:
-        Each event but those of `closing_events`, with the tokens it stands for.
+    An event has `interval` tokens; the first token is sent alone.
     """
     words, ids = answer_words(call.job.tokens, call.job.max_tokens)
     head = _event_head(call, request_id)
@@ -325,15 +248,7 @@ def answer_events(call: Call, request_id: str, interval: int) -> Iterator[tuple[
 
 
 def closing_events(call: Call, request_id: str) -> bytes:
-    """Write the end of a stream.
-
-    Args:
-        call: What was asked.
-        request_id: Id of the answer.
-
-    Returns:
-        The usage if it was asked for, and ``[DONE]``.
-    """
+    """Write the end of a stream: the usage if it was requested, and ``[DONE]``."""
     if not call.include_usage:
         return b"data: [DONE]\n\n"
     usage = json.dumps(usage_of(call))

@@ -13,12 +13,7 @@ EngineKind: TypeAlias = Literal["vllm", "sglang"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker behaves; `FakeFleet` documents the fields.
-
-    Raises:
-        TypeError: ``models`` is one string.
-        ValueError: A value is out of range.
-    """
+    """Options of a worker; `FakeFleet` documents the fields."""
 
     engine: EngineKind
     models: Sequence[str] | None

@@ -21,14 +21,7 @@ VERSION_PAGE: Final = b'{"version": "0.32.0"}'
 
 
 def metrics_page(engine: Engine) -> str:
-    """Write the metrics of an engine, under the names its kind uses.
-
-    Args:
-        engine: The engine.
-
-    Returns:
-        Prometheus text.
-    """
+    """Write the metrics of an engine as Prometheus text, under the names its kind uses."""
     return _sglang_metrics(engine) if engine.options.engine == "sglang" else _vllm_metrics(engine)
 
 
@@ -84,14 +77,7 @@ def _first_model(options: WorkerOptions) -> str:
 
 
 def models_page(options: WorkerOptions) -> bytes:
-    """Write the list of models.
-
-    Args:
-        options: The worker's options.
-
-    Returns:
-        JSON.
-    """
+    """Write the list of models."""
     base = _first_model(options)
     entries = [
         {
@@ -111,11 +97,7 @@ def models_page(options: WorkerOptions) -> bytes:
 def event_sources_page(events: EventPublisher | None) -> bytes:
     """Write where KV cache events are published, as vLLM's `/kv_event_sources` does.
 
-    Args:
-        events: The publisher of the only rank.
-
-    Returns:
-        JSON; an engine names the addresses it listens at, which may be those of any host.
+    An engine names the addresses it listens at, which may be those of any host.
     """
     if events is None:
         return b"{}"
@@ -128,15 +110,7 @@ def event_sources_page(events: EventPublisher | None) -> bytes:
 
 
 def load_report(engine: Engine, form: str) -> str | None:
-    """Write the ORCA load report that vLLM sends in the header ``endpoint-load-metrics``.
-
-    Args:
-        engine: The engine.
-        form: What the request asked for.
-
-    Returns:
-        The header's value, None for a form that vLLM does not know.
-    """
+    """Write the ORCA load report that vLLM sends in the header ``endpoint-load-metrics``; None for an unknown form."""
     values = {"kv_cache_usage_perc": engine.kv_usage, "num_requests_waiting": float(engine.waiting)}
     match form.lower():
         case "json":

@@ -1,4 +1,4 @@
-"""The prefix cache of an engine, block by block, and what it publishes of itself."""
+"""The prefix cache of an engine, block by block, and its events."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 class PrefixCache:
     """Full blocks of prompts, least recently used first out; of one prompt the last block goes first.
 
-    Args:
-        name: Name of the engine; engines name equal blocks differently.
-        block_size: Tokens per block.
-        max_blocks: Blocks it holds.
-        publish: Takes the events of each change; None keeps them from being made.
+    Engines name equal blocks differently, by their own name. Without `publish` no events are made.
     """
 
     def __init__(
@@ -41,26 +37,12 @@ class PrefixCache:
         return len(self._blocks)
 
     def overlap(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> int:
-        """Count the leading blocks that are held.
-
-        Args:
-            tokens: The prompt.
-            namespace: Adapter and salt.
-
-        Returns:
-            The blocks.
-        """
+        """Count the leading blocks that are held."""
         names = self._names(tokens, namespace)
         return next((i for i, name in enumerate(names) if name not in self._blocks), len(names))
 
     def keep(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None, salt: str | None = None) -> None:
-        """Hold the blocks of a prompt, as its most recently used ones.
-
-        Args:
-            tokens: The prompt.
-            namespace: Adapter and salt.
-            salt: The salt alone, which events name.
-        """
+        """Hold the blocks of a prompt, as the most recently used ones. Events name the salt alone."""
         names = self._names(tokens, namespace)
         first = next((i for i, name in enumerate(names) if name not in self._blocks), len(names))
         for name in reversed(names):
@@ -75,7 +57,7 @@ class PrefixCache:
         self._publish([*cleared, *removed, self._stored(names, first, tokens, namespace and namespace.lora, salt)])
 
     def clear(self) -> None:
-        """Drop everything. As with vLLM, only the next change tells of it."""
+        """Drop everything. As with vLLM, the event comes with the next change."""
         self._blocks.clear()
         self._was_cleared = True
 
@@ -86,7 +68,7 @@ class PrefixCache:
     def _stored(
         self, names: list[int], first: int, tokens: npt.NDArray[np.uint32], lora: str | None, salt: str | None
     ) -> dict[str, Any]:
-        """Tell of the blocks from one on; only the first block of a prompt names the salt."""
+        """Publish the blocks from one on; only the first block of a prompt names the salt."""
         keys = [[key for key in (lora, salt if i == 0 else None) if key] or None for i in range(first, len(names))]
         return {
             "type": "BlockStored",

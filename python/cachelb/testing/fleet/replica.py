@@ -39,31 +39,16 @@ _LONGEST_STOP_S: Final = 5.0
 
 @dataclass(slots=True)
 class Shared:
-    """What the workers of a fleet share.
+    """State that the workers of a fleet share."""
 
-    Attributes:
-        plan: Faults for the next requests to any worker.
-        rates: Chances of faults for workers without their own.
-        watchers: Tests that wait for something.
-        engines: Engines that run, by id, for KV transfers.
-    """
-
-    plan: FaultPlan = field(default_factory=FaultPlan)
-    rates: FaultRates = field(default_factory=lambda: FaultRates({}))
-    watchers: Watchers = field(default_factory=Watchers)
-    engines: dict[str, Engine] = field(default_factory=dict)
+    plan: FaultPlan = field(default_factory=FaultPlan)  # faults for the next requests to any worker
+    rates: FaultRates = field(default_factory=lambda: FaultRates({}))  # for workers without their own
+    watchers: Watchers = field(default_factory=Watchers)  # tests that wait for a condition
+    engines: dict[str, Engine] = field(default_factory=dict)  # running ones by id, for KV transfers
 
 
 class Replica:
-    """One engine behind one listening socket.
-
-    Args:
-        name: Name of the worker.
-        options: How it behaves.
-        shared: What it shares with the fleet.
-        seed: Seed of its faults.
-        address: Where it listens.
-    """
+    """One engine behind one listening socket."""
 
     def __init__(
         self, name: str, options: WorkerOptions, shared: Shared, seed: str, address: TcpAddress | UnixAddress
@@ -106,11 +91,7 @@ class Replica:
         return self._listener is not None
 
     async def start(self, *, restart: bool = False) -> None:
-        """Come up at the same address. Does nothing if the worker runs.
-
-        Args:
-            restart: Come up as a new process, its cache and metrics empty.
-        """
+        """Come up at the same address; a restart empties cache and metrics. Does nothing if the worker runs."""
         if not self.stopped:
             return
         if restart:
@@ -190,7 +171,7 @@ class Replica:
         return rates.draw(self._rng)
 
     def peek_fault(self) -> Fault | None:
-        """Return what `take_fault` would return."""
+        """Return the fault that `take_fault` would return."""
         return self.plan.peek() or self._shared.plan.peek()
 
     def take_fault(self) -> Fault | None:
@@ -198,41 +179,29 @@ class Replica:
         return self.plan.take() or self._shared.plan.take()
 
     def released(self) -> asyncio.Event:
-        """Return what the next `release` sets."""
+        """Return the event that the next `release` sets."""
         return self._released
 
     def release(self) -> None:
-        """Let the requests go that are stalled now."""
+        """Release the stalled requests."""
         self._released.set()
         self._released = asyncio.Event()
 
     # --- requests ---
 
     def notify(self) -> None:
-        """Tell waiting tests that something changed."""
+        """Notify waiting tests of a change."""
         self._shared.watchers.notify()
 
     def request_id(self, given: str | None, *, chat: bool) -> str:
-        """Return the id of an answer.
-
-        Args:
-            given: What the client's ``X-Request-Id`` says.
-            chat: Whether it is the answer to a chat.
-
-        Returns:
-            The id, made of the client's if there is one.
-        """
+        """Return the id of an answer, made of the client's ``X-Request-Id`` if there is one."""
         if given is None:
             self._requests += 1
             given = f"{self.name}-{self._requests}"
         return f"chatcmpl-{given}" if chat else f"cmpl-{given}"
 
     def find_engine(self, engine_id: object) -> Engine | None:
-        """Return the running engine of the fleet that has an id, None if there is none.
-
-        Args:
-            engine_id: The id.
-        """
+        """Return the fleet's running engine with an id, None without one."""
         return self._shared.engines.get(engine_id) if isinstance(engine_id, str) else None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -41,11 +41,7 @@ class TcpAddress:
 
 
 class UnixAddress:
-    """A unix socket.
-
-    Args:
-        path: Its file, absolute.
-    """
+    """A unix socket."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,10 +70,6 @@ class Listener:
     """Accepts connections until it is closed.
 
     An `asyncio.Server` that is closed while it accepts leaks the connection; this one waits for it.
-
-    Args:
-        bound: The socket, bound to its address.
-        protocol: Makes the protocol of a connection.
     """
 
     def __init__(self, bound: socket.socket, protocol: Callable[[], asyncio.BaseProtocol]) -> None:

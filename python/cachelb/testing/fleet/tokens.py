@@ -28,13 +28,7 @@ _WORD_TOKENS: Final = tuple(int.from_bytes(word.encode(), "little") for word in 
 
 
 def encode(text: str) -> npt.NDArray[np.uint32]:
-    """Tokenize a text.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        One little-endian u32 per four bytes of UTF-8; the last one is filled up with zero bytes.
+    """Tokenize a text: one little-endian u32 per four bytes of UTF-8, the last one filled up with zero bytes.
 
     Example:
         >>> encode("abcdef").tolist() == [0x64636261, 0x6665]
@@ -45,13 +39,7 @@ def encode(text: str) -> npt.NDArray[np.uint32]:
 
 
 def decode(tokens: Iterable[int] | npt.NDArray[np.uint32]) -> str:
-    """Return the text of tokens.
-
-    Args:
-        tokens: Token ids.
-
-    Returns:
-        The text that `encode` was given, less any zero characters at its end. Bytes that are no UTF-8 are replaced.
+    """Return the text that `encode` was given, less zero characters at its end; invalid UTF-8 is replaced.
 
     Example:
         >>> decode(encode("abcdef"))
@@ -64,16 +52,8 @@ def decode(tokens: Iterable[int] | npt.NDArray[np.uint32]) -> str:
 def render_chat(messages: Sequence[object], tools: object = None, *, add_generation_prompt: bool = True) -> str:
     """Render a conversation as a chat template does, so that a longer one begins with the shorter one.
 
-    Args:
-        messages: Messages in the form of the OpenAI API.
-        tools: The request's tools, rendered first if there are any.
-        add_generation_prompt: End with the opening of the assistant's turn.
-
-    Returns:
-        The prompt.
-
-    Raises:
-        ValueError: A message is no object, or has no role.
+    Messages are in the form of the OpenAI API; tools are rendered first. `add_generation_prompt` ends with the opening
+    of the assistant's turn.
 
     Example:
         >>> render_chat([{"role": "user", "content": "hi"}])
@@ -111,15 +91,7 @@ def _digest(part: object) -> str:
 
 
 def answer_words(prompt: npt.NDArray[np.uint32], count: int) -> tuple[list[str], list[int]]:
-    """Make up an answer.
-
-    Args:
-        prompt: Tokens of the prompt.
-        count: Tokens to answer with.
-
-    Returns:
-        The words, one token each, and their token ids; the same for the same prompt.
-    """
+    """Make up an answer, the same for the same prompt: words of one token each, and their token ids."""
     state = zlib.crc32(prompt.data)
     words, ids = [], []
     for _ in range(count):

@@ -76,7 +76,7 @@ class FakeWorker:
         Faults are taken in the order they were planned.
 
         Args:
-            kind: What goes wrong:
+            kind: The kind of fault:
 
                 - "refuse": the listening socket is closed until `heal`, so that connections are refused. With
                   ``times`` it cannot be, as a connection carries many requests: the connection is reset before the
@@ -112,7 +112,7 @@ class FakeWorker:
         after_chunks: int = 1,
         retry_after_s: int | None = None,
     ) -> None:
-        """Let requests fail at random instead of at the fleet's rates; the fleet's seed decides which do.
+        """Make requests fail at random instead of at the fleet's rates; the fleet's seed decides which do.
 
         Args:
             refuse: Share of requests whose connection is reset before their body is read.
@@ -138,7 +138,7 @@ class FakeWorker:
         self._thread.call(setattr, self._replica, "rates", rates)
 
     def release(self) -> None:
-        """Let the requests go that are stalled now."""
+        """Release the stalled requests."""
         self._thread.call(self._replica.release)
 
     def heal(self) -> None:
@@ -146,7 +146,7 @@ class FakeWorker:
         self._thread.run(self._replica.heal())
 
     def reset_cache(self) -> None:
-        """Drop the prefix cache, as vLLM's `/reset_prefix_cache` does: events tell of it with the next change."""
+        """Drop the prefix cache, as vLLM's `/reset_prefix_cache` does: its event comes with the next change."""
         self._thread.call(self._replica.engine.clear_cache)
 
     def stop(self) -> None:
@@ -178,11 +178,7 @@ def make_rates(
     after_chunks: int,
     retry_after_s: int | None,
 ) -> FaultRates:
-    """Put shares together; `FakeWorker.set_rates` documents them.
-
-    Returns:
-        The rates.
-    """
+    """Build the rates of a worker; `FakeWorker.set_rates` documents the shares."""
     shares = {
         Fault("refuse"): refuse,
         Fault("reset"): reset,

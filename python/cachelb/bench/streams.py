@@ -1,4 +1,4 @@
-"""What a fleet of engines publishes, and the truth about who holds what after it."""
+"""KV events that a fleet of engines publishes, and a model of the holders after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 STEP = 64
-"""Blocks that a message says were stored, and as many that were removed once the worker is full."""
+"""Blocks stored by a message, and as many removed once the worker is full."""
 
 CHAIN = 8 * STEP
 """Blocks of a prompt."""
@@ -25,14 +25,14 @@ _VOCABULARY = 128_000
 
 @dataclass(frozen=True)
 class Message:
-    """What one engine publishes after one step.
+    """A message of one engine after one step.
 
     Attributes:
         worker: Number of the worker.
         stored: Engine names of the blocks that were stored, which follow each other.
         parent: Name of the block before them; None if they begin a prompt.
         tokens: Their tokens.
-        removed: Names of blocks that went, before any was stored.
+        removed: Names of blocks that were removed before.
     """
 
     worker: int
@@ -48,7 +48,7 @@ class Message:
 
 
 class Stream:
-    """Messages of engines that answer long prompts, each of which two engines see, and forget the oldest from its end.
+    """Messages of engines that answer long prompts, two engines each, and evict the oldest prompt from its end.
 
     Args:
         messages: How many.
@@ -62,7 +62,7 @@ class Stream:
     """
 
     def __init__(self, messages: int, *, held: int = 32, seed: int = 5) -> None:
-        """Draw it."""
+        """Keep the settings; messages are drawn when they are read."""
         self._messages = messages
         self._held = held
         self._seed = seed
@@ -107,21 +107,33 @@ class Stream:
             yield Message(worker, range(first, first + STEP), first - 1 if part else None, tokens, gone)
 
     def chains(self) -> set[int]:
-        """Tell which prompts were published of.
+        """Return the prompts that messages are about.
 
         Returns:
             Their numbers.
         """
         return {(message.stored.start - 1) // CHAIN for message in self.messages}
 
-    def truth(self, messages: int | None = None) -> Held:
-        """Tell who holds what.
+    def sample(self, most: int = 64) -> list[int]:
+        """Return some of the prompts, evenly spread.
 
         Args:
-            messages: After how many messages; None for all.
+            most: How many at most.
 
         Returns:
-            The truth.
+            Their numbers, in order.
+        """
+        chains = sorted(self.chains())
+        return chains[:: -(-len(chains) // most)]
+
+    def truth(self, messages: int | None = None) -> Held:
+        """Apply messages to a model.
+
+        Args:
+            messages: How many; None for all.
+
+        Returns:
+            The model.
         """
         held = Held()
         for message in self.messages[:messages]:
@@ -130,14 +142,14 @@ class Stream:
 
 
 class Held:
-    """The names of all blocks that every worker holds, one by one."""
+    """A model: the names of all blocks of every worker."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._blocks: set[tuple[int, int]] = set()
 
     def apply(self, message: Message) -> None:
-        """Do what a message says.
+        """Apply a message.
 
         Args:
             message: The message.
@@ -152,7 +164,7 @@ class Held:
             chain: Number of the prompt.
 
         Returns:
-            Blocks by worker, of those that hold one.
+            Blocks by worker, of its holders.
         """
         found = {}
         for worker in range(WORKERS):
@@ -165,10 +177,10 @@ class Held:
 
 
 def chain_of(turn: int, worker: int) -> int:
-    """Tell which prompt a worker answers: a new one, then the one that its neighbour answered before.
+    """Return the prompt that a worker answers: a new one, then the previous one of its neighbour.
 
     Args:
-        turn: How many it answered before.
+        turn: Prompts it answered before.
         worker: Its number.
 
     Returns:

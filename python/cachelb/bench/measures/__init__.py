@@ -1,3 +1,3 @@
-"""What is measured, one task a file."""
+"""The tasks, one per file."""
 
 from __future__ import annotations

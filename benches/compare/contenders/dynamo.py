@@ -47,15 +47,15 @@ class Dynamo:
     module = "dynamo._core"
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        from dynamo._core import RadixTree, compute_block_hash_for_seq  # pyright: ignore[reportMissingImports]
+        """Start empty."""
+        from dynamo._core import RadixTree, compute_block_hash_for_seq
 
         self._hash = compute_block_hash_for_seq
         self._tree = RadixTree()
         self._events = 0
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Let a worker hold a prompt."""
+        """Add a worker as a holder of a prompt."""
         hashes = self._hash(prompt.tokens, BLOCK)
         blocks, chained = [], 0
         for tokens in hashes:
@@ -66,7 +66,7 @@ class Dynamo:
         self._events += 1
 
     def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - its own answer
-        """Ask for the blocks that every worker holds."""
+        """Return the blocks that every worker holds."""
         return self._tree.find_matches(self._hash(prompt.tokens, BLOCK)).scores
 
     def best(self, answer: Any) -> tuple[int, frozenset[int]]:  # noqa: ANN401 - its own answer

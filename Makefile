@@ -60,7 +60,7 @@ test-hosts: $(VENV)/.built $(VENV)/.lock-dev $(VENV)/.lock-production-stack ## R
 redis: ## Fetch a Redis server for the tests into target/redis, from Debian's packages, unless there is one; no root needed
 	.ci/fetch_redis target/redis
 
-check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints, types, stubs, layers, licences, wheel, site
+check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints, types, stubs, layers, sizes, words, licences, wheel, site
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@# As for an interpreter without a GIL, which need not be there.
@@ -73,6 +73,7 @@ check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints
 	$(BIN)/python -m mypy.stubtest cachelb._core
 	$(BIN)/python .ci/policy_stub.py --check
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/rooms.py --most-lines 70000
 	$(MAKE) --no-print-directory licences
 	$(MAKE) --no-print-directory wheel
 	$(BIN)/twine check --strict $(WHEELS)/*

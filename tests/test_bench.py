@@ -1,4 +1,4 @@
-"""`cachelb bench`: what it measures is the same work for all, and it notices a wrong answer."""
+"""`cachelb bench`: the same work for every contender, and wrong answers are counted."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from cachelb.bench import compare, rivals
-from cachelb.bench.comparing import TASKS
-from cachelb.bench.measures import answers, events, matching, threads
-from cachelb.bench.prompts import BLOCK, WORKERS, Prompt, Truth, prompts
-from cachelb.bench.rivals.nested_maps import NestedMaps
-from cachelb.bench.rivals.own import Arrays, Blocks, Text
-from cachelb.bench.rows import times
+from cachelb.bench import measure, running
+from cachelb.bench.indexes import OWN, Blocks
+from cachelb.bench.measures import answers, events, matching, memory, selecting, threads
+from cachelb.bench.prompts import BLOCK, WORKERS, Contender, Prompt, Truth, prompts
 from cachelb.bench.streams import CHAIN, STEP, Stream, name
 from cachelb.bench.streams import WORKERS as ENGINES
 from cachelb.bench.timing import in_turns
 from cachelb.cli.app import app
 
 if TYPE_CHECKING:
-    from cachelb.bench.rivals.index import Index
+    from collections.abc import Sequence
+    from contextlib import ExitStack
 
-OWN: list[type[Index]] = [Blocks, Arrays, Text, NestedMaps]
+    from cachelb.bench.indexes import Index
 
 
-def test_prompts_share_what_they_say_and_no_more() -> None:
+def test_prompts_share_the_beginning_of_their_family_alone() -> None:
     given = prompts(40, 64, seed=5, share=0.5)
     assert [len(prompt.tokens) for prompt in given] == [64] * 40
     assert given[0].tokens[:32] == given[16].tokens[:32] != given[1].tokens[:32]
@@ -37,7 +35,7 @@ def test_prompts_share_what_they_say_and_no_more() -> None:
     assert prompts(3, 64, seed=5) == prompts(3, 64, seed=5) != prompts(3, 64, seed=6)
 
 
-def test_truth_is_what_comparing_token_by_token_says() -> None:
+def test_the_model_equals_a_comparison_token_by_token() -> None:
     draw = random.Random(1)
     held: list[tuple[list[int], int]] = []
     truth = Truth()
@@ -60,7 +58,7 @@ def _common(one: list[int], other: list[int]) -> int:
 
 
 @pytest.mark.parametrize("make", OWN, ids=lambda make: make.name)
-def test_contenders_answer_the_truth(make: type[Index]) -> None:
+def test_indexes_answer_like_the_model(make: type[Index]) -> None:
     index, truth = make(), Truth()
     for i, prompt in enumerate(prompts(80, 128, seed=2)):
         index.record(prompt, i % WORKERS)
@@ -93,17 +91,23 @@ class Generous(Blocks):
 
 
 def test_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "available", lambda: [Blocks, Liar, Generous])
     monkeypatch.setattr(matching, "LENGTHS", (128,))
     monkeypatch.setattr(matching, "_HELD_TOKENS", 10_000)
-    rows = {row.contender: row for row in matching.measure(16) if row.task == "match/128"}
+    rows = {row.contender: row for row in matching.measure(16, [Blocks, Liar, Generous]) if row.task == "match/128"}
     assert {name: row.wrong for name, row in rows.items()} == {"cachelb": 0, "liar": 16, "generous": 16}
     assert rows["cachelb"].answers == 16
 
 
-def test_known_cases_are_answered_rightly() -> None:
-    own = next(row for row in answers.measure(8) if row.contender == "cachelb")
-    assert (own.wrong, own.answers, own.note) == (0, 8, "")
+def test_known_cases_are_answered_rightly_and_wrong_ones_are_listed() -> None:
+    def deep(case: answers.Case) -> int:
+        if any(step[0] == "remove" for step in case.steps):
+            raise KeyError(case.name)
+        return len(case.asked)
+
+    own, other = answers.measure(8, {"deep": deep})
+    assert (own.contender, own.wrong, own.answers, own.note) == ("cachelb", 0, 8, "")
+    assert (other.contender, other.wrong) == ("deep", 7)
+    assert "a hole: KeyError instead of 2; an unknown parent: 4 instead of 2" in other.note
 
 
 def test_contenders_take_turns() -> None:
@@ -113,48 +117,55 @@ def test_contenders_take_turns() -> None:
     assert [len(times[name]) for name in "ab"] == [10, 10]
 
 
-def test_who_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rivals, "is_here", lambda module: module == "cachelb")
-    assert [make.name for make in rivals.available()] == [make.name for make in OWN]
-    assert rivals.missing() == ["ai-dynamo-runtime", "ray[serve,llm]", "production-stack's vllm_router", "litellm"]
-
-
-def test_the_command_prints_tables_and_json() -> None:
+def test_the_command_prints_a_table_and_json() -> None:
     runner = CliRunner()
     run = runner.invoke(app, ["bench", "--task", "hashing", "--task", "answers", "--calls", "8", "--json"])
     report: dict[str, Any] = json.loads(run.stdout)
     assert {row["task"] for row in report["rows"]} == {"hash/512", "hash/2048", "hash/32768", "answers"}
+    assert {row["contender"] for row in report["rows"]} == {"cachelb", "cachelb, numpy"}
     assert all(row["p50"] > 0 for row in report["rows"] if row["unit"] == "us")
-    assert report["versions"]["cachelb"]
-    run = runner.invoke(app, ["bench", "--task", "hashing", "--calls", "8"])
+    assert set(report["versions"]) == {"cachelb", "numpy"}
+    run = runner.invoke(app, ["bench", "--task", "hashing", "--task", "answers", "--calls", "8"])
     assert run.exit_code == 0
     assert "hash/32768" in run.stdout
-    assert "cachelb, numpy" in run.stdout
+    assert "0 of 8" in run.stdout
 
 
-def test_bad_arguments_name_what_is_right() -> None:
-    with pytest.raises(ValueError, match="there is no task 'speed'; choose of hashing, matching, selecting"):
-        compare(["speed"])
+def test_tasks_without_the_extra_testing_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (running, answers, events):
+        monkeypatch.setattr(module, "can_write_events", lambda: False)
+    report = measure(["answers", "events"], calls=8)
+    assert (report.rows, report.missing) == ([], ["cachelb[testing]"])
+    assert measure(["hashing"], calls=8).missing == []
+
+
+def test_bad_arguments_name_the_right_ones() -> None:
+    with pytest.raises(ValueError, match="there is no task 'speed'; choose of hashing, matching, selecting, events"):
+        measure(["speed"])
     with pytest.raises(ValueError, match="calls must be at least 8, got 7"):
-        compare(["hashing"], calls=7)
-    assert TASKS == ("hashing", "matching", "selecting", "events", "threads", "memory", "answers")
+        measure(["hashing"], calls=7)
 
 
-def test_whole_decisions_and_memory_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cachelb.bench.measures import memory, selecting
+def test_decisions_and_memory_are_measured_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+
+    def other(given: Sequence[Prompt], stack: ExitStack) -> Contender:
+        stack.callback(closed.append, len(given))
+        return Contender("other", lambda prompt: prompt.tokens[0], "looks")
 
     monkeypatch.setattr(selecting, "LENGTHS", (128,))
-    monkeypatch.setattr(selecting, "is_here", lambda _module: False)
-    names = [(row.task, row.contender) for row in selecting.measure(8)]
-    assert names == [("select/128", "cachelb"), ("select/128", "cachelb, numpy")]
-    monkeypatch.setattr(memory, "available", lambda: [Blocks])
-    rows = list(memory.measure(8))
+    rows = list(selecting.measure(8, other))
+    assert [(row.task, row.contender) for row in rows] == [
+        ("select/128", contender) for contender in ("cachelb", "cachelb, numpy", "other")
+    ]
+    assert (rows[2].note, closed) == ("looks", [256])
+    rows = list(memory.measure(8, [Blocks]))
     # An index keeps at least the hash of a block.
     assert [row.contender for row in rows] == ["cachelb"]
     assert rows[0].p50 > 8
 
 
-def test_engines_forget_the_oldest_from_its_end_and_no_more_than_they_have_no_room_for() -> None:
+def test_engines_evict_the_oldest_prompt_from_its_end() -> None:
     parts = CHAIN // STEP
     stream = Stream(ENGINES * parts * 6 + 3, held=2)
     held: dict[int, list[int]] = {worker: [] for worker in range(ENGINES)}
@@ -178,42 +189,22 @@ def test_engines_forget_the_oldest_from_its_end_and_no_more_than_they_have_no_ro
     assert sorted(truth.overlaps(2 * ENGINES).values()) == [CHAIN - STEP, CHAIN]
 
 
-def test_events_are_followed_rightly_over_sockets_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cachelb.bench.rivals import feeds
-
-    class Deaf(feeds.Own):
-        """Forgets to remove."""
-
-        name = "deaf"
-
-        def send(self, number: int, worker: int, encoded: bytes) -> None:
-            super().send(number, worker, encoded.replace(b"BlockRemoved", b"BlockIgnored"))
-
-    monkeypatch.setattr(feeds, "FEEDS", (feeds.Own, feeds.OwnOverZmq, Deaf))
-    monkeypatch.setattr(events, "ROUNDS", 1)
-    monkeypatch.setattr(events, "_SHARES", (0.5,))
+def test_events_are_applied_and_compared_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "Stream", lambda messages: Stream(messages, held=1))
-    rows = {(row.task, row.contender): row for row in events.measure(8)}
-    overload = [rows["events/overload", contender] for contender in ("cachelb", "cachelb over ZeroMQ", "deaf")]
-    assert [row.wrong for row in overload[:2]] == [0, 0]
-    assert (overload[2].wrong or 0) > 0
-    assert all(row.answers == 16 and row.p50 > 0 for row in overload)
-    kept = rows["events/keep-up", "cachelb"]
-    assert kept.wrong == 0
-    assert kept.p50 <= overload[0].p50
-    assert rows["events/lookup", "cachelb"].unit == "us"
+    applied, selected = events.measure(8)
+    assert (applied.task, applied.wrong, applied.answers) == ("events/apply", 0, 16)
+    assert (selected.task, selected.unit) == ("events/select", "us")
+    send = events.EventRouter.send
+
+    def forget(self: events.EventRouter, number: int, worker: int, encoded: bytes) -> None:
+        send(self, number, worker, encoded.replace(b"BlockRemoved", b"BlockIgnored"))
+
+    monkeypatch.setattr(events.EventRouter, "send", forget)
+    assert (next(events.measure(8)).wrong or 0) > 0
 
 
 def test_threads_share_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "available", lambda: [Blocks])
     monkeypatch.setattr(threads, "THREADS", (1, 3))
-    names = [(row.task, row.contender, row.p50 > 0) for row in threads.measure(8)]
+    names = [(row.task, row.contender, row.p50 > 0) for row in threads.measure(8, [Blocks])]
     contenders = ("cachelb: match", "cachelb")
     assert names == [(f"threads/{count}", contender, True) for count in (1, 3) for contender in contenders]
-
-
-def test_rates_are_turned_round_to_say_how_much_somebody_costs() -> None:
-    assert times(30.0, 10.0, "us") == 3.0
-    assert times(10.0, 30.0, "blocks/s") == 3.0
-    assert times(0.0, 30.0, "blocks/s") is None
-    assert times(3.0, 0.0, "wrong") is None

@@ -1,3 +1,3 @@
-"""cachelb beside its alternatives: installs them into an environment of their own and runs `cachelb bench` there."""
+"""cachelb beside its alternatives: the tasks of `cachelb bench`, with the adapters of other systems."""
 
 from __future__ import annotations

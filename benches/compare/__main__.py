@@ -5,6 +5,7 @@
     python -m benches.compare --task matching     # one task; the others keep the figures of the last run
     python -m benches.compare --crates            # the Rust crates instead; builds them first
     python -m benches.compare --write             # write the page of the last run again
+    python -m benches.compare --here              # install nothing, print the page of what is installed here; --json
 
 Traces through Dynamo's simulator are a command of their own: `python -m benches.dynamo`.
 
@@ -15,14 +16,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from benches.compare.environment import VENV, install
+from benches.compare.environment import PYTHON, install
 from benches.compare.page import page, picture
+from benches.compare.tasks import measure
+
+from cachelb.bench.running import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "bench-results" / "compare.json"
@@ -33,10 +38,17 @@ def main() -> None:
     """Do what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=400)
-    parser.add_argument("--task", action="append", default=[], help="as of cachelb bench")
+    parser.add_argument("--task", action="append", default=[], choices=TASKS, help="as of cachelb bench")
     parser.add_argument("--crates", action="store_true", help="measure the Rust crates")
     parser.add_argument("--write", action="store_true", help="measure nothing")
+    parser.add_argument("--here", action="store_true", help="measure in this environment, write nothing")
+    parser.add_argument("--json", action="store_true", help="with --here, print JSON")
     given = parser.parse_args()
+    if given.here:
+        logging.disable(logging.INFO)  # Ray sends every logger's lines to the terminal
+        run = measure(given.task, calls=given.calls, progress=lambda task: print(task, file=sys.stderr)).to_dict()
+        print(json.dumps(run, indent=2) if given.json else page(run, None))
+        return
     if given.crates:
         _measure_crates()
     elif not given.write:
@@ -58,17 +70,16 @@ def _install() -> None:
         raise SystemExit("there is no wheel: run `make wheel` first")
     install()
     install("--force-reinstall", "--no-deps", str(wheels[-1]))
-    install("click", "rich")
 
 
 def _measure(calls: int, tasks: list[str]) -> None:
-    """Run the comparison there."""
+    """Run `--here` in that environment."""
     # Dynamo logs every worker it meets.
     environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DYN_LOG": "error"}
-    command = [str(VENV / "bin" / "cachelb"), "bench", "--json", "--calls", str(calls)]
+    command = [str(PYTHON), "-m", "benches.compare", "--here", "--json", "--calls", str(calls)]
     command += [argument for task in tasks for argument in ("--task", task)]
-    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    # Whatever the alternatives print comes before the document.
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+    # The alternatives print before the document.
     report = json.loads(run.stdout[run.stdout.index("{\n") :])
     before = _read(RUN) if tasks else None
     if before is not None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from cachelb.bench.rows import times
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -42,11 +40,11 @@ _SMALLEST = {
 _HEAD = """# Beside the alternatives
 
 `make wheel && python -m benches.compare` installs the alternatives, measures all of them in turns within one run and
-writes this page. `cachelb bench` does the same with whatever is installed where you are. Medians of single calls, with
-64 workers and blocks of 16 tokens; from Python, prompts are lists of token ids unless it says otherwise. "x" is how
-many times cachelb it costs: 2.0 is twice as slow or twice as large, 0.5 is half; rates are turned round for it. Every
-answer that was timed was also compared with the truth: the right number of leading blocks, and nobody named who does
-not hold them.
+writes this page. `python -m benches.compare --here` prints it for the alternatives that are installed where you are;
+`cachelb bench` measures cachelb alone. Medians of single calls, with 64 workers and blocks of 16 tokens; from Python,
+prompts are lists of token ids unless it says otherwise. "x" is the cost as a multiple of cachelb's: 2.0 is twice as
+slow or twice as large, 0.5 is half; of rates, the inverse. Every answer of a timed call was also compared with that of
+a model: the right number of leading blocks, and no worker named that does not hold them.
 
 {load}![Medians of finding who holds how much of a prompt](images/compare.svg)
 
@@ -115,8 +113,14 @@ def _by_task(rows: Rows) -> dict[str, Rows]:
     return dict(tasks)
 
 
+def times(figure: float, own: float, unit: str) -> float | None:
+    """Return a cost as a multiple of cachelb's: 2.0 is twice as slow or as large. None where that is undefined."""
+    above, below = (own, figure) if unit.endswith("/s") else (figure, own)
+    return above / below if below else None
+
+
 def _losses(rows: Rows, where: str) -> str:
-    """List where somebody else is better than cachelb by a tenth or more."""
+    """List the figures in which another is better than cachelb by a tenth or more."""
     lines = []
     for task, of_task in _by_task(rows).items():
         for row in of_task if task != "answers" else ():
@@ -132,14 +136,15 @@ def _losses(rows: Rows, where: str) -> str:
 
 
 def _wrong(rows: Rows) -> str:
-    """List who answered wrongly."""
+    """List the wrong answers."""
     lines = []
     for row in rows:
         if row["wrong"] and row["task"] == "answers":
             lines += [f"- {row['contender']}: {_spell(case)}\n" for case in row["note"].split("; ")]
         elif row["wrong"]:
             lines.append(f"- {row['contender']}: {row['wrong']} of {row['answers']} in {row['task']}\n")
-    return f"## Wrong answers\n\n{''.join(dict.fromkeys(lines)) or '- nobody'}\n"
+    text = "".join(dict.fromkeys(lines)) or "- none\n"
+    return f"## Wrong answers\n\n{text}\n"
 
 
 def _spell(case: str) -> str:
@@ -160,7 +165,7 @@ def _size(kind: str, size: str) -> str:
 
 
 def _own(rows: Rows, contender: str) -> dict[str, Any] | None:
-    """Find what a contender is compared with: cachelb, over the same wire if there is one."""
+    """Return the row that a contender is compared with: cachelb, over the same wire if there is one."""
     wire = contender[contender.index(_WIRE) :] if _WIRE in contender else ""
     return next((row for row in rows if row["contender"] == _OWN + wire), None)
 
@@ -204,7 +209,7 @@ def _matrix(rows: Rows) -> str:
 
 
 def _notes(rows: Rows) -> str:
-    """Say what is to be known of figures; what was answered wrongly stands in a list of its own."""
+    """List the conditions of figures; wrong answers have a list of their own."""
     notes = {row["note"]: row["contender"] for row in reversed(rows) if row["note"] and row["task"] != "answers"}
     below = "".join(f"- {contender}: {note}\n" for note, contender in reversed(notes.items()))
     return below + "\n" if below else ""

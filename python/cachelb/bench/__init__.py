@@ -1,13 +1,12 @@
-"""Benchmarks of the core and its alternatives on this machine, for `cachelb bench`.
+"""Times and answers of cachelb's own structures and decisions on this machine, for `cachelb bench`.
 
-Alternatives that are installed take part, the others are named as missing. All do the same work on the same prompts, in
-turns within one run, so that whatever else the machine does meets all of them; every answer that is timed is also
-compared with the truth.
+Every answer of a timed call is also compared with a model that keeps each block by itself. `benches/compare` of the
+repository measures other systems with the same tasks.
 """
 
 from __future__ import annotations
 
-from cachelb.bench.comparing import Report, compare
 from cachelb.bench.rows import Row
+from cachelb.bench.running import Report, measure
 
-__all__ = ["Report", "Row", "compare"]
+__all__ = ["Report", "Row", "measure"]

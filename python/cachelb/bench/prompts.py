@@ -1,15 +1,15 @@
-"""Prompts with shared prefixes, as tokens and as text, and the truth about their holders."""
+"""Prompts with shared prefixes, as tokens and as text, and a model of their holders."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 BLOCK = 16
 """Tokens of a block."""
@@ -24,13 +24,17 @@ _FAMILIES = 16
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt in the forms that contenders take."""
+    """A prompt as a list, an array and text.
+
+    Attributes:
+        tokens: Token ids, as a tokenizer returns them.
+    """
 
     tokens: list[int]
 
     @cached_property
     def array(self) -> np.ndarray:
-        """The same as a numpy array."""
+        """Token ids as a numpy array."""
         return np.array(self.tokens, dtype=np.uint32)
 
     @cached_property
@@ -39,8 +43,42 @@ class Prompt:
         return "".join(f"{token % 10_000:04d}" for token in self.tokens)
 
 
+class Contender(NamedTuple):
+    """A function of a prompt that is measured.
+
+    Attributes:
+        name: Its name in tables.
+        call: The function.
+        note: Conditions of its figures.
+    """
+
+    name: str
+    call: Callable[[Prompt], object]
+    note: str = ""
+
+    def over(self, given: Sequence[Prompt]) -> Callable[[int], object]:
+        """Bind it to prompts, which are taken in rotation.
+
+        Args:
+            given: The prompts.
+
+        Returns:
+            The function of a call's number.
+        """
+        return lambda i: self.call(given[i % len(given)])
+
+
 def prompts(count: int, length: int, *, seed: int = 0, share: float = 0.75) -> list[Prompt]:
-    """Make prompts of 16 families: the first `share` of a prompt is common to its family, the rest its own.
+    """Make prompts of 16 families, which share their beginning.
+
+    Args:
+        count: How many.
+        length: Tokens of each.
+        seed: Seed of the draws.
+        share: Part of it that the family shares.
+
+    Returns:
+        The prompts.
 
     Example:
         >>> first, second = prompts(17, 64)[0], prompts(17, 64)[16]
@@ -51,29 +89,41 @@ def prompts(count: int, length: int, *, seed: int = 0, share: float = 0.75) -> l
     shared = round(length * share)
     heads = draw.integers(_VOCABULARY, size=(_FAMILIES, shared), dtype=np.uint32)
     tails = draw.integers(_VOCABULARY, size=(count, length - shared), dtype=np.uint32)
-    # The first token of a tail tells prompts apart for sure.
+    # The first token of every tail differs.
     tails[:, :1] = np.arange(count, dtype=np.uint32)[:, None]
     return [Prompt([*heads[i % _FAMILIES].tolist(), *tails[i].tolist()]) for i in range(count)]
 
 
 class Truth:
-    """Every prefix that every worker was given, kept as it is."""
+    """A model: the holders of every block, kept one by one."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._held: dict[tuple[int, int], set[int]] = {}
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Record that a worker holds a prompt."""
+        """Add a worker as a holder of a prompt.
+
+        Args:
+            prompt: The prompt.
+            worker: Number of the worker.
+        """
         for block in _chain(prompt.tokens):
             self._held.setdefault(block, set()).add(worker)
 
     def best(self, prompt: Prompt) -> tuple[int, frozenset[int]]:
-        """Return how many leading blocks the best workers hold, and which workers."""
+        """Find the holders of the longest prefix.
+
+        Args:
+            prompt: The prompt.
+
+        Returns:
+            Leading blocks of that prefix, and its holders.
+        """
         depth, holders = 0, frozenset[int]()
         for block in _chain(prompt.tokens):
             now = self._held.get(block)
-            # Prompts are only added, as a whole: a holder of a block holds all before it.
+            # Prompts are only added, and whole: a holder of a block holds all blocks before it.
             if not now:
                 break
             depth, holders = depth + 1, frozenset(now)

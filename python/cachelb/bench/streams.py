@@ -1,4 +1,4 @@
-"""Event messages of a fleet of engines, and the truth about the holders after them."""
+"""KV events that a fleet of engines publishes, and a model of the holders after them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,21 @@ _VOCABULARY = 128_000
 
 @dataclass(frozen=True)
 class Message:
-    """The message of one engine after one step."""
+    """A message of one engine after one step.
+
+    Attributes:
+        worker: Number of the worker.
+        stored: Engine names of the blocks that were stored, which follow each other.
+        parent: Name of the block before them; None if they begin a prompt.
+        tokens: Their tokens.
+        removed: Names of blocks that were removed before.
+    """
 
     worker: int
-    stored: range  # engine names of consecutive blocks
-    parent: int | None  # name of the block before, None at the start of a prompt
+    stored: range
+    parent: int | None
     tokens: np.ndarray
-    removed: Sequence[int]  # names of blocks evicted before any was stored
+    removed: Sequence[int]
 
     @property
     def blocks(self) -> int:
@@ -40,9 +48,12 @@ class Message:
 
 
 class Stream:
-    """Messages of engines with room for `held` long prompts.
+    """Messages of engines that answer long prompts, two engines each, and evict the oldest prompt from its end.
 
-    Each prompt reaches two engines; the oldest is evicted from its end.
+    Args:
+        messages: How many.
+        held: Prompts that an engine has room for.
+        seed: Seed of the tokens.
 
     Example:
         >>> stream = Stream(16)
@@ -51,14 +62,21 @@ class Stream:
     """
 
     def __init__(self, messages: int, *, held: int = 32, seed: int = 5) -> None:
-        """Draw it."""
+        """Keep the settings; messages are drawn when they are read."""
         self._messages = messages
         self._held = held
         self._seed = seed
         self._prompts: dict[int, np.ndarray] = {}
 
     def prompt(self, chain: int) -> np.ndarray:
-        """Return the tokens of a prompt by its number."""
+        """Return a prompt.
+
+        Args:
+            chain: Its number.
+
+        Returns:
+            Its tokens.
+        """
         if chain not in self._prompts:
             draw = np.random.default_rng((self._seed, chain))
             self._prompts[chain] = draw.integers(_VOCABULARY, size=CHAIN * BLOCK, dtype=np.uint32)
@@ -89,11 +107,34 @@ class Stream:
             yield Message(worker, range(first, first + STEP), first - 1 if part else None, tokens, gone)
 
     def chains(self) -> set[int]:
-        """Return the numbers of the prompts with published blocks."""
+        """Return the prompts that messages are about.
+
+        Returns:
+            Their numbers.
+        """
         return {(message.stored.start - 1) // CHAIN for message in self.messages}
 
+    def sample(self, most: int = 64) -> list[int]:
+        """Return some of the prompts, evenly spread.
+
+        Args:
+            most: How many at most.
+
+        Returns:
+            Their numbers, in order.
+        """
+        chains = sorted(self.chains())
+        return chains[:: -(-len(chains) // most)]
+
     def truth(self, messages: int | None = None) -> Held:
-        """Return which worker holds which blocks after some messages, None for all."""
+        """Apply messages to a model.
+
+        Args:
+            messages: How many; None for all.
+
+        Returns:
+            The model.
+        """
         held = Held()
         for message in self.messages[:messages]:
             held.apply(message)
@@ -101,19 +142,30 @@ class Stream:
 
 
 class Held:
-    """The names of all blocks that every worker holds, one by one."""
+    """A model: the names of all blocks of every worker."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._blocks: set[tuple[int, int]] = set()
 
     def apply(self, message: Message) -> None:
-        """Apply a message."""
+        """Apply a message.
+
+        Args:
+            message: The message.
+        """
         self._blocks.difference_update((message.worker, block) for block in message.removed)
         self._blocks.update((message.worker, block) for block in message.stored)
 
     def overlaps(self, chain: int) -> dict[int, int]:
-        """Count the leading blocks of a prompt on each worker that holds one, block by block."""
+        """Count the leading blocks of a prompt, one by one.
+
+        Args:
+            chain: Number of the prompt.
+
+        Returns:
+            Blocks by worker, of its holders.
+        """
         found = {}
         for worker in range(WORKERS):
             depth = 0
@@ -125,10 +177,25 @@ class Held:
 
 
 def chain_of(turn: int, worker: int) -> int:
-    """Return the prompt of a worker's turn: a new one, then the previous one of its neighbour."""
+    """Return the prompt that a worker answers: a new one, then the previous one of its neighbour.
+
+    Args:
+        turn: Prompts it answered before.
+        worker: Its number.
+
+    Returns:
+        Number of the prompt.
+    """
     return turn // 2 * WORKERS + (worker + turn % 2) % WORKERS
 
 
 def name(chain: int) -> int:
-    """Return the engine's name of a prompt's first block; the others follow, and all names are distinct."""
+    """Return the engine's name of the first block of a prompt; the others follow.
+
+    Args:
+        chain: Number of the prompt.
+
+    Returns:
+        The name; no two blocks have the same.
+    """
     return chain * CHAIN + 1

@@ -7,16 +7,60 @@ import statistics
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from cachelb.bench.rows import Row
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _TURN = 8
 
 
-def in_turns(contenders: Mapping[str, Callable[[int], object]], calls: int) -> dict[str, list[float]]:
-    """Time single calls of every contender, a few of each at a time, so that a slow moment of the machine meets all.
+def timed(
+    task: str, contenders: Mapping[str, Callable[[int], object]], calls: int, notes: Mapping[str, str] | None = None
+) -> list[Row]:
+    """Time contenders at a task, in turns.
 
-    Each contender is called with 0, 1, 2 ...; the times are in microseconds.
+    Args:
+        task: Name of the task.
+        contenders: By name, the function to call with 0, 1, 2 ...
+        calls: Calls of each, at least two.
+        notes: Notes of the rows by contender.
+
+    Returns:
+        A row per contender, in microseconds.
+
+    Example:
+        >>> [row.contender for row in timed("add", {"sum": lambda i: i + 1}, 8)]
+        ['sum']
+    """
+    times = in_turns(contenders, calls)
+    return [summarised(task, name, each, (notes or {}).get(name, "")) for name, each in times.items()]
+
+
+def summarised(task: str, contender: str, times: list[float], note: str = "") -> Row:
+    """Make a row of times.
+
+    Args:
+        task: Name of the task.
+        contender: Name of the contender.
+        times: Microseconds of its calls, at least two.
+        note: Conditions of the figures.
+
+    Returns:
+        The row.
+    """
+    return Row(task, contender, *p50_p99(times), unit="us", note=note, p10=p10(times))
+
+
+def in_turns(contenders: Mapping[str, Callable[[int], object]], calls: int) -> dict[str, list[float]]:
+    """Time single calls of every contender, a few of each at a time, so that all meet a slow phase of the machine.
+
+    Args:
+        contenders: By name, the function to call with 0, 1, 2 ...
+        calls: Calls of each.
+
+    Returns:
+        Microseconds of every call by name.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     enabled = gc.isenabled()
@@ -36,7 +80,13 @@ def in_turns(contenders: Mapping[str, Callable[[int], object]], calls: int) -> d
 
 
 def p50_p99(times: list[float]) -> tuple[float, float]:
-    """Return the median and the 99th percentile of at least two times.
+    """Return the median and the 99th percentile.
+
+    Args:
+        times: At least two.
+
+    Returns:
+        Both.
 
     Example:
         >>> p50_p99([1.0, 2.0, 9.0])[0]
@@ -47,6 +97,12 @@ def p50_p99(times: list[float]) -> tuple[float, float]:
 
 def p10(times: list[float]) -> float:
     """Return the 10th percentile.
+
+    Args:
+        times: At least two.
+
+    Returns:
+        It.
 
     Example:
         >>> p10([1.0, 1.0, 1.0, 9.0])

@@ -1,3 +1,3 @@
-"""The measured tasks, one per file."""
+"""The tasks, one per file."""
 
 from __future__ import annotations

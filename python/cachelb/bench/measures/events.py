@@ -1,175 +1,117 @@
-"""Following the events of engines: as fast as it goes, and at a rate that is kept up with.
-
-The clock stops when the last message of every worker is visible to a lookup. A rate counts as kept up with if that is
-within 1.10 of the window in which the messages were due, and the last one was sent within 1.01 of it: the definitions
-of Dynamo's own benchmark.
-"""
+"""KV events of a fleet: applying a message, and selecting between messages."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
+from cachelb import Router
 from cachelb.bench.prompts import BLOCK
-from cachelb.bench.rivals import is_here
-from cachelb.bench.rows import Row
+from cachelb.bench.running import can_write_events
 from cachelb.bench.streams import CHAIN, WORKERS, Stream
-from cachelb.bench.timing import p10, p50_p99
+from cachelb.bench.timing import in_turns, summarised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from cachelb.bench.rivals.feeds import Feed
+    from cachelb.bench.rows import Row
     from cachelb.bench.streams import Message
 
 MESSAGES_PER_CALL = 20
-ROUNDS = 5
-MOST_TOTAL = 1.10
-MOST_SPAN = 1.01
-_SHARES = (0.95, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1)
-_TRIES = 2
-_LOOKUP_RATE = 25_000.0
-_DEADLINE_S = 60.0
-_CHECKED = 64
+_NOTE = f"messages of 64 blocks stored, then as many removed; prompts of {CHAIN * BLOCK:,} tokens"
 
 
-class _Run(NamedTuple):
-    """One stream, sent and drained: seconds since the first message was due, and of processors by all threads."""
+class HasOverlaps(Protocol):
+    """An index that applied messages."""
 
-    span: float
-    total: float
-    processor: float
+    def overlaps(self, tokens: list[int]) -> dict[int, int]:
+        """Return the blocks of every holder of a prompt, by number of the worker."""
+        ...
+
+
+class EventRouter:
+    """`Router.apply_kv_events` with the bytes that vLLM publishes."""
+
+    name = "cachelb"
+    note = "apply_kv_events with vLLM's bytes: decodes and hashes; asked by select_worker(dry_run=True)"
+    module = "cachelb"
+
+    def __init__(self) -> None:
+        """Make a router."""
+        self.keys = [f"http://w{worker}:8000" for worker in range(WORKERS)]
+        self.router = Router(self.keys, policy="kv-aware", seed=1, max_memory_mb=1_024)
+
+    @staticmethod
+    def encode(_number: int, message: Message) -> bytes:
+        """Write a message as vLLM does."""
+        from cachelb.testing.events import encode_batch, removed, stored
+
+        events = [removed(message.removed)] if message.removed else []
+        tokens = message.tokens.tolist()
+        return encode_batch([*events, stored(message.stored, tokens, block_size=BLOCK, parent=message.parent)], ts=0.0)
+
+    def send(self, number: int, worker: int, encoded: bytes) -> None:
+        """Apply a message."""
+        self.router.apply_kv_events(self.keys[worker], encoded, seq=number)
+
+    def lookup(self, tokens: list[int]) -> object:
+        """Select for a prompt, without a booking."""
+        return self.router.select_worker(tokens=tokens, dry_run=True)
+
+    def overlaps(self, tokens: list[int]) -> dict[int, int]:
+        """Return the blocks of every holder. One token more: an engine computes at least one."""
+        seen = self.router.explain(tokens=[*tokens, 0]).candidates
+        blocks = {self.keys.index(one.key): int(one.matched_tokens) // BLOCK for one in seen}
+        return {worker: depth for worker, depth in blocks.items() if depth}
+
+    def depth(self, worker: int, tokens: list[int]) -> int:
+        """Return the blocks of one worker."""
+        one = self.router.select_worker(tokens=[*tokens, 0], among=[self.keys[worker]], dry_run=True)
+        return one.matched_tokens // BLOCK
+
+    def close(self) -> None:
+        """Close the router."""
+        self.router.close()
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Send each contender the same 20 * `calls` messages: overload, highest sustained rate, lookups meanwhile."""
-    if not (is_here("msgpack") and is_here("zmq")):
+    """Apply messages of eight engines, and select between them.
+
+    Args:
+        calls: A twentieth of the messages.
+
+    Yields:
+        A row for a message, with wrong answers after the last one, and a row for a selection.
+    """
+    if not can_write_events():
         return
-    from cachelb.bench.rivals.feeds import FEEDS
-
     stream = Stream(calls * MESSAGES_PER_CALL)
-    feeds = [make for make in FEEDS if all(is_here(module) for module in make.modules)]
-    # Those that take the same bytes share them.
-    written = {make.encode: [make.encode(*numbered) for numbered in enumerate(stream.messages)] for make in feeds}
-    overload = _overload(feeds, stream, written)
-    yield from overload
-    for make, row in zip(feeds, overload[: len(feeds)], strict=True):
-        yield _keep_up(make, stream, written[make.encode], row.p50)
-    for make in feeds:
-        yield _look_up(make, stream, written[make.encode], calls)
+    encoded = [EventRouter.encode(*numbered) for numbered in enumerate(stream.messages)]
+    asked = [stream.prompt(chain).tolist() for chain in stream.sample()]
+    events = EventRouter()
+
+    def apply(i: int) -> None:
+        events.send(i // WORKERS, stream.messages[i].worker, encoded[i])
+
+    def select(i: int) -> object:
+        return events.lookup(asked[i * 7 % len(asked)])
+
+    times = in_turns({"apply": apply, "select": select}, len(encoded))
+    wrong, answers = wrong_answers(events, stream)
+    events.close()
+    yield replace(summarised("events/apply", "cachelb", times["apply"], _NOTE), wrong=wrong, answers=answers)
+    yield summarised("events/select", "cachelb", times["select"], "between messages, without a booking")
 
 
-def _overload(feeds: Sequence[type[Feed]], stream: Stream, written: Mapping[Any, Sequence[Any]]) -> list[Row]:
-    """Send all at once, in turns, and check the answers. The fastest turn counts: what else runs only slows."""
-    blocks = _blocks(stream.messages)
-    best, processor = dict.fromkeys(feeds, 0.0), dict.fromkeys(feeds, float("inf"))
-    wrong, answers = dict.fromkeys(feeds, 0), dict.fromkeys(feeds, 0)
-    for _ in range(ROUNDS):
-        for make in feeds:
-            run, missed, asked = _round(make, stream, written[make.encode], 0.0)
-            best[make] = max(best[make], blocks / run.total)
-            processor[make] = min(processor[make], run.processor * 1e9 / blocks)
-            wrong[make] += missed
-            answers[make] += asked
-    rows = [
-        Row("events/overload", make.name, best[make], None, "blocks/s", wrong[make], answers[make], note=make.note)
-        for make in feeds
-    ]
-    return rows + [Row("events/processor", make.name, processor[make], None, "ns/block") for make in feeds]
+def wrong_answers(index: HasOverlaps, stream: Stream) -> tuple[int, int]:
+    """Compare an index with the model after a whole stream.
 
+    Args:
+        index: It was sent all messages.
+        stream: The stream.
 
-def _round(make: type[Feed], stream: Stream, encoded: Sequence[Any], window: float) -> tuple[_Run, int, int]:
-    """Send a stream to an empty index. Returns wrong answers and all answers too."""
-    feed = make()
-    try:
-        run = _send(feed, stream, encoded, window)
-        return run, *_wrong(feed, stream)
-    finally:
-        feed.close()
-
-
-def _keep_up(make: type[Feed], stream: Stream, encoded: Sequence[Any], overload: float) -> Row:
-    """Find the highest rate that is kept up with once in some tries, among shares of the best overload."""
-    wrong = answers = 0
-    for share in _SHARES:
-        window = _blocks(stream.messages) / (overload * share)
-        for _ in range(_TRIES):
-            run, missed, asked = _round(make, stream, encoded, window)
-            wrong, answers = wrong + missed, answers + asked
-            if run.total <= MOST_TOTAL * window and run.span <= MOST_SPAN * window:
-                note = f"{share:.0%} of the overload; total {run.total / window:.3f}, span {run.span / window:.3f}"
-                return Row("events/keep-up", make.name, overload * share, None, "blocks/s", wrong, answers, note)
-    return Row("events/keep-up", make.name, 0.0, None, "blocks/s", wrong, answers, "kept up with no rate tried")
-
-
-def _look_up(make: type[Feed], stream: Stream, encoded: Sequence[Any], calls: int) -> Row:
-    """Time lookups between messages that come at a rate which is the same for all."""
-    half = len(encoded) // 2
-    chains = sorted(stream.chains())
-    prompts = {chain: stream.prompt(chain).tolist() for chain in chains}
-    times: list[float] = []
-    feed = make()
-    try:
-        for number, message in enumerate(stream.messages[:half]):
-            feed.send(number // WORKERS, message.worker, encoded[number])
-        _drain(feed, stream, half)
-        begin, due = time.perf_counter(), 0
-        for number, message in enumerate(stream.messages[half : half + calls], half):
-            _sleep_until(begin + due / _LOOKUP_RATE)
-            feed.send(number // WORKERS, message.worker, encoded[number])
-            due += message.blocks
-            asked = prompts[chains[number * 7 % len(chains)]]
-            start = time.perf_counter_ns()
-            feed.lookup(asked)
-            times.append((time.perf_counter_ns() - start) / 1e3)
-    finally:
-        feed.close()
-    note = f"prompts of {CHAIN * BLOCK:,} tokens, while {_LOOKUP_RATE:,.0f} blocks a second come and go"
-    return Row("events/lookup", make.name, *p50_p99(times), unit="us", note=note, p10=p10(times))
-
-
-def _send(feed: Feed, stream: Stream, encoded: Sequence[Any], window: float) -> _Run:
-    """Send every message when it is due, then wait until all are visible. A window of 0 s: all are due at once."""
-    every = window / len(encoded)
-    begin, used = time.perf_counter(), time.process_time()
-    for number, message in enumerate(stream.messages):
-        if window:
-            _sleep_until(begin + number * every)
-        feed.send(number // WORKERS, message.worker, encoded[number])
-    span = time.perf_counter() - begin
-    _drain(feed, stream, len(encoded))
-    return _Run(span, time.perf_counter() - begin, time.process_time() - used)
-
-
-def _drain(feed: Feed, stream: Stream, messages: int) -> None:
-    """Wait until the last message of every worker is visible to a lookup."""
-    deadline = time.monotonic() + _DEADLINE_S
-    last = {message.worker: message for message in stream.messages[:messages]}
-    for worker, message in last.items():
-        chain = (message.stored.start - 1) // CHAIN
-        blocks = message.stored.stop - 1 - chain * CHAIN
-        tokens = stream.prompt(chain)[: blocks * BLOCK].tolist()
-        while feed.depth(worker, tokens) != blocks:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{feed.name} does not show worker {worker}'s last message after {_DEADLINE_S} s")
-            time.sleep(0.0005)
-
-
-def _wrong(feed: Feed, stream: Stream) -> tuple[int, int]:
-    """Compare the holders of some of the prompts with the truth."""
-    truth = stream.truth()
-    chains = sorted(stream.chains())
-    some = chains[:: -(-len(chains) // _CHECKED)]
-    wrong = sum(feed.overlaps(stream.prompt(chain).tolist()) != truth.overlaps(chain) for chain in some)
-    return wrong, len(some)
-
-
-def _sleep_until(due: float) -> None:
-    # Not a busy loop: it would keep the interpreter's lock from the receiver.
-    wait = due - time.perf_counter()
-    if wait > 0:
-        time.sleep(wait)
-
-
-def _blocks(messages: Sequence[Message]) -> int:
-    return sum(message.blocks for message in messages)
+    Returns:
+        Wrong answers, and all.
+    """
+    truth, some = stream.truth(), stream.sample()
+    return sum(index.overlaps(stream.prompt(chain).tolist()) != truth.overlaps(chain) for chain in some), len(some)

@@ -1,4 +1,4 @@
-"""Resident memory per block, of a process that does nothing else."""
+"""Resident memory per block, in a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -8,36 +8,49 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cachelb.bench.indexes import OWN
 from cachelb.bench.prompts import BLOCK, WORKERS, Prompt, prompts
-from cachelb.bench.rivals import available
 from cachelb.bench.rows import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from cachelb.bench.indexes import Index
 
 _LENGTH = 2_048
 _PROMPTS = 4_000
 _NOTE = "512,000 different blocks of prompts of 2,048 tokens, one holder each"
 
 
-def measure(_calls: int) -> Iterator[Row]:
-    """Fill every index in a process of its own."""
+def measure(_calls: int, makers: Sequence[type[Index]] = OWN) -> Iterator[Row]:
+    """Fill every index in a process of its own.
+
+    Args:
+        makers: Indexes to measure.
+
+    Yields:
+        A row per index.
+    """
     if not Path("/proc/self/statm").exists():
         return
-    for make in available():
-        command = [sys.executable, "-c", f"from cachelb.bench.measures.memory import fill; fill({make.name!r})"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - names of our own
+    for make in makers:
+        code = f"from {make.__module__} import {make.__name__} as make; from {__name__} import fill; fill(make)"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - names of modules
         if run.returncode:
             raise RuntimeError(f"{make.name} could not be measured: {run.stderr.strip().splitlines()[-1]}")
         grown = float(run.stdout.split()[-1])
         yield Row("memory", make.name, grown, None, unit="bytes/block", note=_NOTE)
 
 
-def fill(name: str) -> None:
-    """Fill one index and print the bytes per block. Runs in a process of its own."""
-    index = next(make for make in available() if make.name == name)()
+def fill(make: type[Index]) -> None:
+    """Fill one index and print its memory per block. Runs in a process of its own.
+
+    Args:
+        make: The index.
+    """
+    index = make()
     given = prompts(_PROMPTS, _LENGTH, seed=4, share=0.0)
-    # Outside the measurement: the setup of a first call, and the other forms of the prompts.
+    # The first call allocates what belongs to no block, and memory freed before counts as the blocks' once reused.
     index.record(Prompt([1] * _LENGTH), 0)
     for prompt in given:
         _ = prompt.array, prompt.text

@@ -1,7 +1,6 @@
 """Calls per second of several threads of one process on one object.
 
-Threads of an interpreter with a global lock take turns: this shows what turns cost, not more cores. Structures that
-release the lock are asked from Rust in `benches/compare/crates`.
+Threads of an interpreter with a global lock take turns: the rates show the cost of that, not the gain of more cores.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cachelb import Router
+from cachelb.bench.indexes import OWN
 from cachelb.bench.prompts import WORKERS, prompts
-from cachelb.bench.rivals import available
 from cachelb.bench.rows import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from cachelb.bench.indexes import Index
     from cachelb.bench.prompts import Prompt
 
 THREADS = (1, 2, 4, 8, 16)
@@ -28,20 +28,28 @@ _ROUNDS = 3
 _CALLS_PER_CALL = 8
 
 
-def measure(calls: int) -> Iterator[Row]:
-    """Measure the rate at which threads match and select; those of a contender share 8 * `calls` calls."""
+def measure(calls: int, makers: Sequence[type[Index]] = OWN) -> Iterator[Row]:
+    """Match, and select, from several threads.
+
+    Args:
+        calls: An eighth of the calls of each contender, which its threads share.
+        makers: Indexes to measure.
+
+    Yields:
+        A row per contender and number of threads.
+    """
     given = prompts(_PROMPTS, _LENGTH, seed=6)
     for prompt in given:
         _ = prompt.array, prompt.text
     contenders: dict[str, Callable[[Prompt], object]] = {}
-    for make in available():
+    for make in makers:
         index: Any = make()
         for i, prompt in enumerate(given):
             index.record(prompt, i % WORKERS)
         contenders[f"{index.name}: match"] = index.match
     contenders["cachelb"] = _select()
     locked = getattr(sys, "_is_gil_enabled", lambda: True)()
-    note = f"prompts of {_LENGTH:,} tokens; the interpreter {'has' if locked else 'has no'} global lock"
+    note = f"prompts of {_LENGTH:,} tokens, {'with' if locked else 'without'} a global interpreter lock"
     for threads in THREADS:
         for name, rate in _rates(contenders, given, threads, calls * _CALLS_PER_CALL).items():
             yield Row(f"threads/{threads}", name, rate, None, unit="calls/s", note=note)
@@ -60,7 +68,7 @@ def _select() -> Callable[[Prompt], object]:
 def _rates(
     contenders: Mapping[str, Callable[[Prompt], object]], given: list[Prompt], threads: int, calls: int
 ) -> dict[str, float]:
-    """Calls per second of the fastest of some rounds, in turns: what else runs only slows."""
+    """Return calls per second of the fastest of some rounds, in turns."""
     rates = dict.fromkeys(contenders, 0.0)
     for _ in range(_ROUNDS):
         for name, call in contenders.items():

@@ -20,18 +20,18 @@ class Trie:
     module = "vllm_router.prefix.hashtrie"
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         from vllm_router.prefix.hashtrie import HashTrie  # type: ignore[import-not-found]
 
         self._trie = HashTrie()
         self._workers = {str(worker) for worker in range(WORKERS)}
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Record that a worker holds a prompt."""
+        """Add a worker as a holder of a prompt."""
         _run(self._trie.insert(prompt.text, str(worker)))
 
     def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - its own answer
-        """Ask for the longest prefix that is held."""
+        """Return the longest prefix that has a holder."""
         return _run(self._trie.longest_prefix_match(prompt.text, self._workers))
 
     def best(self, answer: Any) -> tuple[int, frozenset[int]]:  # noqa: ANN401 - its own answer

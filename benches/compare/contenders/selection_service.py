@@ -21,7 +21,7 @@ _FEED_S = 1.0
 
 async def connected(addresses: Sequence[str]) -> Any:  # noqa: ANN401 - not installed where types are checked
     """Make a service that subscribes to the events of one worker at each address."""
-    from dynamo._core import SelectionService  # pyright: ignore[reportMissingImports]
+    from dynamo._core import SelectionService
 
     service = SelectionService(indexer_threads=1)
     for worker, address in enumerate(addresses):

@@ -1,8 +1,8 @@
-"""cachelb's own indexes."""
+"""cachelb's indexes behind one interface, which `benches/compare` implements for other systems."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cachelb import BlockTracker, RadixTree
 from cachelb.bench.prompts import BLOCK, CHARS
@@ -11,23 +11,43 @@ if TYPE_CHECKING:
     from cachelb.bench.prompts import Prompt
 
 
+class Index(Protocol):
+    """An index of which worker holds which prefix; a new one is empty.
+
+    Attributes:
+        name: Its name in tables.
+    """
+
+    name: str
+
+    def record(self, prompt: Prompt, worker: int) -> None:
+        """Add a worker as a holder of a prompt."""
+        ...
+
+    def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - only `best` reads it
+        """Look up the holders of a prompt: the call that is timed."""
+        ...
+
+    def best(self, answer: Any) -> tuple[int, frozenset[int]]:  # noqa: ANN401 - what `match` returned
+        """Read an answer: leading blocks of the best, and its holders."""
+        ...
+
+
 class Blocks:
     """`BlockTracker` with lists of token ids."""
 
     name = "cachelb"
-    package = "cachelb"
-    module = "cachelb"
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._tracker = BlockTracker(block_size=BLOCK, max_blocks_per_worker=1 << 24)
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Record that a worker holds a prompt."""
+        """Add a worker as a holder of a prompt."""
         self._tracker.record_request(self._form(prompt), str(worker))
 
     def match(self, prompt: Prompt) -> dict[str, int]:
-        """Ask for the blocks that every worker holds."""
+        """Return the blocks that every worker holds."""
         return self._tracker.overlaps(self._form(prompt))
 
     def best(self, answer: dict[str, int]) -> tuple[int, frozenset[int]]:
@@ -41,7 +61,7 @@ class Blocks:
 
 
 class Arrays(Blocks):
-    """The same with numpy arrays, which are read where they are."""
+    """`BlockTracker` with numpy arrays, which are read without a copy."""
 
     name = "cachelb, numpy"
 
@@ -54,22 +74,23 @@ class Text:
     """`RadixTree` of text, for gateways that do not tokenize."""
 
     name = "cachelb, text"
-    package = "cachelb"
-    module = "cachelb"
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._tree = RadixTree()
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Record that a worker holds a prompt."""
+        """Add a worker as a holder of a prompt."""
         self._tree.insert(prompt.text, str(worker))
 
     def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - the tree's own answer
-        """Ask for the longest prefix that is held."""
+        """Return the longest prefix that has a holder."""
         return self._tree.match_prefix(prompt.text)
 
     def best(self, answer: Any) -> tuple[int, frozenset[int]]:  # noqa: ANN401 - the tree's own answer
         """Read an answer."""
         blocks = answer.matched // (CHARS * BLOCK)
         return blocks, frozenset(int(key) for key in answer.workers) if blocks else frozenset()
+
+
+OWN: tuple[type[Index], ...] = (Blocks, Arrays, Text)

@@ -17,21 +17,19 @@ class NestedMaps:
     """Block to holder to when it was used last, in plain Python."""
 
     name = "nested maps"
-    package = "cachelb"
-    module = "cachelb"
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._blocks: dict[int, dict[int, float]] = {}
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Record that a worker holds a prompt."""
+        """Add a worker as a holder of a prompt."""
         now = time.monotonic()
         for block in _chain(prompt):
             self._blocks.setdefault(block, {})[worker] = now
 
     def match(self, prompt: Prompt) -> dict[int, int]:
-        """Ask for the blocks that every worker holds."""
+        """Return the blocks that every worker holds."""
         overlaps: dict[int, int] = {}
         live: set[int] | None = None
         for depth, block in enumerate(_chain(prompt), 1):

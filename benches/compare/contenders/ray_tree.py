@@ -19,18 +19,18 @@ class Ray:
     module = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree"
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTree
 
         self._tree = PrefixTree()
         self._tree.add_tenants([str(worker) for worker in range(WORKERS)], time.time())
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Record that a worker holds a prompt."""
+        """Add a worker as a holder of a prompt."""
         self._tree.insert(prompt.text, str(worker), time.time())
 
     def match(self, prompt: Prompt) -> tuple[str, list[str] | None]:
-        """Ask for the longest prefix that is held."""
+        """Return the longest prefix that has a holder."""
         found: tuple[str, list[str] | None] = self._tree.prefix_match(prompt.text)
         return found
 

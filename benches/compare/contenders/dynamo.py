@@ -12,13 +12,30 @@ if TYPE_CHECKING:
 
 
 def stored(number: int, parent: int | None, blocks: list[tuple[int, int]]) -> bytes:
-    """Make an event of stored blocks, by engine and content hash; the parent is an engine hash, None at the root."""
+    """Make the event that says that blocks were stored.
+
+    Args:
+        number: Number of the event.
+        parent: Engine hash of the block before, None for the root.
+        blocks: Engine hash and content hash of each.
+
+    Returns:
+        The event.
+    """
     data = {"parent_hash": parent, "blocks": [{"block_hash": own, "tokens_hash": tokens} for own, tokens in blocks]}
     return json.dumps({"event_id": number, "data": {"stored": data}, "dp_rank": 0}).encode()
 
 
 def removed(number: int, hashes: list[int]) -> bytes:
-    """Make an event of removed blocks, by engine hash."""
+    """Make the event that says that blocks were removed.
+
+    Args:
+        number: Number of the event.
+        hashes: Engine hashes.
+
+    Returns:
+        The event.
+    """
     return json.dumps({"event_id": number, "data": {"removed": {"block_hashes": hashes}}, "dp_rank": 0}).encode()
 
 
@@ -30,15 +47,15 @@ class Dynamo:
     module = "dynamo._core"
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        from dynamo._core import RadixTree, compute_block_hash_for_seq  # pyright: ignore[reportMissingImports]
+        """Start empty."""
+        from dynamo._core import RadixTree, compute_block_hash_for_seq
 
         self._hash = compute_block_hash_for_seq
         self._tree = RadixTree()
         self._events = 0
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Record that a worker holds a prompt."""
+        """Add a worker as a holder of a prompt."""
         hashes = self._hash(prompt.tokens, BLOCK)
         blocks, chained = [], 0
         for tokens in hashes:
@@ -49,7 +66,7 @@ class Dynamo:
         self._events += 1
 
     def match(self, prompt: Prompt) -> Any:  # noqa: ANN401 - its own answer
-        """Ask for the blocks that every worker holds."""
+        """Return the blocks that every worker holds."""
         return self._tree.find_matches(self._hash(prompt.tokens, BLOCK)).scores
 
     def best(self, answer: Any) -> tuple[int, frozenset[int]]:  # noqa: ANN401 - its own answer

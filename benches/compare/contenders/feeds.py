@@ -1,4 +1,4 @@
-"""Receivers of engines' events: called in this process, or over ZeroMQ as from engines."""
+"""Followers of engines' events: handed over in this process, or sent over ZeroMQ as engines do."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cachelb import Router
+from benches.compare.contenders import dynamo
+from benches.compare.contenders.selection_service import connected
+
+from cachelb.bench.measures.events import EventRouter
 from cachelb.bench.prompts import BLOCK
-from cachelb.bench.rivals.selection_service import connected
 from cachelb.bench.streams import WORKERS
-from cachelb.testing.events import encode_batch, removed, stored
 
 if TYPE_CHECKING:
     from cachelb.bench.streams import Message
 
 
 class Feed(Protocol):
-    """An index that applies events; a new one is empty."""
+    """An index that events are fed to; a new one is empty.
 
-    name: str  # in tables
-    note: str  # caveat on the figures
-    modules: tuple[str, ...]  # that must be installed
+    Attributes:
+        name: What it is called in tables.
+        note: Conditions of the figures.
+        module: The module that must be importable.
+    """
+
+    name: str
+    note: str
+    module: str
 
     @staticmethod
-    def encode(number: int, message: Message, /) -> Any:  # noqa: ANN401 - whatever `send` takes; not timed
-        """Write a message as it goes over the wire."""
+    def encode(number: int, message: Message, /) -> Any:  # noqa: ANN401 - only `send` reads it
+        """Write a message in the form of the wire; not timed."""
         ...
 
     def send(self, number: int, worker: int, encoded: Any, /) -> None:  # noqa: ANN401 - what `encode` returned
@@ -33,15 +40,15 @@ class Feed(Protocol):
         ...
 
     def lookup(self, tokens: list[int]) -> Any:  # noqa: ANN401 - its own answer
-        """Look up a prompt; this is timed."""
+        """Look up a prompt: the call that is timed."""
         ...
 
     def overlaps(self, tokens: list[int]) -> dict[int, int]:
-        """Return the overlap of every worker; this is checked."""
+        """Return the blocks that every worker holds: the answer that is checked."""
         ...
 
     def depth(self, worker: int, tokens: list[int]) -> int:
-        """Ask for the blocks that one worker holds: is its last message visible?"""
+        """Return the blocks that one worker holds, which shows whether its last message is visible."""
         ...
 
     def close(self) -> None:
@@ -49,74 +56,24 @@ class Feed(Protocol):
         ...
 
 
-def payload(message: Message) -> bytes:
-    """Write a message as vLLM does."""
-    events = [removed(message.removed)] if message.removed else []
-    tokens = message.tokens.tolist()
-    return encode_batch([*events, stored(message.stored, tokens, block_size=BLOCK, parent=message.parent)], ts=0.0)
-
-
-class Own:
-    """`Router.apply_kv_events` with the bytes that engines publish."""
-
-    name = "cachelb"
-    note = "apply_kv_events with vLLM's bytes: decodes and hashes; asked by select_worker(dry_run=True)"
-    modules: tuple[str, ...] = ("msgpack",)
-
-    def __init__(self) -> None:
-        """Make a router."""
-        self._keys = [f"http://w{worker}:8000" for worker in range(WORKERS)]
-        self._router = Router(self._keys, policy="kv-aware", seed=1, max_memory_mb=1_024)
-
-    @staticmethod
-    def encode(_number: int, message: Message) -> bytes:
-        """Write a message as vLLM does."""
-        return payload(message)
-
-    def send(self, number: int, worker: int, encoded: bytes) -> None:
-        """Apply a message."""
-        self._router.apply_kv_events(self._keys[worker], encoded, seq=number)
-
-    def lookup(self, tokens: list[int]) -> object:
-        """Ask where a prompt would go, which books nothing."""
-        return self._router.select_worker(tokens=tokens, dry_run=True)
-
-    def overlaps(self, tokens: list[int]) -> dict[int, int]:
-        """Ask for the blocks that every worker holds. One token more: an engine computes at least one."""
-        seen = self._router.explain(tokens=[*tokens, 0]).candidates
-        blocks = {self._keys.index(one.key): int(one.matched_tokens) // BLOCK for one in seen}
-        return {worker: depth for worker, depth in blocks.items() if depth}
-
-    def depth(self, worker: int, tokens: list[int]) -> int:
-        """Ask for the blocks of one worker."""
-        one = self._router.select_worker(tokens=[*tokens, 0], among=[self._keys[worker]], dry_run=True)
-        return one.matched_tokens // BLOCK
-
-    def close(self) -> None:
-        """Close the router."""
-        self._router.close()
-
-
 class Tree:
     """Dynamo's `RadixTree.apply_event`, with events as JSON that carry hashes, made beforehand."""
 
     name = "Dynamo RadixTree"
     note = "apply_event with JSON that holds the hashes already, made beforehand; asked by hashing and find_matches"
-    modules: tuple[str, ...] = ("dynamo._core",)
+    module = "dynamo._core"
 
     def __init__(self) -> None:
         """Make a tree."""
-        from dynamo._core import RadixTree, compute_block_hash_for_seq  # pyright: ignore[reportMissingImports]
+        from dynamo._core import RadixTree, compute_block_hash_for_seq
 
         self._tree = RadixTree()
         self._hash = compute_block_hash_for_seq
 
     @staticmethod
     def encode(number: int, message: Message) -> list[bytes]:
-        """Write one event for what went and one for what came."""
-        from dynamo._core import compute_block_hash_for_seq  # pyright: ignore[reportMissingImports]
-
-        from cachelb.bench.rivals import dynamo
+        """Write one event for the removed blocks and one for the stored."""
+        from dynamo._core import compute_block_hash_for_seq
 
         contents = compute_block_hash_for_seq(message.tokens.tolist(), BLOCK)
         blocks = list(zip(message.stored, contents, strict=True))
@@ -133,11 +90,11 @@ class Tree:
         return self._tree.find_matches(self._hash(tokens, BLOCK)).scores
 
     def overlaps(self, tokens: list[int]) -> dict[int, int]:
-        """Ask for the blocks that every worker holds."""
+        """Return the blocks that every worker holds."""
         return {worker: blocks for (worker, _), blocks in self.lookup(tokens).items() if blocks}
 
     def depth(self, worker: int, tokens: list[int]) -> int:
-        """Ask for the blocks of one worker."""
+        """Return the blocks of one worker."""
         return self.overlaps(tokens).get(worker, 0)
 
     def close(self) -> None:
@@ -156,15 +113,14 @@ class _Sockets:
         self._context = zmq.Context()
         self._sockets: list[Any] = []
         for _ in range(WORKERS):
-            # XPUB receives subscriptions: messages sent before one has come are lost.
-            # Nothing may be lost, however slow a rival is.
+            # XPUB receives subscriptions; messages before them are lost. No later one may be lost to a slow reader.
             socket = make_socket(self._context, zmq.XPUB, receives=1000, sends=0, most_bytes=REQUEST_BYTES)
             socket.bind("tcp://127.0.0.1:*")
             self._sockets.append(socket)
         self.addresses: list[str] = [socket.getsockopt(zmq.LAST_ENDPOINT).decode() for socket in self._sockets]
 
     def wait_for_subscribers(self, name: str) -> None:
-        """Wait until each has a subscriber."""
+        """Wait for a subscriber on every one."""
         for socket in self._sockets:
             if not socket.poll(30_000):
                 raise RuntimeError(f"{name} did not subscribe to {self.addresses[self._sockets.index(socket)]}")
@@ -179,12 +135,11 @@ class _Sockets:
         self._context.destroy(linger=0)
 
 
-class OwnOverZmq(Own):
+class EventRouterOverZmq(EventRouter):
     """A router with a `ZmqSource`."""
 
     name = "cachelb over ZeroMQ"
     note = "ZmqSource, from sockets of this process"
-    modules: tuple[str, ...] = ("msgpack", "zmq")
 
     def __init__(self) -> None:
         """Subscribe."""
@@ -192,8 +147,8 @@ class OwnOverZmq(Own):
         from cachelb.events import Endpoint, ZmqSource
 
         self._sockets = _Sockets()
-        addresses = zip(self._keys, self._sockets.addresses, strict=True)
-        self._router.attach(ZmqSource(endpoints={key: Endpoint(address) for key, address in addresses}))
+        addresses = zip(self.keys, self._sockets.addresses, strict=True)
+        self.router.attach(ZmqSource(endpoints={key: Endpoint(address) for key, address in addresses}))
         self._sockets.wait_for_subscribers(self.name)
 
     def send(self, number: int, worker: int, encoded: bytes) -> None:
@@ -211,7 +166,7 @@ class ServiceOverZmq:
 
     name = "Dynamo over ZeroMQ"
     note = "SelectionService, one indexer thread, from the same bytes on the same sockets; asked by overlap_scores"
-    modules: tuple[str, ...] = ("dynamo._core", "msgpack", "zmq")
+    module = "dynamo._core"
 
     def __init__(self) -> None:
         """Subscribe."""
@@ -223,7 +178,7 @@ class ServiceOverZmq:
     @staticmethod
     def encode(_number: int, message: Message) -> bytes:
         """Write a message as vLLM does."""
-        return payload(message)
+        return EventRouter.encode(_number, message)
 
     def send(self, number: int, worker: int, encoded: bytes) -> None:
         """Publish a message."""
@@ -237,12 +192,12 @@ class ServiceOverZmq:
         return await self._service.overlap_scores({"model_name": "m", "token_ids": tokens})
 
     def overlaps(self, tokens: list[int]) -> dict[int, int]:
-        """Ask for the blocks that every worker holds."""
+        """Return the blocks that every worker holds."""
         found = {one["worker_id"]: one["device_blocks"] for one in self.lookup(tokens)["workers"]}
         return {worker: blocks for worker, blocks in found.items() if blocks}
 
     def depth(self, worker: int, tokens: list[int]) -> int:
-        """Ask for the blocks of one worker."""
+        """Return the blocks of one worker."""
         return self.overlaps(tokens).get(worker, 0)
 
     def close(self) -> None:
@@ -252,5 +207,5 @@ class ServiceOverZmq:
             self._sockets.close()
 
 
-FEEDS: tuple[type[Feed], ...] = (Own, Tree, OwnOverZmq, ServiceOverZmq)
+FEEDS: tuple[type[Feed], ...] = (EventRouter, Tree, EventRouterOverZmq, ServiceOverZmq)
 """All there are."""

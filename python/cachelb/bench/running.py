@@ -1,0 +1,164 @@
+"""Runs tasks and describes the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cachelb.arguments import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from cachelb.bench.rows import Row
+
+TASKS: Final = ("hashing", "matching", "selecting", "events", "threads", "memory", "answers")
+LEAST_CALLS: Final = 8
+MOST_CALLS: Final = 1_000_000
+
+_WITH_EVENTS: Final = ("events", "answers")
+
+
+@dataclass(frozen=True)
+class Report:
+    """All figures of one run.
+
+    Attributes:
+        rows: The figures.
+        machine: Processor, cores, Python.
+        versions: Versions of the packages that took part.
+        missing: Packages whose absence left something out.
+    """
+
+    rows: list[Row]
+    machine: str
+    versions: dict[str, str]
+    missing: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report in types that JSON has.
+
+        Returns:
+            Dictionaries, lists, text and numbers.
+        """
+        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
+
+
+def measure(
+    tasks: Sequence[str] = TASKS, *, calls: int = 400, progress: Callable[[str], None] = lambda _task: None
+) -> Report:
+    """Measure cachelb's own structures.
+
+    Args:
+        tasks: Names out of `cachelb.bench.running.TASKS`.
+        calls: Calls per row.
+        progress: Called with the name of each task before it starts.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: A task is unknown, or there are fewer than 8 calls.
+
+    Example:
+        >>> from cachelb.bench import measure
+        >>> report = measure(["hashing"], calls=8)
+        >>> {row.task for row in report.rows} == {"hash/512", "hash/2048", "hash/32768"}
+        True
+    """
+    return run(
+        {task: import_module(f"cachelb.bench.measures.{task}").measure for task in TASKS},
+        tasks,
+        calls=calls,
+        progress=progress,
+        packages=("cachelb", "numpy"),
+        missing=[] if can_write_events() or not {*tasks} & {*_WITH_EVENTS} else ["cachelb[testing]"],
+    )
+
+
+def run(
+    known: Mapping[str, Callable[[int], Iterable[Row]]],
+    tasks: Sequence[str],
+    *,
+    calls: int,
+    progress: Callable[[str], None],
+    packages: Sequence[str],
+    missing: list[str],
+) -> Report:
+    """Run tasks, one after the other.
+
+    Args:
+        known: All tasks by name; each takes the number of calls and yields rows.
+        tasks: The names to run.
+        calls: Calls per row.
+        progress: Called with the name of each task before it starts.
+        packages: Distributions whose versions the report lists, if they are installed.
+        missing: Packages that the report lists as missing.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: A task is unknown, or there are fewer than 8 calls.
+    """
+    for task in tasks:
+        if task not in known:
+            raise ValueError(f"there is no task {task!r}; choose of {', '.join(known)}")
+    whole("calls", calls, LEAST_CALLS, MOST_CALLS)
+    rows: list[Row] = []
+    for task in tasks:
+        progress(task)
+        rows += known[task](calls)
+    return Report(rows, _machine(), _versions(packages), missing)
+
+
+def installed(module: str) -> bool:
+    """Tell whether a module can be imported.
+
+    Args:
+        module: Its dotted name.
+
+    Returns:
+        Whether it is installed.
+
+    Example:
+        >>> installed("json"), installed("no.such.module")
+        (True, False)
+    """
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def can_write_events() -> bool:
+    """Tell whether `cachelb.testing.events` can be imported.
+
+    Returns:
+        Whether the packages of the extra `testing` are installed that it imports.
+    """
+    return all(installed(module) for module in ("aiohttp", "msgpack", "zmq"))
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    return f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

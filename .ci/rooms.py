@@ -44,8 +44,7 @@ CIRCLES: Final = (
     """,
     "core/share/fleet core/share/wire",
     "core/sim/run/heap core/sim/run/notices",
-    "py/call py/options py/prompt",
-    "py/custom py/decision py/policy py/router",
+    "py/custom py/decision py/options py/policy py/router",
 )
 # Forms of a word; the words of the field in its place; the number of names that have it.
 WORDS: Final[Mapping[str, tuple[str, int]]] = {

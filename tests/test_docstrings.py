@@ -41,7 +41,9 @@ def exported(module: str) -> list[str]:
     body = tree(module).body
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
+            # Names that a module computes are those of its stub.
+            elements = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else []
+            return [each.value for each in elements if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     return [node.name for node in body if isinstance(node, Documented) and not node.name.startswith("_")]
 
 

@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 class Index(Protocol):
-    """An index of which worker holds which prefix; a new one is empty.
-
-    Attributes:
-        name: Its name in tables.
-    """
+    """An index of which worker holds which prefix; a new one is empty."""
 
     name: str
 

@@ -24,11 +24,7 @@ _FAMILIES = 16
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as a list, an array and text.
-
-    Attributes:
-        tokens: Token ids, as a tokenizer returns them.
-    """
+    """A prompt as a list, an array and text."""
 
     tokens: list[int]
 
@@ -44,41 +40,19 @@ class Prompt:
 
 
 class Contender(NamedTuple):
-    """A function of a prompt that is measured.
-
-    Attributes:
-        name: Its name in tables.
-        call: The function.
-        note: Conditions of its figures.
-    """
+    """A function of a prompt that is measured."""
 
     name: str
     call: Callable[[Prompt], object]
     note: str = ""
 
     def over(self, given: Sequence[Prompt]) -> Callable[[int], object]:
-        """Bind it to prompts, which are taken in rotation.
-
-        Args:
-            given: The prompts.
-
-        Returns:
-            The function of a call's number.
-        """
+        """Bind it to prompts, which are taken in rotation."""
         return lambda i: self.call(given[i % len(given)])
 
 
 def prompts(count: int, length: int, *, seed: int = 0, share: float = 0.75) -> list[Prompt]:
     """Make prompts of 16 families, which share their beginning.
-
-    Args:
-        count: How many.
-        length: Tokens of each.
-        seed: Seed of the draws.
-        share: Part of it that the family shares.
-
-    Returns:
-        The prompts.
 
     Example:
         >>> first, second = prompts(17, 64)[0], prompts(17, 64)[16]
@@ -102,24 +76,12 @@ class Truth:
         self._held: dict[tuple[int, int], set[int]] = {}
 
     def record(self, prompt: Prompt, worker: int) -> None:
-        """Add a worker as a holder of a prompt.
-
-        Args:
-            prompt: The prompt.
-            worker: Number of the worker.
-        """
+        """Add a worker as a holder of a prompt."""
         for block in _chain(prompt.tokens):
             self._held.setdefault(block, set()).add(worker)
 
     def best(self, prompt: Prompt) -> tuple[int, frozenset[int]]:
-        """Find the holders of the longest prefix.
-
-        Args:
-            prompt: The prompt.
-
-        Returns:
-            Leading blocks of that prefix, and its holders.
-        """
+        """Find the holders of the longest prefix."""
         depth, holders = 0, frozenset[int]()
         for block in _chain(prompt.tokens):
             now = self._held.get(block)

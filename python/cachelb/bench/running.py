@@ -26,14 +26,7 @@ _WITH_EVENTS: Final = ("events", "answers")
 
 @dataclass(frozen=True)
 class Report:
-    """All figures of one run.
-
-    Attributes:
-        rows: The figures.
-        machine: Processor, cores, Python.
-        versions: Versions of the packages that took part.
-        missing: Packages whose absence left something out.
-    """
+    """All figures of one run."""
 
     rows: list[Row]
     machine: str
@@ -41,11 +34,7 @@ class Report:
     missing: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report in types that JSON has.
-
-        Returns:
-            Dictionaries, lists, text and numbers.
-        """
+        """Return the report in types that JSON has."""
         return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
 
 
@@ -53,17 +42,6 @@ def measure(
     tasks: Sequence[str] = TASKS, *, calls: int = 400, progress: Callable[[str], None] = lambda _task: None
 ) -> Report:
     """Measure cachelb's own structures.
-
-    Args:
-        tasks: Names out of `cachelb.bench.running.TASKS`.
-        calls: Calls per row.
-        progress: Called with the name of each task before it starts.
-
-    Returns:
-        The report.
-
-    Raises:
-        ValueError: A task is unknown, or there are fewer than 8 calls.
 
     Example:
         >>> from cachelb.bench import measure
@@ -90,22 +68,7 @@ def run(
     packages: Sequence[str],
     missing: list[str],
 ) -> Report:
-    """Run tasks, one after the other.
-
-    Args:
-        known: All tasks by name; each takes the number of calls and yields rows.
-        tasks: The names to run.
-        calls: Calls per row.
-        progress: Called with the name of each task before it starts.
-        packages: Distributions whose versions the report lists, if they are installed.
-        missing: Packages that the report lists as missing.
-
-    Returns:
-        The report.
-
-    Raises:
-        ValueError: A task is unknown, or there are fewer than 8 calls.
-    """
+    """Run tasks, one after the other."""
     for task in tasks:
         if task not in known:
             raise ValueError(f"there is no task {task!r}; choose of {', '.join(known)}")
@@ -120,12 +83,6 @@ def run(
 def installed(module: str) -> bool:
     """Tell whether a module can be imported.
 
-    Args:
-        module: Its dotted name.
-
-    Returns:
-        Whether it is installed.
-
     Example:
         >>> installed("json"), installed("no.such.module")
         (True, False)
@@ -137,11 +94,7 @@ def installed(module: str) -> bool:
 
 
 def can_write_events() -> bool:
-    """Tell whether `cachelb.testing.events` can be imported.
-
-    Returns:
-        Whether the packages of the extra `testing` are installed that it imports.
-    """
+    """Tell whether `cachelb.testing.events` can be imported."""
     return all(installed(module) for module in ("aiohttp", "msgpack", "zmq"))
 
 

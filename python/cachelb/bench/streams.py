@@ -25,15 +25,7 @@ _VOCABULARY = 128_000
 
 @dataclass(frozen=True)
 class Message:
-    """A message of one engine after one step.
-
-    Attributes:
-        worker: Number of the worker.
-        stored: Engine names of the blocks that were stored, which follow each other.
-        parent: Name of the block before them; None if they begin a prompt.
-        tokens: Their tokens.
-        removed: Names of blocks that were removed before.
-    """
+    """A message of one engine after one step."""
 
     worker: int
     stored: range
@@ -50,11 +42,6 @@ class Message:
 class Stream:
     """Messages of engines that answer long prompts, two engines each, and evict the oldest prompt from its end.
 
-    Args:
-        messages: How many.
-        held: Prompts that an engine has room for.
-        seed: Seed of the tokens.
-
     Example:
         >>> stream = Stream(16)
         >>> [message.worker for message in stream.messages] == [*range(8), *range(8)]
@@ -69,14 +56,7 @@ class Stream:
         self._prompts: dict[int, np.ndarray] = {}
 
     def prompt(self, chain: int) -> np.ndarray:
-        """Return a prompt.
-
-        Args:
-            chain: Its number.
-
-        Returns:
-            Its tokens.
-        """
+        """Return a prompt."""
         if chain not in self._prompts:
             draw = np.random.default_rng((self._seed, chain))
             self._prompts[chain] = draw.integers(_VOCABULARY, size=CHAIN * BLOCK, dtype=np.uint32)
@@ -107,34 +87,16 @@ class Stream:
             yield Message(worker, range(first, first + STEP), first - 1 if part else None, tokens, gone)
 
     def chains(self) -> set[int]:
-        """Return the prompts that messages are about.
-
-        Returns:
-            Their numbers.
-        """
+        """Return the prompts that messages are about."""
         return {(message.stored.start - 1) // CHAIN for message in self.messages}
 
     def sample(self, most: int = 64) -> list[int]:
-        """Return some of the prompts, evenly spread.
-
-        Args:
-            most: How many at most.
-
-        Returns:
-            Their numbers, in order.
-        """
+        """Return some of the prompts, evenly spread."""
         chains = sorted(self.chains())
         return chains[:: -(-len(chains) // most)]
 
     def truth(self, messages: int | None = None) -> Held:
-        """Apply messages to a model.
-
-        Args:
-            messages: How many; None for all.
-
-        Returns:
-            The model.
-        """
+        """Apply messages to a model."""
         held = Held()
         for message in self.messages[:messages]:
             held.apply(message)
@@ -149,23 +111,12 @@ class Held:
         self._blocks: set[tuple[int, int]] = set()
 
     def apply(self, message: Message) -> None:
-        """Apply a message.
-
-        Args:
-            message: The message.
-        """
+        """Apply a message."""
         self._blocks.difference_update((message.worker, block) for block in message.removed)
         self._blocks.update((message.worker, block) for block in message.stored)
 
     def overlaps(self, chain: int) -> dict[int, int]:
-        """Count the leading blocks of a prompt, one by one.
-
-        Args:
-            chain: Number of the prompt.
-
-        Returns:
-            Blocks by worker, of its holders.
-        """
+        """Count the leading blocks of a prompt, one by one."""
         found = {}
         for worker in range(WORKERS):
             depth = 0
@@ -177,25 +128,10 @@ class Held:
 
 
 def chain_of(turn: int, worker: int) -> int:
-    """Return the prompt that a worker answers: a new one, then the previous one of its neighbour.
-
-    Args:
-        turn: Prompts it answered before.
-        worker: Its number.
-
-    Returns:
-        Number of the prompt.
-    """
+    """Return the prompt that a worker answers: a new one, then the previous one of its neighbour."""
     return turn // 2 * WORKERS + (worker + turn % 2) % WORKERS
 
 
 def name(chain: int) -> int:
-    """Return the engine's name of the first block of a prompt; the others follow.
-
-    Args:
-        chain: Number of the prompt.
-
-    Returns:
-        The name; no two blocks have the same.
-    """
+    """Return the engine's name of the first block of a prompt; the others follow."""
     return chain * CHAIN + 1

@@ -20,15 +20,6 @@ def timed(
 ) -> list[Row]:
     """Time contenders at a task, in turns.
 
-    Args:
-        task: Name of the task.
-        contenders: By name, the function to call with 0, 1, 2 ...
-        calls: Calls of each, at least two.
-        notes: Notes of the rows by contender.
-
-    Returns:
-        A row per contender, in microseconds.
-
     Example:
         >>> [row.contender for row in timed("add", {"sum": lambda i: i + 1}, 8)]
         ['sum']
@@ -38,30 +29,12 @@ def timed(
 
 
 def summarised(task: str, contender: str, times: list[float], note: str = "") -> Row:
-    """Make a row of times.
-
-    Args:
-        task: Name of the task.
-        contender: Name of the contender.
-        times: Microseconds of its calls, at least two.
-        note: Conditions of the figures.
-
-    Returns:
-        The row.
-    """
+    """Make a row of times."""
     return Row(task, contender, *p50_p99(times), unit="us", note=note, p10=p10(times))
 
 
 def in_turns(contenders: Mapping[str, Callable[[int], object]], calls: int) -> dict[str, list[float]]:
-    """Time single calls of every contender, a few of each at a time, so that all meet a slow phase of the machine.
-
-    Args:
-        contenders: By name, the function to call with 0, 1, 2 ...
-        calls: Calls of each.
-
-    Returns:
-        Microseconds of every call by name.
-    """
+    """Time single calls of every contender, a few of each at a time, so that all meet a slow phase of the machine."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     enabled = gc.isenabled()
     gc.disable()
@@ -82,12 +55,6 @@ def in_turns(contenders: Mapping[str, Callable[[int], object]], calls: int) -> d
 def p50_p99(times: list[float]) -> tuple[float, float]:
     """Return the median and the 99th percentile.
 
-    Args:
-        times: At least two.
-
-    Returns:
-        Both.
-
     Example:
         >>> p50_p99([1.0, 2.0, 9.0])[0]
         2.0
@@ -97,12 +64,6 @@ def p50_p99(times: list[float]) -> tuple[float, float]:
 
 def p10(times: list[float]) -> float:
     """Return the 10th percentile.
-
-    Args:
-        times: At least two.
-
-    Returns:
-        It.
 
     Example:
         >>> p10([1.0, 1.0, 1.0, 9.0])

@@ -26,7 +26,7 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {policy.name: policy for policy in cl
 
 globals().update({policy.__name__: policy for policy in POLICIES.values()})
 
-__all__ = [  # noqa: PLE0604 - type checkers read the stub
+__all__ = [  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll] - type checkers read the stub
     "ALIASES",
     "POLICIES",
     "BuiltinPolicy",

@@ -39,14 +39,7 @@ _CASES: Final = (
 
 
 def measure(_calls: int, others: Mapping[str, Callable[[Case], int]] | None = None) -> Iterator[Row]:
-    """Play every case.
-
-    Args:
-        others: Players beside a router, by name.
-
-    Yields:
-        A row per player: how many answers were wrong, and which.
-    """
+    """Play every case."""
     own = {"cachelb": _own} if can_write_events() else {}
     for name, play in {**own, **(others or {})}.items():
         wrong = []
@@ -64,14 +57,7 @@ def measure(_calls: int, others: Mapping[str, Callable[[Case], int]] | None = No
 
 
 def tokens_of(blocks: str) -> list[int]:
-    """Return the tokens of blocks.
-
-    Args:
-        blocks: A letter each.
-
-    Returns:
-        `TOKENS` for each of them.
-    """
+    """Return the tokens of blocks."""
     return [ord(block) * 100 + at for block in blocks for at in range(TOKENS)]
 
 

@@ -75,14 +75,7 @@ class EventRouter:
 
 
 def measure(calls: int) -> Iterator[Row]:
-    """Apply messages of eight engines, and select between them.
-
-    Args:
-        calls: A twentieth of the messages.
-
-    Yields:
-        A row for a message, with wrong answers after the last one, and a row for a selection.
-    """
+    """Apply messages of eight engines, and select between them."""
     if not can_write_events():
         return
     stream = Stream(calls * MESSAGES_PER_CALL)
@@ -104,14 +97,6 @@ def measure(calls: int) -> Iterator[Row]:
 
 
 def wrong_answers(index: HasOverlaps, stream: Stream) -> tuple[int, int]:
-    """Compare an index with the model after a whole stream.
-
-    Args:
-        index: It was sent all messages.
-        stream: The stream.
-
-    Returns:
-        Wrong answers, and all.
-    """
+    """Compare an index with the model after a whole stream."""
     truth, some = stream.truth(), stream.sample()
     return sum(index.overlaps(stream.prompt(chain).tolist()) != truth.overlaps(chain) for chain in some), len(some)

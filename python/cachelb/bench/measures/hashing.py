@@ -21,15 +21,7 @@ _OWN = (
 
 
 def measure(calls: int, *others: Contender) -> Iterator[Row]:
-    """Hash prompts of several lengths.
-
-    Args:
-        calls: Calls per row.
-        others: Contenders beside `hash_blocks`.
-
-    Yields:
-        A row per contender and length.
-    """
+    """Hash prompts of several lengths."""
     contenders = (*_OWN, *others)
     for length in LENGTHS:
         given = prompts(8, length)

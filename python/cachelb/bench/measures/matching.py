@@ -20,15 +20,7 @@ _HELD_TOKENS = 2_000_000
 
 
 def measure(calls: int, makers: Sequence[type[Index]] = OWN) -> Iterator[Row]:
-    """Fill every index with the same prompts, then look up and record in turns.
-
-    Args:
-        calls: Calls per row.
-        makers: Indexes to measure.
-
-    Yields:
-        A row per index and length for a lookup, and one for a record.
-    """
+    """Fill every index with the same prompts, then look up and record in turns."""
     for length in LENGTHS:
         held = prompts(max(64, _HELD_TOKENS // length), length, seed=1)
         asked = [_asked(prompt, i) for i, prompt in enumerate(held[:calls])]

@@ -23,14 +23,7 @@ _NOTE = "512,000 different blocks of prompts of 2,048 tokens, one holder each"
 
 
 def measure(_calls: int, makers: Sequence[type[Index]] = OWN) -> Iterator[Row]:
-    """Fill every index in a process of its own.
-
-    Args:
-        makers: Indexes to measure.
-
-    Yields:
-        A row per index.
-    """
+    """Fill every index in a process of its own."""
     if not Path("/proc/self/statm").exists():
         return
     for make in makers:
@@ -43,11 +36,7 @@ def measure(_calls: int, makers: Sequence[type[Index]] = OWN) -> Iterator[Row]:
 
 
 def fill(make: type[Index]) -> None:
-    """Fill one index and print its memory per block. Runs in a process of its own.
-
-    Args:
-        make: The index.
-    """
+    """Fill one index and print its memory per block. Runs in a process of its own."""
     index = make()
     given = prompts(_PROMPTS, _LENGTH, seed=4, share=0.0)
     # The first call allocates what belongs to no block, and memory freed before counts as the blocks' once reused.

@@ -21,15 +21,7 @@ _PROMPTS = 256
 
 
 def measure(calls: int, *others: Callable[[Sequence[Prompt], contextlib.ExitStack], Contender]) -> Iterator[Row]:
-    """Select workers for prompts that were seen before.
-
-    Args:
-        calls: Calls per row.
-        others: Build contenders beside `Router`, from the prompts, and register their cleanup.
-
-    Yields:
-        A row per contender and length.
-    """
+    """Select workers for prompts that were seen before."""
     for length in LENGTHS:
         given = prompts(_PROMPTS, length, seed=3)
         for prompt in given:

@@ -29,15 +29,7 @@ _CALLS_PER_CALL = 8
 
 
 def measure(calls: int, makers: Sequence[type[Index]] = OWN) -> Iterator[Row]:
-    """Match, and select, from several threads.
-
-    Args:
-        calls: An eighth of the calls of each contender, which its threads share.
-        makers: Indexes to measure.
-
-    Yields:
-        A row per contender and number of threads.
-    """
+    """Match, and select, from several threads."""
     given = prompts(_PROMPTS, _LENGTH, seed=6)
     for prompt in given:
         _ = prompt.array, prompt.text

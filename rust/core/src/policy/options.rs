@@ -1,9 +1,9 @@
 //! Options of a policy, declared once, beside its rule.
 //!
 //! A binding reads a [`Value`] of an option's [`Kind`] and names the option if it is not one; after that nothing can be
-//! wrong with it alone. [`options!`] turns one declaration into a struct of values with defaults, and into the table from which bindings read
-//! values, signatures and documentation. A new policy is a file with such a declaration, [`Configure`] for it, its rule,
-//! and a line in [`super::POLICIES`].
+//! wrong with it alone. [`options!`] turns one declaration into a struct of values with defaults, and into the table
+//! from which bindings read values, signatures and documentation. A new policy is a file with such a declaration,
+//! [`Configure`] for it, its rule, and a line in [`super::POLICIES`].
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -218,7 +218,7 @@ pub struct Declared {
     pub text: &'static str,
 }
 
-/// A struct made by [`options!`].
+/// A struct made by `options!`.
 pub trait Options: Debug + Sized {
     /// Its options in order.
     fn declared() -> Vec<Declared>;

@@ -44,10 +44,9 @@ fn options<'py>(py: Python<'py>, declared: &[Declared]) -> PyResult<Vec<Bound<'p
 
 /// A doc comment without the space before its lines.
 fn dedented(text: &str) -> String {
-    let lines = text
-        .lines()
-        .map(|line| line.strip_prefix(' ').unwrap_or(line));
-    lines.map(|line| format!("{line}\n")).collect()
+    let lines = text.lines();
+    let lines = lines.map(|line| line.strip_prefix(' ').unwrap_or(line));
+    lines.collect::<Vec<_>>().join("\n") + "\n"
 }
 
 /// The type of a keyword, as Python writes it.

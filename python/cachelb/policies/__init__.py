@@ -26,7 +26,7 @@ POLICIES: dict[str, type[BuiltinPolicy]] = {policy.name: policy for policy in cl
 
 globals().update({policy.__name__: policy for policy in POLICIES.values()})
 
-__all__ = [  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll] - type checkers read the stub
+__all__ = [
     "ALIASES",
     "POLICIES",
     "BuiltinPolicy",
@@ -36,8 +36,8 @@ __all__ = [  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll] - ty
     "RequestView",
     "lowest",
     "make",
-    *(policy.__name__ for policy in POLICIES.values()),
 ]
+__all__ += [policy.__name__ for policy in POLICIES.values()]  # pyright: ignore[reportUnsupportedDunderAll] - as the stub has it
 
 ALIASES: dict[str, str] = {"vllm-cache-aware": "cache-aware", "rendezvous-hash": "rendezvous"}
 """Other names of some of them."""

@@ -480,7 +480,7 @@ def test_two_equal_prompts_in_a_row_meet_on_one_worker() -> None:
         ("kv-aware", {"speculative_ttl_ms": 1.5}, TypeError, "speculative_ttl_ms"),
         ("kv-aware", {"router_temperature": -1}, ValueError, "router_temperature"),
         ("kv-aware", {"credits": 0.5}, TypeError, "credits must be a mapping of medium to credit, not float"),
-        ("kv-aware", {"credits": {"cpu": 1.5}}, ValueError, r"credits\['cpu'\] must be between 0 and 1"),
+        ("kv-aware", {"credits": {"cpu": 1.5}}, ValueError, r'credits\["cpu"\] must be between 0 and 1'),
         ("kv-aware", {"credits": {"tape": 1}}, ValueError, "credits must be of \"gpu\".*got 'tape'"),
         ("kv-aware", {"continuation": "both"}, ValueError, 'continuation must be one of "longest", "best-credit"'),
     ],

@@ -62,11 +62,7 @@ def serve(selects: Callable[..., Any]) -> None:
         decision.on_complete()
 
 
-BUILTIN = [
-    each
-    for each in vars(policies).values()
-    if inspect.isclass(each) and issubclass(each, policies.BuiltinPolicy) and each is not policies.BuiltinPolicy
-]
+BUILTIN = list(policies.POLICIES.values())
 
 
 @pytest.mark.parametrize("policy", BUILTIN, ids=lambda policy: policy.__name__)

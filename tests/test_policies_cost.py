@@ -23,6 +23,7 @@ from cachelb.policies import (
 )
 
 PROMPT = array("I", range(1600))
+A100_8B = (4.209989e-7, 1.518344e-2, 16.50142)  # milliseconds: DynoSim's polynomial
 PAIR = ["w1", "w2"]
 
 COST = [
@@ -355,11 +356,11 @@ def test_estimated_ttft_adds_queue_and_prefill() -> None:
 def test_estimated_ttft_names_an_objective_nobody_meets() -> None:
     prompt = array("I", range(8000))
     for slo, reason in ((164.0, "slo-unattainable"), (166.0, "cold")):
-        assert picked(EstimatedTtft(ttft_slo_ms=slo, seed=1), prompt)[1] == reason
+        assert picked(EstimatedTtft(ttft_slo_ms=slo, prefill=A100_8B, seed=1), prompt)[1] == reason
 
 
 def test_estimated_ttft_may_refuse_what_nobody_can_serve_in_time() -> None:
-    policy = EstimatedTtft(ttft_slo_ms=100, on_slo="reject", seed=1)
+    policy = EstimatedTtft(ttft_slo_ms=100, on_slo="reject", prefill=A100_8B, seed=1)
     with pytest.raises(cachelb.NoWorkerAvailable) as info:
         policy.select_worker(PAIR, tokens=array("I", range(8000)))
     assert info.value.reasons == dict.fromkeys(PAIR, "slo-unattainable")

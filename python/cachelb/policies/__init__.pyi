@@ -209,7 +209,7 @@ class PolicyOptions(TypedDict, total=False):
     overlap_score_weight: float | None
     page_size: int
     peak_prefill_throughput: Literal["observed"] | float
-    prefill: Sequence[float]
+    prefill: Sequence[float] | None
     prefill_load_scale: float
     prefix_token_count: int
     prefix_token_length: int
@@ -1169,7 +1169,7 @@ class EstimatedTtft(BuiltinPolicy):
     little may fetch them. If nobody meets an objective, the earliest worker is taken (`slo-unattainable`) or nobody is.
 
     Example:
-        >>> policy = EstimatedTtft(seed=1, ttft_slo_ms=40)
+        >>> policy = EstimatedTtft(seed=1, ttft_slo_ms=40, prefill=(4.2e-7, 0.0152, 16.5))
         >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(8000))
         >>> first.on_first_token()
         >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(8000))
@@ -1180,7 +1180,7 @@ class EstimatedTtft(BuiltinPolicy):
     def __new__(
         cls,
         *,
-        prefill: Sequence[float] = (4.209989e-07, 0.01518344, 16.50142),
+        prefill: Sequence[float] | None = None,
         can_transfer: bool = False,
         kvcache_balancing_threshold: float = 2.0,
         kv_bytes_per_token: float = 131072.0,
@@ -1196,13 +1196,14 @@ class EstimatedTtft(BuiltinPolicy):
         """Build the policy.
 
         Args:
-            prefill: Milliseconds of a prefill per token squared, per token and per request; fit them to your hardware.
-                The default is an 8B model on an A100.
+            prefill: Milliseconds of a prefill per token squared, per token and per request, fitted to your hardware;
+                None takes the speed that first tokens showed.
             can_transfer: Whether workers can fetch blocks from each other.
             kvcache_balancing_threshold: How many times longer the best prefix must be to be fetched.
             kv_bytes_per_token: Bytes of one token's keys and values; the default is an 8B model.
             transfer_gbps: Speed of the link between workers in gigabits per second.
-            ttft_slo_ms: Longest time to the first token, None for any.
+            ttft_slo_ms: Longest time to the first token, None for any; without `prefill` it applies once a first token
+                has come.
             tbt_slo_ms: Longest time between two tokens, by what engines report, None for any.
             on_slo: What to do if nobody meets them: "route" to the earliest, or "reject".
             gate: Whether a worker with far more requests than the mean is left for the least loaded (`spill`): decoding

@@ -40,7 +40,7 @@ use super::rule::{Choice, Rule};
 use super::values::words;
 use super::view::{Candidate, View, lowest_at, per_weight};
 use crate::error::Result;
-use speeds::Speeds;
+pub(super) use speeds::Speeds;
 
 words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });
 

@@ -7,10 +7,11 @@
 //! argmin ttft; over an objective: on_slo
 //! ```
 //!
-//! A queue is the sum of the same estimate over bookings without a first token, less the time its head has been
+//! A prefill takes as long as the caller's parabola says, or as first tokens showed. A queue is the sum of the same estimate over bookings without a first token, less the time its head has been
 //! computing. Decoding does not show in it, so an overloaded winner is left by the spill gate.
 
 use super::about::{About, Need, Ruled, Setup};
+use super::adaptive::Speeds;
 use super::estimate::{PrefillTime, queue_ms};
 use super::gate::Margin;
 use super::gate::SpillGate;
@@ -21,6 +22,7 @@ use super::rule::{Choice, Rule};
 use super::values::words;
 use super::view::{Candidate, View, ceil, lowest_at};
 use crate::error::Result;
+use crate::load::Prefill;
 
 words!(OnSlo { Route = "route", Reject = "reject" });
 
@@ -32,16 +34,16 @@ options! {
     /// little may fetch them. If nobody meets an objective, the earliest worker is taken (`slo-unattainable`) or nobody is.
     ///
     /// Example:
-    ///     >>> policy = EstimatedTtft(seed=1, ttft_slo_ms=40)
+    ///     >>> policy = EstimatedTtft(seed=1, ttft_slo_ms=40, prefill=(4.2e-7, 0.0152, 16.5))
     ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(8000))
     ///     >>> first.on_first_token()
     ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(8000))
     ///     >>> first.reason, again.reason, again.worker == first.worker
     ///     ('slo-unattainable', 'prefix', True)
     pub struct EstimatedTtftOptions {
-        /// Milliseconds of a prefill per token squared, per token and per request; fit them to your hardware. The
-        /// default is an 8B model on an A100.
-        prefill: PrefillTime = PrefillTime::DEFAULT;
+        /// Milliseconds of a prefill per token squared, per token and per request, fitted to your hardware; None takes the
+        /// speed that first tokens showed.
+        prefill: Option<PrefillTime> = None;
         /// Whether workers can fetch blocks from each other.
         can_transfer: bool = false;
         /// How many times longer the best prefix must be to be fetched.
@@ -50,7 +52,7 @@ options! {
         kv_bytes_per_token: f64 = 131_072.0, ABOVE_ZERO;
         /// Speed of the link between workers in gigabits per second.
         transfer_gbps: f64 = 100.0, ABOVE_ZERO;
-        /// Longest time to the first token, None for any.
+        /// Longest time to the first token, None for any; without `prefill` it applies once a first token has come.
         ttft_slo_ms: Option<f64> = None, ABOVE_ZERO;
         /// Longest time between two tokens, by what engines report, None for any.
         tbt_slo_ms: Option<f64> = None, ABOVE_ZERO;
@@ -118,8 +120,8 @@ pub struct Transfer {
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EstimatedTtft {
-    /// Time of a prefill.
-    pub prefill: PrefillTime,
+    /// Time of a prefill; `None` goes by first tokens.
+    pub prefill: Option<PrefillTime>,
     /// How blocks are sent, `None` if they cannot be.
     pub transfer: Option<Transfer>,
     /// Longest time to the first token.
@@ -147,6 +149,45 @@ impl Estimate {
     }
 }
 
+/// What the estimates of all rows have in common.
+struct Common {
+    /// The longest prefix that a worker holds, 0 unless blocks can be sent.
+    longest: f64,
+    prefill: PrefillBy,
+}
+
+enum PrefillBy {
+    Given(PrefillTime),
+    FirstTokens { speeds: Speeds, per_context: f64 },
+}
+
+impl PrefillBy {
+    /// Whether estimates are worth comparing with an objective: before the first token they are the same for all workers, and
+    /// a request that is refused for them teaches nothing.
+    fn is_known(&self) -> bool {
+        match self {
+            Self::Given(_) => true,
+            Self::FirstTokens { speeds, .. } => speeds.known,
+        }
+    }
+
+    /// Milliseconds that the worker of a row takes for the last `uncached` tokens of the prompt.
+    fn ms(&self, view: &View<'_>, row: &Candidate, uncached: f64) -> f64 {
+        let ms = match self {
+            Self::Given(time) => time.ms(uncached),
+            Self::FirstTokens {
+                speeds,
+                per_context,
+            } => {
+                #[expect(clippy::cast_sign_loss, reason = "none is below 0")]
+                let work = Prefill::of(view.prompt_tokens, uncached as u64).work(*per_context);
+                work * speeds.token_ms(row, view.load(row))
+            }
+        };
+        ms / row.weight
+    }
+}
+
 /// Milliseconds between two tokens of one request as the engine reports it; `None` if it does not.
 fn tbt_ms(view: &View<'_>, row: &Candidate) -> Option<f64> {
     let report = view.report(row);
@@ -155,16 +196,22 @@ fn tbt_ms(view: &View<'_>, row: &Candidate) -> Option<f64> {
 }
 
 impl EstimatedTtft {
-    /// The longest prefix anybody holds, which only a transfer asks for.
-    fn longest(&self, view: &View<'_>) -> f64 {
-        if self.transfer.is_none() {
-            return 0.0;
-        }
+    fn common(&self, view: &View<'_>) -> Common {
         let matched = view.rows.iter().map(|row| row.matched_tokens);
-        matched.fold(0.0, f64::max)
+        Common {
+            longest: self.transfer.map_or(0.0, |_| matched.fold(0.0, f64::max)),
+            prefill: self.prefill.map_or_else(
+                || PrefillBy::FirstTokens {
+                    speeds: Speeds::of([view]),
+                    per_context: view.pace.per_context(),
+                },
+                PrefillBy::Given,
+            ),
+        }
     }
 
-    fn estimate(&self, view: &View<'_>, row: &Candidate, longest: f64) -> Estimate {
+    fn estimate(&self, view: &View<'_>, row: &Candidate, common: &Common) -> Estimate {
+        let longest = common.longest;
         let own = row.matched_tokens;
         let fetch = self.transfer.filter(|transfer| {
             longest > own && longest > own * transfer.kvcache_balancing_threshold
@@ -175,14 +222,20 @@ impl EstimatedTtft {
         });
         let uncached = ceil((view.prompt_tokens as f64 - prefix).max(0.0));
         Estimate {
-            own_ms: sending_ms + self.prefill.ms(uncached) / row.weight,
+            own_ms: sending_ms + common.prefill.ms(view, row, uncached),
             queue_ms: queue_ms(view.load(row), view.now),
             fetches: fetch.is_some(),
         }
     }
 
     /// The earliest row, of those that decode fast enough if `fast`.
-    fn earliest(&self, view: &View<'_>, rng: &mut Rng, longest: f64, fast: bool) -> Option<usize> {
+    fn earliest(
+        &self,
+        view: &View<'_>,
+        rng: &mut Rng,
+        common: &Common,
+        fast: bool,
+    ) -> Option<usize> {
         let too_slow = |row| match (self.tbt_slo_ms, tbt_ms(view, row)) {
             (Some(slo), Some(tbt)) => tbt > slo,
             _ => false,
@@ -190,48 +243,49 @@ impl EstimatedTtft {
         lowest_at(view.rows.len(), rng, |i| {
             let row = &view.rows[i];
             (!fast || !too_slow(row))
-                .then(|| (self.estimate(view, row, longest).ttft_ms(), row.load()))
+                .then(|| (self.estimate(view, row, common).ttft_ms(), row.load()))
         })
     }
 
-    fn meets(&self, view: &View<'_>, row: usize, longest: f64) -> bool {
-        let ttft = self.estimate(view, &view.rows[row], longest).ttft_ms();
-        self.ttft_slo_ms.is_none_or(|slo| ttft <= slo)
+    fn meets(&self, view: &View<'_>, row: usize, common: &Common) -> bool {
+        let ttft = self.estimate(view, &view.rows[row], common).ttft_ms();
+        self.ttft_slo_ms
+            .is_none_or(|slo| ttft <= slo || !common.prefill.is_known())
     }
 }
 
 impl Rule for EstimatedTtft {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let longest = self.longest(view);
+        let common = &self.common(view);
         let meeting = self
-            .earliest(view, rng, longest, true)
-            .filter(|&row| self.meets(view, row, longest));
+            .earliest(view, rng, common, true)
+            .filter(|&row| self.meets(view, row, common));
         let mut choice = if let Some(row) = meeting {
             let spilled = self.gate.and_then(|gate| gate.spill(view.rows, row, rng));
             // Nobody is sent past an objective to even out the load.
-            let spilled = spilled.filter(|&row| self.meets(view, row, longest));
+            let spilled = spilled.filter(|&row| self.meets(view, row, common));
             Choice::by_cost(view, spilled.unwrap_or(row))
         } else {
-            let row = self.earliest(view, rng, longest, false).unwrap_or(0);
+            let row = self.earliest(view, rng, common, false).unwrap_or(0);
             Choice {
                 reason: Reason::SloUnattainable,
                 refused: self.on_slo == OnSlo::Reject,
                 ..Choice::by_cost(view, row)
             }
         };
-        let estimate = self.estimate(view, &view.rows[choice.row], longest);
+        let estimate = self.estimate(view, &view.rows[choice.row], common);
         choice.estimate_ms = estimate.own_ms;
         if estimate.fetches {
             choice.transfer_from = lowest_at(view.rows.len(), rng, |i| {
                 let row = &view.rows[i];
-                (row.matched_tokens >= longest).then(|| row.load())
+                (row.matched_tokens >= common.longest).then(|| row.load())
             });
         }
         choice
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let estimate = self.estimate(view, &view.rows[row], self.longest(view));
+        let estimate = self.estimate(view, &view.rows[row], &self.common(view));
         Some(estimate.ttft_ms())
     }
 

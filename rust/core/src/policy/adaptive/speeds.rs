@@ -113,14 +113,16 @@ struct Usual {
 }
 
 /// Speeds by kind of GPU.
-pub(super) struct Speeds {
+pub(in crate::policy) struct Speeds {
     kinds: [Usual; KINDS],
     len: usize,
     /// Milliseconds of a token of the fleet.
     prefill_ms: f64,
     /// The same of an output token, 0 if it is not known.
     step_ms: f64,
-    /// No first token is known, or weights say how fast workers are.
+    /// A first token is known.
+    pub known: bool,
+    /// None is, or weights say how fast workers are.
     equal: bool,
     /// The same of output tokens.
     equal_steps: bool,
@@ -170,6 +172,7 @@ impl Speeds {
             len,
             prefill_ms: prefill_ms.unwrap_or(FIRST_TOKEN_MS),
             step_ms: step_ms.unwrap_or(0.0),
+            known: prefill_ms.is_some(),
             equal: weighted || prefill_ms.is_none(),
             equal_steps: weighted || step_ms.is_none(),
         }

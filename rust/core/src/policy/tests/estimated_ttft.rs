@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::ids::Millis;
+use crate::load::Speed;
 use crate::policy::Margin;
 use crate::policy::testing::Scene;
 
 const RULE: EstimatedTtft = EstimatedTtft {
-    prefill: PrefillTime::DEFAULT,
+    prefill: Some(PrefillTime::DEFAULT),
     transfer: None,
     ttft_slo_ms: None,
     tbt_slo_ms: None,
@@ -57,6 +58,33 @@ fn the_earliest_first_token_wins() {
         assert_eq!(estimates(&RULE, &scene), expected);
         assert_eq!(scene.choose(&RULE, 1), picked);
     }
+}
+
+#[test]
+fn without_a_parabola_prefills_take_as_long_as_first_tokens_showed() {
+    let measured = EstimatedTtft {
+        prefill: None,
+        ..RULE
+    };
+    let mut scene = scene(&[(7_000, 100.0), (0, 0.0)]);
+    assert_eq!(estimates(&measured, &scene), [200.0, 800.0]); // 0.1 ms a token before any
+    let strict = EstimatedTtft {
+        ttft_slo_ms: Some(1.0),
+        on_slo: OnSlo::Reject,
+        ..measured
+    };
+    assert!(!scene.pick(&strict, 1).refused);
+    for load in &mut scene.loads {
+        load.speed = Speed {
+            squares: 1e6,
+            products: 1e4,
+        };
+    }
+    assert_eq!(estimates(&measured, &scene), [110.0, 80.0]);
+    assert!(scene.pick(&strict, 1).refused);
+    scene.rows[0].weight = 2.0; // takes the place of its speed
+    scene.loads[0].weight = 2.0;
+    assert_eq!(estimates(&measured, &scene), [105.0, 80.0]);
 }
 
 #[test]

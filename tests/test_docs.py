@@ -10,6 +10,8 @@ import contextlib
 import doctest
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,11 @@ def test_every_policy_and_command_is_on_its_page() -> None:
     assert [name for name in POLICIES if f"`{name}`" not in policies] == []
     commands = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
     assert [name for name in app.commands if f"`cachelb {name}`" not in commands] == []
+
+
+def test_picture_of_the_architecture_is_as_its_script_draws_it() -> None:
+    script = ROOT / ".ci" / "architecture.py"
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
 
 
 def stub_examples() -> list[pytest.ParameterSet]:

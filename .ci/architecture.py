@@ -10,15 +10,29 @@ from __future__ import annotations
 import sys
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PICTURE: Final = Path(__file__).parents[1] / "docs" / "images" / "architecture.svg"
 WIDTH, HEIGHT = 1160, 726
 
 # Ink, muted ink, page, band, box, line; then one colour per flow.
 NAMES: Final = ("ink", "muted", "page", "band", "box", "line", "request", "events", "load", "state")
-LIGHT: Final = "#1f2328 #59636e #ffffff #f3f5f8 #ffffff #b9c1cb #0b5cad #1a7f37 #b35900 #7a3fc4".split()
-DARK: Final = "#e6edf3 #9ba5b0 #0d1117 #161c24 #0d1117 #47515d #6cb6ff #57c267 #f0964a #c297ff".split()
+LIGHT: Final = ("#1f2328", "#59636e", "#fff", "#f3f5f8", "#fff", "#b9c1cb", "#0b5cad", "#1a7f37", "#b35900", "#7a3fc4")
+DARK: Final = (
+    "#e6edf3",
+    "#9ba5b0",
+    "#0d1117",
+    "#161c24",
+    "#0d1117",
+    "#47515d",
+    "#6cb6ff",
+    "#57c267",
+    "#f0964a",
+    "#c297ff",
+)
 FLOWS: Final = ("request", "events", "load", "state")
 
 FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
@@ -27,12 +41,13 @@ MONO: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono'
 Point = tuple[float, float]
 
 
-def colours(palette: list[str]) -> str:
+def colours(palette: Iterable[str]) -> str:
     """Rules that give every class its colour."""
     by = dict(zip(NAMES, palette, strict=True))
     rules = [
         f".page{{fill:{by['page']}}} .band{{fill:{by['band']}}} .box{{fill:{by['box']};stroke:{by['line']}}}",
-        f".frame{{stroke:{by['ink']}}} .pool{{stroke:{by['line']}}} .owns{{stroke:{by['muted']}}} .ink{{fill:{by['ink']}}} .muted{{fill:{by['muted']}}}",
+        f".frame{{stroke:{by['ink']}}} .pool{{stroke:{by['line']}}} .owns{{stroke:{by['muted']}}}",
+        f".ink{{fill:{by['ink']}}} .muted{{fill:{by['muted']}}}",
         f".halo{{stroke:{by['band']}}} .number{{fill:{by['page']}}}",
     ]
     rules += [f".{flow}{{stroke:{by[flow]}}} .{flow}-fill{{fill:{by[flow]}}}" for flow in FLOWS]
@@ -211,17 +226,18 @@ def legend(y: float) -> list[str]:
     return [*parts, f'<path d="M{x:g} {y:g} L{x + 34:g} {y:g}" class="owns"/>', text(x + 43, y + 4, "owns", size=11.5)]
 
 
-def document(palette: list[str], dark: list[str] | None) -> str:
+def document(palette: Iterable[str], dark: Iterable[str] | None) -> str:
     """The picture in one palette, and in another one for readers of dark pages."""
     switch = "" if dark is None else f"@media (prefers-color-scheme:dark){{{colours(dark)}}}"
     base = (
         f"text{{font-family:{FONT}}} .mono{{font-family:{MONO}}} .bold{{font-weight:600}} "
-        ".box{stroke-width:1} .frame,.pool,.flow,.owns,.halo{fill:none} .halo{stroke-width:7} .frame{stroke-width:1.3} .flow{stroke-width:1.8} "
+        ".box{stroke-width:1} .frame,.pool,.flow,.owns,.halo{fill:none} "
+        ".halo{stroke-width:7} .frame{stroke-width:1.3} .flow{stroke-width:1.8} "
         ".owns{stroke-width:1.3;stroke-dasharray:2 3}"
     )
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img">',
             "<title>Architecture of cachelb</title>",
             f"<style>\n{base}\n{colours(palette)}\n{switch}\n</style>",
             head(),

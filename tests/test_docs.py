@@ -8,8 +8,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import doctest
+import inspect
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,23 @@ def test_every_policy_and_command_is_on_its_page() -> None:
     assert [name for name in POLICIES if f"`{name}`" not in policies] == []
     commands = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
     assert [name for name in app.commands if f"`cachelb {name}`" not in commands] == []
+
+
+def test_every_option_of_a_policy_to_choose_has_a_line() -> None:
+    page = (ROOT / "docs" / "policy-options.md").read_text("utf-8")
+    _, rest = page.split("## The rules of other systems")
+    published, _ = rest.split("reproduce published rules")
+    chosen = [name for name in POLICIES if f"`{name}`" not in published]
+    options = {
+        option for name in chosen for option in inspect.signature(POLICIES[name]).parameters if option != "shared"
+    }
+    assert "adaptive" in chosen
+    assert sorted(option for option in options if re.search(rf"`{option}[`=]", page) is None) == []
+
+
+def test_picture_of_the_architecture_is_as_its_script_draws_it() -> None:
+    script = ROOT / ".ci" / "architecture.py"
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
 
 
 def stub_examples() -> list[pytest.ParameterSet]:

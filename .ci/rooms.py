@@ -43,7 +43,6 @@ CIRCLES: Final = (
     core/router/reach core/router/rows core/router/selector core/router/sizes core/router/trail
     """,
     "core/share/fleet core/share/wire",
-    "core/sim/run/heap core/sim/run/notices",
     "py/custom py/decision py/options py/policy py/router",
 )
 # Forms of a word; the words of the field in its place; the number of names that have it.

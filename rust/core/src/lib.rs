@@ -22,7 +22,6 @@ pub mod radix;
 pub mod registry;
 pub mod router;
 pub mod share;
-pub mod sim;
 pub mod sorting;
 pub mod tracker;
 

@@ -1,7 +1,7 @@
 //! Passes of engines and what they bring.
 
-use crate::sim::engine::Output;
-use crate::sim::gateway::Gateway;
+use crate::engine::Output;
+use crate::gateway::Gateway;
 
 use super::Run;
 use super::heap::Kind;

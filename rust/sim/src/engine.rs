@@ -14,10 +14,10 @@ pub use remote::Fetch;
 use remote::Remote;
 use sequence::Sequence;
 
-use super::cost::{Pass, Timing};
-use super::kv::KvPool;
-use crate::error::{Error, Result};
-use crate::ids::SequenceHash;
+use crate::cost::{Pass, Timing};
+use crate::kv::KvPool;
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::SequenceHash;
 
 /// When a block that a pass computes can be found by others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::error::{Error, Result};
-use crate::sim::gateway::Gateway;
+use crate::gateway::Gateway;
+use cachelb_core::error::{Error, Result};
 
 use super::Run;
 use super::heap::Kind;

@@ -11,7 +11,7 @@ mod run;
 mod sharing;
 
 use super::*;
-use crate::ids::SequenceHash;
+use cachelb_core::ids::SequenceHash;
 
 /// A pass takes a second, whatever it computes.
 fn a_second() -> Timing {

@@ -1,10 +1,10 @@
 //! What a run is made of beside its requests: workers, delays, incidents.
 
-use crate::error::{Error, Result};
-use crate::router::Role;
+use cachelb_core::error::{Error, Result};
+use cachelb_core::router::Role;
 
-use super::cost::Timing;
-use super::engine::EngineSettings;
+use crate::cost::Timing;
+use crate::engine::EngineSettings;
 
 /// The way from one worker's cache to another's.
 #[derive(Debug, Clone, Copy, PartialEq)]

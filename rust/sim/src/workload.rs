@@ -1,9 +1,9 @@
 //! Requests of one run, as columns.
 
-use crate::error::{Error, Result};
-use crate::ids::SequenceHash;
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::SequenceHash;
 
-use super::engine::{Content, Job};
+use crate::engine::{Content, Job};
 
 /// What the requests are.
 #[derive(Debug, Clone, Default)]

@@ -3,7 +3,7 @@
 //! [`Timing::Roofline`] is physical: every term is either arithmetic or memory traffic, whichever takes longer. The
 //! others serve comparisons: Dynamo's default polynomial, and a table of measurements.
 
-use crate::error::{Error, Result};
+use cachelb_core::error::{Error, Result};
 
 /// What one pass computes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -4,7 +4,7 @@
 //! worker, which allocates the blocks and fetches what it does not hold. The prefill worker keeps its blocks as cached
 //! ones. If it crashes before they are fetched, the request failed there.
 
-use crate::sim::gateway::{Gateway, Placed};
+use crate::gateway::{Gateway, Placed};
 
 use super::heap::Kind;
 use super::{Outcome, Run};

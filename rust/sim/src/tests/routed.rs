@@ -3,11 +3,11 @@
 use super::pairs::split;
 use super::run::{fleet, workload};
 use super::*;
-use crate::ids::Millis;
-use crate::policy::{
+use cachelb_core::ids::Millis;
+use cachelb_core::policy::{
     CacheAware, Credits, KvAware, Margin, RoundRobin, Rule, Scoring, SpillGate, Threshold,
 };
-use crate::router::{Placements, PoolSettings, Profile, Selector, Settings};
+use cachelb_core::router::{Placements, PoolSettings, Profile, Selector, Settings};
 
 pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 

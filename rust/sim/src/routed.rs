@@ -3,19 +3,19 @@
 //! The selector is the one that a router made; it gets simulated milliseconds for the time, and the events and reports of
 //! simulated engines as it would get real ones.
 
-use crate::error::Error;
-use crate::events::{FeedState, Worth};
-use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
-use crate::load::{BookingId, Known, Report};
-use crate::router::{
+use cachelb_core::error::Error;
+use cachelb_core::events::{FeedState, Worth};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::load::{BookingId, Known, Report};
+use cachelb_core::router::{
     Ending, Heard, Offer, Offers, PairTerms, Pick, PoolId, Request, Selector, Standing, Usage,
 };
-use crate::tracker::Origin;
+use cachelb_core::tracker::Origin;
 
-use super::engine::EngineLoad;
-use super::gateway::{Attempt, Gateway, Pair, Placed};
-use super::kv::Change;
-use super::workload::Workload;
+use crate::engine::EngineLoad;
+use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::kv::Change;
+use crate::workload::Workload;
 
 /// A selector between a workload and its workers.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use super::*;
-use crate::router::Role;
+use cachelb_core::router::Role;
 
 /// Sends requests to one worker after another, and checks what it is told.
 #[derive(Debug, Default)]

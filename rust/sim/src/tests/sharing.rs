@@ -3,7 +3,7 @@
 use super::routed::{NAMES, cache_aware, families, selector};
 use super::run::fleet;
 use super::*;
-use crate::router::Selector;
+use cachelb_core::router::Selector;
 
 const LAGS: [f64; 3] = [0.0, 0.005, 0.5];
 

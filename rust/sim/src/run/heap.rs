@@ -3,12 +3,21 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::sim::engine::EngineLoad;
-use crate::sim::gateway::Placed;
-use crate::sim::kv::Change;
-use crate::sim::options::Incident;
+use crate::engine::EngineLoad;
+use crate::gateway::Placed;
+use crate::kv::Change;
+use crate::options::Incident;
 
-use super::notices::Notice;
+/// What a gateway learns of an answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Notice {
+    /// The first token arrived.
+    FirstToken,
+    /// So many more tokens arrived.
+    Tokens(u32),
+    /// It is complete, and so many prompt tokens were cached.
+    Finished(Option<u32>),
+}
 
 #[derive(Debug, Clone)]
 pub(super) enum Kind {

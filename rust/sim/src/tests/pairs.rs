@@ -2,7 +2,7 @@
 
 use super::run::{done, fleet, workload};
 use super::*;
-use crate::router::Role;
+use cachelb_core::router::Role;
 
 /// Workers that generate, then workers that compute prompts.
 pub fn split(decode: usize, prefill: usize, kv_blocks: u32) -> Vec<WorkerSettings> {

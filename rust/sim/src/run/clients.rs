@@ -1,11 +1,10 @@
 //! Requests at the gateway, from their arrival to their end.
 
-use crate::router::Role;
-use crate::sim::gateway::{Attempt, Gateway, Pair, Placed};
-use crate::sim::outcome::Status;
+use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::outcome::Status;
+use cachelb_core::router::Role;
 
-use super::heap::Kind;
-use super::notices::Notice;
+use super::heap::{Kind, Notice};
 use super::pairs::Half;
 use super::{Outcome, Run};
 

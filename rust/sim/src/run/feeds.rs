@@ -5,12 +5,14 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use crate::events::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict};
-use crate::ids::SequenceHash;
-use crate::policy::Rng;
-use crate::sim::gateway::Gateway;
-use crate::sim::kv::Change;
-use crate::sim::options::Options;
+use crate::gateway::Gateway;
+use crate::kv::Change;
+use crate::options::Options;
+use cachelb_core::events::{
+    Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict,
+};
+use cachelb_core::ids::SequenceHash;
+use cachelb_core::policy::Rng;
 
 use super::heap::Kind;
 use super::{Outcome, Run};

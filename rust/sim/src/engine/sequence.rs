@@ -1,7 +1,7 @@
 //! A request inside an engine.
 
 use super::{Content, EngineSettings, Job};
-use crate::sim::kv::KvPool;
+use crate::kv::KvPool;
 
 #[derive(Debug)]
 pub(super) struct Sequence {

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::error::{Error, Result};
-use crate::ids::SequenceHash;
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::SequenceHash;
 
 const NONE: u32 = u32::MAX;
 

@@ -23,18 +23,17 @@ mod notices;
 mod pairs;
 mod passes;
 
-use crate::error::{Error, Result};
-use crate::router::Role;
+use cachelb_core::error::{Error, Result};
+use cachelb_core::router::Role;
 
-use super::engine::{Engine, EngineLoad, Output};
-use super::gateway::{Gateway, Placed};
-use super::options::{Link, Options, WorkerSettings};
-use super::outcome::Outcomes;
-use super::workload::Workload;
+use crate::engine::{Engine, EngineLoad, Output};
+use crate::gateway::{Gateway, Placed};
+use crate::options::{Link, Options, WorkerSettings};
+use crate::outcome::Outcomes;
+use crate::workload::Workload;
 
 use feeds::Feed;
-use heap::{Heap, Kind};
-use notices::Notice;
+use heap::{Heap, Kind, Notice};
 use pairs::Half;
 
 type Outcome<G> = std::result::Result<(), <G as Gateway>::Error>;

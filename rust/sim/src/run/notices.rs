@@ -1,20 +1,9 @@
 //! What gateways hear of answers, and when: clients have them on time.
 
-use crate::sim::gateway::{Gateway, Placed};
+use crate::gateway::{Gateway, Placed};
 
-use super::heap::Kind;
+use super::heap::{Kind, Notice};
 use super::{Outcome, Run};
-
-/// What a gateway hears of an answer.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Notice {
-    /// The first token arrived.
-    FirstToken,
-    /// So many more tokens arrived.
-    Tokens(u32),
-    /// It is complete, and so many prompt tokens were cached.
-    Finished(Option<u32>),
-}
 
 impl<G: Gateway> Run<'_, G> {
     /// The gateway hears of an answer, no earlier than of its first token.

@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use crate::events::FeedState;
+use cachelb_core::events::FeedState;
 
-use super::engine::EngineLoad;
-use super::gateway::{Attempt, Gateway, Pair, Placed};
-use super::kv::Change;
+use crate::engine::EngineLoad;
+use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::kv::Change;
 
 /// Gateways that know nothing of each other, unless they share.
 #[derive(Debug)]

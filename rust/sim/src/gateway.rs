@@ -1,9 +1,9 @@
 //! What stands between requests and engines: the router under test.
 
-use crate::events::FeedState;
+use cachelb_core::events::FeedState;
 
-use super::engine::EngineLoad;
-use super::kv::Change;
+use crate::engine::EngineLoad;
+use crate::kv::Change;
 
 /// Where a gateway sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

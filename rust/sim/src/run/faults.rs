@@ -1,8 +1,8 @@
 //! What happens to workers.
 
-use crate::sim::gateway::Gateway;
-use crate::sim::kv::Change;
-use crate::sim::options::Incident;
+use crate::gateway::Gateway;
+use crate::kv::Change;
+use crate::options::Incident;
 
 use super::heap::Kind;
 use super::{Outcome, Run};

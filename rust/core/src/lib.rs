@@ -22,6 +22,7 @@ pub mod radix;
 pub mod registry;
 pub mod router;
 pub mod share;
+mod snapshot;
 pub mod sorting;
 pub mod tracker;
 

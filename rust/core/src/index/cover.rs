@@ -209,7 +209,8 @@ impl BlockIndex {
 
     /// Touches a record and, if its time to live is finite, sees that it will be looked at when that ends.
     pub(super) fn touch_record(&mut self, record: u32, expires: u64) {
-        self.lanes.touch(&mut self.records, record, expires);
+        let lane = &mut self.lanes[self.records[record].lane];
+        self.records.touch(lane, record, expires);
         self.arm(record);
     }
 

@@ -3,7 +3,6 @@
 //! A lane's number says which it is, so the lanes of a worker are neighbours wherever lanes are sorted.
 
 use super::NONE;
-use super::recency::Records;
 use crate::ids::Medium;
 
 /// Media of a worker.
@@ -194,12 +193,5 @@ impl Lanes {
         } else {
             self.workers.len() * size_of::<Lane>()
         }
-    }
-
-    /// Lane and records borrowed together, for list work.
-    #[inline]
-    pub(crate) fn touch(&mut self, records: &mut Records, record: u32, expires: u64) {
-        let lane = records[record].lane;
-        records.touch(&mut self[lane], record, expires);
     }
 }

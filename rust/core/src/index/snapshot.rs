@@ -12,53 +12,11 @@ use super::recency::NEVER;
 use super::runs::Entry;
 use super::sets::EMPTY;
 use super::{BlockIndex, Matcher, NONE};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{Medium, Millis, SequenceHash};
+use crate::snapshot::{Reader, put32, put64, refuse};
 
 const VERSION: u32 = 2;
-
-fn refuse<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::BadSnapshot(why.into()))
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
-}
-
-impl Reader<'_> {
-    fn u32(&mut self) -> Result<u32> {
-        let Some((head, rest)) = self.bytes.split_first_chunk() else {
-            return refuse("it ends too early");
-        };
-        self.bytes = rest;
-        Ok(u32::from_le_bytes(*head))
-    }
-
-    fn u64(&mut self) -> Result<u64> {
-        let Some((head, rest)) = self.bytes.split_first_chunk() else {
-            return refuse("it ends too early");
-        };
-        self.bytes = rest;
-        Ok(u64::from_le_bytes(*head))
-    }
-
-    /// A count of items of at least `size` bytes each, which the rest of the bytes can hold.
-    fn count(&mut self, size: usize) -> Result<usize> {
-        let count = self.u32()? as usize;
-        if count.saturating_mul(size) > self.bytes.len() {
-            return refuse(format!("it announces {count} items and ends before them"));
-        }
-        Ok(count)
-    }
-}
-
-fn put32(out: &mut Vec<u8>, value: u32) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-fn put64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
 
 impl BlockIndex {
     /// Appends the index to `out`. `now` anchors times to live, which are kept as the time left; without any, equal
@@ -131,7 +89,7 @@ impl BlockIndex {
     /// The index that [`Self::snapshot`] wrote, with times to live moved to the clock that reads `now`.
     ///
     /// # Errors
-    /// [`Error::BadSnapshot`] for bytes that do not describe a sound index.
+    /// [`crate::Error::BadSnapshot`] for bytes that do not describe a sound index.
     pub fn restore(bytes: &[u8], now: Millis) -> Result<Self> {
         let mut reader = Reader { bytes };
         let version = reader.u32()?;
@@ -160,9 +118,7 @@ impl BlockIndex {
         index.restore_runs(&mut reader, moved)?;
         index.connect_records()?;
         index.restore_lists(&mut reader)?;
-        if !reader.bytes.is_empty() {
-            return refuse(format!("{} bytes follow its end", reader.bytes.len()));
-        }
+        reader.end()?;
         index.recount();
         let leaves: Vec<u32> = index.records.iter().map(|(id, _)| id).collect();
         for record in leaves {
@@ -194,7 +150,7 @@ impl BlockIndex {
 
     /// Reads the runs; in the fresh slab their numbers are their ids.
     fn restore_runs(&mut self, reader: &mut Reader, moved: impl Fn(u64) -> u64) -> Result<()> {
-        let count = reader.count(12)?;
+        let count = reader.count(12)? as usize;
         // Whoever seals a snapshot may have chosen its hashes.
         self.claims = count > 0;
         for number in 0..count as u32 {

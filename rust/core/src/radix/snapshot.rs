@@ -11,27 +11,10 @@ use crate::ids::{Medium, Millis, WorkerId};
 use crate::index::NONE;
 use crate::index::lanes::{medium_of, slot_of};
 use crate::index::recency::NEVER;
-use crate::tracker::snapshot::{ENDS, Reader, refuse};
+use crate::snapshot::{Reader, put32, put64, refuse};
 
 /// No use is later: the time of the largest float.
 const LATEST: u64 = 0xFFF0 << 48;
-
-fn put32(out: &mut Vec<u8>, value: u32) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-fn put64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-/// A count of items of at least `size` bytes each, which the rest of the bytes can hold.
-fn count(reader: &mut Reader, size: usize) -> Result<u32> {
-    let count = reader.u32()?;
-    if count as usize > reader.bytes.len() / size {
-        return refuse(format!("it announces {count} items and ends before them"));
-    }
-    Ok(count)
-}
 
 impl<U: Unit> RadixTree<U> {
     /// Appends the tree to `out`. `now` anchors times to live, which are kept as the time left; without any, equal states
@@ -115,7 +98,7 @@ impl<U: Unit> RadixTree<U> {
         if written != NEVER {
             tree.expiry.mark_used();
         }
-        for slot in 0..count(&mut reader, 4)? {
+        for slot in 0..reader.count(4)? {
             if reader.u32()? == 0 {
                 tree.lanes.reserve(slot as usize + 1);
                 continue;
@@ -131,7 +114,7 @@ impl<U: Unit> RadixTree<U> {
                 .clamp(1, NEVER - 1),
         };
         let mut ids = Vec::new();
-        for _ in 0..count(&mut reader, 16)? {
+        for _ in 0..reader.count(16)? {
             let id = tree.restore_node(&mut reader, &ids, moved)?;
             ids.push(id);
         }
@@ -141,9 +124,7 @@ impl<U: Unit> RadixTree<U> {
                 tree.restore_list(&mut reader, slot, trust, &ids)?;
             }
         }
-        if !reader.bytes.is_empty() {
-            return refuse(format!("{} bytes follow its end", reader.bytes.len()));
-        }
+        reader.end()?;
         let records: Vec<u32> = tree.records.iter().map(|(id, _)| id).collect();
         for record in records {
             tree.expiry.arm(&mut tree.records, record);
@@ -165,12 +146,8 @@ impl<U: Unit> RadixTree<U> {
             None if above == NONE => NONE,
             None => return refuse(format!("node {} hangs on node {above}", ids.len())),
         };
-        let size = count(reader, 1)? as usize;
-        let Some((label, rest)) = reader.bytes.split_at_checked(size) else {
-            return refuse(ENDS);
-        };
-        reader.bytes = rest;
-        let label = U::read(label).filter(|label| {
+        let size = reader.count(1)? as usize;
+        let label = U::read(reader.take(size)?).filter(|label| {
             let whole = U::whole(label, self.page) == label.len();
             !label.is_empty() && label.len() <= EDGE && whole
         });
@@ -186,7 +163,7 @@ impl<U: Unit> RadixTree<U> {
             return refuse(format!("node {} is misplaced", ids.len()));
         }
         let node = self.nodes.add(parent, space, label, self.page);
-        for _ in 0..count(reader, 24)? {
+        for _ in 0..reader.count(24)? {
             let (lane, held) = (reader.u32()?, reader.u32()?);
             let (epoch, expires) = (reader.u64()?, reader.u64()?);
             self.restore_entry(node, lane, held)?;
@@ -229,7 +206,7 @@ impl<U: Unit> RadixTree<U> {
         if clock > self.clock {
             return refuse(format!("lane {lane} was used in the future"));
         }
-        let listed = count(reader, 4)?;
+        let listed = reader.count(4)?;
         if clock > 0 {
             self.open(trust);
             self.lanes[lane].clock = clock;

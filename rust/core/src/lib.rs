@@ -8,6 +8,7 @@
 pub mod boundaries;
 pub mod error;
 pub mod events;
+mod forest;
 pub mod hashing;
 mod heap;
 pub mod ids;

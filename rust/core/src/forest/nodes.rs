@@ -1,29 +1,29 @@
-//! Runs: maximal unbranched stretches of blocks, and who holds how much of each.
+//! Nodes: maximal unbranched stretches of units, and who holds how much of each.
 //!
-//! Children hang at the end of a run only; a branch inside one splits it. A lane's coverage of a run is a prefix, so a
-//! further holder costs one [`Entry`] per run, not per block.
+//! Children hang at the end of a node only; a branch inside one splits it. A lane's coverage of a node is a prefix, so a
+//! further holder costs one [`Entry`] per node, not per unit.
 
 use super::NONE;
 use super::sets::EMPTY;
 use super::slab::{Slab, Slot};
 
-/// One lane's share of a run.
+/// One lane's share of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     pub(crate) lane: u32,
-    /// The lane's recency record of the run.
+    /// The lane's recency record of the node.
     pub(crate) record: u32,
-    /// Leading blocks of the run held; 0 makes the entry a ghost that only connects descendants.
+    /// Leading units of the node held; 0 makes the entry a ghost that only connects descendants.
     pub(crate) count: u32,
 }
 
-/// The entries of a run, ascending by lane. Most runs have one.
+/// The entries of a node, ascending by lane. Most runs have one.
 #[derive(Debug, Default, Clone)]
-pub(crate) enum Holders {
+pub enum Holders {
     #[default]
     None,
     One(Entry),
-    // Boxed twice to keep a run at 48 bytes: nearly all have one holder.
+    // Boxed twice to keep a node of the block index at 48 bytes: nearly all have one holder.
     #[allow(clippy::box_collection)]
     Many(Box<Vec<Entry>>),
 }
@@ -108,30 +108,30 @@ impl Holders {
     }
 }
 
-/// A stretch of blocks with contiguous ids `base..base + len` at depths `start..start + len`.
+/// A stretch of `len` units at depths `start..start + len`.
 #[derive(Debug, Clone)]
-pub(crate) struct Run {
-    pub(crate) base: u32,
+pub struct Node<X> {
     pub(crate) len: u32,
     pub(crate) start: u32,
     pub(crate) parent: u32,
-    /// Runs whose parent this is.
+    /// Nodes whose parent this is.
     pub(crate) children: u32,
     /// Interned set of the lanes that hold all of it.
     pub(crate) full: u32,
     /// Entries with `0 < count < len`.
     pub(crate) partial: u32,
-    /// Its hashes were stored as given, not computed from tokens: whether they follow from each other is a claim.
-    pub(crate) claimed: bool,
     pub(crate) holders: Holders,
+    /// What it has of its shape.
+    pub(crate) own: X,
 }
 
-impl Run {
+impl<X> Node<X> {
+    #[inline]
     pub(crate) fn end(&self) -> u32 {
         self.start + self.len
     }
 
-    /// Entries that cover some of the run and not all.
+    /// Entries that cover some of the node and not all.
     #[inline]
     pub(crate) fn partials(&self) -> impl Iterator<Item = &Entry> {
         let entries = self.holders.as_slice().iter();
@@ -139,116 +139,125 @@ impl Run {
     }
 }
 
-impl Slot for Run {
+impl<X: Slot> Slot for Node<X> {
     fn vacant() -> Self {
         Self {
-            base: 0,
             len: 0,
             start: 0,
             parent: NONE,
             children: 0,
             full: EMPTY,
             partial: 0,
-            claimed: false,
             holders: Holders::None,
+            own: X::vacant(),
         }
     }
 }
 
-/// All runs.
-#[derive(Debug, Default)]
-pub(crate) struct Runs {
-    items: Slab<Run>,
+/// All nodes.
+#[derive(Debug)]
+pub struct Nodes<X> {
+    items: Slab<Node<X>>,
     /// Heap bytes of all holders.
     heap: usize,
 }
 
-impl std::ops::Index<u32> for Runs {
-    type Output = Run;
-    #[inline]
-    fn index(&self, run: u32) -> &Run {
-        &self.items[run]
-    }
-}
-
-impl std::ops::IndexMut<u32> for Runs {
-    #[inline]
-    fn index_mut(&mut self, run: u32) -> &mut Run {
-        &mut self.items[run]
-    }
-}
-
-impl Runs {
-    /// Adds a run nobody holds yet.
-    pub(crate) fn add(&mut self, base: u32, len: u32, start: u32, parent: u32) -> u32 {
-        if parent != NONE {
-            self[parent].children += 1;
+impl<X> Default for Nodes<X> {
+    fn default() -> Self {
+        Self {
+            items: Slab::default(),
+            heap: 0,
         }
-        self.items.add(Run {
-            base,
+    }
+}
+
+impl<X: Slot> std::ops::Index<u32> for Nodes<X> {
+    type Output = Node<X>;
+    #[inline]
+    fn index(&self, node: u32) -> &Node<X> {
+        &self.items[node]
+    }
+}
+
+impl<X: Slot> std::ops::IndexMut<u32> for Nodes<X> {
+    #[inline]
+    fn index_mut(&mut self, node: u32) -> &mut Node<X> {
+        &mut self.items[node]
+    }
+}
+
+impl<X: Slot> Nodes<X> {
+    /// Adds a node without holders; the caller counts it with its parent.
+    pub(crate) fn add(&mut self, len: u32, start: u32, parent: u32, own: X) -> u32 {
+        self.items.add(Node {
             len,
             start,
             parent,
-            ..Run::vacant()
+            own,
+            ..Node::vacant()
         })
     }
 
-    /// Frees the slot of a run without holders; the caller has dealt with parent, blocks and set.
-    pub(crate) fn forget(&mut self, run: u32) {
-        debug_assert!(self[run].holders.as_slice().is_empty(), "nobody holds it");
-        self.items.remove(run);
+    /// Frees the slot of a node without holders; the caller has dealt with parent, units and set.
+    pub(crate) fn forget(&mut self, node: u32) {
+        debug_assert!(self[node].holders.as_slice().is_empty(), "nobody holds it");
+        self.items.remove(node);
     }
 
     /// Adds the entry of a lane that has none.
-    pub(crate) fn hold(&mut self, run: u32, entry: Entry) {
-        let holders = &mut self.items[run].holders;
+    pub(crate) fn hold(&mut self, node: u32, entry: Entry) {
+        let holders = &mut self.items[node].holders;
         self.heap -= holders.memory_bytes();
         holders.insert(entry);
         self.heap += holders.memory_bytes();
     }
 
     /// Takes out the entry of a lane.
-    pub(crate) fn release(&mut self, run: u32, lane: u32) {
-        let holders = &mut self.items[run].holders;
+    pub(crate) fn release(&mut self, node: u32, lane: u32) {
+        let holders = &mut self.items[node].holders;
         self.heap -= holders.memory_bytes();
         holders.remove(lane);
         self.heap += holders.memory_bytes();
     }
 
     /// Takes all entries out.
-    pub(crate) fn take_holders(&mut self, run: u32) -> Holders {
-        let holders = std::mem::take(&mut self.items[run].holders);
+    pub(crate) fn take_holders(&mut self, node: u32) -> Holders {
+        let holders = std::mem::take(&mut self.items[node].holders);
         self.heap -= holders.memory_bytes();
         holders
     }
 
-    /// Sets the entries of a run, ascending by lane.
-    pub(crate) fn give_holders(&mut self, run: u32, entries: Vec<Entry>) {
-        self.heap -= self.items[run].holders.memory_bytes();
+    /// Sets the entries of a node, ascending by lane.
+    pub(crate) fn give_holders(&mut self, node: u32, entries: Vec<Entry>) {
+        self.heap -= self.items[node].holders.memory_bytes();
         let holders = match entries.len() {
             0 => Holders::None,
             1 => Holders::One(entries[0]),
             _ => Holders::Many(Box::new(entries)),
         };
         self.heap += holders.memory_bytes();
-        self.items[run].holders = holders;
+        self.items[node].holders = holders;
     }
 
-    /// Every run id is below it.
+    /// Every id is below it.
     pub(crate) fn slots(&self) -> usize {
         self.items.slots()
     }
 
-    /// Live runs with their ids.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Run)> {
+    /// Live nodes with their ids.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Node<X>)> {
         self.items.iter()
     }
 
-    pub(crate) fn is_live(&self, run: u32) -> bool {
-        self.items.is_live(run)
+    pub(crate) fn len(&self) -> u32 {
+        self.items.len()
     }
 
-    /// Bytes that `more` runs may add at most, without their holders.
+    pub(crate) fn is_live(&self, node: u32) -> bool {
+        self.items.is_live(node)
+    }
+
+    /// Bytes that `more` nodes may add at most, without their holders.
     pub(crate) fn growth(&self, more: usize) -> usize {
         self.items.growth(more)
     }

@@ -8,7 +8,7 @@ const CHUNK: usize = 128;
 const WORDS: usize = CHUNK / 64;
 
 /// What a slab can hold.
-pub(crate) trait Slot {
+pub trait Slot {
     /// What stands in a free slot.
     fn vacant() -> Self;
 }
@@ -185,6 +185,10 @@ impl<T: Slot> Slab<T> {
             .get(at)
             .and_then(Option::as_ref)
             .is_some_and(|chunk| chunk.free[slot / 64] >> (slot % 64) & 1 == 0)
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.live as u32
     }
 
     /// Every number is below it.

@@ -1,16 +1,15 @@
-//! Splitting nodes where paths branch or uses end, and joining them again when the reason is gone.
+//! Splitting nodes where paths branch or coverage breaks, and joining them again when the reason is gone.
 
-use super::unit::Unit;
-use super::{EDGE, RadixTree};
-use crate::index::runs::Entry;
+use super::nodes::Entry;
+use super::{Forest, Shape};
 
-impl<U: Unit> RadixTree<U> {
-    /// Splits a node after its first `counted` units, `stored` units of its label. The lower part keeps the id, so its
-    /// children and the lower records stay as they are; returns the id of the upper part.
-    pub(super) fn split(&mut self, node: u32, stored: usize, counted: u32) -> u32 {
-        let (at, len) = (counted, self.nodes[node].len);
+impl<S: Shape> Forest<S> {
+    /// Splits a node after its first `at` units (`0 < at < len`). The lower part keeps the id, so its children and the
+    /// lower records stay as they are; returns the id of the upper part.
+    pub(crate) fn split(&mut self, node: u32, at: u32) -> u32 {
+        let len = self.nodes[node].len;
         debug_assert!(at > 0 && at < len, "a split leaves two parts");
-        let upper = self.nodes.divide(node, stored, counted, self.page);
+        let upper = self.shape.divide(&mut self.nodes, node, at);
         let holders = self.nodes.take_holders(node);
         let mut full = self.sets.share(self.nodes[node].full);
         let (mut above, mut below) = (Vec::new(), Vec::new());
@@ -21,23 +20,25 @@ impl<U: Unit> RadixTree<U> {
                 record,
                 count,
             } = entry;
-            if count > at {
+            if count == 0 || count > at {
                 let linked = self.records.add(upper, lane, self.records[record].parent);
                 self.records[linked].kids = 1;
+                self.records[linked].held_kids = u32::from(count > 0);
                 self.records[record].parent = linked;
+                let rest = count.saturating_sub(at);
                 above.push(Entry {
                     lane,
                     record: linked,
-                    count: at,
+                    count: count.min(at),
                 });
                 below.push(Entry {
                     lane,
                     record,
-                    count: count - at,
+                    count: rest,
                 });
-                partial_below += u32::from(count < len);
+                partial_below += u32::from(rest > 0 && rest < len - at);
             } else {
-                self.records[record].run = upper;
+                self.records[record].node = upper;
                 above.push(entry);
                 partial_above += u32::from(count < at);
             }
@@ -60,12 +61,11 @@ impl<U: Unit> RadixTree<U> {
             if !self.nodes.is_live(upper) {
                 continue;
             }
-            let Some(lower) = self.nodes[upper].only_child() else {
+            let Some(lower) = self.shape.sequel(&self.nodes, upper) else {
                 continue;
             };
-            let stored = self.nodes[upper].label.len() + self.nodes[lower].label.len();
             let entries = self.nodes[upper].holders.as_slice();
-            if stored <= EDGE && entries.iter().all(|entry| self.joinable(*entry, lower)) {
+            if entries.iter().all(|entry| self.joinable(*entry, lower)) {
                 self.join(upper, lower);
             }
         }
@@ -89,20 +89,21 @@ impl<U: Unit> RadixTree<U> {
                 let kept = &mut self.records[below.record];
                 kept.parent = above.parent;
                 kept.expires = kept.expires.max(above.expires);
-                Entry {
-                    count: len + below.count,
-                    ..below
-                }
+                let count = if below.count > 0 {
+                    len + below.count
+                } else {
+                    0
+                };
+                Entry { count, ..below }
             } else {
-                self.records[entry.record].run = lower;
+                self.records[entry.record].node = lower;
                 entry
             };
-            partial += u32::from(joined.count < whole);
+            partial += u32::from(joined.count > 0 && joined.count < whole);
             entries.push(joined);
         }
-        self.nodes.unite(upper, lower, self.page);
+        self.shape.unite(&mut self.nodes, upper, lower);
         self.nodes[lower].partial = partial;
-        drop(self.nodes.take_holders(lower));
         self.nodes.give_holders(lower, entries);
         self.sets.release(set);
     }
@@ -111,10 +112,12 @@ impl<U: Unit> RadixTree<U> {
     fn joinable(&self, entry: Entry, lower: u32) -> bool {
         let above = &self.records[entry.record];
         let Some(below) = self.entry(lower, entry.lane) else {
-            return true;
+            return entry.count > 0;
         };
         let record = &self.records[below.record];
-        (!above.listed() || (record.listed() && above.epoch <= record.epoch))
+        // Two ghosts are one; a hole is where one of the two is none.
+        (entry.count > 0) == (below.count > 0)
+            && (!above.listed() || (record.listed() && above.epoch <= record.epoch))
             && (!self.expiry.used() || above.expires <= record.expires)
     }
 }

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::BlockIndex;
 use super::lanes::is_device;
 use super::recency::{NEVER, Record, Records};
-use crate::ids::Millis;
 
 /// Deadline, whether it is of another lane than the worker's first, and record: at one time the first lanes end first,
 /// so that what is left of the others does not hang on which record is older.
@@ -81,46 +79,5 @@ impl Expiry {
 
     pub(crate) fn memory_bytes(&self) -> usize {
         Self::growth(self.queue.len())
-    }
-}
-
-impl BlockIndex {
-    /// When the next entry with a time to live is due, if any. May be early after a touch, never late.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Millis> {
-        self.expiry.next().map(Millis)
-    }
-
-    /// Queues a leaf with a finite time to live.
-    pub(crate) fn arm(&mut self, record: u32) {
-        self.expiry.arm(&mut self.records, record);
-    }
-
-    /// Takes a record that is about to go out of the queue.
-    pub(crate) fn disarm(&mut self, record: u32) {
-        self.expiry.disarm(&mut self.records, record);
-    }
-
-    /// Drops entries whose time to live ended at or before `now`; returns the blocks dropped, per medium.
-    pub fn expire(&mut self, now: Millis) -> u64 {
-        let mut dropped = 0;
-        while let Some(record) = self.expiry.pop(now.0) {
-            let r = &mut self.records[record];
-            r.armed = 0;
-            if r.kids > 0 || r.expires == NEVER {
-                continue;
-            }
-            if r.expires > now.0 {
-                self.arm(record);
-                continue;
-            }
-            let (run, lane) = (r.run, r.lane);
-            dropped += self.entry(run, lane).map_or(0, |e| u64::from(e.count));
-            self.set_count(run, lane, 0);
-            self.reap(record);
-        }
-        self.stats.expired += dropped;
-        self.finish();
-        dropped
     }
 }

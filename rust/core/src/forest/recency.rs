@@ -1,6 +1,6 @@
 //! Recency records and the per-lane lists that order them.
 //!
-//! One record per (run, lane). The list holds tails and leaves only: a touch moves the record of the path's last run to
+//! One record per (node, lane). The list holds tails and leaves only: a touch moves the record of the path's last node to
 //! the recent end, and a record that loses its last descendant takes that descendant's place. The order of evictions
 //! equals that of leaf-only LRU with every access refreshing its whole path.
 
@@ -13,12 +13,12 @@ const UNLISTED: u32 = u32::MAX - 1;
 /// In `Record::expires`: an access without time to live ended here.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// What one lane remembers about one run.
+/// What one lane remembers about one node.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
-    pub(crate) run: u32,
+    pub(crate) node: u32,
     pub(crate) lane: u32,
-    /// The lane's record of the parent run.
+    /// The lane's record of the parent node.
     pub(crate) parent: u32,
     pub(crate) prev: u32,
     pub(crate) next: u32,
@@ -44,7 +44,7 @@ impl Record {
 impl Slot for Record {
     fn vacant() -> Self {
         Self {
-            run: NONE,
+            node: NONE,
             lane: NONE,
             parent: NONE,
             prev: UNLISTED,
@@ -83,9 +83,9 @@ impl std::ops::IndexMut<u32> for Records {
 
 impl Records {
     /// An unlisted record; the caller counts it with its parent.
-    pub(crate) fn add(&mut self, run: u32, lane: u32, parent: u32) -> u32 {
+    pub(crate) fn add(&mut self, node: u32, lane: u32, parent: u32) -> u32 {
         self.items.add(Record {
-            run,
+            node,
             lane,
             parent,
             ..Record::vacant()

@@ -29,6 +29,7 @@ SDIST_HOLDS = (
         "python/README.md",
         "rust/build_backend.py",
         "rust/core/Cargo.toml",
+        "rust/sim/Cargo.toml",
     ),
 )
 SBOM = re.compile(r"cachelb-[^/]+\.dist-info/sboms/cachelb-py\.cyclonedx\.json")
@@ -54,14 +55,14 @@ def missing_from_wheel(wheel: Path) -> list[str]:
 
 
 def missing_from_sbom(wheel: Path) -> list[str]:
-    """List the direct dependencies of both crates that the wheel's list of parts does not have."""
+    """List the direct dependencies of all crates that the wheel's list of parts does not have."""
     archive = zipfile.ZipFile(wheel)
     found = [name for name in archive.namelist() if SBOM.fullmatch(name)]
     if not found:
         return ["its list of parts, sboms/cachelb-py.cyclonedx.json"]
     parts = {part["name"] for part in json.loads(archive.read(found[0]))["components"]}
     needed = set()
-    for crate in ("core", "py"):
+    for crate in ("core", "py", "sim"):
         manifest = tomllib.loads(Path("rust", crate, "Cargo.toml").read_text("utf-8"))
         needed |= set(manifest["dependencies"])
     return [f"{name} in its list of parts" for name in sorted(needed - parts)]

@@ -10,6 +10,15 @@ pub struct WorkerId {
     pub generation: u32,
 }
 
+/// Names one booking; an id of a closed booking names nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BookingId {
+    /// Entry of the slab.
+    pub entry: u32,
+    /// Use count of the entry.
+    pub generation: u32,
+}
+
 /// Chained hash of a block and all blocks before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]

@@ -8,6 +8,7 @@
 pub mod boundaries;
 pub mod error;
 pub mod events;
+mod forest;
 pub mod hashing;
 mod heap;
 pub mod ids;
@@ -22,7 +23,7 @@ pub mod radix;
 pub mod registry;
 pub mod router;
 pub mod share;
-pub mod sim;
+mod snapshot;
 pub mod sorting;
 pub mod tracker;
 

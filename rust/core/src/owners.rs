@@ -13,8 +13,7 @@ use std::hash::Hash;
 
 use crate::error::{Error, Result};
 use crate::heap;
-use crate::ids::WorkerId;
-use crate::load::BookingId;
+use crate::ids::{BookingId, WorkerId};
 use crate::mixing::Mix;
 use crate::sorting::sort_rarely;
 

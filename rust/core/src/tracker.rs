@@ -5,7 +5,7 @@
 //! the write lock is held, so under either lock the registry stands still and slots mean what they say.
 //! Lock order: index, then registry.
 
-pub(crate) mod snapshot;
+mod snapshot;
 pub(crate) mod store;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use super::BlockIndex;
 use super::hints::prefetch;
-use super::runs::Holders;
+use crate::forest::nodes::Holders;
 use crate::ids::SequenceHash;
 
 /// Blocks whose memory is asked for at once.
@@ -14,27 +14,27 @@ impl BlockIndex {
     pub fn prefetch(&self, hashes: &[SequenceHash]) {
         for hashes in hashes.chunks(ROUND) {
             for &hash in hashes {
-                self.table.prefetch(self.table.key(hash));
+                self.shape.table.prefetch(self.shape.table.key(hash));
             }
             let mut places = [0; ROUND];
             let mut known = 0;
             for &hash in hashes {
-                if let Some(block) = self.table.probe(self.table.key(hash)) {
-                    self.blocks.prefetch(block);
+                if let Some(block) = self.shape.table.probe(self.shape.table.key(hash)) {
+                    self.shape.blocks.prefetch(block);
                     places[known] = block;
                     known += 1;
                 }
             }
             for place in &mut places[..known] {
-                *place = self.blocks.run(*place);
-                let run = &self.runs[*place];
-                prefetch(&run.base);
+                *place = self.shape.blocks.run(*place);
+                let run = &self.nodes[*place];
+                prefetch(&run.own.base);
                 prefetch(&run.holders);
             }
             for &run in &places[..known] {
-                if let Holders::One(entry) = &self.runs[run].holders {
+                if let Holders::One(entry) = &self.nodes[run].holders {
                     let record = &self.records[entry.record];
-                    prefetch(&record.run);
+                    prefetch(&record.node);
                     prefetch(&record.armed);
                 }
             }

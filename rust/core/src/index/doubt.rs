@@ -6,9 +6,9 @@
 
 use std::collections::HashSet;
 
-use super::lanes::lane_of;
 use super::{BlockIndex, NONE};
 use crate::error::Result;
+use crate::forest::lanes::lane_of;
 use crate::ids::{Medium, Millis, WorkerId};
 
 /// Blocks of one path that a lane holds without a hole.
@@ -79,7 +79,7 @@ impl BlockIndex {
             let mut below: Option<Stretch> = None;
             let mut record = listed;
             while record != NONE && seen.insert(record) {
-                let run = &self.runs[self.records[record].run];
+                let run = &self.nodes[self.records[record].node];
                 let count = run.holders.get(lane).map_or(0, |e| e.count);
                 let whole = count == run.len;
                 match &mut below {
@@ -87,7 +87,7 @@ impl BlockIndex {
                     _ => {
                         all.extend(below.take());
                         below = (count > 0).then(|| Stretch {
-                            last: run.base + count - 1,
+                            last: run.own.base + count - 1,
                             from: run.start,
                         });
                     }

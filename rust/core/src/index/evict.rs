@@ -1,8 +1,8 @@
 //! Everything that takes blocks away: eviction, single removals, clear.
 
-use super::lanes::{MEDIA, lane_of, medium_of};
 use super::{BlockIndex, NONE};
 use crate::error::Result;
+use crate::forest::lanes::{MEDIA, lane_of};
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
 impl BlockIndex {
@@ -10,54 +10,14 @@ impl BlockIndex {
     pub(super) fn evict(&mut self, lane: u32, blocks: u64) -> u64 {
         let mut left = blocks;
         while left > 0 {
-            let record = self.lanes[lane].oldest;
-            if record == NONE {
+            let Some(gone) = self.evict_step(lane, left) else {
                 break;
-            }
-            if self.records[record].kids > 0 {
-                // A newer descendant stands for it, and may now share its record.
-                self.records.unlink(&mut self.lanes[lane], record);
-                self.merges.push(self.records[record].run);
-                continue;
-            }
-            let run = self.records[record].run;
-            let count = self.entry(run, lane).map_or(0, |e| e.count);
-            if u64::from(count) > left {
-                self.shorten(run, lane, count - left as u32);
-                left = 0;
-            } else {
-                left -= u64::from(count);
-                self.set_count(run, lane, 0);
-                self.reap(record);
-            }
+            };
+            left -= gone;
         }
         let evicted = blocks - left;
         self.stats.evicted += evicted;
         evicted
-    }
-
-    /// Takes out a listed record that covers nothing and has no kids, and every ghost above it that now has none.
-    pub(super) fn reap(&mut self, record: u32) {
-        let lane = self.records[record].lane;
-        let mut record = record;
-        loop {
-            let parent = self.records.pass_to_parent(&mut self.lanes[lane], record);
-            let run = self.records[record].run;
-            self.remove_entry(record);
-            if medium_of(lane) == Medium::Speculative as usize {
-                // What is confirmed bit by bit splits runs and leaves ghosts; this may have been the last of them.
-                self.merges.push(run);
-            }
-            if parent == NONE {
-                return;
-            }
-            self.arm(parent);
-            let above = &self.records[parent];
-            if above.kids > 0 || self.entry(above.run, lane).is_some_and(|e| e.count > 0) {
-                return;
-            }
-            record = parent;
-        }
     }
 
     /// Removes blocks, from one medium or from all. What leaves device memory is no longer on its way there either, which
@@ -77,7 +37,7 @@ impl BlockIndex {
         // Deepest first, for taking leaves away needs no split: a path told from its root is taken from its end.
         let mut end = hashes.len();
         while end > 0 {
-            let Some(block) = self.table.find(hashes[end - 1], &self.blocks) else {
+            let Some(block) = self.shape.table.find(hashes[end - 1], &self.shape.blocks) else {
                 self.stats.unknown_removals += 1;
                 end -= 1;
                 continue;
@@ -93,17 +53,17 @@ impl BlockIndex {
     /// How many of the last of `hashes`, of which the very last is `block`, are blocks of one run beside each other, told
     /// from its root or towards it as an engine evicts; and the deepest of them.
     fn stretch(&self, hashes: &[SequenceHash], block: u32) -> (u32, u32) {
-        let run = &self.runs[self.blocks.run(block)];
+        let run = &self.nodes[self.shape.blocks.run(block)];
         let told = |most: u32| hashes.iter().rev().take(most as usize);
-        let above = block - run.base + 1;
-        let stored = self.blocks.hashes(run.base, above).iter().rev();
+        let above = block - run.own.base + 1;
+        let stored = self.shape.blocks.hashes(run.own.base, above).iter().rev();
         let up = stored.zip(told(above)).take_while(|(a, b)| **a == b.0);
         let up = up.count() as u32;
         if up > 1 {
             return (block, up);
         }
-        let below = run.base + run.len - block;
-        let stored = self.blocks.hashes(block, below).iter();
+        let below = run.own.base + run.len - block;
+        let stored = self.shape.blocks.hashes(block, below).iter();
         let down = stored.zip(told(below)).take_while(|(a, b)| **a == b.0);
         let down = down.count() as u32;
         (block + down - 1, down)
@@ -111,8 +71,8 @@ impl BlockIndex {
 
     /// Removes the `blocks` of one run that end with `last`.
     fn remove_stretch(&mut self, slot: u32, last: u32, blocks: u32, medium: Option<Medium>) -> u32 {
-        let run = &self.runs[self.blocks.run(last)];
-        let at = last + 1 - blocks - run.base;
+        let run = &self.nodes[self.shape.blocks.run(last)];
+        let at = last + 1 - blocks - run.own.base;
         let mut held = [0; MEDIA];
         for m in Medium::ALL {
             let asked = medium.is_none_or(|wanted| {
@@ -140,9 +100,9 @@ impl BlockIndex {
     pub(super) fn withdraw(&mut self, lane: u32, first: u32, blocks: u32) {
         let mut end = first + blocks;
         while end > first {
-            let mut run = self.blocks.run(end - 1);
-            let r = &self.runs[run];
-            let (base, upto) = (r.base, end - r.base);
+            let mut run = self.shape.blocks.run(end - 1);
+            let r = &self.nodes[run];
+            let (base, upto) = (r.own.base, end - r.own.base);
             let at = first.saturating_sub(base);
             end = base + at;
             let Some(entry) = self.entry(run, lane) else {
@@ -152,65 +112,22 @@ impl BlockIndex {
                 if at > 0 {
                     self.shorten(run, lane, at);
                 } else {
-                    self.set_count(run, lane, 0);
                     self.reap(entry.record);
                 }
                 continue;
             }
             // A hole: the blocks become a run of their own that the lane holds as a ghost.
-            if upto < self.runs[run].len {
+            if upto < self.nodes[run].len {
                 run = self.split(run, upto);
             }
             if at > 0 {
                 self.split(run, at);
             }
             self.set_count(run, lane, 0);
-            let above = self.runs[run].parent;
+            let above = self.nodes[run].parent;
             self.merges.push(run);
             if above != NONE {
                 self.merges.push(above);
-            }
-        }
-    }
-
-    /// Drops every block of the worker, which stays registered; returns the distinct blocks it held.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
-        let dropped = self.worker(worker)?.distinct;
-        for medium in Medium::ALL {
-            if self.lanes.count(worker.slot, medium) > 0 {
-                self.clear_lane(lane_of(worker.slot, medium));
-            }
-        }
-        self.finish();
-        Ok(dropped)
-    }
-
-    /// Every record is listed or an ancestor of a listed one, so climbing from the listed ones meets all.
-    pub(super) fn clear_lane(&mut self, lane: u32) {
-        while self.lanes[lane].oldest != NONE {
-            let mut record = self.lanes[lane].oldest;
-            if self.records[record].kids > 0 {
-                self.records.unlink(&mut self.lanes[lane], record);
-                continue;
-            }
-            loop {
-                self.set_count(self.records[record].run, lane, 0);
-                if self.records[record].listed() {
-                    self.records.unlink(&mut self.lanes[lane], record);
-                }
-                let parent = self.records[record].parent;
-                self.remove_entry(record);
-                if parent == NONE {
-                    break;
-                }
-                self.records[parent].kids -= 1;
-                if self.records[parent].kids > 0 {
-                    break;
-                }
-                record = parent;
             }
         }
     }

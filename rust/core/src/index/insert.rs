@@ -1,10 +1,10 @@
 //! Everything that adds blocks: recording a routed prompt, storing what an engine announced.
 
-use super::lanes::{lane_of, medium_of, slot_of};
-use super::recency::NEVER;
-use super::runs::Holders;
+use super::shape::{Hashed, Ids};
 use super::{BlockIndex, NONE, Overlaps};
 use crate::error::Result;
+use crate::forest::lanes::{lane_of, medium_of, slot_of};
+use crate::forest::nodes::Holders;
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 /// The end of the known part of a path: a run, and how many of its leading blocks belong to the path.
@@ -62,7 +62,7 @@ impl BlockIndex {
         self.start_limited();
         let expires = self.deadline(expires);
         let (known, mut last) = match hint {
-            Some(hint) if hint.fits(self.version, hashes.len()) => hint.known(),
+            Some(hint) if hint.fits(self.shape.version, hashes.len()) => hint.known(),
             _ => self.known_path(hashes, false),
         };
         let hashes = &hashes[..hashes.len().min(capacity)];
@@ -127,7 +127,7 @@ impl BlockIndex {
         medium: Medium,
     ) -> Result<()> {
         self.worker(worker)?;
-        let find = |hash| self.table.find(hash, &self.blocks);
+        let find = |hash| self.shape.table.find(hash, &self.shape.blocks);
         let mut last = parent.and_then(find).unwrap_or(NONE);
         let mut stored = Vec::new();
         for block in hashes.iter().map_while(|hash| find(*hash)) {
@@ -153,12 +153,16 @@ impl BlockIndex {
     pub fn spread(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> Result<bool> {
         let mut media = Medium::ANNOUNCED.into_iter();
         let held = media.any(|medium| self.holds(worker, hash, medium));
-        let known = self.table.find(hash, &self.blocks).filter(|_| held);
+        let known = self
+            .shape
+            .table
+            .find(hash, &self.shape.blocks)
+            .filter(|_| held);
         let Some(block) = known else {
             return self.worker(worker).map(|_| false);
         };
         let before = self.block_before(block);
-        let parent = (before != NONE).then(|| self.blocks.hash(before));
+        let parent = (before != NONE).then(|| self.shape.blocks.hash(before));
         let stored = self.store_chain(worker, parent, &[hash], medium, None, false);
         Ok(stored? > 0)
     }
@@ -173,13 +177,13 @@ impl BlockIndex {
         claimed: bool,
     ) -> Result<u32> {
         let capacity = self.worker(worker)?.capacity;
-        self.table.prefetch_all(hashes);
+        self.shape.table.prefetch_all(hashes);
         self.start_limited();
         let expires = self.deadline(expires);
         let mut last = NONE;
         let mut from = 0;
         if let Some(parent) = parent {
-            let Some(block) = self.table.find(parent, &self.blocks) else {
+            let Some(block) = self.shape.table.find(parent, &self.shape.blocks) else {
                 self.stats.orphans += 1;
                 return Ok(0);
             };
@@ -189,7 +193,7 @@ impl BlockIndex {
         let mut hashes = &hashes[..hashes.len().min(capacity as usize)];
         let mut known = 0;
         for (i, &hash) in hashes.iter().enumerate() {
-            match self.table.find(hash, &self.blocks) {
+            match self.shape.table.find(hash, &self.shape.blocks) {
                 Some(block) if self.block_before(block) == last => {
                     last = block;
                     known = i + 1;
@@ -224,8 +228,8 @@ impl BlockIndex {
         let speculative = lane_of(slot, Medium::Speculative);
         let (mut last, mut left) = (last, blocks);
         while left > 0 {
-            let run = self.blocks.run(last);
-            let base = self.runs[run].base;
+            let run = self.shape.blocks.run(last);
+            let base = self.nodes[run].own.base;
             let here = (last - base + 1).min(left);
             let first = last + 1 - here;
             let count = |lane| self.entry(run, lane).map_or(0, |e| e.count);
@@ -263,8 +267,8 @@ impl BlockIndex {
         } else {
             self.entry(run, lane)
         };
-        self.claims |= claimed;
-        if from == 0 && !self.claims {
+        self.shape.claims |= claimed;
+        if from == 0 && !self.shape.claims {
             // The path is made the most recent use and fits, so what goes lies outside it, and its ids are warm for reuse.
             if let Some(end) = end {
                 self.touch_record(end.record, 0);
@@ -297,47 +301,39 @@ impl BlockIndex {
         self.finish();
     }
 
-    pub(super) fn deadline(&mut self, expires: Option<Millis>) -> u64 {
-        let Some(Millis(at)) = expires else {
-            return NEVER;
-        };
-        self.expiry.mark_used();
-        at.clamp(1, NEVER - 1)
-    }
-
     /// The block at `depth` on the path that ends at `block`.
     fn ancestor(&self, block: u32, depth: u32) -> u32 {
-        let mut run = self.blocks.run(block);
-        while self.runs[run].start > depth {
-            run = self.runs[run].parent;
+        let mut run = self.shape.blocks.run(block);
+        while self.nodes[run].start > depth {
+            run = self.nodes[run].parent;
         }
-        self.runs[run].base + depth - self.runs[run].start
+        self.nodes[run].own.base + depth - self.nodes[run].start
     }
 
     pub(super) fn depth(&self, block: u32) -> u32 {
-        let run = &self.runs[self.blocks.run(block)];
-        run.start + block - run.base
+        let run = &self.nodes[self.shape.blocks.run(block)];
+        run.start + block - run.own.base
     }
 
     /// The block before `block` on its path, `NONE` for a first block.
     pub(super) fn block_before(&self, block: u32) -> u32 {
-        let run = &self.runs[self.blocks.run(block)];
-        if block > run.base {
+        let run = &self.nodes[self.shape.blocks.run(block)];
+        if block > run.own.base {
             block - 1
         } else if run.parent == NONE {
             NONE
         } else {
-            let above = &self.runs[run.parent];
-            above.base + above.len - 1
+            let above = &self.nodes[run.parent];
+            above.own.base + above.len - 1
         }
     }
 
     /// The path ends at `block`. Its run is split there where something must hang or end at exactly this block: new
     /// blocks (`grows`), or an access of a lane that covers more of the run and remembers when it used which part.
     fn end_at(&mut self, block: u32, lane: u32, grows: bool) -> End {
-        let run = self.blocks.run(block);
-        let upto = block - self.runs[run].base + 1;
-        if upto == self.runs[run].len {
+        let run = self.shape.blocks.run(block);
+        let upto = block - self.nodes[run].own.base + 1;
+        if upto == self.nodes[run].len {
             return End { run, upto };
         }
         let deeper = self
@@ -359,7 +355,7 @@ impl BlockIndex {
         let mut steps = std::mem::take(&mut self.steps);
         let (mut run, mut want) = (end.run, end.upto);
         loop {
-            let start = self.runs[run].start;
+            let start = self.nodes[run].start;
             let entry = self.entry(run, lane);
             let count = entry.map_or(0, |e| e.count);
             let above = from.saturating_sub(start).min(want);
@@ -373,7 +369,7 @@ impl BlockIndex {
             if above == want {
                 // Only ancestors here: an entry is enough, but a partial one cannot have kids.
                 if let Some(entry) = entry {
-                    if entry.count > 0 && entry.count < self.runs[run].len {
+                    if entry.count > 0 && entry.count < self.nodes[run].len {
                         self.split(run, entry.count);
                         steps.push((run, 0));
                     }
@@ -398,12 +394,12 @@ impl BlockIndex {
                     break;
                 }
             }
-            let parent = self.runs[run].parent;
+            let parent = self.nodes[run].parent;
             if parent == NONE {
                 break;
             }
             run = parent;
-            want = self.runs[run].len;
+            want = self.nodes[run].len;
         }
         let mut held = 0;
         while let Some((run, want)) = steps.pop() {
@@ -437,28 +433,34 @@ impl BlockIndex {
         let mut added = 0;
         if run != NONE && !left.is_empty() {
             added = self.lengthen(lane, run, left, expires);
-            self.runs[run].claimed |= claimed && added > 0;
+            self.nodes[run].own.claimed |= claimed && added > 0;
             left = &left[added as usize..];
         }
         while !left.is_empty() {
-            if self.table.find(left[0], &self.blocks).is_some() {
+            if self.shape.table.find(left[0], &self.shape.blocks).is_some() {
                 self.stats.conflicts += 1;
                 break;
             }
             let (admitted, may_grow) = self.admit(left.len());
             let ids = match admitted {
                 0 => None,
-                _ => self.blocks.alloc(admitted as u32, may_grow),
+                _ => self.shape.blocks.alloc(admitted as u32, may_grow),
             };
             let Some((base, got)) = ids else {
                 self.end_early(left.len());
                 break;
             };
-            let start = if run == NONE { 0 } else { self.runs[run].end() };
-            let next = self.runs.add(base, got, start, run);
+            let start = if run == NONE {
+                0
+            } else {
+                self.nodes[run].end()
+            };
+            let next = self.nodes.add(got, start, run, Ids { base, claimed });
+            if run != NONE {
+                self.nodes[run].children += 1;
+            }
             let filled = self.fill(base, &left[..got as usize], next);
-            self.runs[next].len = filled;
-            self.runs[next].claimed = claimed;
+            self.nodes[next].len = filled;
             self.add_entry(next, lane);
             self.set_count(next, lane, filled);
             run = next;
@@ -483,8 +485,8 @@ impl BlockIndex {
 
     /// Lengthens the run itself where it has no children, the lane is its only holder and the next ids are free.
     fn lengthen(&mut self, lane: u32, run: u32, new: &[SequenceHash], expires: u64) -> u32 {
-        let r = &self.runs[run];
-        let (base, len) = (r.base, r.len);
+        let r = &self.nodes[run];
+        let (base, len) = (r.own.base, r.len);
         let Holders::One(entry) = r.holders else {
             return 0;
         };
@@ -492,22 +494,47 @@ impl BlockIndex {
             return 0;
         }
         let (admitted, _) = self.admit(new.len());
-        let got = self.blocks.extend(base + len, admitted as u32);
+        let got = self.shape.blocks.extend(base + len, admitted as u32);
         if got == 0 {
             // The next id may lie in a chunk that does not exist.
             return 0;
         }
         let filled = self.fill(base + len, &new[..got as usize], run);
-        let r = &mut self.runs[run];
+        let r = &mut self.nodes[run];
         r.len = len + filled;
         if let Some(entry) = r.holders.get_mut(lane) {
             entry.count = len + filled;
         }
-        self.lanes[lane].count += u64::from(filled);
-        let slot = slot_of(lane) as usize;
-        if let Some(Some(worker)) = self.lanes.workers.get_mut(slot) {
-            worker.distinct += u64::from(filled);
-        }
+        self.count_change(run, lane, len, len + filled);
         filled
+    }
+
+    /// Fills the columns of the fresh ids from `base` on and adds them to the table, up to a hash that is already stored:
+    /// only claims can be. Returns how many were added; the other ids are given back.
+    fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32) -> u32 {
+        let Hashed {
+            table,
+            blocks,
+            claims,
+            ..
+        } = &mut self.shape;
+        blocks.set_hashes(base, hashes);
+        blocks.set_run(base, hashes.len() as u32, run);
+        if !*claims {
+            table.insert_all(hashes, base, blocks);
+            return hashes.len() as u32;
+        }
+        let added = table.insert_new(hashes, base, blocks);
+        if (added as usize) < hashes.len() {
+            blocks.free(base + added, hashes.len() as u32 - added);
+        }
+        added
+    }
+
+    /// Touches a record and, if its time to live is finite, sees that it will be looked at when that ends.
+    fn touch_record(&mut self, record: u32, expires: u64) {
+        let lane = &mut self.lanes[self.records[record].lane];
+        self.records.touch(lane, record, expires);
+        self.expiry.arm(&mut self.records, record);
     }
 }

@@ -1,7 +1,7 @@
 //! In which media a worker holds a prompt.
 
-use super::lanes::lane_of;
 use super::{BlockIndex, NONE, Overlaps};
+use crate::forest::lanes::lane_of;
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
 /// Where a worker holds a prompt: leading blocks in device memory, and the segments that continue them elsewhere.
@@ -47,11 +47,11 @@ impl BlockIndex {
         if elsewhere.iter().all(|m| self.lanes.count(slot, *m) == 0) {
             return Reach::on_device(leading);
         }
-        if !answer.is_of(self.version) {
+        if !answer.is_of(self.shape.version) {
             return Reach::on_device(answer.confirmed(slot));
         }
-        let gpu = self.covered(answer, slot, device, 0);
-        let segment = |medium, from| (from, self.covered(answer, slot, &[medium], from));
+        let gpu = self.covered_from(answer, slot, device, 0);
+        let segment = |medium, from| (from, self.covered_from(answer, slot, &[medium], from));
         let cpu = segment(Medium::Cpu, gpu);
         let disk = segment(Medium::Disk, gpu);
         let is_empty = disk.1 == disk.0;
@@ -67,16 +67,16 @@ impl BlockIndex {
     }
 
     /// The depth up to which the worker holds the prompt in any of `media` from the depth `from` on.
-    fn covered(&self, answer: &Overlaps, slot: u32, media: &[Medium], from: u32) -> u32 {
+    fn covered_from(&self, answer: &Overlaps, slot: u32, media: &[Medium], from: u32) -> u32 {
         let (known, block) = answer.known();
         if known <= from {
             return from;
         }
         let mut reached = known;
-        let mut run = self.blocks.run(block);
+        let mut run = self.shape.blocks.run(block);
         // Upwards, so that the shallowest place where coverage breaks is the last to be met.
-        while run != NONE && self.runs[run].end() > from {
-            let r = &self.runs[run];
+        while run != NONE && self.nodes[run].end() > from {
+            let r = &self.nodes[run];
             let entries = media.iter().map(|m| r.holders.get(lane_of(slot, *m)));
             let held = entries.flatten().map(|e| e.count).max().unwrap_or(0);
             if held < r.len && r.start + held < known {
@@ -90,17 +90,17 @@ impl BlockIndex {
     /// How many blocks come before a known one on its path, `None` for one that nobody knows.
     #[must_use]
     pub fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
-        let block = self.table.find(hash, &self.blocks)?;
+        let block = self.shape.table.find(hash, &self.shape.blocks)?;
         Some(self.depth(block))
     }
 
     /// The path that ends with a known block, `None` for an unknown one.
     #[must_use]
     pub fn path_to(&self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
-        let mut block = self.table.find(hash, &self.blocks)?;
+        let mut block = self.shape.table.find(hash, &self.shape.blocks)?;
         let mut path = Vec::with_capacity(self.depth(block) as usize + 1);
         while block != NONE {
-            path.push(self.blocks.hash(block));
+            path.push(self.shape.blocks.hash(block));
             block = self.block_before(block);
         }
         path.reverse();
@@ -113,11 +113,11 @@ impl BlockIndex {
         if self.worker(worker).is_err() || self.lanes.count(worker.slot, medium) == 0 {
             return false;
         }
-        let Some(block) = self.table.find(hash, &self.blocks) else {
+        let Some(block) = self.shape.table.find(hash, &self.shape.blocks) else {
             return false;
         };
-        let run = &self.runs[self.blocks.run(block)];
+        let run = &self.nodes[self.shape.blocks.run(block)];
         let entry = run.holders.get(lane_of(worker.slot, medium));
-        entry.is_some_and(|e| e.count > block - run.base)
+        entry.is_some_and(|e| e.count > block - run.own.base)
     }
 }

@@ -5,10 +5,8 @@
 //! coverage breaks, which is exact with holes too. The same holds for a worker, which covers of a run what the longest of its
 //! lanes does.
 
-use super::lanes::{is_device, slot_of};
-use super::leading::Leading;
-use super::runs::Run;
 use super::{BlockIndex, NONE};
+use crate::forest::leading::Leading;
 use crate::ids::SequenceHash;
 
 /// Answer buffer of [`BlockIndex::overlaps`], reused between calls so that a lookup allocates nothing.
@@ -102,13 +100,13 @@ impl BlockIndex {
         let mut run = if end == 0 {
             NONE
         } else {
-            self.blocks.run(block)
+            self.shape.blocks.run(block)
         };
         while run != NONE {
-            let r = &self.runs[run];
+            let r = &self.nodes[run];
             let start = r.start as usize;
-            if verify || r.claimed {
-                let stored = self.blocks.hashes(r.base, (end - start) as u32);
+            if verify || r.own.claimed {
+                let stored = self.shape.blocks.hashes(r.own.base, (end - start) as u32);
                 if !stored
                     .iter()
                     .zip(&hashes[start..end])
@@ -124,7 +122,7 @@ impl BlockIndex {
     }
 
     fn answer(&self, asked: usize, known: u32, block: u32, out: &mut Overlaps) {
-        out.version = self.version;
+        out.version = self.shape.version;
         out.asked = asked;
         out.known = known;
         out.block = block;
@@ -137,67 +135,21 @@ impl BlockIndex {
         if known == 0 {
             return;
         }
-        let run = &self.runs[self.blocks.run(block)];
+        let run = &self.nodes[self.shape.blocks.run(block)];
         if out.several_media {
-            self.climb(run, known, |run, end| self.climb_media(run, end, out));
+            let words = self.sets.words();
+            let Overlaps {
+                held, confirmed, ..
+            } = out;
+            self.climb(run, known, |run, end| {
+                let full = &self.sets.members(run.full)[..words];
+                confirmed.climb(full.iter().copied(), end);
+                self.climb_lanes(run, end, held, |slot, depth| confirmed.set(slot, depth));
+            });
         } else {
-            self.climb(run, known, |run, end| self.climb_device(run, end, out));
-        }
-    }
-
-    /// Calls `enter` for every run from the deepest up where it matters, with the depth up to which it is asked for.
-    #[inline]
-    fn climb(&self, deepest: &Run, known: u32, mut enter: impl FnMut(&Run, u32)) {
-        let mut run = deepest;
-        enter(run, known);
-        while run.parent != NONE {
-            let above = &self.runs[run.parent];
-            if above.full != run.full || above.partial > 0 || run.partial > 0 {
-                enter(above, above.end());
-            }
-            run = above;
-        }
-    }
-
-    /// Extends an answer for what lies below `run` by the run itself, of which the query covers the depths up to `end`;
-    /// all is in device memory.
-    #[inline]
-    fn climb_device(&self, run: &Run, end: u32, out: &mut Overlaps) {
-        let full = self.sets.members(run.full);
-        out.held.climb(full.iter().copied(), end);
-        if run.partial > 0 {
-            for entry in run.partials() {
-                let depth = end.min(run.start + entry.count);
-                out.held.set(slot_of(entry.lane), depth);
-            }
-        }
-    }
-
-    /// The same where blocks lie in several media: held means held in any.
-    fn climb_media(&self, run: &Run, end: u32, out: &mut Overlaps) {
-        let words = self.sets.words();
-        let full = self.sets.members(run.full);
-        out.confirmed.climb(full[..words].iter().copied(), end);
-        let in_any = |at| full[at..].iter().step_by(words).fold(0, |all, w| all | w);
-        out.held.climb((0..words).map(in_any), end);
-        if run.partial == 0 {
-            return;
-        }
-        let mut longest = NONE;
-        for entry in run.partials() {
-            let slot = slot_of(entry.lane);
-            let depth = end.min(run.start + entry.count);
-            if is_device(entry.lane) {
-                out.confirmed.set(slot, depth);
-            }
-            if slot == longest {
-                // Lanes of a worker are neighbours.
-                out.held.raise(slot, depth);
-            } else if !out.held.has(slot) {
-                // Another of its lanes holds the whole run if the bit is set.
-                out.held.set(slot, depth);
-                longest = slot;
-            }
+            self.climb(run, known, |run, end| {
+                self.climb_device(run, end, &mut out.held);
+            });
         }
     }
 }

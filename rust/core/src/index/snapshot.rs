@@ -7,80 +7,30 @@
 //! start anew.
 
 use super::blocks::CHUNK;
-use super::lanes::{Worker, lane_of, slot_of};
-use super::recency::NEVER;
-use super::runs::Entry;
-use super::sets::EMPTY;
+use super::shape::Ids;
 use super::{BlockIndex, Matcher, NONE};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::forest::lanes::{lane_of, slot_of};
+use crate::forest::nodes::Entry;
+use crate::forest::sets::EMPTY;
 use crate::ids::{Medium, Millis, SequenceHash};
+use crate::snapshot::{Reader, put32, put64, refuse};
 
 const VERSION: u32 = 2;
-
-fn refuse<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::BadSnapshot(why.into()))
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
-}
-
-impl Reader<'_> {
-    fn u32(&mut self) -> Result<u32> {
-        let Some((head, rest)) = self.bytes.split_first_chunk() else {
-            return refuse("it ends too early");
-        };
-        self.bytes = rest;
-        Ok(u32::from_le_bytes(*head))
-    }
-
-    fn u64(&mut self) -> Result<u64> {
-        let Some((head, rest)) = self.bytes.split_first_chunk() else {
-            return refuse("it ends too early");
-        };
-        self.bytes = rest;
-        Ok(u64::from_le_bytes(*head))
-    }
-
-    /// A count of items of at least `size` bytes each, which the rest of the bytes can hold.
-    fn count(&mut self, size: usize) -> Result<usize> {
-        let count = self.u32()? as usize;
-        if count.saturating_mul(size) > self.bytes.len() {
-            return refuse(format!("it announces {count} items and ends before them"));
-        }
-        Ok(count)
-    }
-}
-
-fn put32(out: &mut Vec<u8>, value: u32) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-fn put64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
 
 impl BlockIndex {
     /// Appends the index to `out`. `now` anchors times to live, which are kept as the time left; without any, equal
     /// states give equal bytes.
     pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
         put32(out, VERSION);
-        put32(out, self.matcher as u32);
-        put64(out, if self.expiry.used() { now.0 } else { NEVER });
-        put32(out, self.lanes.workers.len() as u32);
-        for worker in &self.lanes.workers {
-            put32(out, u32::from(worker.is_some()));
-            if let Some(worker) = worker {
-                put32(out, worker.generation);
-                put32(out, worker.capacity);
-            }
-        }
-        let mut number = vec![NONE; self.runs.slots()];
-        for (at, (id, _)) in self.runs.iter().enumerate() {
+        put32(out, self.shape.matcher as u32);
+        self.put_workers(now, out);
+        let mut number = vec![NONE; self.nodes.slots()];
+        for (at, (id, _)) in self.nodes.iter().enumerate() {
             number[id as usize] = at as u32;
         }
-        put32(out, self.runs.iter().count() as u32);
-        for (_, run) in self.runs.iter() {
+        put32(out, self.nodes.iter().count() as u32);
+        for (id, run) in self.nodes.iter() {
             put32(
                 out,
                 if run.parent == NONE {
@@ -89,49 +39,23 @@ impl BlockIndex {
                     number[run.parent as usize]
                 },
             );
-            put32(out, run.len << 1 | u32::from(run.claimed));
-            for &hash in self.blocks.hashes(run.base, run.len) {
+            put32(out, run.len << 1 | u32::from(run.own.claimed));
+            for &hash in self.shape.blocks.hashes(run.own.base, run.len) {
                 put64(out, hash);
             }
-            let entries = run.holders.as_slice();
-            put32(out, entries.len() as u32);
-            for entry in entries {
-                let record = &self.records[entry.record];
-                put32(out, entry.lane);
-                put32(out, entry.count);
-                put64(out, record.epoch);
-                put64(out, record.expires);
-            }
+            self.put_entries(id, out);
         }
         for slot in self.lanes.slots() {
             for medium in Medium::ALL {
-                self.snapshot_lane(lane_of(slot, medium), &number, out);
+                self.put_list(lane_of(slot, medium), |run| number[run as usize], out);
             }
         }
-    }
-
-    fn snapshot_lane(&self, lane: u32, number: &[u32], out: &mut Vec<u8>) {
-        let Some(l) = self.lanes.get(lane) else {
-            put64(out, 0);
-            put32(out, 0);
-            return;
-        };
-        put64(out, l.clock);
-        let at = out.len();
-        put32(out, 0);
-        let (mut record, mut listed) = (l.oldest, 0_u32);
-        while record != NONE {
-            put32(out, number[self.records[record].run as usize]);
-            record = self.records[record].next;
-            listed += 1;
-        }
-        out[at..at + 4].copy_from_slice(&listed.to_le_bytes());
     }
 
     /// The index that [`Self::snapshot`] wrote, with times to live moved to the clock that reads `now`.
     ///
     /// # Errors
-    /// [`Error::BadSnapshot`] for bytes that do not describe a sound index.
+    /// [`crate::Error::BadSnapshot`] for bytes that do not describe a sound index.
     pub fn restore(bytes: &[u8], now: Millis) -> Result<Self> {
         let mut reader = Reader { bytes };
         let version = reader.u32()?;
@@ -145,58 +69,21 @@ impl BlockIndex {
             other => return refuse(format!("unknown matcher {other}")),
         };
         let mut index = Self::new(matcher);
-        let written = reader.u64()?;
-        if written != NEVER {
-            index.expiry.mark_used();
-        }
-        index.restore_workers(&mut reader)?;
-        let moved = |expires: u64| match expires {
-            0 | NEVER => expires,
-            _ => now
-                .0
-                .saturating_add(expires.saturating_sub(written))
-                .clamp(1, NEVER - 1),
-        };
+        let moved = index.restore_workers(&mut reader, now)?;
         index.restore_runs(&mut reader, moved)?;
         index.connect_records()?;
         index.restore_lists(&mut reader)?;
-        if !reader.bytes.is_empty() {
-            return refuse(format!("{} bytes follow its end", reader.bytes.len()));
-        }
+        reader.end()?;
         index.recount();
-        let leaves: Vec<u32> = index.records.iter().map(|(id, _)| id).collect();
-        for record in leaves {
-            index.arm(record);
-        }
-        match index.validate() {
-            Ok(()) => Ok(index),
-            Err(why) => refuse(why.to_string()),
-        }
-    }
-
-    fn restore_workers(&mut self, reader: &mut Reader) -> Result<()> {
-        let slots = reader.count(4)?;
-        for _ in 0..slots {
-            let worker = match reader.u32()? {
-                0 => None,
-                _ => Some(Worker {
-                    generation: reader.u32()?,
-                    capacity: reader.u32()?,
-                    distinct: 0,
-                }),
-            };
-            self.lanes.workers.push(worker);
-        }
-        self.lanes.open(Medium::Gpu);
-        self.reserve_sets();
-        Ok(())
+        index.restored()?;
+        Ok(index)
     }
 
     /// Reads the runs; in the fresh slab their numbers are their ids.
     fn restore_runs(&mut self, reader: &mut Reader, moved: impl Fn(u64) -> u64) -> Result<()> {
-        let count = reader.count(12)?;
+        let count = reader.count(12)? as usize;
         // Whoever seals a snapshot may have chosen its hashes.
-        self.claims = count > 0;
+        self.shape.claims = count > 0;
         for number in 0..count as u32 {
             let (parent, word) = (reader.u32()?, reader.u32()?);
             let len = word >> 1;
@@ -206,16 +93,18 @@ impl BlockIndex {
             if parent != NONE && parent as usize >= count {
                 return refuse(format!("run {number} hangs on run {parent} of {count}"));
             }
-            let base = self.blocks.alloc_whole(len);
+            let base = self.shape.blocks.alloc_whole(len);
             // Children are counted once all runs are there.
-            let run = self.runs.add(base, len, 0, NONE);
-            self.runs[run].parent = parent;
-            self.runs[run].claimed = word & 1 == 1;
-            self.blocks.set_run(base, len, run);
+            let claimed = word & 1 == 1;
+            let run = self.nodes.add(len, 0, parent, Ids { base, claimed });
+            self.shape.blocks.set_run(base, len, run);
             let hashes = (0..len).map(|_| reader.u64().map(SequenceHash));
             let hashes: Vec<SequenceHash> = hashes.collect::<Result<_>>()?;
-            self.blocks.set_hashes(base, &hashes);
-            let added = self.table.insert_new(&hashes, base, &self.blocks);
+            self.shape.blocks.set_hashes(base, &hashes);
+            let added = self
+                .shape
+                .table
+                .insert_new(&hashes, base, &self.shape.blocks);
             if added < len {
                 let twice = hashes[added as usize].0;
                 return refuse(format!("hash {twice:#x} stands twice"));
@@ -223,9 +112,9 @@ impl BlockIndex {
             self.restore_entries(reader, run, &moved)?;
         }
         for run in 0..count as u32 {
-            let parent = self.runs[run].parent;
+            let parent = self.nodes[run].parent;
             if parent != NONE {
-                self.runs[parent].children += 1;
+                self.nodes[parent].children += 1;
             }
         }
         self.place_runs(count)
@@ -237,7 +126,7 @@ impl BlockIndex {
         run: u32,
         moved: impl Fn(u64) -> u64,
     ) -> Result<()> {
-        let len = self.runs[run].len;
+        let len = self.nodes[run].len;
         let mut full = EMPTY;
         for _ in 0..reader.count(24)? {
             let (lane, count) = (reader.u32()?, reader.u32()?);
@@ -255,14 +144,14 @@ impl BlockIndex {
                 record,
                 count,
             };
-            self.runs.hold(run, entry);
+            self.nodes.hold(run, entry);
             if count == len {
                 full = self.sets.toggle(full, lane);
             } else if count > 0 {
-                self.runs[run].partial += 1;
+                self.nodes[run].partial += 1;
             }
         }
-        self.runs[run].full = full;
+        self.nodes[run].full = full;
         Ok(())
     }
 
@@ -274,7 +163,7 @@ impl BlockIndex {
             let mut at = run;
             while !placed[at as usize] {
                 path.push(at);
-                at = self.runs[at].parent;
+                at = self.nodes[at].parent;
                 if at == NONE {
                     break;
                 }
@@ -283,15 +172,15 @@ impl BlockIndex {
                 }
             }
             while let Some(below) = path.pop() {
-                let parent = self.runs[below].parent;
+                let parent = self.nodes[below].parent;
                 let start = if parent == NONE {
                     Some(0)
                 } else {
-                    self.runs[parent].start.checked_add(self.runs[parent].len)
+                    self.nodes[parent].start.checked_add(self.nodes[parent].len)
                 };
                 match start {
-                    Some(start) if start.checked_add(self.runs[below].len).is_some() => {
-                        self.runs[below].start = start;
+                    Some(start) if start.checked_add(self.nodes[below].len).is_some() => {
+                        self.nodes[below].start = start;
                     }
                     _ => return refuse(format!("run {below} is too deep")),
                 }
@@ -305,10 +194,10 @@ impl BlockIndex {
         let records: Vec<(u32, u32, u32)> = self
             .records
             .iter()
-            .map(|(id, r)| (id, r.run, r.lane))
+            .map(|(id, r)| (id, r.node, r.lane))
             .collect();
         for (record, run, lane) in records {
-            let above = self.runs[run].parent;
+            let above = self.nodes[run].parent;
             if above == NONE {
                 continue;
             }
@@ -328,48 +217,20 @@ impl BlockIndex {
         let slots: Vec<u32> = self.lanes.slots().collect();
         for slot in slots {
             for medium in Medium::ALL {
-                self.restore_list(reader, lane_of(slot, medium))?;
+                self.restore_list(reader, lane_of(slot, medium), u64::MAX / 2, |index, run| {
+                    index.nodes.is_live(run).then_some(run)
+                })?;
             }
-        }
-        Ok(())
-    }
-
-    fn restore_list(&mut self, reader: &mut Reader, lane: u32) -> Result<()> {
-        let clock = reader.u64()?;
-        if clock > u64::MAX / 2 {
-            return refuse(format!("lane {lane} counts {clock} uses"));
-        }
-        let listed = reader.count(4)?;
-        if clock > 0 {
-            self.open(lane);
-            self.lanes[lane].clock = clock;
-        }
-        for _ in 0..listed {
-            let run = reader.u32()?;
-            let entry = if self.runs.is_live(run) {
-                self.entry(run, lane)
-            } else {
-                None
-            };
-            let Some(record) = entry
-                .map(|e| e.record)
-                .filter(|r| !self.records[*r].listed())
-            else {
-                return refuse(format!("lane {lane} lists run {run}"));
-            };
-            let newest = self.lanes[lane].newest;
-            self.records
-                .link_after(&mut self.lanes[lane], record, newest);
         }
         Ok(())
     }
 
     /// Counts of lanes and workers from the entries.
     fn recount(&mut self) {
-        for (_, run) in self.runs.iter() {
+        for (_, run) in self.nodes.iter() {
             for &entry in run.holders.as_slice() {
                 let whole = run.parent == NONE
-                    || self.sets.contains(self.runs[run.parent].full, entry.lane);
+                    || self.sets.contains(self.nodes[run.parent].full, entry.lane);
                 let lane = &mut self.lanes[entry.lane];
                 lane.count += u64::from(entry.count);
                 lane.holes += u64::from(entry.count > 0 && !whole);
@@ -380,8 +241,10 @@ impl BlockIndex {
                     .into_iter()
                     .filter_map(|m| run.holders.get(lane_of(slot, m)))
                     .all(|e| (e.count, std::cmp::Reverse(e.lane)) <= rank);
+                let counted = if first { u64::from(entry.count) } else { 0 };
+                self.total += counted;
                 if let Some(Some(worker)) = self.lanes.workers.get_mut(slot as usize) {
-                    worker.distinct += if first { u64::from(entry.count) } else { 0 };
+                    worker.distinct += counted;
                 }
             }
         }

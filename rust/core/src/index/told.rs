@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::lanes::lane_of;
 use super::{BlockIndex, NONE};
+use crate::forest::lanes::lane_of;
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
 /// Blocks of one chain: those of a long run are told in pieces, which somebody else applies one at a time.
@@ -62,7 +62,7 @@ impl BlockIndex {
         let mut record = self.next_told(worker, medium, telling);
         let mut done = 0;
         while record != NONE && done < enough && self.records[record].epoch <= until {
-            done += 1 + self.tell_path(self.records[record].run, lane, telling, &mut each);
+            done += 1 + self.tell_path(self.records[record].node, lane, telling, &mut each);
             telling.last = Some((record, self.records[record].epoch));
             record = self.records[record].next;
         }
@@ -110,15 +110,21 @@ impl BlockIndex {
         let mut above = run;
         while above != NONE {
             let held = count(above);
-            if held > 0 && !told.insert(self.blocks.hash(self.runs[above].base + held - 1)) {
+            if held > 0
+                && !told.insert(
+                    self.shape
+                        .blocks
+                        .hash(self.nodes[above].own.base + held - 1),
+                )
+            {
                 break;
             }
-            steps.push((self.runs[above].base, held));
-            above = self.runs[above].parent;
+            steps.push((self.nodes[above].own.base, held));
+            above = self.nodes[above].parent;
         }
         if steps.is_empty() {
             // All of it was told with a path through it: it is only used.
-            steps.push((self.runs[run].base + count(run) - 1, 1));
+            steps.push((self.nodes[run].own.base + count(run) - 1, 1));
         }
         let mut blocks = 0;
         while let Some((base, held)) = steps.pop() {
@@ -139,8 +145,8 @@ impl BlockIndex {
             return;
         }
         let before = self.block_before(base);
-        let mut anchor = (before != NONE).then(|| self.blocks.hash(before));
-        for hashes in self.blocks.hashes(base, count).chunks(PIECE) {
+        let mut anchor = (before != NONE).then(|| self.shape.blocks.hash(before));
+        for hashes in self.shape.blocks.hashes(base, count).chunks(PIECE) {
             chain.clear();
             chain.extend(hashes.iter().map(|&hash| SequenceHash(hash)));
             each(anchor, chain);

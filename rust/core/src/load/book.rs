@@ -13,128 +13,36 @@
 //! Every other operation is O(1); `silent_since` looks at two bookings per call, so a booking whose owner vanished is found within
 //! half as many selects as there are open bookings.
 
-use std::collections::HashMap;
-
+use super::booking::{Booking, Half, Neighbours, Phase, Work};
+use super::changed::Changed;
 use super::columns::{Load, Report};
-use super::halves::Half;
-use super::named::{First, Named};
+use super::named::Named;
 use super::pace::{MOST, Pace, Prefill};
-use super::queue::{Ends, Neighbours};
-use super::reconcile::Said;
+use super::queue::Queues;
 use crate::error::{Error, Result};
-use crate::ids::{Millis, SequenceHash, WorkerId};
+use crate::ids::{BookingId, Millis, SequenceHash, WorkerId};
 
-/// Names one booking; an id of a closed booking names nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BookingId {
-    /// Entry of the slab.
-    pub entry: u32,
-    /// Use count of the entry.
-    pub generation: u32,
-}
-
-/// Where an open booking stands. A closed booking has no entry.
+/// Requests that an engine had, by its latest report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// Sent to the worker, no output yet.
-    Booked,
-    /// The first token arrived.
-    Decoding,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Booking {
-    pub generation: u32,
-    /// Which part of its request it is for.
-    pub half: Half,
-    /// `None`: the entry is free.
-    pub phase: Option<Phase>,
-    pub worker: WorkerId,
-    pub neighbours: Neighbours,
-    /// Prompt plus output tokens so far.
-    tokens: u64,
-    prompt_tokens: u64,
-    /// What is left to compute of its prompt.
-    prefill: Prefill,
-    /// All that its worker had to compute when it came, itself included.
-    pub ahead: Prefill,
-    estimate_ms: f64,
-    block_size: u64,
-    decode_blocks: u64,
-    unnamed_blocks: u64,
-    first: Option<First>,
-    pub booked: Millis,
-    /// When its first token arrived; until then, when it was booked.
-    first_token: Millis,
-    /// Its last sign of life.
-    pub touched: Millis,
-}
-
-impl Booking {
-    /// Blocks that its output filled.
-    fn output_blocks(&self) -> u64 {
-        // It holds none before its first token.
-        let prompt_blocks = self.prompt_tokens / self.block_size;
-        self.decode_blocks.saturating_sub(prompt_blocks)
-    }
-}
-
-/// What one request adds to a worker's load.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Work {
-    /// Length of the prompt.
-    pub prompt_tokens: u64,
-    /// How many of them the worker must compute.
-    pub prefill_tokens: u64,
-    /// How long that takes by the rule's estimate, 0 if it makes none.
-    pub estimate_ms: f64,
-    /// Tokens per block of the model.
-    pub block_size: u32,
-}
-
-/// Weight of the newest observation in the average prefill speed.
-const NEWEST: f64 = 0.1;
-
-const SWEPT_PER_CALL: usize = 2;
-
-impl Load {
-    /// A booking of that much work got its first token or closed without one.
-    fn leave_queue(&mut self, prefill: Prefill, prompt_blocks: u64, estimate_ms: f64) {
-        self.pending -= 1;
-        self.pending_prefill_tokens -= prefill.tokens;
-        self.pending_pairs -= prefill.pairs;
-        self.prompt_blocks -= prompt_blocks;
-        // An empty queue is exactly 0: rounding errors of a sum must not add up over days.
-        self.pending_ms = if self.pending == 0 {
-            0.0
-        } else {
-            (self.pending_ms - estimate_ms).max(0.0)
-        };
-    }
-
-    fn observe_prefill(&mut self, tps: f64) {
-        let average = self.observed_prefill_tps.get();
-        let tps = average.map_or(tps, |average| average + NEWEST * (tps - average));
-        self.observed_prefill_tps = Some(tps).into();
-    }
+pub(super) struct Reported {
+    pub at: Millis,
+    pub live: u64,
 }
 
 /// Loads and open bookings of a fleet.
 #[derive(Debug, Default)]
 pub struct LoadBook {
-    loads: Vec<Load>,
-    /// A bit per slot: its load may have changed since it was looked at last.
-    changed: Vec<u64>,
+    pub(super) loads: Vec<Load>,
+    changed: Changed,
     pub(super) bookings: Vec<Booking>,
     free: Vec<u32>,
     cold_clock: u64,
-    sweep_at: usize,
+    pub(super) sweep_at: usize,
+    pub(super) queues: Queues,
     /// By worker slot.
-    pub(super) queues: Vec<Ends>,
-    /// By worker slot.
-    pub(super) said: Vec<Option<Said>>,
+    pub(super) reported: Vec<Option<Reported>>,
     /// Prompts of open bookings that named their blocks.
-    named: Named,
+    pub(super) named: Named,
     /// How prompts' time grows with their context.
     pub(super) pace: Pace,
     /// By worker slot: bookings without a first token whose prompt another worker computes.
@@ -153,17 +61,16 @@ impl LoadBook {
         let slot = worker.slot as usize;
         if slot >= self.loads.len() {
             self.loads.resize(slot + 1, Load::VACANT);
-            self.changed.resize(slot / 64 + 1, 0);
-            self.queues.resize(slot + 1, Ends::NOBODY);
-            self.said.resize(slot + 1, None);
+            self.changed.reserve(slot + 1);
+            self.reported.resize(slot + 1, None);
             self.apart.resize(slot + 1, 0);
         }
         self.loads[slot] = Load {
             generation: Some(worker.generation),
             ..Load::VACANT
         };
-        self.queues[slot] = Ends::NOBODY;
-        self.said[slot] = None;
+        self.queues.open(worker.slot);
+        self.reported[slot] = None;
         self.apart[slot] = 0;
         self.named.by_worker.forget(worker.slot);
         self.mark_changed(worker.slot);
@@ -173,8 +80,8 @@ impl LoadBook {
     pub fn remove_worker(&mut self, worker: WorkerId) {
         if let Some(load) = self.load_mut(worker) {
             *load = Load::VACANT;
-            self.queues[worker.slot as usize] = Ends::NOBODY;
-            self.said[worker.slot as usize] = None;
+            self.queues.open(worker.slot);
+            self.reported[worker.slot as usize] = None;
             self.apart[worker.slot as usize] = 0;
             self.named.by_worker.forget(worker.slot);
         }
@@ -186,36 +93,26 @@ impl LoadBook {
             .loads
             .get_mut(worker.slot as usize)
             .filter(|load| load.generation == Some(worker.generation))?;
-        self.changed[worker.slot as usize / 64] |= 1 << (worker.slot % 64);
+        self.changed.mark(worker.slot);
         Some(load)
     }
 
     /// Has a slot looked at by the next [`LoadBook::retain_changed`], whether or not its load changes until then.
     pub(crate) fn mark_changed(&mut self, slot: u32) {
-        if let Some(word) = self.changed.get_mut(slot as usize / 64) {
-            *word |= 1 << (slot % 64);
+        if (slot as usize) < self.loads.len() {
+            self.changed.mark(slot);
         }
     }
 
     /// Whether the next [`LoadBook::retain_changed`] looks at a slot.
     pub(crate) fn is_marked_changed(&self, slot: u32) -> bool {
-        let word = self.changed.get(slot as usize / 64);
-        word.is_some_and(|word| word >> (slot % 64) & 1 == 1)
+        self.changed.contains(slot)
     }
 
     /// Calls `look` with every slot whose load may have changed since the last time; where it returns true, it looks
     /// again the next time.
-    pub(crate) fn retain_changed(&mut self, mut look: impl FnMut(u32, &Load) -> bool) {
-        for (at, word) in self.changed.iter_mut().enumerate() {
-            let mut rest = *word;
-            while rest != 0 {
-                let slot = at * 64 + rest.trailing_zeros() as usize;
-                if !look(slot as u32, &self.loads[slot]) {
-                    *word &= !(rest & rest.wrapping_neg());
-                }
-                rest &= rest - 1;
-            }
-        }
+    pub(crate) fn retain_changed(&mut self, look: impl FnMut(u32, &Load) -> bool) {
+        self.changed.retain(&self.loads, look);
     }
 
     /// The load of a current worker.
@@ -289,11 +186,11 @@ impl LoadBook {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.loads.capacity() * size_of::<Load>()
-            + self.changed.capacity() * size_of::<u64>()
+            + self.changed.memory_bytes()
             + self.bookings.capacity() * size_of::<Booking>()
             + self.free.capacity() * size_of::<u32>()
-            + self.queues.capacity() * size_of::<Ends>()
-            + self.said.capacity() * size_of::<Option<Said>>()
+            + self.queues.memory_bytes()
+            + self.reported.capacity() * size_of::<Option<Reported>>()
             + self.apart.capacity() * size_of::<u32>()
             + self.named.memory_bytes()
     }
@@ -353,7 +250,7 @@ impl LoadBook {
         let prefill = Prefill::of(work.prompt_tokens, work.prefill_tokens);
         load.pending_prefill_tokens += prefill.tokens;
         load.pending_pairs += prefill.pairs;
-        let ahead = Prefill {
+        let backlog = Prefill {
             tokens: load.pending_prefill_tokens,
             pairs: load.pending_pairs,
         };
@@ -372,7 +269,7 @@ impl LoadBook {
             tokens: work.prompt_tokens,
             prompt_tokens: work.prompt_tokens,
             prefill,
-            ahead,
+            backlog,
             estimate_ms: work.estimate_ms,
             block_size,
             decode_blocks: 0,
@@ -391,7 +288,7 @@ impl LoadBook {
             self.bookings.push(booking);
             (self.bookings.len() - 1) as u32
         };
-        self.enqueue(entry);
+        self.queues.push(&mut self.bookings, entry);
         Ok(BookingId {
             entry,
             generation: self.bookings[entry as usize].generation,
@@ -451,7 +348,10 @@ impl LoadBook {
             return false;
         };
         booking.touched = now;
-        self.requeue(id.entry);
+        let worker = booking.worker;
+        if self.load(worker).is_some() {
+            self.queues.refresh(&mut self.bookings, id.entry);
+        }
         let booking = &mut self.bookings[id.entry as usize];
         if booking.phase != Some(Phase::Booked) {
             return false;
@@ -462,16 +362,16 @@ impl LoadBook {
         let prefill = std::mem::take(&mut booking.prefill);
         let estimate_ms = std::mem::take(&mut booking.estimate_ms);
         booking.decode_blocks = booking.tokens / booking.block_size;
-        let (worker, blocks) = (booking.worker, booking.decode_blocks);
-        let (ahead, took_ms) = (booking.ahead, now.0.saturating_sub(booking.booked.0));
+        let blocks = booking.decode_blocks;
+        let (backlog, took_ms) = (booking.backlog, now.0.saturating_sub(booking.booked.0));
         self.leave_apart(worker, half);
         let mut pace = self.pace;
         if let Some(load) = self.load_mut(worker) {
             load.leave_queue(prefill, blocks, estimate_ms);
-            pace.observe(&mut load.speed, ahead, took_ms);
+            pace.observe(&mut load.speed, backlog, took_ms);
             load.head_since = now;
             load.decode_blocks += blocks;
-            if prefill.tokens > 0 && took_ms > 0 && ahead.tokens > 0 {
+            if prefill.tokens > 0 && took_ms > 0 && backlog.tokens > 0 {
                 load.observe_prefill(prefill.tokens as f64 * 1000.0 / took_ms as f64);
             }
         }
@@ -482,7 +382,7 @@ impl LoadBook {
     /// Learns no speed from the first token of a booking: that of another router comes as late as its messages.
     pub fn learn_nothing(&mut self, id: BookingId) {
         if let Some(booking) = self.open(id) {
-            booking.ahead = Prefill::default();
+            booking.backlog = Prefill::default();
         }
     }
 
@@ -542,7 +442,7 @@ impl LoadBook {
         if generated > 0 {
             self.pace.observe_output(generated);
         }
-        self.dequeue(id.entry);
+        self.queues.remove(&mut self.bookings, id.entry);
         self.free.push(id.entry);
         let before = self.named.blocks(worker);
         if let Some(first) = first {
@@ -580,22 +480,6 @@ impl LoadBook {
         })
     }
 
-    /// Looks at the next two bookings and names those without a sign of life since `oldest`.
-    pub fn silent_since(&mut self, oldest: Millis) -> Vec<BookingId> {
-        let mut silent = Vec::new();
-        for _ in 0..SWEPT_PER_CALL.min(self.bookings.len()) {
-            self.sweep_at = (self.sweep_at + 1) % self.bookings.len();
-            let booking = &self.bookings[self.sweep_at];
-            if booking.phase.is_some() && booking.touched < oldest {
-                silent.push(BookingId {
-                    entry: self.sweep_at as u32,
-                    generation: booking.generation,
-                });
-            }
-        }
-        silent
-    }
-
     /// Closes every booking. Returns how many were open.
     pub fn close_all(&mut self) -> usize {
         let open = self.len();
@@ -607,66 +491,5 @@ impl LoadBook {
             self.close(id);
         }
         open
-    }
-
-    /// Recounts every column from the open bookings.
-    ///
-    /// # Errors
-    /// [`Error::Invariant`] naming the first slot or entry that disagrees.
-    pub fn validate(&self) -> Result<()> {
-        let mut counted =
-            vec![(0_u32, Prefill::default(), 0_u64, 0_u64, 0_u64, 0_u64, 0_u32); self.loads.len()];
-        let mut open = 0;
-        for booking in self.bookings.iter().filter(|b| b.phase.is_some()) {
-            open += 1;
-            if self.load(booking.worker).is_some() {
-                let row = &mut counted[booking.worker.slot as usize];
-                row.0 += 1;
-                row.1 += booking.prefill;
-                row.2 += booking.decode_blocks;
-                row.3 += booking.unnamed_blocks;
-                row.4 += booking.output_blocks();
-                if booking.phase == Some(Phase::Booked) {
-                    row.5 += booking.tokens / booking.block_size;
-                    row.6 += 1;
-                }
-            }
-        }
-        if open != self.len() {
-            return Err(Error::Invariant(format!(
-                "{open} open bookings, {} entries in use",
-                self.len()
-            )));
-        }
-        self.validate_queues()?;
-        self.validate_halves()?;
-        self.named.by_worker.validate()?;
-        let mut firsts = HashMap::default();
-        for first in self.bookings.iter().filter_map(|b| b.first) {
-            *firsts.entry(first).or_default() += 1;
-        }
-        if firsts != self.named.firsts {
-            return Err(Error::Invariant("first blocks are miscounted".into()));
-        }
-        for (slot, (load, counted)) in self.loads.iter().zip(&counted).enumerate() {
-            let held = (
-                load.inflight,
-                Prefill {
-                    tokens: load.pending_prefill_tokens,
-                    pairs: load.pending_pairs,
-                },
-                load.decode_blocks,
-                load.active_blocks
-                    .wrapping_sub(self.named.by_worker.distinct(slot as u32) as u64),
-                load.output_blocks,
-                load.prompt_blocks,
-                load.pending,
-            );
-            if held != *counted {
-                let text = format!("load of slot {slot} is {held:?}, its bookings say {counted:?}");
-                return Err(Error::Invariant(text));
-            }
-        }
-        Ok(())
     }
 }

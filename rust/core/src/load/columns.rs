@@ -3,7 +3,10 @@
 use crate::error::{Error, Result};
 use crate::ids::Millis;
 
-use super::pace::Speed;
+use super::pace::{Prefill, Speed};
+
+/// Weight of the newest observation in the average prefill speed.
+const NEWEST: f64 = 0.1;
 
 /// A number that may be unknown. Unknown is NaN in memory, so that a column of them is a plain column of floats, but it
 /// is never read as a number: every read says what to do without.
@@ -233,4 +236,24 @@ impl Load {
         observed_prefill_tps: Known::UNKNOWN,
         report: Report::NONE,
     };
+
+    /// A booking of that much work got its first token or closed without one.
+    pub(super) fn leave_queue(&mut self, prefill: Prefill, prompt_blocks: u64, estimate_ms: f64) {
+        self.pending -= 1;
+        self.pending_prefill_tokens -= prefill.tokens;
+        self.pending_pairs -= prefill.pairs;
+        self.prompt_blocks -= prompt_blocks;
+        // An empty queue is exactly 0: rounding errors of a sum must not add up over days.
+        self.pending_ms = if self.pending == 0 {
+            0.0
+        } else {
+            (self.pending_ms - estimate_ms).max(0.0)
+        };
+    }
+
+    pub(super) fn observe_prefill(&mut self, tps: f64) {
+        let average = self.observed_prefill_tps.get();
+        let tps = average.map_or(tps, |average| average + NEWEST * (tps - average));
+        self.observed_prefill_tps = Some(tps).into();
+    }
 }

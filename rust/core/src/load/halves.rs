@@ -3,23 +3,11 @@
 //! The first token of the decode half tells how long both workers and the way between them took, and nothing of its own
 //! speed. The prefill half has no first token: its answer is one.
 
-use crate::error::{Error, Result};
-use crate::ids::{Millis, WorkerId};
+use crate::ids::{BookingId, Millis, WorkerId};
 
-use super::book::{BookingId, LoadBook, Phase};
+use super::book::LoadBook;
+use super::booking::{Half, Phase};
 use super::pace::Prefill;
-
-/// Which part of its request a booking is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Half {
-    /// All of it.
-    #[default]
-    Whole,
-    /// The prompt, for another worker.
-    Prefill,
-    /// The answer, from a prompt that another worker computes.
-    Decode,
-}
 
 impl LoadBook {
     /// Says which part of its request an open booking without a first token is for.
@@ -30,7 +18,7 @@ impl LoadBook {
         let booking = &mut self.bookings[id.entry as usize];
         let (worker, before) = (booking.worker, std::mem::replace(&mut booking.half, half));
         if half == Half::Decode {
-            booking.ahead = Prefill::default();
+            booking.backlog = Prefill::default();
         }
         self.leave_apart(worker, before);
         if half == Half::Decode && self.load(worker).is_some() {
@@ -47,11 +35,11 @@ impl LoadBook {
         if booking.half != Half::Prefill {
             return;
         }
-        let (worker, ahead) = (booking.worker, booking.ahead);
+        let (worker, backlog) = (booking.worker, booking.backlog);
         let took_ms = now.0.saturating_sub(booking.booked.0);
         let mut pace = self.pace;
         if let Some(load) = self.load_mut(worker) {
-            pace.observe(&mut load.speed, ahead, took_ms);
+            pace.observe(&mut load.speed, backlog, took_ms);
         }
         self.pace = pace;
     }
@@ -67,24 +55,6 @@ impl LoadBook {
         if half == Half::Decode && self.load(worker).is_some() {
             self.apart[worker.slot as usize] -= 1;
         }
-    }
-
-    pub(super) fn validate_halves(&self) -> Result<()> {
-        let mut counted = vec![0; self.apart.len()];
-        for booking in &self.bookings {
-            let waits = booking.phase == Some(Phase::Booked) && booking.half == Half::Decode;
-            if waits && self.load(booking.worker).is_some() {
-                counted[booking.worker.slot as usize] += 1;
-            }
-        }
-        if counted == self.apart {
-            return Ok(());
-        }
-        let text = format!(
-            "{:?} wait for prompts, their bookings say {counted:?}",
-            self.apart
-        );
-        Err(Error::Invariant(text))
     }
 }
 

@@ -4,16 +4,20 @@
 //! every later call on it is a no-op, and calls for a worker that was removed meanwhile touch no column.
 
 mod book;
+mod booking;
+mod changed;
 mod columns;
 mod halves;
 mod named;
 mod pace;
 mod queue;
 mod reconcile;
+mod validate;
 
-pub use book::{BookingId, LoadBook, Phase, Work};
+pub use crate::ids::BookingId;
+pub use book::LoadBook;
+pub use booking::{Half, Phase, Work};
 pub use columns::{Known, Load, Report};
-pub use halves::Half;
 pub use pace::{Pace, Prefill, Speed};
 pub use reconcile::MOST_DROPPED;
 

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::book::BookingId;
 use crate::heap;
-use crate::ids::{SequenceHash, WorkerId};
+use crate::ids::{BookingId, SequenceHash, WorkerId};
 use crate::mixing::Mix;
 use crate::owners::Owners;
 

@@ -2,74 +2,67 @@
 //!
 //! A list through the entries of the book: every change is O(1). Bookings of a worker that was removed are in no list.
 
-use crate::error::{Error, Result};
-
-use super::book::LoadBook;
-
-/// No entry.
-const NONE: u32 = u32::MAX;
-
-/// The entries beside one in its list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Neighbours {
-    older: u32,
-    pub newer: u32,
-}
-
-impl Neighbours {
-    /// Alone, or in no list.
-    pub const NONE: Self = Self {
-        older: NONE,
-        newer: NONE,
-    };
-}
+use super::booking::{Booking, NONE, Neighbours};
 
 /// Both ends of one list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ends {
     pub oldest: u32,
-    newest: u32,
+    pub newest: u32,
 }
 
 impl Ends {
     /// An empty list.
-    pub const NOBODY: Self = Self {
+    const EMPTY: Self = Self {
         oldest: NONE,
         newest: NONE,
     };
 }
 
-impl LoadBook {
-    /// Adds an entry that is in no list to the newest end of its worker's, if that is still registered.
-    pub(super) fn enqueue(&mut self, entry: u32) {
-        let worker = self.bookings[entry as usize].worker;
-        if self.load(worker).is_none() {
-            return;
+/// The lists, by worker slot.
+#[derive(Debug, Default)]
+pub(super) struct Queues(Vec<Ends>);
+
+impl Queues {
+    /// Begins an empty list for a worker in `slot`.
+    pub fn open(&mut self, slot: u32) {
+        let slot = slot as usize;
+        if slot >= self.0.len() {
+            self.0.resize(slot + 1, Ends::EMPTY);
         }
-        let ends = &mut self.queues[worker.slot as usize];
+        self.0[slot] = Ends::EMPTY;
+    }
+
+    /// The entry of a slot that has been silent for longest.
+    pub fn oldest(&self, slot: u32) -> u32 {
+        self.0[slot as usize].oldest
+    }
+
+    /// Adds an entry that is in no list to the newest end of that of its worker, which is registered.
+    pub fn push(&mut self, bookings: &mut [Booking], entry: u32) {
+        let ends = &mut self.0[bookings[entry as usize].worker.slot as usize];
         let older = std::mem::replace(&mut ends.newest, entry);
         if older == NONE {
             ends.oldest = entry;
         } else {
-            self.bookings[older as usize].neighbours.newer = entry;
+            bookings[older as usize].neighbours.newer = entry;
         }
-        self.bookings[entry as usize].neighbours = Neighbours { older, newer: NONE };
+        bookings[entry as usize].neighbours = Neighbours { older, newer: NONE };
     }
 
     /// Takes an entry out of the list it is in.
-    pub(super) fn dequeue(&mut self, entry: u32) {
-        let booking = &mut self.bookings[entry as usize];
-        let slot = booking.worker.slot as usize;
+    pub fn remove(&mut self, bookings: &mut [Booking], entry: u32) {
+        let booking = &mut bookings[entry as usize];
+        // An entry of an earlier incarnation is at no end of this list.
+        let ends = &mut self.0[booking.worker.slot as usize];
         let Neighbours { older, newer } =
             std::mem::replace(&mut booking.neighbours, Neighbours::NONE);
         if older != NONE {
-            self.bookings[older as usize].neighbours.newer = newer;
+            bookings[older as usize].neighbours.newer = newer;
         }
         if newer != NONE {
-            self.bookings[newer as usize].neighbours.older = older;
+            bookings[newer as usize].neighbours.older = older;
         }
-        // An entry of an earlier incarnation is at no end of this list.
-        let ends = &mut self.queues[slot];
         if ends.oldest == entry {
             ends.oldest = newer;
         }
@@ -78,50 +71,21 @@ impl LoadBook {
         }
     }
 
-    /// An entry showed a sign of life.
-    pub(super) fn requeue(&mut self, entry: u32) {
-        let slot = self.bookings[entry as usize].worker.slot as usize;
-        if self.queues[slot].newest != entry {
-            self.dequeue(entry);
-            self.enqueue(entry);
+    /// An entry of a registered worker showed a sign of life.
+    pub fn refresh(&mut self, bookings: &mut [Booking], entry: u32) {
+        let slot = bookings[entry as usize].worker.slot as usize;
+        if self.0[slot].newest != entry {
+            self.remove(bookings, entry);
+            self.push(bookings, entry);
         }
     }
 
-    /// Every open booking of a registered worker is in its list once.
-    pub(super) fn validate_queues(&self) -> Result<()> {
-        let mut listed = 0;
-        for (slot, ends) in self.queues.iter().enumerate() {
-            let (mut before, mut at) = (NONE, ends.oldest);
-            while at != NONE {
-                let booking = self.bookings.get(at as usize);
-                let fits = booking.is_some_and(|booking| {
-                    booking.phase.is_some()
-                        && booking.worker.slot as usize == slot
-                        && self.load(booking.worker).is_some()
-                        && booking.neighbours.older == before
-                });
-                if !fits || listed > self.bookings.len() {
-                    let text = format!("booking {at} is not where the list of slot {slot} has it");
-                    return Err(Error::Invariant(text));
-                }
-                listed += 1;
-                before = at;
-                at = self.bookings[at as usize].neighbours.newer;
-            }
-            if ends.newest != before {
-                let text = format!("the list of slot {slot} ends at {before}, not at its end");
-                return Err(Error::Invariant(text));
-            }
-        }
-        let open = self
-            .bookings
-            .iter()
-            .filter(|booking| booking.phase.is_some() && self.load(booking.worker).is_some());
-        let open = open.count();
-        if open != listed {
-            let text = format!("{open} open bookings of workers, {listed} in their lists");
-            return Err(Error::Invariant(text));
-        }
-        Ok(())
+    /// Ends of every list, for recounts.
+    pub fn iter(&self) -> impl Iterator<Item = &Ends> {
+        self.0.iter()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<Ends>()
     }
 }

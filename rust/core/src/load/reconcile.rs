@@ -5,19 +5,15 @@
 //! for a grace period when the first of the two was made. So neither a request on its way to the engine nor one that is
 //! streaming is ever dropped. What a report has beyond the bookings is load that others brought.
 
-use crate::ids::{Millis, WorkerId};
+use crate::ids::{BookingId, Millis, WorkerId};
 
-use super::book::{BookingId, LoadBook};
+use super::book::{LoadBook, Reported};
 
 /// Bookings dropped by one report at most; the next one goes on.
 pub const MOST_DROPPED: u64 = 64;
 
-/// What an engine said last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Said {
-    at: Millis,
-    live: u64,
-}
+/// Bookings that one call of [`LoadBook::silent_since`] looks at.
+const SWEPT_PER_CALL: usize = 2;
 
 impl LoadBook {
     /// Takes in that the engine behind `ranks` had `live` requests at `at`: the rest of its load is what others brought.
@@ -50,16 +46,15 @@ impl LoadBook {
         let Some(first) = ranks.first().filter(|&&rank| self.load(rank).is_some()) else {
             return Vec::new();
         };
-        let said = &mut self.said[first.slot as usize];
-        let before = match said {
-            // The same state told twice is one report, and what comes late tells nothing new.
-            Some(said) if at <= said.at => {
-                if at == said.at {
-                    said.live = said.live.max(live);
+        let before = match &mut self.reported[first.slot as usize] {
+            // Two reports of one time are one report, and a late report is no news.
+            Some(latest) if at <= latest.at => {
+                if at == latest.at {
+                    latest.live = latest.live.max(live);
                 }
                 return Vec::new();
             }
-            said => said.replace(Said { at, live }),
+            latest => latest.replace(Reported { at, live }),
         };
         let Some((before, silent)) =
             before.and_then(|before| Some((before, before.at.0.checked_sub(grace_ms)?)))
@@ -78,7 +73,7 @@ impl LoadBook {
     fn longest_silent(&self, ranks: &[WorkerId], since: Millis, limit: u64) -> Vec<BookingId> {
         let mut next: Vec<u32> = ranks
             .iter()
-            .map(|rank| self.queues[rank.slot as usize].oldest)
+            .map(|rank| self.queues.oldest(rank.slot))
             .collect();
         let mut found = Vec::new();
         while (found.len() as u64) < limit {
@@ -96,5 +91,21 @@ impl LoadBook {
             *entry = booking.neighbours.newer;
         }
         found
+    }
+
+    /// Looks at the next two bookings and names those without a sign of life since `oldest`.
+    pub fn silent_since(&mut self, oldest: Millis) -> Vec<BookingId> {
+        let mut silent = Vec::new();
+        for _ in 0..SWEPT_PER_CALL.min(self.bookings.len()) {
+            self.sweep_at = (self.sweep_at + 1) % self.bookings.len();
+            let booking = &self.bookings[self.sweep_at];
+            if booking.phase.is_some() && booking.touched < oldest {
+                silent.push(BookingId {
+                    entry: self.sweep_at as u32,
+                    generation: booking.generation,
+                });
+            }
+        }
+        silent
     }
 }

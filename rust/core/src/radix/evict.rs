@@ -5,9 +5,8 @@
 use super::unit::{Key, Unit};
 use super::{RadixTree, STEPS, Trust};
 use crate::error::Result;
-use crate::ids::{Millis, WorkerId};
-use crate::index::NONE;
-use crate::index::recency::NEVER;
+use crate::forest::NONE;
+use crate::ids::WorkerId;
 
 /// How far an eviction in parts got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,33 +24,6 @@ fn put_away() {
 }
 
 impl<U: Unit> RadixTree<U> {
-    /// Looks at what the lane used longest ago: a leaf goes, `units` of it if it is longer; what newer leaves stand for
-    /// leaves the list. Returns the units that the worker lost, `None` if the lane is empty.
-    fn evict_step(&mut self, lane: u32, units: u64) -> Option<u64> {
-        let record = self.lanes[lane].oldest;
-        if record == NONE {
-            return None;
-        }
-        let node = self.records[record].run;
-        if self.records[record].kids > 0 {
-            self.records.unlink(&mut self.lanes[lane], record);
-            // It may share a record with what is below it now.
-            self.merges.push(node);
-            return Some(0);
-        }
-        let count = self.covered(node, lane);
-        let beyond = u64::from(count.saturating_sub(self.covered_otherwise(node, lane)));
-        let units = units
-            .min(u64::from(u32::MAX))
-            .next_multiple_of(self.page as u64);
-        if beyond > units {
-            self.shorten(node, lane, count - units as u32);
-            return Some(units);
-        }
-        self.reap(record);
-        Some(beyond)
-    }
-
     /// Evicts until the worker in `slot` lost `units`, what others said first; stops when `steps` are used up.
     fn evict_slot(&mut self, slot: u32, units: u64, steps: &mut u32) -> u64 {
         let mut gone = 0;
@@ -69,17 +41,6 @@ impl<U: Unit> RadixTree<U> {
             }
         }
         gone
-    }
-
-    /// Age and lane of what goes next.
-    fn oldest_lane(&mut self) -> Option<(u64, u32)> {
-        let Self {
-            ages,
-            lanes,
-            records,
-            ..
-        } = self;
-        ages.iter_mut().find_map(|ages| ages.oldest(lanes, records))
     }
 
     /// Evicts until `units` pairs are gone, of whatever worker; stops when `steps` are used up.
@@ -101,7 +62,7 @@ impl<U: Unit> RadixTree<U> {
     }
 
     fn over_budget(&self) -> u64 {
-        self.total.saturating_sub(self.max_units)
+        self.total.saturating_sub(self.shape.max_units)
     }
 
     /// Brings a worker down to its capacity, as far as the steps go.
@@ -110,8 +71,8 @@ impl<U: Unit> RadixTree<U> {
         if excess > 0 {
             self.stats.evicted += self.evict_slot(slot, excess, steps);
         }
-        if self.over_capacity(slot) > 0 && !self.owing.contains(&slot) {
-            self.owing.push(slot);
+        if self.over_capacity(slot) > 0 && !self.shape.owing.contains(&slot) {
+            self.shape.owing.push(slot);
         }
     }
 
@@ -126,7 +87,7 @@ impl<U: Unit> RadixTree<U> {
     /// Whether an insert had to leave evictions over.
     #[must_use]
     pub fn is_owing(&self) -> bool {
-        !self.owing.is_empty() || self.over_budget() > 0
+        !self.shape.owing.is_empty() || self.over_budget() > 0
     }
 
     /// Evicts what an insert left over, [`STEPS`] leaves at most; returns whether all is settled.
@@ -135,7 +96,7 @@ impl<U: Unit> RadixTree<U> {
             return true;
         }
         let mut steps = STEPS;
-        for slot in std::mem::take(&mut self.owing) {
+        for slot in std::mem::take(&mut self.shape.owing) {
             self.pay(slot, &mut steps);
         }
         self.pay_total(&mut steps);
@@ -166,13 +127,7 @@ impl<U: Unit> RadixTree<U> {
         let excess = self.worker(worker)?.distinct.saturating_sub(max_units);
         let mut steps = steps;
         let units = self.evict_slot(worker.slot, excess, &mut steps);
-        self.stats.evicted += units;
-        self.finish();
-        put_away();
-        Ok(Progress {
-            units,
-            done: units >= excess,
-        })
+        Ok(self.part(units, units >= excess))
     }
 
     /// Evicts least recently used leaves of all workers until at most `max_units` (worker, unit) pairs are held, as far as
@@ -181,13 +136,7 @@ impl<U: Unit> RadixTree<U> {
         let excess = self.total.saturating_sub(max_units);
         let mut steps = steps;
         let units = self.evict_any(excess, &mut steps);
-        self.stats.evicted += units;
-        self.finish();
-        put_away();
-        Progress {
-            units,
-            done: units >= excess,
-        }
+        self.part(units, units >= excess)
     }
 
     /// Evicts whole edges of the worker, those used longest ago first and all that were used last at the same time
@@ -238,21 +187,6 @@ impl<U: Unit> RadixTree<U> {
         Progress { units, done }
     }
 
-    /// Drops all that the worker holds, which stays registered; returns how many units it held.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
-        let dropped = self.worker(worker)?.distinct;
-        for trust in Trust::BY_WORTH {
-            if self.lanes.count(worker.slot, trust.medium()) > 0 {
-                while self.evict_step(trust.lane(worker.slot), u64::MAX).is_some() {}
-            }
-        }
-        self.finish();
-        Ok(dropped)
-    }
-
     /// Takes a placement back: what this process saw of `key` beyond its first `keep` units, as far as nothing else that
     /// the worker holds hangs on it. Returns the units dropped.
     ///
@@ -265,7 +199,7 @@ impl<U: Unit> RadixTree<U> {
         keep: u32,
     ) -> Result<u64> {
         let before = self.worker(worker)?.distinct;
-        let keep = keep.next_multiple_of(self.page as u32);
+        let keep = keep.next_multiple_of(self.shape.children.page as u32);
         let lane = Trust::Local.lane(worker.slot);
         let spot = self.walk(key, self.whole(key));
         let (mut node, mut upto) = (spot.node, spot.upto);
@@ -291,60 +225,5 @@ impl<U: Unit> RadixTree<U> {
         let dropped = before - self.worker(worker)?.distinct;
         self.finish();
         Ok(dropped)
-    }
-
-    // --- deadlines
-
-    /// When the next entry with a time to live is due, if any. May be early after a use, never late.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Millis> {
-        self.expiry.next().map(Millis)
-    }
-
-    /// Drops what lived to its end at or before `now`, [`STEPS`] leaves at most: call again while [`Self::next_expiry`] is
-    /// due. Returns the units dropped.
-    pub fn expire(&mut self, now: Millis) -> u64 {
-        let before = self.total;
-        for _ in 0..STEPS {
-            let Some(record) = self.expiry.pop(now.0) else {
-                break;
-            };
-            let r = &mut self.records[record];
-            r.armed = 0;
-            if r.kids > 0 || r.expires == NEVER {
-                continue;
-            }
-            if r.expires > now.0 {
-                self.expiry.arm(&mut self.records, record);
-                continue;
-            }
-            self.reap(record);
-        }
-        let dropped = before - self.total;
-        self.stats.expired += dropped;
-        self.finish();
-        dropped
-    }
-
-    // --- one memory budget over several indexes
-
-    /// When what goes next was used, by the tick of its use, or earlier; `None` if there is nothing to evict.
-    pub fn oldest(&mut self) -> Option<u64> {
-        self.oldest_lane().map(|(age, _)| age)
-    }
-
-    /// Evicts the leaf that goes next, at most `units` of it, if its last use was before the tick `before`; returns how
-    /// many went.
-    pub fn evict_oldest(&mut self, units: u32, before: u64) -> u64 {
-        let mut gone = 0;
-        while gone == 0 {
-            let Some((_, lane)) = self.oldest_lane().filter(|(age, _)| *age < before) else {
-                break;
-            };
-            gone = self.evict_step(lane, u64::from(units.max(1))).unwrap_or(0);
-        }
-        self.stats.displaced += gone;
-        self.finish();
-        gone
     }
 }

@@ -1,12 +1,12 @@
 //! Recording that a worker holds a key.
 
+use super::labels::stored;
 use super::unit::{Key, Unit};
 use super::walk::Spot;
 use super::{EDGE, RadixTree, STEPS, Trust, Use};
 use crate::error::Result;
+use crate::forest::NONE;
 use crate::ids::{Millis, WorkerId};
-use crate::index::NONE;
-use crate::index::recency::NEVER;
 
 impl<U: Unit> RadixTree<U> {
     /// Records that `worker` holds the whole of `key`, used now and by what this process saw; see [`Self::insert`].
@@ -44,8 +44,8 @@ impl<U: Unit> RadixTree<U> {
         let present = self.worker(worker)?;
         let (before, capacity) = (present.distinct, u64::from(present.capacity));
         self.start_limited();
-        let whole_pages = |units: u64| units - units % self.page as u64;
-        let most = whole_pages(capacity.min(self.max_units)) as u32;
+        let whole_pages = |units: u64| units - units % self.shape.children.page as u64;
+        let most = whole_pages(capacity.min(self.shape.max_units)) as u32;
         let (spot, end) = self.reach(key, most);
         let rest = end - spot.at;
         let lane = how.trust.lane(worker.slot);
@@ -62,7 +62,7 @@ impl<U: Unit> RadixTree<U> {
             return Ok(0);
         };
         let room = most - self.depth(spot);
-        self.open(how.trust);
+        self.open(lane);
         let expires = self.deadline(how.expires);
         let known = self.end_at(spot, lane, admitted > 0);
         if known != NONE {
@@ -99,38 +99,20 @@ impl<U: Unit> RadixTree<U> {
         }
         if spot.node != NONE {
             spot.upto = most - self.nodes[spot.node].start;
-            spot.inside = self.stored(spot.node, spot.upto);
+            spot.inside = stored(&self.nodes[spot.node], spot.upto);
         }
         (spot, spot.at)
-    }
-
-    /// Makes the lanes of a trust on its first use.
-    pub(super) fn open(&mut self, trust: Trust) {
-        if !self.lanes.is_open(trust.medium()) {
-            self.lanes.open(trust.medium());
-            self.reserve_sets();
-        }
-    }
-
-    fn deadline(&mut self, expires: Option<Millis>) -> u64 {
-        let Some(Millis(at)) = expires else {
-            return NEVER;
-        };
-        self.expiry.mark_used();
-        at.clamp(1, NEVER - 1)
     }
 
     /// The node that ends where the known part of the key does. It is split there if something must hang or end at exactly
     /// this place: a new node (`grows`), or a use by a lane that covers more of it and remembers when it used which part.
     fn end_at(&mut self, spot: Spot, lane: u32, grows: bool) -> u32 {
-        let Spot {
-            node, inside, upto, ..
-        } = spot;
+        let Spot { node, upto, .. } = spot;
         if node == NONE || upto == self.nodes[node].len {
             return node;
         }
         if grows || self.covered(node, lane) > upto {
-            return self.split(node, inside, upto);
+            return self.split(node, upto);
         }
         node
     }
@@ -146,8 +128,7 @@ impl<U: Unit> RadixTree<U> {
                 let longer = entry.is_some_and(|e| self.records[e.record].expires > expires);
                 if longer {
                     // What is held lives longer than what is added: two records.
-                    let stored = self.stored(node, count);
-                    self.split(node, stored, count);
+                    self.split(node, count);
                     want -= count;
                 }
                 steps.push((node, want));
@@ -165,6 +146,14 @@ impl<U: Unit> RadixTree<U> {
         self.steps = steps;
     }
 
+    /// Makes a lane hold the first `count` units of a node, the parent of which it covers.
+    pub(super) fn cover(&mut self, node: u32, lane: u32, count: u32) {
+        if self.entry(node, lane).is_none() {
+            self.add_entry(node, lane);
+        }
+        self.set_count(node, lane, count);
+    }
+
     /// Adds a stretch of the key behind `node` (`NONE`: the root), at most `room` counted units of it, held by the lane;
     /// returns the last node of the path.
     fn extend<K: Key<U> + ?Sized>(
@@ -180,7 +169,7 @@ impl<U: Unit> RadixTree<U> {
             let most = (stretch.end - at).min(EDGE);
             let mut label = Vec::with_capacity(most);
             key.copy_to(at..at + most, &mut label);
-            label.truncate(U::whole(&label, self.page));
+            label.truncate(U::whole(&label, self.shape.children.page));
             label.truncate(U::prefix(&label, room as usize));
             if label.is_empty() {
                 break;
@@ -191,11 +180,11 @@ impl<U: Unit> RadixTree<U> {
             let space = if node == NONE { key.namespace() } else { 0 };
             // A key in memory that others write to may not be what was looked up: two children that begin alike would be
             // one too many.
-            if at == stretch.start && self.nodes.begins(node, space, &label, self.page) {
+            if at == stretch.start && self.shape.children.begins(&self.nodes, node, space, &label) {
                 break;
             }
             at += label.len();
-            node = self.nodes.add(node, space, label, self.page);
+            node = self.shape.children.add(&mut self.nodes, node, space, label);
             let len = self.nodes[node].len;
             room -= len;
             self.cover(node, lane, len);
@@ -211,12 +200,11 @@ impl<U: Unit> RadixTree<U> {
         let l = &mut self.lanes[lane];
         let time = match how.time {
             Some(time) => time.0.max(l.clock),
-            None => (self.clock + 1).max(self.records.tick),
+            None => (self.shape.clock + 1).max(self.records.tick),
         };
-        self.clock = self.clock.max(time);
-        let rank = usize::from(how.trust == Trust::Local);
-        self.ages[rank].queue(l, lane);
+        self.shape.clock = self.shape.clock.max(time);
         self.records.touch_at(l, entry.record, time, expires);
+        self.queue(lane);
         self.expiry.arm(&mut self.records, entry.record);
     }
 
@@ -229,7 +217,7 @@ impl<U: Unit> RadixTree<U> {
         let mut node = node;
         while node != NONE {
             if let Some(entry) = self.entry(node, lane) {
-                if self.is_redundant(entry.record) {
+                if self.is_worthless(entry.record) {
                     self.reap(entry.record);
                 }
                 return;

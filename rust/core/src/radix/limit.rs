@@ -6,53 +6,9 @@
 use super::unit::Unit;
 use super::walk::Spot;
 use super::{EDGE, RadixTree};
-use crate::ids::Medium;
-use crate::index::NONE;
-use crate::index::expiry::Expiry;
-use crate::index::lanes::{MEDIA, medium_of};
-use crate::index::runs::{Entry, Holders};
-
-#[derive(Debug)]
-pub(super) struct Limit {
-    bytes: usize,
-    /// Stored units that the latest insert had no room for, if it ended early.
-    cut: Option<usize>,
-    /// Bytes that it takes to go on with at least a part of them.
-    lacking: usize,
-}
-
-impl Default for Limit {
-    fn default() -> Self {
-        Self {
-            bytes: usize::MAX,
-            cut: None,
-            lacking: 0,
-        }
-    }
-}
-
-/// What an insert takes beside labels.
-#[derive(Debug, Default)]
-struct Need {
-    nodes: usize,
-    records: usize,
-    sets: usize,
-    heap: usize,
-}
-
-impl Need {
-    fn split(&mut self, holders: &Holders) {
-        let entries = holders.as_slice().len();
-        self.nodes += 1;
-        self.records += entries;
-        self.sets += 2;
-        self.heap += 2 * holder_bytes(2 * entries.max(2));
-    }
-}
-
-fn holder_bytes(entries: usize) -> usize {
-    size_of::<Vec<Entry>>() + entries * size_of::<Entry>()
-}
+use crate::forest::NONE;
+use crate::forest::expiry::Expiry;
+use crate::forest::room::Need;
 
 impl<U: Unit> RadixTree<U> {
     /// Lets the tree grow up to `bytes` of [`Self::memory_bytes`], beyond which inserts end early; see [`Self::cut`].
@@ -62,61 +18,45 @@ impl<U: Unit> RadixTree<U> {
         self.records.tick = tick;
     }
 
-    /// How many units the latest insert had no room for, `None` if it was complete.
-    #[must_use]
-    pub fn cut(&self) -> Option<usize> {
-        self.limit.cut
-    }
-
     /// Whether what the latest insert lacked is there now.
     #[must_use]
     pub fn fits(&self) -> bool {
         let units = self.limit.cut.unwrap_or(0) * size_of::<U>();
-        self.memory_bytes() + self.limit.lacking + units <= self.limit.bytes
+        self.memory_bytes() + self.shape.lacking + units <= self.limit.bytes
     }
 
     pub(super) fn start_limited(&mut self) {
         self.limit.cut = None;
-        self.limit.lacking = 0;
+        self.shape.lacking = 0;
     }
 
     /// How many of the `rest` stored units behind `spot` may be added; `None` if there is not even room for holding the
     /// path up to there.
     pub(super) fn admit(&mut self, lane: u32, spot: Spot, rest: usize) -> Option<usize> {
-        if self.limit.bytes == usize::MAX {
+        if !self.is_limited() {
             return Some(rest);
         }
-        let (nodes, need) = self.structure(lane, spot, rest);
+        let need = self.structure(lane, spot, rest);
         let used = self.memory_bytes() + need;
-        let room = self
-            .limit
-            .bytes
-            .checked_sub(used + self.nodes.growth(nodes, 0));
-        let Some(room) = room else {
-            self.limit.cut = Some(rest);
-            self.limit.lacking = need + self.nodes.growth(nodes, 0);
-            return None;
-        };
-        let mut admitted = (room / size_of::<U>()).min(rest);
-        admitted -= admitted % self.page;
-        if admitted < rest {
+        let room = self.limit.bytes.checked_sub(used);
+        let mut admitted = room.map_or(0, |room| (room / size_of::<U>()).min(rest));
+        admitted -= admitted % self.shape.children.page;
+        if room.is_none() || admitted < rest {
             self.limit.cut = Some(rest - admitted);
-            self.limit.lacking = need + self.nodes.growth(nodes, 0);
+            self.shape.lacking = need;
         }
-        Some(admitted)
+        room.map(|_| admitted)
     }
 
-    /// Nodes that an insert may add, and the bytes that it takes beside them and their labels.
-    fn structure(&self, lane: u32, spot: Spot, rest: usize) -> (usize, usize) {
-        let mut need = Need::default();
-        need.nodes = rest.div_ceil(EDGE - self.page.max(4)) + 1;
-        need.records = need.nodes;
-        need.sets = 2;
-        need.heap = Expiry::growth(2);
-        let medium = Medium::ALL[medium_of(lane)];
-        if !self.lanes.is_open(medium) {
-            need.heap += self.lanes.growth(medium) + self.sets.growth_by_media(MEDIA);
-        }
+    /// Bytes that an insert may take beside the units of its labels.
+    fn structure(&self, lane: u32, spot: Spot, rest: usize) -> usize {
+        let nodes = rest.div_ceil(EDGE - self.shape.children.page.max(4)) + 1;
+        let mut need = Need {
+            nodes,
+            records: nodes,
+            sets: 2,
+            heap: Expiry::growth(2) + self.opening(lane),
+        };
         let mut node = spot.node;
         if node != NONE && spot.upto < self.nodes[node].len {
             need.split(&self.nodes[node].holders);
@@ -129,16 +69,9 @@ impl<U: Unit> RadixTree<U> {
                 break;
             }
             need.records += 1;
-            need.sets += 1;
-            need.heap += match &n.holders {
-                Holders::None => 0,
-                Holders::One(_) => holder_bytes(4),
-                Holders::Many(entries) if entries.len() < entries.capacity() => 0,
-                Holders::Many(entries) => holder_bytes(entries.capacity()),
-            };
+            need.cover(&n.holders);
             node = n.parent;
         }
-        let slots = self.records.growth(need.records) + self.sets.growth(need.sets);
-        (need.nodes, slots + need.heap)
+        self.slots(need) + self.shape.children.growth(need.nodes) + need.heap
     }
 }

@@ -5,8 +5,8 @@
 //! under prefixes: whoever holds a part of an edge holds everything before it. So eviction goes from the leaves and may
 //! stop inside an edge, and the deepest holder of a path is found by comparing labels alone.
 //!
-//! Shared with the block index: lanes, interned holder sets, recency records, ages, deadlines. A worker has two lanes,
-//! one per [`Trust`]: what this process saw, and what others said. Each is closed under prefixes by itself; a worker holds
+//! Who holds a node, and when it was used, is up to the `forest`, as in the block index. A worker has two lanes, one per
+//! [`Trust`]: what this process saw, and what others said. Each is closed under prefixes by itself; a worker holds
 //! what either does. What others said goes first when room is needed, so it is never kept where the own lane covers it:
 //! every leaf of the [`Trust::Remote`] lane reaches beyond the [`Trust::Local`] one.
 //!
@@ -14,15 +14,14 @@
 //! O(1) for the recency of the whole path. Evictions are done in steps of one leaf; no call does more than [`STEPS`] of
 //! them, what is left over is owed and paid by [`RadixTree::settle`].
 
-mod cover;
 mod evict;
 mod insert;
+mod labels;
 mod limit;
 mod named;
-mod nodes;
 mod overlap;
+mod shape;
 mod snapshot;
-mod split;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -35,21 +34,15 @@ pub use overlap::PrefixOverlaps;
 pub use unit::{Key, MAX_PAGE_SIZE, Unit};
 
 use crate::error::{Error, Result};
+use crate::forest::lanes::lane_of;
+use crate::forest::{Forest, NONE};
 use crate::ids::{Medium, Millis, WorkerId};
-use crate::index::IndexStats;
-use crate::index::ages::Ages;
-use crate::index::expiry::Expiry;
-use crate::index::lanes::{Lanes, Worker, lane_of};
-use crate::index::recency::Records;
-use crate::index::sets::LaneSets;
-use nodes::Nodes;
+use shape::Labelled;
 
 /// Leaves that one call evicts at most: under half a millisecond, if none of them is in the cache.
 pub const STEPS: u32 = 512;
 /// Stored units of an edge at most, so that splitting one takes microseconds; a longer key becomes several.
 const EDGE: usize = 1 << 14;
-/// Items of scratch space kept between changes.
-const SCRATCH: usize = 256;
 
 /// Who says that a worker holds something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -113,30 +106,7 @@ pub struct Use {
 }
 
 /// The tree of one model.
-#[derive(Debug)]
-pub struct RadixTree<U> {
-    nodes: Nodes<U>,
-    sets: LaneSets,
-    records: Records,
-    lanes: Lanes,
-    expiry: Expiry,
-    limit: limit::Limit,
-    /// Lanes by the age of what goes next, what others said apart.
-    ages: [Ages; 2],
-    page: usize,
-    max_units: u64,
-    /// (worker, unit) pairs held.
-    total: u64,
-    /// Time of the latest use.
-    clock: u64,
-    stats: IndexStats,
-    /// Slots over their capacity.
-    owing: Vec<u32>,
-    /// Nodes that may be joined with their only child at the end of the change.
-    merges: Vec<u32>,
-    /// Scratch of `hold_path`.
-    steps: Vec<(u32, u32)>,
-}
+pub type RadixTree<U> = Forest<Labelled<U>>;
 
 impl<U: Unit> RadixTree<U> {
     /// An empty tree of whole pages of `page_size` tokens (1 for text), which keeps within `max_units` (worker, unit)
@@ -165,77 +135,19 @@ impl<U: Unit> RadixTree<U> {
                 got: max_units.unwrap_or(0).to_string(),
             });
         }
-        Ok(Self {
-            nodes: Nodes::default(),
-            sets: LaneSets::new(),
-            records: Records::default(),
-            lanes: Lanes::default(),
-            expiry: Expiry::default(),
-            limit: limit::Limit::default(),
-            ages: Default::default(),
-            page: page_size,
-            max_units: max_units.unwrap_or(u64::MAX),
-            total: 0,
-            clock: 0,
-            stats: IndexStats::default(),
-            owing: Vec::new(),
-            merges: Vec::new(),
-            steps: Vec::new(),
-        })
+        Ok(Self::of(Labelled::new(page_size, max_units)))
     }
 
     /// Tokens per page.
     #[must_use]
     pub fn page_size(&self) -> usize {
-        self.page
+        self.shape.children.page
     }
 
     /// Most (worker, unit) pairs, `None` for no limit.
     #[must_use]
     pub fn max_units(&self) -> Option<u64> {
-        (self.max_units < u64::MAX).then_some(self.max_units)
-    }
-
-    /// Registers a worker incarnation that may hold up to `capacity` units. An incarnation still in the slot is removed
-    /// first; registering the same one again only changes its capacity.
-    pub fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
-        let slot = worker.slot as usize;
-        if let Some(Some(present)) = self.lanes.workers.get_mut(slot) {
-            let generation = present.generation;
-            if generation == worker.generation {
-                present.capacity = capacity;
-                // It is registered, so nothing refuses.
-                let _ = self.evict_worker(worker, u64::from(capacity));
-                return;
-            }
-            let _ = self.remove_worker(WorkerId {
-                slot: worker.slot,
-                generation,
-            });
-        }
-        self.lanes.reserve(slot + 1);
-        self.lanes.workers[slot] = Some(Worker {
-            generation: worker.generation,
-            capacity,
-            distinct: 0,
-        });
-        self.lanes.open(Medium::Gpu);
-        self.reserve_sets();
-    }
-
-    /// Forgets the worker and all it holds; returns the units dropped. Its id is refused from now on.
-    ///
-    /// # Errors
-    /// [`Error::UnknownWorker`] for an id that is not registered.
-    pub fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
-        let dropped = self.clear(worker)?;
-        self.owing.retain(|slot| *slot != worker.slot);
-        if self.lanes.forget(worker.slot) {
-            for ages in &mut self.ages {
-                ages.clear();
-            }
-        }
-        Ok(dropped)
+        (self.shape.max_units < u64::MAX).then_some(self.shape.max_units)
     }
 
     /// Units held by the worker.
@@ -255,13 +167,7 @@ impl<U: Unit> RadixTree<U> {
     /// Distinct units, whoever holds them.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.nodes.units
-    }
-
-    /// Whether nobody holds anything.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.nodes.units == 0
+        self.shape.children.units
     }
 
     /// Nodes of the tree, without its root.
@@ -270,57 +176,10 @@ impl<U: Unit> RadixTree<U> {
         self.nodes.len()
     }
 
-    /// Counters since the tree was made: evicted, displaced and expired units.
-    #[must_use]
-    pub fn stats(&self) -> IndexStats {
-        self.stats
-    }
-
-    /// Heap bytes of the tree.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.nodes.memory_bytes()
-            + self.sets.memory_bytes()
-            + self.records.memory_bytes()
-            + self.lanes.memory_bytes()
-            + self.expiry.memory_bytes()
-            + self.ages.iter().map(Ages::memory_bytes).sum::<usize>()
-            + (self.owing.capacity() + self.merges.capacity()) * size_of::<u32>()
-            + self.steps.capacity() * size_of::<(u32, u32)>()
-    }
-
     /// The worker in a slot.
     #[must_use]
     pub fn worker_in(&self, slot: u32) -> Option<WorkerId> {
         let generation = self.lanes.worker(slot)?.generation;
         Some(WorkerId { slot, generation })
-    }
-
-    fn worker(&self, worker: WorkerId) -> Result<&Worker> {
-        match self.lanes.worker(worker.slot) {
-            Some(present) if present.generation == worker.generation => Ok(present),
-            _ => Err(Error::UnknownWorker(worker)),
-        }
-    }
-
-    fn reserve_sets(&mut self) {
-        let (slots, media) = (self.lanes.workers.len(), self.lanes.media());
-        self.sets.reserve(slots, media);
-    }
-
-    /// Ends every change.
-    fn finish(&mut self) {
-        self.join_nodes();
-        if self.merges.capacity() > SCRATCH {
-            self.merges = Vec::new();
-        }
-        if self.steps.capacity() > SCRATCH {
-            self.steps = Vec::new();
-        }
-        if self.is_empty() && self.sets.len() > 1 {
-            self.sets = LaneSets::new();
-            self.reserve_sets();
-            self.expiry.reset();
-        }
     }
 }

@@ -6,13 +6,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::{PrefixOverlaps, Progress, RadixTree, Use};
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
 use crate::registry::WorkerRegistry;
-use crate::tracker::snapshot::{ENDS, MAGIC, Reader, put_slots, refuse};
+use crate::snapshot::{Format, Reader, begin, put_slots, put32, put64, refuse, seal};
 
 /// No entry has a time to live.
 const NEVER: u64 = u64::MAX;
@@ -22,8 +20,12 @@ const PATIENCE: u32 = 200_000;
 /// How often a call that waits for the lock tries again before it sleeps: for longer than a part of an eviction takes. A
 /// core that went idle meanwhile comes back late, on virtual machines by milliseconds.
 const TRIES: u32 = 500;
-/// Version of a snapshot, and how it differs from those of other things.
-const VERSION: u32 = 0x7265_6501;
+/// The version differs from those of other things.
+const FORMAT: Format = Format {
+    magic: b"cachelb\0",
+    name: "snapshot",
+    version: 0x7265_6501,
+};
 
 /// A key of either kind.
 #[derive(Debug, Clone, Copy)]
@@ -214,20 +216,7 @@ impl NamedTree {
     /// # Errors
     /// [`Error::BadSnapshot`] for anything but the unchanged bytes of a snapshot of this version.
     pub fn restore(bytes: &[u8], now: Millis) -> Result<Self> {
-        let Some((content, checksum)) = bytes.split_last_chunk() else {
-            return refuse(ENDS);
-        };
-        let Some(body) = content.strip_prefix(MAGIC) else {
-            return refuse("it does not start like a snapshot of cachelb");
-        };
-        let mut reader = Reader { bytes: body };
-        let version = reader.u32()?;
-        if version != VERSION {
-            return refuse(format!("its version is {version:#x}, this is {VERSION:#x}"));
-        }
-        if xxh3_64(content) != u64::from_le_bytes(*checksum) {
-            return refuse("its checksum does not match: it is damaged or cut off");
-        }
+        let mut reader = Reader::open(bytes, &FORMAT)?;
         let (page, units) = (reader.u32()? as usize, reader.u64()?);
         let max_units = (units < u64::MAX).then_some(units);
         RadixTree::<u32>::new(page, max_units).or_else(|why| refuse(why.to_string()))?;
@@ -381,22 +370,18 @@ impl TreeView<'_> {
     /// The tree as bytes. Times to live are kept as the time left at `now`.
     #[must_use]
     pub fn snapshot(&self, now: Millis) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&(self.owner.page as u32).to_le_bytes());
-        let units = self.owner.max_units.unwrap_or(u64::MAX);
-        out.extend_from_slice(&units.to_le_bytes());
+        let mut out = begin(&FORMAT);
+        put32(&mut out, self.owner.page as u32);
+        put64(&mut out, self.owner.max_units.unwrap_or(u64::MAX));
         put_slots(&self.owner.registry.slots(), &mut out);
-        let kind: u32 = match &*self.tree {
+        let kind = match &*self.tree {
             Tree::Unset => 0,
             Tree::Text(_) => 1,
             Tree::Tokens(_) => 2,
         };
-        out.extend_from_slice(&kind.to_le_bytes());
+        put32(&mut out, kind);
         each!(&*self.tree, {}, tree => tree.snapshot(now, &mut out));
-        let checksum = xxh3_64(&out);
-        out.extend_from_slice(&checksum.to_le_bytes());
-        out
+        seal(out)
     }
 
     /// Recounts everything.

@@ -7,49 +7,23 @@
 use super::unit::Unit;
 use super::{EDGE, RadixTree, Trust};
 use crate::error::Result;
-use crate::ids::{Medium, Millis, WorkerId};
-use crate::index::NONE;
-use crate::index::lanes::{medium_of, slot_of};
-use crate::index::recency::NEVER;
-use crate::tracker::snapshot::{ENDS, Reader, refuse};
+use crate::forest::NONE;
+use crate::forest::lanes::{medium_of, slot_of};
+use crate::ids::Millis;
+use crate::snapshot::{Reader, put32, put64, refuse};
 
 /// No use is later: the time of the largest float.
 const LATEST: u64 = 0xFFF0 << 48;
-
-fn put32(out: &mut Vec<u8>, value: u32) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-fn put64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-/// A count of items of at least `size` bytes each, which the rest of the bytes can hold.
-fn count(reader: &mut Reader, size: usize) -> Result<u32> {
-    let count = reader.u32()?;
-    if count as usize > reader.bytes.len() / size {
-        return refuse(format!("it announces {count} items and ends before them"));
-    }
-    Ok(count)
-}
 
 impl<U: Unit> RadixTree<U> {
     /// Appends the tree to `out`. `now` anchors times to live, which are kept as the time left; without any, equal states
     /// give equal bytes.
     pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
         put32(out, U::KIND);
-        put32(out, self.page as u32);
-        put64(out, self.max_units);
-        put64(out, self.clock);
-        put64(out, if self.expiry.used() { now.0 } else { NEVER });
-        put32(out, self.lanes.workers.len() as u32);
-        for worker in &self.lanes.workers {
-            put32(out, u32::from(worker.is_some()));
-            if let Some(worker) = worker {
-                put32(out, worker.generation);
-                put32(out, worker.capacity);
-            }
-        }
+        put32(out, self.shape.children.page as u32);
+        put64(out, self.shape.max_units);
+        put64(out, self.shape.clock);
+        self.put_workers(now, out);
         let nodes = self.nodes.iter();
         let mut order: Vec<u64> = nodes
             .map(|(id, n)| u64::from(n.start) << 32 | u64::from(id))
@@ -61,34 +35,15 @@ impl<U: Unit> RadixTree<U> {
         for id in ids {
             let node = &self.nodes[id];
             put32(out, number.get(&node.parent).copied().unwrap_or(NONE));
-            put32(out, node.space());
-            put32(out, size_of_val(node.label.as_slice()) as u32);
-            U::put(&node.label, out);
-            let entries = node.holders.as_slice();
-            put32(out, entries.len() as u32);
-            for entry in entries {
-                let record = &self.records[entry.record];
-                put32(out, entry.lane);
-                put32(out, entry.count);
-                put64(out, record.epoch);
-                put64(out, record.expires);
-            }
+            put32(out, node.own.space);
+            put32(out, size_of_val(node.own.units.as_slice()) as u32);
+            U::put(&node.own.units, out);
+            self.put_entries(id, out);
         }
+        let number = |node: u32| number.get(&node).copied().unwrap_or(NONE);
         for slot in self.lanes.slots() {
             for trust in Trust::BY_WORTH {
-                let lane = self.lanes.get(trust.lane(slot));
-                put64(out, lane.map_or(0, |lane| lane.clock));
-                let mut listed = Vec::new();
-                let mut record = lane.map_or(NONE, |lane| lane.oldest);
-                while record != NONE {
-                    let r = &self.records[record];
-                    listed.push(number.get(&r.run).copied().unwrap_or(NONE));
-                    record = r.next;
-                }
-                put32(out, listed.len() as u32);
-                for node in listed {
-                    put32(out, node);
-                }
+                self.put_list(trust.lane(slot), number, out);
             }
         }
     }
@@ -107,48 +62,30 @@ impl<U: Unit> RadixTree<U> {
         let max_units = reader.u64()?;
         let tree = Self::new(page, (max_units < u64::MAX).then_some(max_units));
         let mut tree = tree.or_else(|why| refuse(why.to_string()))?;
-        tree.clock = reader.u64()?;
-        if tree.clock > LATEST {
-            return refuse(format!("its clock reads {}", tree.clock));
+        tree.shape.clock = reader.u64()?;
+        if tree.shape.clock > LATEST {
+            return refuse(format!("its clock reads {}", tree.shape.clock));
         }
-        let written = reader.u64()?;
-        if written != NEVER {
-            tree.expiry.mark_used();
-        }
-        for slot in 0..count(&mut reader, 4)? {
-            if reader.u32()? == 0 {
-                tree.lanes.reserve(slot as usize + 1);
-                continue;
-            }
-            let generation = reader.u32()?;
-            tree.add_worker(WorkerId { slot, generation }, reader.u32()?);
-        }
-        let moved = |expires: u64| match expires {
-            0 | NEVER => expires,
-            _ => now
-                .0
-                .saturating_add(expires.saturating_sub(written))
-                .clamp(1, NEVER - 1),
-        };
+        let moved = tree.restore_workers(&mut reader, now)?;
         let mut ids = Vec::new();
-        for _ in 0..count(&mut reader, 16)? {
-            let id = tree.restore_node(&mut reader, &ids, moved)?;
+        for _ in 0..reader.count(16)? {
+            let id = tree.restore_node(&mut reader, &ids, &moved)?;
             ids.push(id);
         }
         let slots: Vec<u32> = tree.lanes.slots().collect();
         for slot in slots {
             for trust in Trust::BY_WORTH {
-                tree.restore_list(&mut reader, slot, trust, &ids)?;
+                let (lane, latest) = (trust.lane(slot), tree.shape.clock);
+                tree.restore_list(&mut reader, lane, latest, |_, node| {
+                    ids.get(node as usize).copied()
+                })?;
+                if tree.lanes.get(lane).is_some_and(|lane| lane.oldest != NONE) {
+                    tree.queue(lane);
+                }
             }
         }
-        if !reader.bytes.is_empty() {
-            return refuse(format!("{} bytes follow its end", reader.bytes.len()));
-        }
-        let records: Vec<u32> = tree.records.iter().map(|(id, _)| id).collect();
-        for record in records {
-            tree.expiry.arm(&mut tree.records, record);
-        }
-        tree.validate().or_else(|why| refuse(why.to_string()))?;
+        reader.end()?;
+        tree.restored()?;
         while !tree.settle() {}
         Ok(tree)
     }
@@ -165,13 +102,9 @@ impl<U: Unit> RadixTree<U> {
             None if above == NONE => NONE,
             None => return refuse(format!("node {} hangs on node {above}", ids.len())),
         };
-        let size = count(reader, 1)? as usize;
-        let Some((label, rest)) = reader.bytes.split_at_checked(size) else {
-            return refuse(ENDS);
-        };
-        reader.bytes = rest;
-        let label = U::read(label).filter(|label| {
-            let whole = U::whole(label, self.page) == label.len();
+        let size = reader.count(1)? as usize;
+        let label = U::read(reader.take(size)?).filter(|label| {
+            let whole = U::whole(label, self.shape.children.page) == label.len();
             !label.is_empty() && label.len() <= EDGE && whole
         });
         let Some(label) = label else {
@@ -185,8 +118,11 @@ impl<U: Unit> RadixTree<U> {
         if depth > u32::MAX - EDGE as u32 || (parent != NONE && space != 0) {
             return refuse(format!("node {} is misplaced", ids.len()));
         }
-        let node = self.nodes.add(parent, space, label, self.page);
-        for _ in 0..count(reader, 24)? {
+        let node = self
+            .shape
+            .children
+            .add(&mut self.nodes, parent, space, label);
+        for _ in 0..reader.count(24)? {
             let (lane, held) = (reader.u32()?, reader.u32()?);
             let (epoch, expires) = (reader.u64()?, reader.u64()?);
             self.restore_entry(node, lane, held)?;
@@ -200,51 +136,21 @@ impl<U: Unit> RadixTree<U> {
     }
 
     fn restore_entry(&mut self, node: u32, lane: u32, held: u32) -> Result<()> {
-        let trust = match Medium::ALL[medium_of(lane)] {
-            Medium::Gpu => Trust::Local,
-            Medium::Speculative => Trust::Remote,
-            _ => return refuse(format!("lane {lane} is of no trust")),
-        };
+        let media = Trust::BY_WORTH.map(|trust| trust.medium() as usize);
+        if !media.contains(&medium_of(lane)) {
+            return refuse(format!("lane {lane} is of no trust"));
+        }
         let n = &self.nodes[node];
         let known = self.lanes.worker(slot_of(lane)).is_some();
         let connected =
             n.parent == NONE || self.covered(n.parent, lane) == self.nodes[n.parent].len;
-        let fits = (1..=n.len).contains(&held) && (held as usize).is_multiple_of(self.page);
+        let fits =
+            (1..=n.len).contains(&held) && (held as usize).is_multiple_of(self.shape.children.page);
         if !known || !fits || !connected || self.entry(node, lane).is_some() {
             return refuse(format!("lane {lane} holds {held} units wrongly"));
         }
-        self.open(trust);
+        self.open(lane);
         self.cover(node, lane, held);
-        Ok(())
-    }
-
-    fn restore_list(
-        &mut self,
-        reader: &mut Reader,
-        slot: u32,
-        trust: Trust,
-        ids: &[u32],
-    ) -> Result<()> {
-        let (lane, clock) = (trust.lane(slot), reader.u64()?);
-        if clock > self.clock {
-            return refuse(format!("lane {lane} was used in the future"));
-        }
-        let listed = count(reader, 4)?;
-        if clock > 0 {
-            self.open(trust);
-            self.lanes[lane].clock = clock;
-        }
-        for _ in 0..listed {
-            let node = reader.u32()? as usize;
-            let entry = ids.get(node).and_then(|id| self.entry(*id, lane));
-            let Some(entry) = entry.filter(|e| !self.records[e.record].listed()) else {
-                return refuse(format!("lane {lane} lists node {node}"));
-            };
-            let l = &mut self.lanes[lane];
-            self.ages[usize::from(trust == Trust::Local)].queue(l, lane);
-            let newest = l.newest;
-            self.records.link_after(l, entry.record, newest);
-        }
         Ok(())
     }
 }

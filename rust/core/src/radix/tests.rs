@@ -336,9 +336,9 @@ fn tokens_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
         tree.record(worker, &[*token][..], None).unwrap();
     }
     assert!(
-        tree.nodes.longest_bucket() <= 16,
+        tree.shape.children.longest_bucket(&tree.nodes) <= 16,
         "{}",
-        tree.nodes.longest_bucket()
+        tree.shape.children.longest_bucket(&tree.nodes)
     );
 }
 

@@ -2,7 +2,7 @@
 
 use super::RadixTree;
 use super::unit::{Key, Unit};
-use crate::index::NONE;
+use crate::forest::NONE;
 
 /// Where a key leaves the tree, or ends.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ impl<U: Unit> RadixTree<U> {
     /// Stored units of the key in whole pages.
     pub(super) fn whole<K: Key<U> + ?Sized>(&self, key: &K) -> usize {
         if U::PLAIN {
-            key.len() - key.len() % self.page
+            key.len() - key.len() % self.shape.children.page
         } else {
             key.len()
         }
@@ -36,14 +36,18 @@ impl<U: Unit> RadixTree<U> {
             at: 0,
         };
         while spot.at < end {
-            let Some(child) = self.nodes.child(spot.node, key, spot.at, end, self.page) else {
+            let Some(child) = self
+                .shape
+                .children
+                .child(&self.nodes, spot.node, key, spot.at, end)
+            else {
                 return spot;
             };
             let node = &self.nodes[child];
-            let label = &node.label;
+            let label = &node.own.units;
             let most = label.len().min(end - spot.at);
             let same = key.common(spot.at, &label[..most]);
-            let inside = U::floor(label, same, self.page);
+            let inside = U::floor(label, same, self.shape.children.page);
             if inside == 0 {
                 // A key in memory that others write to is no longer what the child was found by.
                 return spot;
@@ -72,18 +76,6 @@ impl<U: Unit> RadixTree<U> {
             0
         } else {
             self.nodes[spot.node].start + spot.upto
-        }
-    }
-
-    /// Stored units of a node's first `counted`.
-    pub(super) fn stored(&self, node: u32, counted: u32) -> usize {
-        let n = &self.nodes[node];
-        if n.label.len() == n.len as usize {
-            counted as usize
-        } else if counted == n.len {
-            n.label.len()
-        } else {
-            U::prefix(&n.label, counted as usize)
         }
     }
 }

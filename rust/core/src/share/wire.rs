@@ -1,6 +1,7 @@
 //! Entries as bytes: a tag, numbers of seven bits per byte, hashes as eight bytes.
 
-use super::fleet::{Version, Word};
+use super::bytes::{Bytes, put_number, put_text};
+use super::word::{Version, Word};
 use crate::error::{Error, Result};
 use crate::ids::SequenceHash;
 use crate::policy::RouteKey;
@@ -34,8 +35,6 @@ impl<'a> Chain<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keys<'a>(&'a [[u8; KEY]]);
 
-/// Bytes of the longest name.
-const MOST_TEXT: u64 = 1 << 14;
 /// Bytes of a route.
 const KEY: usize = 4 + 8;
 
@@ -167,32 +166,19 @@ const CLEARED: u8 = 9;
 const LEARNED: u8 = 10;
 const STATED: u8 = 11;
 
-pub(super) fn text(out: &mut Vec<u8>, text: &str) {
-    number(out, text.len() as u64);
-    out.extend_from_slice(text.as_bytes());
-}
-
-pub(super) fn number(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
 /// Appends an entry. A chain is given as it is kept, since bytes of it are what entries are read from.
 pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
     match entry {
         Entry::Pool { index, fingerprint } => {
             out.push(POOL);
-            number(out, index.into());
+            put_number(out, index.into());
             out.extend_from_slice(&fingerprint.to_le_bytes());
         }
         Entry::Worker { index, epoch, name } => {
             out.push(WORKER);
-            number(out, index.into());
-            number(out, epoch);
-            text(out, name);
+            put_number(out, index.into());
+            put_number(out, epoch);
+            put_text(out, name);
         }
         Entry::Booked {
             key,
@@ -209,7 +195,7 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
                 prompt_tokens,
                 prefill_tokens,
             ] {
-                number(out, value);
+                put_number(out, value);
             }
         }
         Entry::Placed {
@@ -220,29 +206,29 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             chain: read,
         } => {
             out.push(if anchor.is_some() { PLACED } else { ROOTED });
-            number(out, key);
-            number(out, pool.into());
-            number(out, worker.into());
+            put_number(out, key);
+            put_number(out, pool.into());
+            put_number(out, worker.into());
             if let Some(anchor) = anchor {
                 out.extend_from_slice(&anchor.0.to_le_bytes());
             }
-            number(out, (chain.len() + read.len()) as u64);
+            put_number(out, (chain.len() + read.len()) as u64);
             for hash in chain.iter().copied().chain(read.iter()) {
                 out.extend_from_slice(&hash.0.to_le_bytes());
             }
         }
         Entry::FirstToken { key } => {
             out.push(FIRST);
-            number(out, key);
+            put_number(out, key);
         }
         Entry::Closed { key, failed } => {
             out.push(if failed { FAILED } else { CLOSED });
-            number(out, key);
+            put_number(out, key);
         }
         Entry::Cleared { worker, epoch } => {
             out.push(CLEARED);
-            number(out, worker.into());
-            number(out, epoch);
+            put_number(out, worker.into());
+            put_number(out, epoch);
         }
         Entry::Learned {
             pool,
@@ -254,7 +240,7 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             out.push(LEARNED);
             let count = keys.0.len() as u64;
             for value in [pool.into(), part.into(), worker.into(), age_ms, count] {
-                number(out, value);
+                put_number(out, value);
             }
             out.extend_from_slice(keys.0.as_flattened());
         }
@@ -264,8 +250,8 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             word,
         } => {
             out.push(STATED);
-            text(out, name);
-            number(out, version.counter);
+            put_text(out, name);
+            put_number(out, version.counter);
             out.extend_from_slice(&version.origin.to_le_bytes());
             out.extend_from_slice(word);
         }
@@ -275,144 +261,93 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
 /// Entries read one by one; ends after the first that cannot be read.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
-    bytes: &'a [u8],
+    bytes: Bytes<'a>,
 }
 
 impl<'a> Entries<'a> {
     /// Those in `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes }
-    }
-
-    pub(super) fn byte(&mut self) -> Result<u8> {
-        let (first, rest) = self.bytes.split_first().ok_or_else(cut_off)?;
-        self.bytes = rest;
-        Ok(*first)
-    }
-
-    pub(super) fn number(&mut self) -> Result<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if bits << shift >> shift != bits {
-                break;
-            }
-            value |= bits << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
+        Self {
+            bytes: Bytes(bytes),
         }
-        Err(Error::BadMessage("a number is out of range".into()))
-    }
-
-    pub(super) fn small(&mut self) -> Result<u32> {
-        let value = self.number()?;
-        u32::try_from(value)
-            .map_err(|_| Error::BadMessage(format!("{value} is no number of a worker or model")))
-    }
-
-    pub(super) fn word(&mut self) -> Result<u64> {
-        let (head, rest) = self.bytes.split_first_chunk().ok_or_else(cut_off)?;
-        self.bytes = rest;
-        Ok(u64::from_le_bytes(*head))
-    }
-
-    pub(super) fn text(&mut self) -> Result<&'a str> {
-        let length = self.number()?;
-        if length > MOST_TEXT {
-            let why = format!("a name of {length} bytes is longer than {MOST_TEXT}");
-            return Err(Error::BadMessage(why));
-        }
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let (text, rest) = self.bytes.split_at_checked(length).ok_or_else(cut_off)?;
-        self.bytes = rest;
-        std::str::from_utf8(text).map_err(|_| Error::BadMessage("a name is not UTF-8".into()))
     }
 
     fn chain(&mut self) -> Result<Chain<'a>> {
-        let count = self.number()?;
-        let (hashes, _) = self.bytes.as_chunks();
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let hashes = hashes.get(..count).ok_or_else(cut_off)?;
+        let hashes = self.bytes.items()?;
         if hashes.is_empty() {
             return Err(Error::BadMessage("a placement has no blocks".into()));
         }
-        self.bytes = &self.bytes[8 * count..];
         Ok(Chain(hashes))
     }
 
     fn keys(&mut self) -> Result<Keys<'a>> {
-        let count = self.number()?;
-        let (keys, _) = self.bytes.as_chunks();
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let keys = Keys(keys.get(..count).ok_or_else(cut_off)?);
+        let keys = Keys(self.bytes.items()?);
         if keys.0.is_empty() || keys.iter().any(|(_, depth)| depth == 0) {
             return Err(Error::BadMessage("a route has no blocks".into()));
         }
-        self.bytes = &self.bytes[KEY * count..];
         Ok(keys)
     }
 
     /// The bytes of a word, which can be read.
     fn a_word(&mut self) -> Result<&'a [u8]> {
-        let before = self.bytes;
-        Word::read(self)?;
-        Ok(&before[..before.len() - self.bytes.len()])
+        let before = self.bytes.0;
+        Word::read(&mut self.bytes)?;
+        Ok(&before[..before.len() - self.bytes.0.len()])
     }
 
     fn read(&mut self) -> Result<Entry<'a>> {
-        Ok(match self.byte()? {
+        let bytes = &mut self.bytes;
+        Ok(match bytes.byte()? {
             POOL => Entry::Pool {
-                index: self.small()?,
-                fingerprint: self.word()?,
+                index: bytes.small()?,
+                fingerprint: bytes.word()?,
             },
             WORKER => Entry::Worker {
-                index: self.small()?,
-                epoch: self.number()?,
-                name: self.text()?,
+                index: bytes.small()?,
+                epoch: bytes.number()?,
+                name: bytes.text()?,
             },
             BOOKED => Entry::Booked {
-                key: self.number()?,
-                pool: self.small()?,
-                worker: self.small()?,
-                prompt_tokens: self.number()?,
-                prefill_tokens: self.number()?,
+                key: bytes.number()?,
+                pool: bytes.small()?,
+                worker: bytes.small()?,
+                prompt_tokens: bytes.number()?,
+                prefill_tokens: bytes.number()?,
             },
             tag @ (PLACED | ROOTED) => Entry::Placed {
-                key: self.number()?,
-                pool: self.small()?,
-                worker: self.small()?,
+                key: bytes.number()?,
+                pool: bytes.small()?,
+                worker: bytes.small()?,
                 anchor: match tag {
-                    PLACED => Some(SequenceHash(self.word()?)),
+                    PLACED => Some(SequenceHash(bytes.word()?)),
                     _ => None,
                 },
                 chain: self.chain()?,
             },
             FIRST => Entry::FirstToken {
-                key: self.number()?,
+                key: bytes.number()?,
             },
             tag @ (CLOSED | FAILED) => Entry::Closed {
-                key: self.number()?,
+                key: bytes.number()?,
                 failed: tag == FAILED,
             },
             CLEARED => Entry::Cleared {
-                worker: self.small()?,
-                epoch: self.number()?,
+                worker: bytes.small()?,
+                epoch: bytes.number()?,
             },
             LEARNED => Entry::Learned {
-                pool: self.small()?,
-                part: self.small()?,
-                worker: self.small()?,
-                age_ms: self.number()?,
+                pool: bytes.small()?,
+                part: bytes.small()?,
+                worker: bytes.small()?,
+                age_ms: bytes.number()?,
                 keys: self.keys()?,
             },
             STATED => Entry::Stated {
-                name: self.text()?,
+                name: bytes.text()?,
                 version: Version {
-                    counter: self.number()?,
-                    origin: self.word()?,
+                    counter: bytes.number()?,
+                    origin: bytes.word()?,
                 },
                 word: self.a_word()?,
             },
@@ -421,20 +356,16 @@ impl<'a> Entries<'a> {
     }
 }
 
-fn cut_off() -> Error {
-    Error::BadMessage("it ends within an entry".into())
-}
-
 impl<'a> Iterator for Entries<'a> {
     type Item = Result<Entry<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.bytes.is_empty() {
+        if self.bytes.0.is_empty() {
             return None;
         }
         let entry = self.read();
         if entry.is_err() {
-            self.bytes = &[];
+            self.bytes.0 = &[];
         }
         Some(entry)
     }

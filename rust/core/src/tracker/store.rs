@@ -25,6 +25,17 @@ pub(crate) enum Store {
     Tree(Box<RadixTree<u32>>),
 }
 
+/// The same for every kind of index.
+macro_rules! each {
+    ($store:expr, $index:ident => $work:expr) => {
+        match $store {
+            Store::Exact($index) => $work,
+            Store::Positional($index) => $work,
+            Store::Tree($index) => $work,
+        }
+    };
+}
+
 /// Answer buffers, one pair per caller.
 #[derive(Debug, Default)]
 pub(crate) struct Depths {
@@ -71,19 +82,11 @@ impl Store {
     }
 
     pub(crate) fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
-        match self {
-            Self::Exact(index) => index.add_worker(worker, capacity),
-            Self::Positional(index) => index.add_worker(worker, capacity),
-            Self::Tree(tree) => tree.add_worker(worker, capacity),
-        }
+        each!(self, index => index.add_worker(worker, capacity));
     }
 
     pub(crate) fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
-        match self {
-            Self::Exact(index) => index.remove_worker(worker),
-            Self::Positional(index) => index.remove_worker(worker),
-            Self::Tree(tree) => tree.remove_worker(worker),
-        }
+        each!(self, index => index.remove_worker(worker))
     }
 
     pub(crate) fn record(
@@ -146,19 +149,11 @@ impl Store {
     }
 
     pub(crate) fn clear(&mut self, worker: WorkerId) -> Result<u64> {
-        match self {
-            Self::Exact(index) => index.clear(worker),
-            Self::Positional(index) => index.clear(worker),
-            Self::Tree(tree) => tree.clear(worker),
-        }
+        each!(self, index => index.clear(worker))
     }
 
     pub(crate) fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
-        match self {
-            Self::Exact(index) => index.evict_worker(worker, max_blocks),
-            Self::Positional(index) => index.evict_worker(worker, max_blocks),
-            Self::Tree(tree) => tree.evict_worker(worker, max_blocks),
-        }
+        each!(self, index => index.evict_worker(worker, max_blocks))
     }
 
     pub(crate) fn next_expiry(&self) -> Option<Millis> {
@@ -212,47 +207,27 @@ impl Store {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        match self {
-            Self::Exact(index) => index.memory_bytes(),
-            Self::Positional(index) => index.memory_bytes(),
-            Self::Tree(tree) => tree.memory_bytes(),
-        }
+        each!(self, index => index.memory_bytes())
     }
 
     /// Lets the index grow up to `bytes`; uses from now on have the age `tick`.
     pub(crate) fn set_limit(&mut self, bytes: usize, tick: u64) {
-        match self {
-            Self::Exact(index) => index.set_limit(bytes, tick),
-            Self::Positional(index) => index.set_limit(bytes, tick),
-            Self::Tree(tree) => tree.set_limit(bytes, tick),
-        }
+        each!(self, index => index.set_limit(bytes, tick));
     }
 
     /// Blocks the latest record had no room for, `None` if it was complete.
     pub(crate) fn cut(&self) -> Option<usize> {
-        match self {
-            Self::Exact(index) => index.cut(),
-            Self::Positional(index) => index.cut(),
-            Self::Tree(tree) => tree.cut(),
-        }
+        each!(self, index => index.cut())
     }
 
     /// Whether what it lacked is there now.
     pub(crate) fn fits(&self) -> bool {
-        match self {
-            Self::Exact(index) => index.fits(),
-            Self::Positional(index) => index.fits(),
-            Self::Tree(tree) => tree.fits(),
-        }
+        each!(self, index => index.fits())
     }
 
     /// Age of what goes next.
     pub(crate) fn oldest(&mut self) -> Option<u64> {
-        match self {
-            Self::Exact(index) => index.oldest(),
-            Self::Positional(index) => index.oldest(),
-            Self::Tree(tree) => tree.oldest(),
-        }
+        each!(self, index => index.oldest())
     }
 
     /// Evicts up to `blocks` of what was used longest ago, before the tick `before`; returns how many went.
@@ -265,11 +240,7 @@ impl Store {
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
-        match self {
-            Self::Exact(index) => index.validate(),
-            Self::Positional(index) => index.validate(),
-            Self::Tree(tree) => tree.validate(),
-        }
+        each!(self, index => index.validate())
     }
 }
 

@@ -7,7 +7,7 @@ mod timed;
 use cachelb_core::hashing::Scheme;
 use cachelb_core::policy::Reason;
 use cachelb_core::router::Selector;
-use cachelb_core::sim::{
+use cachelb_sim::{
     Gateway, Keys, Options, Outcomes, Routed, Several, Stopped, WorkerSettings, Workload, run,
 };
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError, PyValueError};

@@ -1,6 +1,6 @@
 //! A gateway written in Python.
 
-use cachelb_core::sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
+use cachelb_sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};

@@ -3,7 +3,7 @@
 use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::router::Role;
-use cachelb_core::sim::{
+use cachelb_sim::{
     Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial, Roofline, Scaled,
     Table, Timing, WorkerSettings, Workload,
 };

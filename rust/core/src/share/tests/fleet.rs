@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::share::About;
 use proptest::prelude::*;
 
 pub(in crate::share) fn words() -> impl Strategy<Value = Word> {

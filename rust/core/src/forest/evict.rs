@@ -1,0 +1,193 @@
+//! What takes coverage away leaf by leaf: eviction, deadlines, clear.
+
+use super::lanes::{is_device, lane_of, medium_of};
+use super::recency::NEVER;
+use super::{Forest, NONE, Shape};
+use crate::error::Result;
+use crate::ids::{Medium, Millis, WorkerId};
+
+impl<S: Shape> Forest<S> {
+    /// Looks at what the lane used longest ago: a leaf goes, `units` of it if it is longer; what newer leaves stand for
+    /// leaves the list. Returns the units that nothing stands for any more, `None` if the lane is empty.
+    pub(crate) fn evict_step(&mut self, lane: u32, units: u64) -> Option<u64> {
+        let record = self.lanes[lane].oldest;
+        if record == NONE {
+            return None;
+        }
+        let node = self.records[record].node;
+        if self.records[record].kids > 0 {
+            self.records.unlink(&mut self.lanes[lane], record);
+            // It may share a record with what is below it now.
+            self.merges.push(node);
+            return Some(0);
+        }
+        let count = self.covered(node, lane);
+        let beyond = u64::from(count.saturating_sub(S::beside(self, node, lane)));
+        let units = self.shape.step(units);
+        if beyond > units {
+            self.shorten(node, lane, count - units as u32);
+            return Some(units);
+        }
+        self.reap(record);
+        Some(beyond)
+    }
+
+    /// Takes away a leaf's whole coverage of a node, and hands its place in the order of use to what is above it; that goes
+    /// too if it now is a leaf without worth.
+    pub(crate) fn reap(&mut self, record: u32) {
+        let lane = self.records[record].lane;
+        let mut record = record;
+        loop {
+            let node = self.records[record].node;
+            self.set_count(node, lane, 0);
+            let parent = self.records.pass_to_parent(&mut self.lanes[lane], record);
+            self.remove_entry(record);
+            if S::HOLES && medium_of(lane) == Medium::Speculative as usize {
+                // What is confirmed bit by bit splits nodes and leaves ghosts; this may have been the last of them.
+                self.merges.push(node);
+            }
+            if parent == NONE {
+                return;
+            }
+            self.expiry.arm(&mut self.records, parent);
+            if !self.is_worthless(parent) {
+                return;
+            }
+            record = parent;
+        }
+    }
+
+    /// Whether a record is a leaf that covers nothing, or, other than in device memory, nothing of its own.
+    pub(crate) fn is_worthless(&self, record: u32) -> bool {
+        let r = &self.records[record];
+        if r.kids > 0 {
+            return false;
+        }
+        let count = self.covered(r.node, r.lane);
+        count == 0 || (!is_device(r.lane) && count <= S::beside(self, r.node, r.lane))
+    }
+
+    /// Drops all that the worker holds, which stays registered; returns the distinct units it held.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
+        let dropped = self.worker(worker)?.distinct;
+        for medium in Medium::ALL {
+            if self.lanes.count(worker.slot, medium) > 0 {
+                self.clear_lane(lane_of(worker.slot, medium));
+            }
+        }
+        self.finish();
+        Ok(dropped)
+    }
+
+    /// Every record is listed or an ancestor of a listed one, so climbing from the listed ones meets all.
+    pub(crate) fn clear_lane(&mut self, lane: u32) {
+        while self.lanes[lane].oldest != NONE {
+            let mut record = self.lanes[lane].oldest;
+            if self.records[record].kids > 0 {
+                self.records.unlink(&mut self.lanes[lane], record);
+                continue;
+            }
+            loop {
+                self.set_count(self.records[record].node, lane, 0);
+                if self.records[record].listed() {
+                    self.records.unlink(&mut self.lanes[lane], record);
+                }
+                let parent = self.records[record].parent;
+                self.remove_entry(record);
+                if parent == NONE {
+                    break;
+                }
+                self.records[parent].kids -= 1;
+                if self.records[parent].kids > 0 {
+                    break;
+                }
+                record = parent;
+            }
+        }
+    }
+
+    // --- deadlines
+
+    /// When the next entry with a time to live is due, if any. May be early after a use, never late.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Millis> {
+        self.expiry.next().map(Millis)
+    }
+
+    /// Drops what lived to its end at or before `now`; returns the units dropped, of an index per medium. A tree looks at
+    /// [`crate::radix::STEPS`] leaves at most: call again while [`Self::next_expiry`] is due.
+    pub fn expire(&mut self, now: Millis) -> u64 {
+        let mut dropped = 0;
+        for _ in 0..S::EXPIRED_AT_ONCE {
+            let Some(record) = self.expiry.pop(now.0) else {
+                break;
+            };
+            let r = &mut self.records[record];
+            r.armed = 0;
+            if r.kids > 0 || r.expires == NEVER {
+                continue;
+            }
+            if r.expires > now.0 {
+                self.expiry.arm(&mut self.records, record);
+                continue;
+            }
+            let (node, lane) = (r.node, r.lane);
+            let count = self.covered(node, lane);
+            dropped += u64::from(count.saturating_sub(S::beside(self, node, lane)));
+            self.reap(record);
+        }
+        self.stats.expired += dropped;
+        self.finish();
+        dropped
+    }
+
+    /// The end of a time to live, as records have it.
+    pub(crate) fn deadline(&mut self, expires: Option<Millis>) -> u64 {
+        let Some(Millis(at)) = expires else {
+            return NEVER;
+        };
+        self.expiry.mark_used();
+        at.clamp(1, NEVER - 1)
+    }
+
+    // --- one memory budget over several indexes
+
+    /// The lane is about to be used.
+    pub(crate) fn queue(&mut self, lane: u32) {
+        self.ages[S::rank(lane)].queue(&mut self.lanes[lane], lane);
+    }
+
+    /// Age and lane of what goes next.
+    pub(crate) fn oldest_lane(&mut self) -> Option<(u64, u32)> {
+        let Self {
+            ages,
+            lanes,
+            records,
+            ..
+        } = self;
+        ages.iter_mut().find_map(|ages| ages.oldest(lanes, records))
+    }
+
+    /// When what goes next was used, by the tick of its use, or earlier; `None` if there is nothing to evict.
+    pub fn oldest(&mut self) -> Option<u64> {
+        self.oldest_lane().map(|(age, _)| age)
+    }
+
+    /// Evicts the leaf that goes next, at most `units` of it, if its last use was before the tick `before`; returns how
+    /// many went.
+    pub fn evict_oldest(&mut self, units: u32, before: u64) -> u64 {
+        let mut gone = 0;
+        while gone == 0 {
+            let Some((_, lane)) = self.oldest_lane().filter(|(age, _)| *age < before) else {
+                break;
+            };
+            gone = self.evict_step(lane, u64::from(units.max(1))).unwrap_or(0);
+        }
+        self.stats.displaced += gone;
+        self.finish();
+        gone
+    }
+}

@@ -1,0 +1,120 @@
+//! What snapshots of forests have in common: workers, entries, and the order of use of every lane as node numbers.
+
+use super::lanes::Worker;
+use super::recency::NEVER;
+use super::{Forest, NONE, Shape};
+use crate::error::Result;
+use crate::ids::{Medium, Millis};
+use crate::snapshot::{Reader, put32, put64, refuse};
+
+impl<S: Shape> Forest<S> {
+    /// Appends the time that deadlines are kept from, and the workers.
+    pub(crate) fn put_workers(&self, now: Millis, out: &mut Vec<u8>) {
+        put64(out, if self.expiry.used() { now.0 } else { NEVER });
+        put32(out, self.lanes.workers.len() as u32);
+        for worker in &self.lanes.workers {
+            put32(out, u32::from(worker.is_some()));
+            if let Some(worker) = worker {
+                put32(out, worker.generation);
+                put32(out, worker.capacity);
+            }
+        }
+    }
+
+    /// Reads what [`Self::put_workers`] wrote; returns how a deadline is moved to the clock that reads `now`.
+    pub(crate) fn restore_workers(
+        &mut self,
+        reader: &mut Reader,
+        now: Millis,
+    ) -> Result<impl Fn(u64) -> u64 + use<S>> {
+        let written = reader.u64()?;
+        if written != NEVER {
+            self.expiry.mark_used();
+        }
+        for _ in 0..reader.count(4)? {
+            let worker = match reader.u32()? {
+                0 => None,
+                _ => Some(Worker {
+                    generation: reader.u32()?,
+                    capacity: reader.u32()?,
+                    distinct: 0,
+                }),
+            };
+            self.lanes.workers.push(worker);
+        }
+        self.lanes.open(Medium::Gpu);
+        self.reserve_sets();
+        Ok(move |expires: u64| match expires {
+            0 | NEVER => expires,
+            _ => now
+                .0
+                .saturating_add(expires.saturating_sub(written))
+                .clamp(1, NEVER - 1),
+        })
+    }
+
+    /// Appends the entries of a node.
+    pub(crate) fn put_entries(&self, node: u32, out: &mut Vec<u8>) {
+        let entries = self.nodes[node].holders.as_slice();
+        put32(out, entries.len() as u32);
+        for entry in entries {
+            let record = &self.records[entry.record];
+            put32(out, entry.lane);
+            put32(out, entry.count);
+            put64(out, record.epoch);
+            put64(out, record.expires);
+        }
+    }
+
+    /// Appends the order of use of a lane.
+    pub(crate) fn put_list(&self, lane: u32, number: impl Fn(u32) -> u32, out: &mut Vec<u8>) {
+        let lane = self.lanes.get(lane);
+        put64(out, lane.map_or(0, |lane| lane.clock));
+        let oldest = lane.map_or(NONE, |lane| lane.oldest);
+        let listed = |record: u32| (record != NONE).then(|| &self.records[record]);
+        let records = || std::iter::successors(listed(oldest), |record| listed(record.next));
+        put32(out, records().count() as u32);
+        for record in records() {
+            put32(out, number(record.node));
+        }
+    }
+
+    /// Reads what [`Self::put_list`] wrote; `find` gives the node of a number.
+    pub(crate) fn restore_list(
+        &mut self,
+        reader: &mut Reader,
+        lane: u32,
+        latest: u64,
+        find: impl Fn(&Self, u32) -> Option<u32>,
+    ) -> Result<()> {
+        let clock = reader.u64()?;
+        if clock > latest {
+            return refuse(format!("lane {lane} was used in the future"));
+        }
+        let listed = reader.count(4)?;
+        if clock > 0 {
+            self.open(lane);
+            self.lanes[lane].clock = clock;
+        }
+        for _ in 0..listed {
+            let number = reader.u32()?;
+            let entry = find(self, number).and_then(|node| self.entry(node, lane));
+            let Some(entry) = entry.filter(|e| !self.records[e.record].listed()) else {
+                return refuse(format!("lane {lane} lists node {number}"));
+            };
+            let l = &mut self.lanes[lane];
+            let newest = l.newest;
+            self.records.link_after(l, entry.record, newest);
+        }
+        Ok(())
+    }
+
+    /// Looks at all deadlines, and recounts everything.
+    pub(crate) fn restored(&mut self) -> Result<()> {
+        let records: Vec<u32> = self.records.iter().map(|(id, _)| id).collect();
+        for record in records {
+            self.expiry.arm(&mut self.records, record);
+        }
+        self.validate().or_else(|why| refuse(why.to_string()))
+    }
+}

@@ -1,0 +1,153 @@
+//! Blocks as the units of a forest: numbered, found by their hashes.
+//!
+//! A node of the forest is called a run here.
+
+use super::Matcher;
+use super::blocks::{Blocks, CHUNK};
+use super::limit::Room;
+use super::table::Table;
+use crate::error::Result;
+use crate::forest::nodes::Nodes;
+use crate::forest::slab::Slot;
+use crate::forest::{Forest, NONE, Shape};
+use crate::ids::WorkerId;
+
+/// What a run has of its own: blocks with the contiguous ids `base..base + len`.
+#[derive(Debug, Clone)]
+pub struct Ids {
+    pub(super) base: u32,
+    /// Its hashes were stored as given, not computed from tokens: whether they follow from each other is a claim.
+    pub(super) claimed: bool,
+}
+
+impl Slot for Ids {
+    fn vacant() -> Self {
+        Self {
+            base: 0,
+            claimed: false,
+        }
+    }
+}
+
+/// Blocks, and the table that finds them.
+#[derive(Debug)]
+pub struct Hashed {
+    pub(super) table: Table,
+    pub(super) blocks: Blocks,
+    pub(super) matcher: Matcher,
+    pub(super) room: Room,
+    /// Changes so far; an [`super::Overlaps`] answer names the one it was made at.
+    pub(super) version: u64,
+    /// Whether any hash may be stored as given since the index was last empty.
+    pub(super) claims: bool,
+}
+
+impl Hashed {
+    pub(super) fn new(matcher: Matcher) -> Self {
+        Self {
+            table: Table::new(),
+            blocks: Blocks::default(),
+            matcher,
+            room: Room::default(),
+            version: 1,
+            claims: false,
+        }
+    }
+
+    fn free(&mut self, base: u32, len: u32) {
+        let removed = self.table.remove_all(base, len, &self.blocks);
+        debug_assert_eq!(removed, len, "live blocks are in the table");
+        self.blocks.free(base, len);
+    }
+}
+
+impl Shape for Hashed {
+    type Own = Ids;
+
+    const HOLES: bool = true;
+    const EXPIRED_AT_ONCE: usize = usize::MAX;
+
+    fn memory_bytes(&self) -> usize {
+        self.table.memory_bytes() + self.blocks.memory_bytes()
+    }
+
+    fn truncate(&mut self, runs: &mut Nodes<Ids>, run: u32, count: u32) {
+        let r = &mut runs[run];
+        let len = std::mem::replace(&mut r.len, count);
+        self.free(r.own.base + count, len - count);
+    }
+
+    fn remove(&mut self, runs: &mut Nodes<Ids>, run: u32) -> u32 {
+        let r = &runs[run];
+        let parent = r.parent;
+        self.free(r.own.base, r.len);
+        runs.forget(run);
+        if parent != NONE {
+            runs[parent].children -= 1;
+        }
+        parent
+    }
+
+    fn divide(&mut self, runs: &mut Nodes<Ids>, run: u32, at: u32) -> u32 {
+        let lower = &mut runs[run];
+        let own = lower.own.clone();
+        let (base, start, parent) = (own.base, lower.start, lower.parent);
+        lower.own.base += at;
+        lower.len -= at;
+        lower.start += at;
+        // The upper part replaces the run among the parent's children.
+        let upper = runs.add(at, start, parent, own);
+        runs[upper].children = 1;
+        runs[run].parent = upper;
+        self.blocks.set_run(base, at, upper);
+        upper
+    }
+
+    fn sequel(&self, runs: &Nodes<Ids>, run: u32) -> Option<u32> {
+        let r = &runs[run];
+        let next = r.own.base + r.len;
+        if r.children != 1 || (next as usize).is_multiple_of(CHUNK) || !self.blocks.is_live(next) {
+            return None;
+        }
+        let lower = self.blocks.run(next);
+        let child = &runs[lower];
+        (child.parent == run && child.own.base == next).then_some(lower)
+    }
+
+    fn unite(&mut self, runs: &mut Nodes<Ids>, upper: u32, lower: u32) {
+        let u = &runs[upper];
+        let (base, len, start, parent) = (u.own.base, u.len, u.start, u.parent);
+        let claimed = u.own.claimed;
+        self.blocks.set_run(base, len, lower);
+        // The lower part replaces the upper one among the parent's children: their number stays.
+        runs.forget(upper);
+        let l = &mut runs[lower];
+        l.own.base = base;
+        l.own.claimed |= claimed;
+        l.len += len;
+        l.start = start;
+        l.parent = parent;
+    }
+
+    fn fit(forest: &mut Forest<Self>, worker: WorkerId) {
+        let capacity = forest.worker(worker).map_or(0, |present| present.capacity);
+        let _ = forest.evict_worker(worker, u64::from(capacity));
+    }
+
+    fn changed(&mut self) {
+        self.version += 1;
+    }
+
+    fn emptied(&mut self) {
+        self.table.reset();
+        self.claims = false;
+    }
+
+    fn validate_node(forest: &Forest<Self>, node: u32) -> Result<()> {
+        forest.validate_blocks(node)
+    }
+
+    fn validate_sums(forest: &Forest<Self>, units: u64) -> Result<()> {
+        forest.validate_table(units)
+    }
+}

@@ -1,0 +1,94 @@
+//! One booking: what it adds to the load of its worker, and where it stands.
+
+use super::named::First;
+use super::pace::Prefill;
+use crate::ids::{Millis, WorkerId};
+
+/// No entry.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What one request adds to a worker's load.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Work {
+    /// Length of the prompt.
+    pub prompt_tokens: u64,
+    /// How many of them the worker must compute.
+    pub prefill_tokens: u64,
+    /// How long that takes by the rule's estimate, 0 if it makes none.
+    pub estimate_ms: f64,
+    /// Tokens per block of the model.
+    pub block_size: u32,
+}
+
+/// Which part of its request a booking is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Half {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The prompt, for another worker.
+    Prefill,
+    /// The answer, from a prompt that another worker computes.
+    Decode,
+}
+
+/// Where an open booking stands. A closed booking has no entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Sent to the worker, no output yet.
+    Booked,
+    /// The first token arrived.
+    Decoding,
+}
+
+/// The entries beside one in its list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Neighbours {
+    pub older: u32,
+    pub newer: u32,
+}
+
+impl Neighbours {
+    /// Alone, or in no list.
+    pub const NONE: Self = Self {
+        older: NONE,
+        newer: NONE,
+    };
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Booking {
+    pub generation: u32,
+    /// Which part of its request it is for.
+    pub half: Half,
+    /// `None`: the entry is free.
+    pub phase: Option<Phase>,
+    pub worker: WorkerId,
+    pub neighbours: Neighbours,
+    /// Prompt plus output tokens so far.
+    pub tokens: u64,
+    pub prompt_tokens: u64,
+    /// What is left to compute of its prompt.
+    pub prefill: Prefill,
+    /// All that its worker had to compute when it came, itself included.
+    pub backlog: Prefill,
+    pub estimate_ms: f64,
+    pub block_size: u64,
+    pub decode_blocks: u64,
+    pub unnamed_blocks: u64,
+    pub first: Option<First>,
+    pub booked: Millis,
+    /// When its first token arrived; until then, when it was booked.
+    pub first_token: Millis,
+    /// Its last sign of life.
+    pub touched: Millis,
+}
+
+impl Booking {
+    /// Blocks that its output filled.
+    pub fn output_blocks(&self) -> u64 {
+        // It holds none before its first token.
+        let prompt_blocks = self.prompt_tokens / self.block_size;
+        self.decode_blocks.saturating_sub(prompt_blocks)
+    }
+}

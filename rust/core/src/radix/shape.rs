@@ -1,0 +1,109 @@
+//! Labels as the units of a forest: found by their parent and their first step.
+
+use std::marker::PhantomData;
+
+use super::labels::{Children, Label, Labels, only_child};
+use super::unit::Unit;
+use super::{EDGE, STEPS};
+use crate::error::Result;
+use crate::forest::lanes::{is_device, lane_of, slot_of};
+use crate::forest::{Forest, Shape};
+use crate::ids::{Medium, WorkerId};
+
+/// Labels, and the table that finds them.
+#[derive(Debug)]
+pub struct Labelled<U> {
+    pub(super) children: Children,
+    pub(super) max_units: u64,
+    /// Time of the latest use.
+    pub(super) clock: u64,
+    /// Slots over their capacity.
+    pub(super) owing: Vec<u32>,
+    /// Bytes that it takes to go on with at least a part of an insert that had no room.
+    pub(super) lacking: usize,
+    unit: PhantomData<U>,
+}
+
+impl<U> Labelled<U> {
+    pub(super) fn new(page: usize, max_units: Option<u64>) -> Self {
+        Self {
+            children: Children::new(page),
+            max_units: max_units.unwrap_or(u64::MAX),
+            clock: 0,
+            owing: Vec::new(),
+            lacking: 0,
+            unit: PhantomData,
+        }
+    }
+}
+
+impl<U: Unit> Shape for Labelled<U> {
+    type Own = Label<U>;
+
+    const HOLES: bool = false;
+    const EXPIRED_AT_ONCE: usize = STEPS as usize;
+
+    fn memory_bytes(&self) -> usize {
+        self.children.memory_bytes() + self.owing.capacity() * size_of::<u32>()
+    }
+
+    fn truncate(&mut self, nodes: &mut Labels<U>, node: u32, count: u32) {
+        self.children.truncate(nodes, node, count);
+    }
+
+    fn remove(&mut self, nodes: &mut Labels<U>, node: u32) -> u32 {
+        self.children.forget(nodes, node)
+    }
+
+    fn divide(&mut self, nodes: &mut Labels<U>, node: u32, at: u32) -> u32 {
+        self.children.divide(nodes, node, at)
+    }
+
+    fn sequel(&self, nodes: &Labels<U>, node: u32) -> Option<u32> {
+        let stored = |node: u32| nodes[node].own.units.len();
+        only_child(&nodes[node]).filter(|child| stored(node) + stored(*child) <= EDGE)
+    }
+
+    fn unite(&mut self, nodes: &mut Labels<U>, upper: u32, lower: u32) {
+        self.children.unite(nodes, upper, lower);
+    }
+
+    fn fit(forest: &mut Forest<Self>, worker: WorkerId) {
+        let capacity = forest.worker(worker).map_or(0, |present| present.capacity);
+        let _ = forest.evict_worker(worker, u64::from(capacity));
+    }
+
+    /// What the worker holds in its other lane.
+    fn beside(forest: &Forest<Self>, node: u32, lane: u32) -> u32 {
+        if !forest.sets.several_media() {
+            return 0;
+        }
+        let other = if is_device(lane) {
+            Medium::Speculative
+        } else {
+            Medium::Gpu
+        };
+        forest.covered(node, lane_of(slot_of(lane), other))
+    }
+
+    fn step(&self, units: u64) -> u64 {
+        let units = units.min(u64::from(u32::MAX));
+        units.next_multiple_of(self.children.page as u64)
+    }
+
+    fn rank(lane: u32) -> usize {
+        usize::from(is_device(lane))
+    }
+
+    fn forget_worker(&mut self, slot: u32) {
+        self.owing.retain(|owing| *owing != slot);
+    }
+
+    fn validate_node(forest: &Forest<Self>, node: u32) -> Result<()> {
+        forest.validate_label(node)
+    }
+
+    fn validate_sums(forest: &Forest<Self>, units: u64) -> Result<()> {
+        forest.validate_counts(units)
+    }
+}

@@ -1,0 +1,176 @@
+//! What stands between requests and engines: the router under test.
+
+use cachelb_core::events::FeedState;
+
+use crate::engine::EngineLoad;
+use crate::kv::Change;
+
+/// Where a gateway sends a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Position of the worker.
+    pub worker: u32,
+    /// Names the placement in later calls.
+    pub ticket: u64,
+    /// Prompt tokens it takes to be cached there.
+    pub predicted_tokens: u32,
+    /// Why, by a code of its own.
+    pub reason: u8,
+    /// Position of the gateway, if there are several.
+    pub gateway: u16,
+}
+
+/// Where a gateway sends the halves of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    /// The half that computes the prompt, `None` if the other does it too.
+    pub prefill: Option<Placed>,
+    /// The half that generates.
+    pub decode: Placed,
+}
+
+/// One attempt to place a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attempt<'a> {
+    /// The request.
+    pub id: u32,
+    /// How often it was tried before.
+    pub attempt: u32,
+    /// Workers it was tried on.
+    pub tried: &'a [u32],
+    /// Seconds.
+    pub now: f64,
+}
+
+/// A router. Times are seconds and never go back.
+pub trait Gateway {
+    /// What goes wrong outside the simulation.
+    type Error;
+
+    /// Places a request, or `None` if no worker may be picked.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Self::Error>;
+
+    /// Places a request in a fleet with workers for prefill alone. A gateway that knows no pairs sends it whole.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, Self::Error> {
+        let placed = self.select(attempt)?;
+        Ok(placed.map(|decode| Pair {
+            prefill: None,
+            decode,
+        }))
+    }
+
+    /// Time reaches `now`, before anything happens then.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn elapse(&mut self, now: f64) -> Result<(), Self::Error> {
+        let _ = now;
+        Ok(())
+    }
+
+    /// Messages to other gateways that wait, in order.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn publish(&mut self) -> Result<Vec<Vec<u8>>, Self::Error> {
+        Ok(Vec::new())
+    }
+
+    /// Takes in a message of another gateway.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn receive(&mut self, message: &[u8], now: f64) -> Result<(), Self::Error> {
+        let _ = (message, now);
+        Ok(())
+    }
+
+    /// Position of the gateway that a request comes to, if there are several.
+    fn entrance(&self, id: u32) -> u16 {
+        let _ = id;
+        0
+    }
+
+    /// Its first token arrived.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
+
+    /// So many more tokens arrived.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), Self::Error>;
+
+    /// It is complete; the engine says how many prompt tokens were cached, unless it does not report that or had the
+    /// prompt computed elsewhere.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn finished(
+        &mut self,
+        placed: Placed,
+        cached_tokens: Option<u32>,
+        now: f64,
+    ) -> Result<(), Self::Error>;
+
+    /// Its worker failed it.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
+
+    /// It is given up: its client went away, or the other half of its pair failed.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
+
+    /// A load report of a worker, as of `at`.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn report(
+        &mut self,
+        worker: u32,
+        load: EngineLoad,
+        at: f64,
+        now: f64,
+    ) -> Result<(), Self::Error>;
+
+    /// What changed in a worker's cache, in order.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Self::Error>;
+
+    /// Changes in a worker's cache are lost for good: what it holds is known no longer.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn lost(&mut self, worker: u32, now: f64) -> Result<(), Self::Error> {
+        self.changed(worker, &[Change::Cleared], now)
+    }
+
+    /// How far the changes of a worker can be believed from now on.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), Self::Error> {
+        let _ = (worker, state, now);
+        Ok(())
+    }
+
+    /// A worker is found to be there, or not.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), Self::Error>;
+}

@@ -1,0 +1,308 @@
+//! The router itself as the gateway of a run.
+//!
+//! The selector is the one that a router made; it gets simulated milliseconds for the time, and the events and reports of
+//! simulated engines as it would get real ones.
+
+use cachelb_core::error::Error;
+use cachelb_core::events::{FeedState, Worth};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::load::{BookingId, Known, Report};
+use cachelb_core::router::{
+    Ending, Heard, Offer, Offers, PairTerms, Pick, PoolId, Request, Selector, Standing, Usage,
+};
+use cachelb_core::tracker::Origin;
+
+use crate::engine::EngineLoad;
+use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::kv::Change;
+use crate::workload::Workload;
+
+/// A selector between a workload and its workers.
+#[derive(Debug)]
+pub struct Routed<'a> {
+    selector: &'a mut Selector,
+    workload: &'a Workload,
+    offers: Offers,
+    ids: Vec<WorkerId>,
+    keys: Keys<'a>,
+    number: u64,
+    /// By worker, whether changes in its cache were lost.
+    lossy: Vec<bool>,
+}
+
+/// What the rules of a router go by, as its bindings would read it from a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Keys<'a> {
+    /// Sessions by request; none are missing ones.
+    pub sessions: &'a [Option<Box<[u8]>>],
+    /// Leading blocks whose hash stands in for a missing session.
+    pub prefix_blocks: Option<usize>,
+    /// No rule needs the blocks.
+    pub blind: bool,
+    /// When a request goes to two workers.
+    pub terms: PairTerms,
+}
+
+fn millis(seconds: f64) -> Millis {
+    #[expect(clippy::cast_sign_loss, reason = "simulated time begins at 0")]
+    Millis((seconds * 1e3) as u64)
+}
+
+fn ticket(booking: BookingId) -> u64 {
+    u64::from(booking.generation) << 32 | u64::from(booking.entry)
+}
+
+fn booking(placed: Placed) -> BookingId {
+    BookingId {
+        entry: placed.ticket as u32,
+        generation: (placed.ticket >> 32) as u32,
+    }
+}
+
+fn placed(pick: &Pick) -> Option<Placed> {
+    pick.booking.map(|booking| Placed {
+        worker: pick.offer as u32,
+        ticket: ticket(booking),
+        predicted_tokens: pick.matched_tokens as u32,
+        reason: pick.reason as u8,
+        gateway: 0,
+    })
+}
+
+impl<'a> Routed<'a> {
+    /// `names` are the registered workers in the order of the fleet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for a name that is not registered.
+    pub fn new(
+        selector: &'a mut Selector,
+        workload: &'a Workload,
+        names: &[&str],
+        keys: Keys<'a>,
+    ) -> Result<Self, Error> {
+        let find = |name: &&str| {
+            selector.find(name).ok_or_else(|| Error::InvalidSetting {
+                name: "workers",
+                expected: "registered with the router",
+                got: format!("{name:?}"),
+            })
+        };
+        let ids: Vec<WorkerId> = names.iter().map(find).collect::<Result<_, _>>()?;
+        let offers = names.iter().map(|name| Offer::new(*name)).collect();
+        Ok(Self {
+            selector,
+            workload,
+            offers: Offers::versioned(offers, 0),
+            lossy: vec![false; ids.len()],
+            ids,
+            keys,
+            number: 0,
+        })
+    }
+}
+
+impl Gateway for Routed<'_> {
+    type Error = Error;
+
+    fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Error> {
+        let pick = self.ask(attempt, |selector, offers, request| {
+            selector.select(offers, request, false)
+        })?;
+        Ok(pick.and_then(|pick| placed(&pick)))
+    }
+
+    fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, Error> {
+        self.number += 1;
+        let (prefill_number, terms) = (self.number, self.keys.terms);
+        let picks = self.ask(attempt, |selector, offers, request| {
+            selector.select_pair(offers, request, prefill_number, terms, false)
+        })?;
+        Ok(picks.and_then(|(prefill, decode)| {
+            let prefill = prefill.and_then(|pick| placed(&pick));
+            placed(&decode).map(|decode| Pair { prefill, decode })
+        }))
+    }
+
+    fn publish(&mut self) -> Result<Vec<Vec<u8>>, Error> {
+        Ok(std::iter::from_fn(|| self.selector.tell()).collect())
+    }
+
+    fn receive(&mut self, message: &[u8], now: f64) -> Result<(), Error> {
+        match self.selector.hear(message, millis(now))? {
+            // None is ever lost here.
+            Heard::Gap => Err(Error::Invariant("a message of a router is missing".into())),
+            _ => Ok(()),
+        }
+    }
+
+    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
+        self.selector.first_token(booking(placed), millis(now));
+        Ok(())
+    }
+
+    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), Error> {
+        self.selector
+            .tokens(booking(placed), u64::from(n), millis(now));
+        Ok(())
+    }
+
+    fn finished(
+        &mut self,
+        placed: Placed,
+        cached_tokens: Option<u32>,
+        now: f64,
+    ) -> Result<(), Error> {
+        let usage = Usage {
+            cached_tokens: cached_tokens.map(u64::from),
+            ..Usage::default()
+        };
+        self.close(placed, Ending::Completed, usage, now);
+        Ok(())
+    }
+
+    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
+        self.close(placed, Ending::Failed, Usage::default(), now);
+        Ok(())
+    }
+
+    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
+        self.close(placed, Ending::Cancelled, Usage::default(), now);
+        Ok(())
+    }
+
+    fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), Error> {
+        let report = Report {
+            running: Known::from(Some(f64::from(load.running))),
+            waiting: Known::from(Some(f64::from(load.waiting))),
+            queued_tokens: Known::from(load.queued_tokens.map(|tokens| tokens as f64)),
+            kv_usage: Known::from(Some(load.kv_usage)),
+            at: millis(at),
+            ..Report::NONE
+        };
+        let name = [std::sync::Arc::clone(&self.offers[worker as usize].name)];
+        self.selector.set_report(&name, &report, millis(now))?;
+        Ok(())
+    }
+
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Error> {
+        let id = self.ids[worker as usize];
+        if self.selector.fed(id).is_none() {
+            self.believe(id, FeedState::Live);
+        }
+        let mut chain: Vec<SequenceHash> = Vec::new();
+        let mut before = None;
+        for change in changes {
+            if let Change::Stored { hash, parent } = *change {
+                if chain.is_empty() || parent != chain.last().copied() {
+                    self.announce(worker, before, &mut chain, now);
+                    before = parent;
+                }
+                chain.push(hash);
+                continue;
+            }
+            self.announce(worker, before, &mut chain, now);
+            match *change {
+                Change::Removed { hash } => {
+                    self.selector.withdraw(id, &[hash], Medium::Gpu);
+                }
+                _ => {
+                    self.selector.withdraw_all(id);
+                }
+            }
+        }
+        self.announce(worker, before, &mut chain, now);
+        Ok(())
+    }
+
+    fn lost(&mut self, worker: u32, now: f64) -> Result<(), Error> {
+        self.lossy[worker as usize] = true;
+        self.selector.doubt(self.ids[worker as usize], millis(now));
+        Ok(())
+    }
+
+    fn feed(&mut self, worker: u32, state: FeedState, _now: f64) -> Result<(), Error> {
+        self.believe(self.ids[worker as usize], state);
+        Ok(())
+    }
+
+    fn set_ready(&mut self, worker: u32, ready: bool, _now: f64) -> Result<(), Error> {
+        let name = std::sync::Arc::clone(&self.offers[worker as usize].name);
+        self.selector.set_ready(&name, ready);
+        Ok(())
+    }
+}
+
+impl Routed<'_> {
+    /// Puts a request to the selector; `None` if there is nobody for it.
+    fn ask<T>(
+        &mut self,
+        attempt: &Attempt<'_>,
+        step: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let blocks = self.workload.prompt(attempt.id);
+        let session = self.keys.sessions.get(attempt.id as usize);
+        let session = session.and_then(Option::as_deref);
+        let prefix = self.keys.prefix_blocks.and_then(|count| {
+            let hash = blocks.get(..count).unwrap_or(blocks).last()?;
+            Some(hash.0.to_le_bytes())
+        });
+        self.number += 1;
+        let request = Request {
+            pool: PoolId(0),
+            blocks: (!self.keys.blind).then_some((blocks, Origin::Tokens)),
+            boundaries: self.workload.boundaries(attempt.id),
+            prompt_tokens: u64::from(self.workload.prompt_tokens[attempt.id as usize]),
+            key: session.or(prefix.as_ref().map(<[u8; 8]>::as_slice)),
+            key_is_session: session.is_some(),
+            attempt: attempt.attempt,
+            number: self.number,
+            now: millis(attempt.now),
+            ..Request::default()
+        };
+        self.offers.reset();
+        for &worker in attempt.tried {
+            self.offers
+                .set_standing(worker as usize, Standing::Excluded);
+        }
+        match step(self.selector, &mut self.offers, &request) {
+            Err(Error::NoCandidate | Error::Refused(_)) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    fn close(&mut self, placed: Placed, ending: Ending, usage: Usage, now: f64) {
+        self.selector
+            .close(booking(placed), ending, usage, millis(now));
+    }
+
+    fn believe(&mut self, id: WorkerId, state: FeedState) {
+        let worth = Worth::Believed {
+            state,
+            engine_block_size: Some(self.workload.block_size),
+        };
+        self.selector.set_worth(id, worth);
+    }
+
+    fn announce(
+        &mut self,
+        worker: u32,
+        parent: Option<SequenceHash>,
+        chain: &mut Vec<SequenceHash>,
+        now: f64,
+    ) {
+        if !chain.is_empty() {
+            let id = self.ids[worker as usize];
+            if let Some(before) = parent.filter(|_| self.lossy[worker as usize])
+                && !self.selector.holds(id, before, Medium::Gpu)
+            {
+                // What follows a block shows that all before it is there.
+                let path = self.selector.path_to(id, before);
+                self.selector
+                    .announce(id, None, &path, Medium::Gpu, millis(now));
+            }
+            self.selector
+                .announce(id, parent, chain, Medium::Gpu, millis(now));
+            chain.clear();
+        }
+    }
+}

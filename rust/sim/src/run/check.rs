@@ -1,0 +1,123 @@
+//! A recount of everything.
+
+use std::collections::HashMap;
+
+use crate::gateway::Gateway;
+use cachelb_core::error::{Error, Result};
+
+use super::Run;
+use super::heap::Kind;
+
+/// Where requests are, as counted.
+#[derive(Debug, Default)]
+struct Places {
+    /// On their way to the gateway or from it, and when they arrive.
+    messages: Vec<u32>,
+    /// By request and worker.
+    engines: HashMap<(u32, u32), u32>,
+    held: Vec<u32>,
+    /// Requests that a worker is going to drop.
+    drops: HashMap<(u32, u32), u32>,
+    /// By worker: passes and transfers of its present life that end.
+    passes: Vec<u32>,
+    transfers: Vec<u32>,
+}
+
+impl<G: Gateway> Run<'_, G> {
+    /// Recounts everything: blocks, and that every request is in exactly one place, every pass and every transfer ends, and
+    /// nothing that is to come lies in the past.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        let broken = |text: String| Err(Error::Invariant(text));
+        if let Some(past) = self.heap.iter().find(|event| event.at < self.now) {
+            return broken(format!("at {} there is still {past:?}", self.now));
+        }
+        let places = self.places()?;
+        for (worker, state) in self.workers.iter().enumerate() {
+            let (passes, transfers) = (places.passes[worker], places.transfers[worker]);
+            if passes != u32::from(state.engine.in_step()) {
+                return broken(format!("{passes} passes of worker {worker} end"));
+            }
+            if transfers as usize != state.engine.arriving() {
+                return broken(format!("{transfers} transfers to worker {worker} end"));
+            }
+        }
+        let mut open = 0;
+        for id in 0..self.workload.len() as u32 {
+            open += usize::from(self.check_request(id, &places)?);
+        }
+        if open != self.left {
+            return broken(format!("{open} requests are open, {} counted", self.left));
+        }
+        Ok(())
+    }
+
+    fn places(&self) -> Result<Places> {
+        let n = self.workload.len();
+        let mut places = Places {
+            messages: vec![0; n],
+            held: vec![0; n],
+            passes: vec![0; self.workers.len()],
+            transfers: vec![0; self.workers.len()],
+            ..Places::default()
+        };
+        let lives = |worker: u32, epoch| u32::from(self.workers[worker as usize].epoch == epoch);
+        for event in self.heap.iter() {
+            match event.kind {
+                Kind::Arrival { id } => places.messages[id as usize] += 1,
+                Kind::Decide { id } => {
+                    places.messages[id as usize] += u32::from(!self.progress[id as usize].done);
+                }
+                Kind::Enqueue { id, placed }
+                | Kind::Finished { id, placed }
+                | Kind::Failed { id, placed } => {
+                    places.messages[id as usize] += u32::from(self.is_current(id, placed));
+                }
+                Kind::Drop { id, worker } => *places.drops.entry((id, worker)).or_default() += 1,
+                Kind::StepEnd { worker, epoch } => {
+                    places.passes[worker as usize] += lives(worker, epoch);
+                }
+                Kind::Fetched { id, worker, epoch } => {
+                    let waits = self.workers[worker as usize].engine.awaits(id);
+                    places.transfers[worker as usize] += lives(worker, epoch) * u32::from(waits);
+                }
+                _ => {}
+            }
+        }
+        for (worker, state) in (0..).zip(&self.workers) {
+            state.engine.validate()?;
+            for id in state.engine.requests() {
+                places.held[id as usize] += 1;
+                *places.engines.entry((id, worker)).or_default() += 1;
+            }
+        }
+        Ok(places)
+    }
+
+    /// Returns whether it is open.
+    fn check_request(&self, id: u32, places: &Places) -> Result<bool> {
+        let (i, progress) = (id as usize, &self.progress[id as usize]);
+        let (messages, held) = (places.messages[i], places.held[i]);
+        let parent = usize::try_from(self.workload.parent[i]);
+        let waits = parent.is_ok_and(|parent| !self.progress[parent].done);
+        let proper = if progress.done {
+            // Its engine may not know yet.
+            let mut engines = places.engines.keys().filter(|(of, _)| *of == id);
+            engines.all(|key| places.drops.contains_key(key))
+        } else if waits {
+            messages == 0 && held == 0
+        } else {
+            let own = |worker: u32| places.engines.get(&(id, worker)).copied();
+            let own = progress.placed.and_then(|placed| own(placed.worker));
+            messages + held == 1 && own.unwrap_or(0) == held
+        };
+        if proper {
+            return Ok(!progress.done);
+        }
+        Err(Error::Invariant(format!(
+            "request {id}: {progress:?}, {messages} messages, {held} engines"
+        )))
+    }
+}

@@ -1,0 +1,207 @@
+//! Requests at the gateway, from their arrival to their end.
+
+use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::outcome::Status;
+use cachelb_core::router::Role;
+
+use super::heap::{Kind, Notice};
+use super::pairs::Half;
+use super::{Outcome, Run};
+
+impl<G: Gateway> Run<'_, G> {
+    pub(super) fn arrive(&mut self, id: u32, now: f64) -> Outcome<G> {
+        self.outcomes.arrival[id as usize] = now;
+        if let Some(patience) = self.workload.patience(id) {
+            self.heap.at(now + patience, Kind::Abort { id });
+        }
+        self.place(id, now)
+    }
+
+    /// Whether a message is about where the request is now.
+    pub(super) fn is_current(&self, id: u32, placed: Placed) -> bool {
+        let progress = &self.progress[id as usize];
+        !progress.done && progress.placed == Some(placed)
+    }
+
+    /// Asks the gateway where a request goes, as soon as it is done with the requests before it.
+    fn place(&mut self, id: u32, now: f64) -> Outcome<G> {
+        if self.options.decision <= 0.0 {
+            return self.decide(id, now);
+        }
+        let at = usize::from(self.gateway.entrance(id));
+        if at >= self.decided.len() {
+            self.decided.resize(at + 1, 0.0);
+        }
+        let decided = self.decided[at].max(now) + self.options.decision;
+        self.decided[at] = decided;
+        self.heap.at(decided, Kind::Decide { id });
+        Ok(())
+    }
+
+    /// The gateway says where a request goes.
+    pub(super) fn decide(&mut self, id: u32, now: f64) -> Outcome<G> {
+        if self.options.oracle {
+            for (at, worker) in (0..).zip(&self.workers) {
+                if worker.alive {
+                    self.gateway.report(at, worker.engine.load(), now, now)?;
+                }
+            }
+        }
+        let progress = &self.progress[id as usize];
+        let others = self.others(id);
+        let attempt = Attempt {
+            id,
+            attempt: progress.tried.len() as u32,
+            tried: others.as_deref().unwrap_or(&progress.tried),
+            now,
+        };
+        self.outcomes.selections += 1;
+        let pair = if self.pairs {
+            self.gateway.select_pair(&attempt)?
+        } else {
+            let placed = self.gateway.select(&attempt)?;
+            placed.map(|decode| Pair {
+                prefill: None,
+                decode,
+            })
+        };
+        let Some(Pair { prefill, decode }) = pair else {
+            self.over(id, Status::Rejected, now);
+            return Ok(());
+        };
+        let i = id as usize;
+        let first = prefill.unwrap_or(decode);
+        self.outcomes.worker[i] = decode.worker.cast_signed();
+        self.outcomes.prefill_worker[i] = prefill.map_or(-1, |half| half.worker.cast_signed());
+        self.outcomes.reason[i] = decode.reason;
+        self.outcomes.predicted_tokens[i] = first.predicted_tokens;
+        let progress = &mut self.progress[i];
+        progress.placed = Some(first);
+        progress.half = prefill.map(|_| Box::new(Half::Next(decode)));
+        let kind = Kind::Enqueue { id, placed: first };
+        self.heap.at(now + self.options.net_delay, kind);
+        Ok(())
+    }
+
+    /// The workers that a pinned request may not go to. One that its worker failed is pinned no longer.
+    fn others(&self, id: u32) -> Option<Vec<u32>> {
+        let pinned = *self.options.pinned.get(id as usize)?;
+        let is_pinned = pinned >= 0 && self.progress[id as usize].tried.is_empty();
+        is_pinned.then(|| {
+            let all = 0..self.workers.len() as u32;
+            all.filter(|at| at.cast_signed() != pinned).collect()
+        })
+    }
+
+    pub(super) fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {
+        if !self.is_current(id, placed) {
+            return;
+        }
+        let half = self.progress[id as usize].half.as_deref();
+        let worker = &mut self.workers[placed.worker as usize];
+        let mut job = self.workload.job(id);
+        if worker.prefill_only || matches!(half, Some(Half::Next(_))) {
+            job.output_tokens = 1;
+        }
+        if !worker.alive || !worker.engine.fits(job) {
+            let kind = Kind::Failed { id, placed };
+            self.heap.at(now + self.options.net_delay, kind);
+            return;
+        }
+        if matches!(half, Some(Half::Computed { .. })) {
+            worker.engine.enqueue_remote(job);
+        } else {
+            worker.engine.enqueue(job);
+        }
+        self.start(placed.worker, now);
+    }
+
+    pub(super) fn finished(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
+        let cached = self.outcomes.cached_tokens[id as usize];
+        let cached = match self.progress[id as usize].half.as_deref() {
+            Some(&Half::Next(decode)) => return self.prefilled(id, placed, decode, now),
+            Some(Half::Computed { .. }) => None,
+            None => Some(cached).filter(|_| self.options.report_cached_tokens),
+        };
+        self.notice(id, placed, Notice::Finished(cached), now)?;
+        self.over(id, Status::Finished, now);
+        Ok(())
+    }
+
+    pub(super) fn failed(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
+        self.gateway.failed(placed, now)?;
+        let i = id as usize;
+        let too_long = self.fits_nowhere(id);
+        let progress = &mut self.progress[i];
+        progress.placed = None;
+        progress.unreported = 0;
+        progress.tried.push(placed.worker);
+        let attempts = progress.tried.len() as u32;
+        if let Some(Half::Next(decode)) = progress.half.take().as_deref() {
+            self.gateway.cancelled(*decode, now)?;
+        }
+        self.outcomes.first_token[i] = f64::NAN;
+        if too_long {
+            self.over(id, Status::TooLong, now);
+        } else if attempts <= self.options.retries {
+            self.outcomes.retries[i] += 1;
+            self.place(id, now)?;
+        } else {
+            self.over(id, Status::Failed, now);
+        }
+        Ok(())
+    }
+
+    fn fits_nowhere(&self, id: u32) -> bool {
+        let job = self.workload.job(id);
+        let mut whole = self.workers.iter().filter(|w| w.role != Role::Prefill);
+        !whole.any(|worker| worker.engine.fits(job))
+    }
+
+    /// The client goes away; its worker hears of it later.
+    pub(super) fn abort(&mut self, id: u32, now: f64) -> Outcome<G> {
+        let progress = &mut self.progress[id as usize];
+        if progress.done {
+            return Ok(());
+        }
+        // Taken: no late notice follows the end.
+        if let Some(placed) = progress.placed.take() {
+            let next = match progress.half.as_deref() {
+                Some(&Half::Next(decode)) => Some(decode),
+                _ => None,
+            };
+            self.gateway.cancelled(placed, now)?;
+            if let Some(next) = next {
+                self.gateway.cancelled(next, now)?;
+            }
+            let worker = placed.worker;
+            let told = now + self.options.net_delay;
+            self.heap.at(told, Kind::Drop { id, worker });
+        }
+        self.over(id, Status::Aborted, now);
+        Ok(())
+    }
+
+    /// A worker hears that a client went away.
+    pub(super) fn drop_request(&mut self, id: u32, worker: u32, now: f64) {
+        if self.workers[worker as usize].engine.abort(id) {
+            self.start(worker, now);
+        }
+    }
+
+    /// A request is over; those that follow it come after their thought.
+    fn over(&mut self, id: u32, status: Status, now: f64) {
+        let i = id as usize;
+        debug_assert!(!self.progress[i].done, "a request ends once");
+        self.progress[i].done = true;
+        self.progress[i].tried = Vec::new();
+        self.outcomes.status[i] = status;
+        self.outcomes.finish[i] = now;
+        self.outcomes.end = self.outcomes.end.max(now);
+        self.left -= 1;
+        for child in std::mem::take(&mut self.children[i]) {
+            let think = self.workload.think[child as usize];
+            self.heap.at(now + think, Kind::Arrival { id: child });
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! KV events that may get lost on their way, and the follower of the router that puts them in order.
+//!
+//! Whether a message is lost depends on its worker and its number alone, so that another policy loses the same ones. All
+//! gateways miss the same messages. The engine remembers what it sent, and answers a request for a replay after a delay.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::gateway::Gateway;
+use crate::kv::Change;
+use crate::options::Options;
+use cachelb_core::events::{
+    Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict,
+};
+use cachelb_core::ids::SequenceHash;
+use cachelb_core::policy::Rng;
+
+use super::heap::Kind;
+use super::{Outcome, Run};
+
+/// A message by its life of the engine, its number, and when it was made.
+#[derive(Debug)]
+struct Sent {
+    seq: u64,
+    at: f64,
+    changes: Vec<Change>,
+}
+
+/// The stream of one worker.
+#[derive(Debug)]
+pub(super) struct Feed {
+    rng: Rng,
+    /// The life of the engine that it is in.
+    epoch: u32,
+    next: u64,
+    /// What a replay may be asked for: from the last one that was applied on.
+    log: VecDeque<Sent>,
+    /// Blocks that the router knows by name: a store behind another one, or a removal of it, says nothing to it.
+    names: HashSet<SequenceHash>,
+    follower: Follower,
+    told: FeedState,
+}
+
+impl Feed {
+    pub fn new(options: &Options, worker: u64) -> Self {
+        // Streams of neighbouring seeds and workers must not be alike.
+        let mut mixed = Rng::new(options.loss_seed ^ worker.rotate_left(32));
+        let mut follower = Follower::new(FollowerSettings::default());
+        follower.connected(options.replay_delay.is_some());
+        // Nothing was sent before: the first replay is over at once.
+        let _ = follower.ask();
+        let _ = follower.replay_ended(true);
+        let _ = follower.due();
+        Self {
+            rng: Rng::new(mixed.bits()),
+            epoch: 0,
+            next: 0,
+            log: VecDeque::new(),
+            names: HashSet::new(),
+            follower,
+            told: FeedState::Live,
+        }
+    }
+
+    /// Replays that brought what was missing; the first had nothing to bring.
+    pub fn replays(&self) -> u64 {
+        self.follower.tally().replays_complete.saturating_sub(1)
+    }
+
+    /// The engine begins a new life, in which it knows nothing of the old one, and the follower connects again.
+    pub fn restart(&mut self, epoch: u32, replayable: bool) {
+        self.epoch = epoch;
+        self.next = 0;
+        self.log.clear();
+        self.follower.connected(replayable);
+    }
+
+    fn find(&self, seq: u64) -> Option<&Sent> {
+        let first = self.log.front()?.seq;
+        self.log.get(usize::try_from(seq.checked_sub(first)?).ok()?)
+    }
+
+    /// What waits is kept by its life and number.
+    fn held(&self, seq: u64) -> [u8; 12] {
+        let mut key = [0; 12];
+        key[..4].copy_from_slice(&self.epoch.to_le_bytes());
+        key[4..].copy_from_slice(&seq.to_le_bytes());
+        key
+    }
+
+    /// What a router makes of changes, which knows blocks by the names that it was told.
+    fn understood(&mut self, changes: &[Change]) -> Vec<Change> {
+        let names = &mut self.names;
+        let mut is_understood = |change: &Change| match *change {
+            Change::Stored { hash, parent } => {
+                let known = parent.is_none_or(|parent| names.contains(&parent));
+                if known {
+                    names.insert(hash);
+                }
+                known
+            }
+            Change::Removed { hash } => names.remove(&hash),
+            Change::Cleared => {
+                names.clear();
+                true
+            }
+        };
+        changes
+            .iter()
+            .copied()
+            .filter(|change| is_understood(change))
+            .collect()
+    }
+
+    /// Nothing before it will be asked for.
+    fn applied(&mut self, seq: u64) {
+        while self.log.front().is_some_and(|sent| sent.seq < seq) {
+            self.log.pop_front();
+        }
+    }
+}
+
+impl<G: Gateway> Run<'_, G> {
+    /// A worker says what changed in its cache.
+    pub(super) fn publish(&mut self, worker: u32, changes: Vec<Change>, now: f64) {
+        let (at, i) = (now + self.options.event_lag, worker as usize);
+        self.outcomes.event_messages[i] += 1;
+        let Some(feed) = self.feeds.get_mut(i) else {
+            self.heap.at(at, Kind::Changes { worker, changes });
+            return;
+        };
+        let (seq, epoch) = (feed.next, feed.epoch);
+        feed.next += 1;
+        feed.log.push_back(Sent {
+            seq,
+            at: now,
+            changes,
+        });
+        if feed.rng.unit() < self.options.event_loss {
+            self.outcomes.lost_messages[i] += 1;
+        } else {
+            self.heap.at(at, Kind::Message { worker, epoch, seq });
+        }
+    }
+
+    /// A message arrives.
+    pub(super) fn received(&mut self, worker: u32, epoch: u32, seq: u64, now: f64) -> Outcome<G> {
+        let feed = &mut self.feeds[worker as usize];
+        // What came before a crash may arrive after the return, and nobody wants it then.
+        let Some(sent) = feed.find(seq).filter(|_| feed.epoch == epoch) else {
+            return Ok(());
+        };
+        let mark = Mark {
+            seq,
+            ts: Some(sent.at),
+        };
+        let verdict = feed.follower.live(mark);
+        if verdict.fate == Fate::Hold {
+            let key = feed.held(seq);
+            feed.follower.hold(mark, &key);
+        }
+        self.follow(worker, seq, verdict, now)?;
+        self.settle(worker, now)
+    }
+
+    /// An engine answers a request for what was sent from `from` on.
+    pub(super) fn replay(&mut self, worker: u32, epoch: u32, from: u64, now: f64) -> Outcome<G> {
+        let feed = &self.feeds[worker as usize];
+        let answers = self.workers[worker as usize].alive && feed.epoch == epoch;
+        if answers {
+            let marks: Vec<_> = feed.log.iter().map(|sent| (sent.seq, sent.at)).collect();
+            for (seq, at) in marks.into_iter().filter(|(seq, _)| *seq >= from) {
+                let mark = Mark { seq, ts: Some(at) };
+                let verdict = self.feeds[worker as usize].follower.replayed(mark);
+                self.follow(worker, seq, verdict, now)?;
+            }
+        }
+        let follower = &mut self.feeds[worker as usize].follower;
+        if let Some(cause) = follower.replay_ended(answers) {
+            self.forget(worker, cause, now)?;
+        }
+        self.settle(worker, now)
+    }
+
+    fn follow(&mut self, worker: u32, seq: u64, verdict: Verdict, now: f64) -> Outcome<G> {
+        if let Some(cause) = verdict.clear {
+            self.forget(worker, cause, now)?;
+        }
+        if verdict.fate == Fate::Apply {
+            self.apply(worker, seq, now)?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, worker: u32, cause: Cause, now: f64) -> Outcome<G> {
+        if cause == Cause::Loss {
+            self.outcomes.resyncs[worker as usize] += 1;
+            return self.gateway.lost(worker, now);
+        }
+        self.feeds[worker as usize].names.clear();
+        self.gateway.changed(worker, &[Change::Cleared], now)
+    }
+
+    fn apply(&mut self, worker: u32, seq: u64, now: f64) -> Outcome<G> {
+        let feed = &mut self.feeds[worker as usize];
+        if let Some(changes) = feed.find(seq).map(|sent| sent.changes.clone()) {
+            let changes = feed.understood(&changes);
+            self.gateway.changed(worker, &changes, now)?;
+            if changes.contains(&Change::Cleared) {
+                feed.follower.cleared_by_engine();
+            }
+            feed.applied(seq);
+        }
+        Ok(())
+    }
+
+    /// Applies what is due, asks for what is missing, and says what the stream is worth.
+    pub(super) fn settle(&mut self, worker: u32, now: f64) -> Outcome<G> {
+        while let Some(due) = self.feeds[worker as usize].follower.due() {
+            match due {
+                Due::Clear(cause) => self.forget(worker, cause, now)?,
+                Due::Apply(key) => {
+                    let seq = key.get(4..12).and_then(|seq| seq.try_into().ok());
+                    let seq = seq.map_or(u64::MAX, u64::from_le_bytes);
+                    if self.feeds[worker as usize].held(seq)[..] == key[..] {
+                        self.apply(worker, seq, now)?;
+                    }
+                }
+            }
+        }
+        let feed = &mut self.feeds[worker as usize];
+        if let (Some(from), Some(delay)) = (feed.follower.ask(), self.options.replay_delay) {
+            let epoch = feed.epoch;
+            self.heap.at(
+                now + delay,
+                Kind::Replay {
+                    worker,
+                    epoch,
+                    from,
+                },
+            );
+        }
+        let state = feed.follower.state();
+        if state != feed.told && state != FeedState::Starting {
+            feed.told = state;
+            self.gateway.feed(worker, state, now)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! What gateways hear of answers, and when: clients have them on time.
+
+use crate::gateway::{Gateway, Placed};
+
+use super::heap::{Kind, Notice};
+use super::{Outcome, Run};
+
+impl<G: Gateway> Run<'_, G> {
+    /// The gateway hears of an answer, no earlier than of its first token.
+    pub(super) fn notice(
+        &mut self,
+        id: u32,
+        placed: Placed,
+        notice: Notice,
+        now: f64,
+    ) -> Outcome<G> {
+        let noticed = self.progress[id as usize].noticed;
+        // At the very instant too: the first token was scheduled before.
+        if self.options.first_token_delay > 0.0 && now <= noticed {
+            self.unheard += 1;
+            self.heap.at(noticed, Kind::Notice { id, placed, notice });
+            return Ok(());
+        }
+        self.hear(placed, notice, now)
+    }
+
+    pub(super) fn hear(&mut self, placed: Placed, notice: Notice, now: f64) -> Outcome<G> {
+        match notice {
+            Notice::FirstToken => self.gateway.first_token(placed, now),
+            Notice::Tokens(n) => self.gateway.tokens(placed, n, now),
+            Notice::Finished(cached) => self.gateway.finished(placed, cached, now),
+        }
+    }
+}

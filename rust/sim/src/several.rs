@@ -1,0 +1,167 @@
+//! Several gateways before one fleet: each serves its own clients, and all hear of the workers.
+//!
+//! Gateways that share exchange the messages that routers make themselves; each arrives a stated time after what it tells
+//! of, none is lost and none overtakes another.
+
+use std::collections::VecDeque;
+
+use cachelb_core::events::FeedState;
+
+use crate::engine::EngineLoad;
+use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::kv::Change;
+
+/// Gateways that know nothing of each other, unless they share.
+#[derive(Debug)]
+pub struct Several<'a, G> {
+    gateways: Vec<G>,
+    of: &'a [u16],
+    gossip: Option<Gossip>,
+}
+
+/// Messages between gateways.
+#[derive(Debug)]
+struct Gossip {
+    /// Seconds that a message takes.
+    lag: f64,
+    /// Up to when everything was published.
+    now: f64,
+    /// By arrival: when, by which gateway, what.
+    under_way: VecDeque<(f64, usize, Vec<u8>)>,
+}
+
+impl Gossip {
+    /// Sends what a gateway has to say since the last time.
+    fn publish<G: Gateway>(&mut self, from: usize, gateway: &mut G) -> Result<(), G::Error> {
+        let at = self.now + self.lag;
+        for message in gateway.publish()? {
+            self.under_way.push_back((at, from, message));
+        }
+        Ok(())
+    }
+}
+
+impl<'a, G> Several<'a, G> {
+    /// `of` is the position of the gateway that serves each request; those it does not name go to the first.
+    #[must_use]
+    pub fn new(gateways: Vec<G>, of: &'a [u16]) -> Self {
+        Self {
+            gateways,
+            of,
+            gossip: None,
+        }
+    }
+
+    /// The same, but messages of each gateway reach all others after `lag` seconds; `None` for none.
+    #[must_use]
+    pub fn sharing(mut self, lag: Option<f64>) -> Self {
+        self.gossip = lag.map(|lag| Gossip {
+            lag,
+            now: 0.0,
+            under_way: VecDeque::new(),
+        });
+        self
+    }
+}
+
+impl<G: Gateway> Gateway for Several<'_, G> {
+    type Error = G::Error;
+
+    fn elapse(&mut self, now: f64) -> Result<(), G::Error> {
+        let Some(gossip) = &mut self.gossip else {
+            return Ok(());
+        };
+        for (from, gateway) in self.gateways.iter_mut().enumerate() {
+            gossip.publish(from, gateway)?;
+        }
+        while gossip.under_way.front().is_some_and(|next| next.0 <= now) {
+            let Some((at, from, message)) = gossip.under_way.pop_front() else {
+                break;
+            };
+            gossip.now = at;
+            for (to, gateway) in self.gateways.iter_mut().enumerate() {
+                if to != from {
+                    gateway.receive(&message, at)?;
+                    gossip.publish(to, gateway)?;
+                }
+            }
+        }
+        gossip.now = now;
+        Ok(())
+    }
+
+    fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, G::Error> {
+        let gateway = self.entrance(attempt.id);
+        let placed = self.gateways[gateway as usize].select(attempt)?;
+        Ok(placed.map(|placed| Placed { gateway, ..placed }))
+    }
+
+    fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, G::Error> {
+        let gateway = self.entrance(attempt.id);
+        let pair = self.gateways[gateway as usize].select_pair(attempt)?;
+        let own = |placed| Placed { gateway, ..placed };
+        Ok(pair.map(|pair| Pair {
+            prefill: pair.prefill.map(own),
+            decode: own(pair.decode),
+        }))
+    }
+
+    fn entrance(&self, id: u32) -> u16 {
+        self.of.get(id as usize).copied().unwrap_or(0)
+    }
+
+    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
+        self.gateways[placed.gateway as usize].first_token(placed, now)
+    }
+
+    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), G::Error> {
+        self.gateways[placed.gateway as usize].tokens(placed, n, now)
+    }
+
+    fn finished(
+        &mut self,
+        placed: Placed,
+        cached_tokens: Option<u32>,
+        now: f64,
+    ) -> Result<(), G::Error> {
+        self.gateways[placed.gateway as usize].finished(placed, cached_tokens, now)
+    }
+
+    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
+        self.gateways[placed.gateway as usize].failed(placed, now)
+    }
+
+    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
+        self.gateways[placed.gateway as usize].cancelled(placed, now)
+    }
+
+    fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), G::Error> {
+        self.gateways
+            .iter_mut()
+            .try_for_each(|gateway| gateway.report(worker, load, at, now))
+    }
+
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), G::Error> {
+        self.gateways
+            .iter_mut()
+            .try_for_each(|gateway| gateway.changed(worker, changes, now))
+    }
+
+    fn lost(&mut self, worker: u32, now: f64) -> Result<(), G::Error> {
+        self.gateways
+            .iter_mut()
+            .try_for_each(|gateway| gateway.lost(worker, now))
+    }
+
+    fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), G::Error> {
+        self.gateways
+            .iter_mut()
+            .try_for_each(|gateway| gateway.feed(worker, state, now))
+    }
+
+    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), G::Error> {
+        self.gateways
+            .iter_mut()
+            .try_for_each(|gateway| gateway.set_ready(worker, ready, now))
+    }
+}

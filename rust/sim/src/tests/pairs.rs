@@ -1,0 +1,140 @@
+//! Prompts that one worker computes and another generates from.
+
+use super::run::{done, fleet, workload};
+use super::*;
+use cachelb_core::router::Role;
+
+/// Workers that generate, then workers that compute prompts.
+pub fn split(decode: usize, prefill: usize, kv_blocks: u32) -> Vec<WorkerSettings> {
+    let mut all = fleet(decode + prefill, kv_blocks);
+    for (i, worker) in all.iter_mut().enumerate() {
+        worker.role = if i < decode {
+            Role::Decode
+        } else {
+            Role::Prefill
+        };
+    }
+    all
+}
+
+fn at_once() -> Options {
+    Options {
+        net_delay: 0.0,
+        event_lag: 0.0,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn a_request_is_computed_here_and_generated_there() {
+    // A pass takes a second; 64 tokens of 1,000 bytes at a megabyte per second behind half a second take 0.564.
+    let w = workload(&[(0.0, 64, 3, 1), (10.0, 64, 1, 1)]);
+    let options = Options {
+        net_delay: 0.25,
+        ..at_once()
+    };
+    let (out, gateway) = done(&w, &split(1, 1, 16), &options);
+    assert_eq!(out.status, [Status::Finished; 2]);
+    assert_eq!((out.prefill_worker[0], out.worker[0]), (1, 0));
+    // To the prefill worker, a pass, back, to the decode worker, transfer, a pass, back.
+    let first = 0.25 + 1.0 + 0.25 + 0.25 + 0.564 + 1.0 + 0.25;
+    assert!(
+        (out.first_token[0] - first).abs() < 1e-9,
+        "{}",
+        out.first_token[0]
+    );
+    assert!((out.finish[0] - first - 2.0).abs() < 1e-9);
+    // Both hold the prompt now: all but the last block need not be computed, nor sent.
+    assert_eq!(out.cached_tokens, [0, 48]);
+    let again = 10.0 + 0.25 * 4.0 + 2.0 + 0.5 + 0.016;
+    assert!(
+        (out.first_token[1] - again).abs() < 1e-9,
+        "{}",
+        out.first_token[1]
+    );
+    assert_eq!(gateway.held[&0], gateway.held[&1]);
+    assert_eq!(gateway.held[&0].len(), 4);
+}
+
+#[test]
+fn blocks_are_allocated_before_they_are_sent_for() {
+    let mut prompts = Prompts::default();
+    let (a, b) = (prompts.add([1, 2]), prompts.add([3, 4]));
+    let mut engine = Engine::new(settings(3), a_second()).unwrap();
+    for id in [a, b] {
+        engine.enqueue_remote(Job {
+            id,
+            prompt_tokens: 32,
+            output_tokens: 2,
+        });
+    }
+    assert_eq!(engine.load().queued_tokens, Some(0), "nothing to compute");
+    assert_eq!(engine.begin_step(&prompts), None);
+    assert_eq!(engine.fetches(), [Fetch { id: a, tokens: 32 }]);
+    assert_eq!((engine.pool().free(), engine.load().waiting), (1, 2));
+    engine.validate().unwrap();
+    assert!(!engine.arrived(b, &prompts), "it has no blocks yet");
+    assert!(engine.arrived(a, &prompts) && !engine.arrived(a, &prompts));
+    let mut out = Vec::new();
+    for _ in 0..2 {
+        assert_eq!(engine.begin_step(&prompts), Some(1.0), "a decode");
+        engine.validate().unwrap();
+        engine.end_step(&prompts, &mut out);
+    }
+    let finished = Output::Finished {
+        id: a,
+        preemptions: 0,
+    };
+    assert_eq!(
+        out,
+        [
+            Output::FirstToken { id: a },
+            Output::Token { id: a },
+            finished
+        ]
+    );
+    assert_eq!(engine.begin_step(&prompts), None);
+    assert_eq!(engine.fetches(), [Fetch { id: b, tokens: 32 }]);
+}
+
+#[test]
+fn what_came_from_elsewhere_is_computed_here_once_it_is_preempted() {
+    let mut prompts = Prompts::default();
+    let (a, b) = (prompts.add([1]), prompts.add([2]));
+    let mut engine = Engine::new(settings(3), a_second()).unwrap();
+    let job = |id| Job {
+        id,
+        prompt_tokens: 16,
+        output_tokens: 20,
+    };
+    engine.enqueue_remote(job(a));
+    assert_eq!(engine.begin_step(&prompts), None);
+    engine.enqueue_remote(job(b));
+    assert_eq!(engine.begin_step(&prompts), None);
+    assert_eq!(engine.fetches().len(), 2);
+    assert!(engine.arrived(a, &prompts) && engine.arrived(b, &prompts));
+    let mut out = Vec::new();
+    for _ in 0..200 {
+        if engine.begin_step(&prompts).is_some() {
+            engine.validate().unwrap();
+            engine.end_step(&prompts, &mut out);
+        }
+    }
+    assert!(engine.is_idle() && engine.preemptions() > 0);
+    let tokens = out.iter().filter(|o| matches!(o, Output::Token { .. }));
+    assert_eq!(tokens.count(), 2 * 19);
+    assert!(!out.iter().any(|o| matches!(o, Output::Admitted { .. })));
+}
+
+#[test]
+fn a_prompt_whose_worker_crashes_before_it_is_sent_is_computed_again() {
+    let w = workload(&[(0.0, 64, 3, 1)]);
+    let options = Options {
+        // The transfer is from 1 to 1.564.
+        incidents: vec![(1.5, 2, Incident::Crash), (1.51, 2, Incident::Join)],
+        ..at_once()
+    };
+    let (out, _) = done(&w, &split(2, 1, 16), &options);
+    assert_eq!((out.status[0], out.retries[0]), (Status::Finished, 1));
+    assert_eq!((out.worker[0], out.prefill_worker[0]), (1, 2));
+}

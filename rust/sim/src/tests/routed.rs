@@ -1,0 +1,156 @@
+//! The real selector in simulated time.
+
+use super::pairs::split;
+use super::run::{fleet, workload};
+use super::*;
+use cachelb_core::ids::Millis;
+use cachelb_core::policy::{
+    CacheAware, Credits, KvAware, Margin, RoundRobin, Rule, Scoring, SpillGate, Threshold,
+};
+use cachelb_core::router::{Placements, PoolSettings, Profile, Selector, Settings};
+
+pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+const GATE: SpillGate = SpillGate {
+    load_factor: 1.25,
+    margin: Margin::Auto,
+};
+
+pub fn selector(rule: Box<dyn Rule>) -> Selector {
+    let settings = Settings {
+        registered: true,
+        seed: 3,
+        ..Settings::default()
+    };
+    let pool = PoolSettings::new(rule, 16, Placements::default());
+    let mut selector = Selector::new(settings, pool);
+    for name in NAMES {
+        selector.add_worker(name, Profile::default(), Millis(0));
+    }
+    selector
+}
+
+pub fn cache_aware() -> Box<dyn Rule> {
+    Box::new(CacheAware {
+        cache_threshold: Threshold::new(0.3),
+        min_matched_tokens: None,
+        holder_slack: 0,
+        overlap_decay: 0.0,
+        temperature: 0.0,
+        kv_spread: 1.0,
+        kv_ceiling: 1.0,
+        gate: GATE,
+    })
+}
+
+fn kv_aware() -> Box<dyn Rule> {
+    Box::new(KvAware {
+        scoring: Scoring::Prefix,
+        credits: Credits::DEFAULT,
+        gate: GATE,
+        router_temperature: 0.0,
+        speculative_ttl_ms: Some(2_000),
+    })
+}
+
+/// Prompts of forty-one families in turn, two seconds apart: going round meets another worker each time.
+pub fn families() -> Workload {
+    let rows: Vec<_> = (0..200_u32)
+        .map(|i| (f64::from(i) * 2.0, 128, 4, u64::from(i % 41)))
+        .collect();
+    workload(&rows)
+}
+
+fn outcomes(rule: Box<dyn Rule>, options: &Options) -> (Outcomes, Selector) {
+    let w = families();
+    let mut selector = selector(rule);
+    let mut gateway = Routed::new(&mut selector, &w, &NAMES, Keys::default()).unwrap();
+    let outcomes = run(&w, &fleet(NAMES.len(), 128), &mut gateway, options, |_| {
+        true
+    })
+    .unwrap();
+    selector.validate().unwrap();
+    (outcomes, selector)
+}
+
+fn cached(outcomes: &Outcomes) -> u32 {
+    outcomes.cached_tokens.iter().sum()
+}
+
+#[test]
+fn the_real_policies_route_and_leave_nothing_behind() {
+    for rule in [cache_aware(), kv_aware()] {
+        let (aware, selector) = outcomes(rule, &Options::default());
+        let (round, _) = outcomes(Box::new(RoundRobin::new(false)), &Options::default());
+        assert!(
+            cached(&aware) > 3 * cached(&round) / 2,
+            "{} of {}",
+            cached(&aware),
+            cached(&round)
+        );
+        for (_, id) in selector.workers() {
+            assert_eq!(selector.book().inflight(id), 0);
+        }
+    }
+}
+
+#[test]
+fn with_events_at_once_what_is_predicted_is_what_is_cached() {
+    let instant = Options {
+        event_lag: 0.0,
+        net_delay: 0.0,
+        ..Options::default()
+    };
+    let (out, _) = outcomes(kv_aware(), &instant);
+    assert_eq!(out.predicted_tokens, out.cached_tokens);
+    assert!(cached(&out) > 0);
+}
+
+#[test]
+fn pairs_leave_nothing_behind_whatever_fails() {
+    let mut w = families();
+    w.abort = (0..w.len())
+        .map(|i| if i % 3 == 0 { 2.5 } else { f64::NAN })
+        .collect();
+    let workers = split(2, 2, 128);
+    let mut selector = selector(kv_aware());
+    for (name, worker) in NAMES.iter().zip(&workers) {
+        let profile = Profile {
+            role: worker.role,
+            ..Profile::default()
+        };
+        selector.add_worker(name, profile, Millis(0));
+    }
+    let mut gateway = Routed::new(&mut selector, &w, &NAMES, Keys::default()).unwrap();
+    let faults = [
+        (50.0, 1, Incident::Crash),
+        (60.0, 1, Incident::Join),
+        (90.5, 2, Incident::Crash),
+        (99.0, 2, Incident::Join),
+    ];
+    let options = Options {
+        event_loss: 0.2,
+        incidents: faults.to_vec(),
+        ..Options::default()
+    };
+    let out = run(&w, &workers, &mut gateway, &options, |_| true).unwrap();
+    selector.validate().unwrap();
+    for (_, id) in selector.workers() {
+        assert_eq!(selector.book().inflight(id), 0);
+    }
+    let count = |wanted| out.status.iter().filter(|s| **s == wanted).count();
+    let (finished, aborted) = (count(Status::Finished), count(Status::Aborted));
+    assert!(finished > 100 && aborted > 50, "{finished}, {aborted}");
+    assert!(finished + aborted > 190);
+    let halves = out.worker.iter().zip(&out.prefill_worker);
+    assert!({ halves }.all(|(decode, prefill)| *decode < 2 && *prefill >= 2));
+    assert!(cached(&out) > 0);
+}
+
+#[test]
+fn a_worker_nobody_registered_is_named() {
+    let w = families();
+    let mut selector = selector(cache_aware());
+    let error = Routed::new(&mut selector, &w, &["z"], Keys::default()).unwrap_err();
+    assert!(error.to_string().contains("\"z\""), "{error}");
+}

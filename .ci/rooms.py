@@ -31,13 +31,11 @@ LONG: Final[Mapping[str, int]] = {
 }
 CIRCLES: Final = (
     # Of crates' modules.
-    "core/learned core/policy",
     "core/load core/owners",
     "core/radix core/tracker",
     # Of files.
     "core/index/lanes core/index/recency",
     "core/load/book core/load/halves core/load/named core/load/queue core/load/reconcile",
-    "core/policy/pair core/policy/rule",
     """
     core/router/budget core/router/fed core/router/fleet core/router/gather core/router/offers core/router/pool
     core/router/reach core/router/rows core/router/selector core/router/sizes core/router/trail

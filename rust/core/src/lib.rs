@@ -20,6 +20,7 @@ pub mod policy;
 pub mod positional;
 pub mod radix;
 pub mod registry;
+pub mod rng;
 pub mod router;
 pub mod share;
 pub mod sim;

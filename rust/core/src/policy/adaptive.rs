@@ -33,13 +33,14 @@ mod speeds;
 use crate::load::{Known, Prefill};
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::pair::{PairChoice, Pairing};
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View, lowest_at, per_weight};
 use crate::error::Result;
+use crate::rng::Rng;
 use speeds::Speeds;
 
 words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });

@@ -25,12 +25,13 @@ use crate::load::BookingId;
 
 pub(super) use self::options::POLICY;
 use super::bounded::Bound;
+use super::choice::Choice;
 use super::reason::Reason;
 use super::ring::Ring;
-use super::rng::Rng;
 use super::routes::{Claim, Limits, Rank, Routes, Seen, Told};
-use super::rule::{Choice, Ended, Rule};
+use super::rule::{Ended, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
+use crate::rng::Rng;
 
 /// Whom a diverted request teaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

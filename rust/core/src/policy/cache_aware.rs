@@ -10,11 +10,12 @@
 mod options;
 
 pub(super) use self::options::POLICY;
+use super::choice::Choice;
 use super::gate::SpillGate;
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, draw, lowest};
+use crate::rng::Rng;
 
 /// A fraction kept as decimal parts per `DENOMINATOR`, so that 3 of 10 blocks reach 0.3 exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,14 +10,15 @@ use crate::load::BookingId;
 
 use super::about::{About, Need, Ruled, Setup};
 use super::bounded::Bound;
+use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
 use super::ring::MAX_VNODES;
 use super::ring::Ring;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{View, cold_spread};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// A hash ring with bounded loads: routers with the same seed agree on where a key belongs.

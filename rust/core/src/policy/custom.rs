@@ -4,13 +4,14 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::least_loaded::LeastLoaded;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::View;
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// What a policy of the caller's own looks at, and how its placements are remembered.

@@ -11,16 +11,17 @@
 //! computing. Decoding does not show in it, so an overloaded winner is left by the spill gate.
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::estimate::{PrefillTime, queue_ms};
 use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{ABOVE_ZERO, AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View, ceil, lowest_at};
 use crate::error::Result;
+use crate::rng::Rng;
 
 words!(OnSlo { Route = "route", Reject = "reject" });
 

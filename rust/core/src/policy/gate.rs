@@ -3,8 +3,8 @@
 //! Only the chosen candidate's own load is asked, against the mean: a queue at somebody else never breaks affinity. Both
 //! margins are needed: the relative one alone fires on noise at low load, the absolute one alone is blind at high load.
 
-use super::rng::Rng;
 use super::view::{Candidate, lowest, mean_load};
+use crate::rng::Rng;
 
 /// The absolute margin over the mean load.
 #[derive(Debug, Clone, Copy, PartialEq)]

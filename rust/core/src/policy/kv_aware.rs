@@ -8,6 +8,7 @@
 //! A temperature draws by softmax of the cost instead, which is the uncached tokens if prefixes are scored.
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::credits::Continuation;
 use super::credits::Credits;
 use super::gate::Margin;
@@ -15,11 +16,11 @@ use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::prefill_times_batch::{Common, product};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::{MediumCredits, words};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 use crate::error::Result;
+use crate::rng::Rng;
 
 words!(Scoring { Prefix = "prefix", Cost = "cost" });
 words!(Continuation { Longest = "longest", BestCredit = "best-credit" });

@@ -44,11 +44,12 @@ pub(super) use self::options::POLICY;
 use self::reach::{is_overloaded, within_reach};
 pub use self::settings::{Learning, Outside, Tie};
 use self::work::Work;
+use super::choice::Choice;
 use super::crowd::Crowd;
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Ended, Rule};
+use super::rule::{Ended, Rule};
 use super::view::View;
+use crate::rng::Rng;
 
 /// Reasons that are counted.
 const COUNTED: [Reason; 12] = [

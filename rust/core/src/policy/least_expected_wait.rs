@@ -9,13 +9,14 @@
 //! ```
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, Seconds, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{Candidate, View, lowest};
 use super::wait::ExpectedWait;
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// The worker that would start the request soonest, by its engine's report and what was sent since.

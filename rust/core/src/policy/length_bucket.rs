@@ -20,11 +20,12 @@ use crate::ids::Millis;
 use crate::load::BookingId;
 
 pub(super) use self::options::POLICY;
+use super::choice::Choice;
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::slots::Slots;
 use super::view::{Candidate, View, cold_spread, lowest_at, per_weight};
+use crate::rng::Rng;
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]

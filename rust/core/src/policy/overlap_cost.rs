@@ -19,10 +19,11 @@
 //! A temperature draws by softmax over costs scaled to 0..1, which gives up locality quickly: measured on a
 //! conversation trace, 0.5 was slower than round robin.
 
+use super::choice::Choice;
 use super::credits::{Continuation, Credits};
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use crate::load::Known;
+use crate::rng::Rng;
 
 use super::about::{About, Level, Need, Ruled, Setup};
 use super::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};

@@ -17,13 +17,14 @@
 use crate::load::{BookingId, Known};
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::crowd::Crowd;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// Prompt tokens to compute times requests in flight, the lowest of all workers.

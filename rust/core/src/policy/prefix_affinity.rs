@@ -10,6 +10,7 @@
 //! ```
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{
@@ -18,13 +19,13 @@ use super::options::{
 use super::power_of_two::{Compare, PowerOfTwo};
 use super::prompts::Prompts;
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Ended, Rule};
+use super::rule::{Ended, Rule};
 use super::values::words;
 use super::view::{Candidate, View, lowest_at};
 use crate::error::Result;
 use crate::ids::Millis;
 use crate::load::{BookingId, Known};
+use crate::rng::Rng;
 
 /// A system whose defaults are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

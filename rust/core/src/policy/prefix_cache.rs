@@ -8,14 +8,15 @@
 
 use super::about::{About, Need, Ruled, Setup};
 use super::cache_aware::Threshold;
+use super::choice::Choice;
 use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// The holder of the longest prefix if it is long enough, the least loaded worker otherwise; a baseline.

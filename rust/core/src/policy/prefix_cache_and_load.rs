@@ -8,15 +8,16 @@
 //! The first line lets one busy worker drop affinity for everybody; [`Scope::Candidate`] asks the chosen one instead.
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View, cold_spread, lowest, mean_load};
 use crate::error::Result;
+use crate::rng::Rng;
 
 /// Whose imbalance counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

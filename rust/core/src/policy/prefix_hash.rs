@@ -15,14 +15,15 @@ use crate::ids::SequenceHash;
 use crate::load::BookingId;
 
 use super::about::{About, Level, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
 use super::reason::Reason;
 use super::ring::MAX_VNODES;
 use super::ring::Ring;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// The head of the prompt picks a worker on a hash ring; an overloaded one is passed over.

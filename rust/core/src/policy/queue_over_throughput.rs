@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::ByWorker;
 use super::view::{Candidate, View, lowest};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// Requests in flight over a throughput given once; a baseline that the literature calls Mooncake.

@@ -7,12 +7,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::about::{About, Need, Ruled, Setup};
 use super::bounded::Bound;
+use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, weights_are_equal};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// Highest random weight hashing: routers with the same seed agree without sharing state.

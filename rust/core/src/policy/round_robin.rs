@@ -10,13 +10,14 @@ use crate::heap;
 use crate::load::BookingId;
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View, weights_are_equal};
 use crate::error::Result;
+use crate::rng::Rng;
 
 /// Which worker is first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What a rule is and what one returns.
+//! What a rule is.
 
 use std::fmt::Debug;
 
@@ -7,70 +7,12 @@ use crate::ids::Millis;
 use crate::learned::LearnedStats;
 use crate::load::{BookingId, Known};
 
+use super::choice::Choice;
 use super::credits::Credits;
 use super::pair::{PairChoice, Pairing};
-use super::reason::Reason;
-use super::rng::Rng;
 use super::routes::{Claim, Told};
 use super::view::View;
-
-/// Outcome of a rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Choice {
-    /// Index into the view's rows.
-    pub row: usize,
-    /// Why.
-    pub reason: Reason,
-    /// Whether the pick moves the worker to the newest end of the cold order.
-    pub cold: bool,
-    /// Milliseconds of prefill this request adds to the worker's queue, 0 for rules that do not estimate it.
-    pub estimate_ms: f64,
-    /// Whether the request must not be served at all; the reason says why.
-    pub refused: bool,
-    /// Row whose worker holds blocks that the picked one should fetch.
-    pub transfer_from: Option<usize>,
-}
-
-impl Choice {
-    pub(super) fn cold(row: usize, reason: Reason) -> Self {
-        Self {
-            row,
-            reason,
-            cold: true,
-            estimate_ms: 0.0,
-            refused: false,
-            transfer_from: None,
-        }
-    }
-
-    /// A row chosen outside of any rule.
-    pub(crate) fn pinned(row: usize, reason: Reason) -> Self {
-        Self {
-            cold: reason == Reason::Cold,
-            ..Self::warm(row, reason)
-        }
-    }
-
-    pub(super) fn warm(row: usize, reason: Reason) -> Self {
-        Self {
-            cold: false,
-            ..Self::cold(row, reason)
-        }
-    }
-
-    /// The row a cost preferred. The reason tells whether it holds any of the prompt, or whoever does was passed over.
-    pub(super) fn by_cost(view: &View<'_>, row: usize) -> Self {
-        match view.total_blocks() {
-            None => Self::cold(row, Reason::NoKey),
-            Some(0) => Self::cold(row, Reason::ShortPrompt),
-            Some(_) if view.rows[row].overlap > 0 => Self::warm(row, Reason::Prefix),
-            Some(_) if view.rows.iter().any(|row| row.overlap > 0) => {
-                Self::warm(row, Reason::Spill)
-            }
-            Some(_) => Self::cold(row, Reason::Cold),
-        }
-    }
-}
+use crate::rng::Rng;
 
 /// How a booking ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,12 +23,13 @@ use crate::load::{BookingId, Known};
 
 pub(super) use self::options::POLICY;
 use super::bindings::{Bindings, Key, Limits};
+use super::choice::Choice;
 use super::gate::SpillGate;
 use super::reason::Reason;
 use super::rendezvous::Rendezvous;
-use super::rng::Rng;
-use super::rule::{Choice, Ended, Rule, each_score};
+use super::rule::{Ended, Rule, each_score};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
+use crate::rng::Rng;
 
 /// What binds a session to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

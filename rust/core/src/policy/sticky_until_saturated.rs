@@ -12,16 +12,17 @@
 
 use super::about::{About, Need, Ruled, Setup};
 use super::cache_aware::Threshold;
+use super::choice::Choice;
 use super::estimate::{PrefillTime, queue_ms};
 use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::{Peak, words};
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::rng::Rng;
 
 /// Where the time to a first token comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,10 +3,11 @@
 use crate::ids::{Millis, SequenceHash};
 use crate::load::{Load, Pace};
 
+use super::choice::Choice;
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{Candidate, Content, Media, View};
+use crate::rng::Rng;
 
 pub const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 

@@ -3,7 +3,7 @@
 use crate::ids::{Millis, SequenceHash};
 use crate::load::{Load, LoadBook, Pace, Report};
 
-use super::rng::Rng;
+use crate::rng::Rng;
 
 /// One eligible candidate of one request, its load read before the request is added.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::super::super::rng::Rng;
 use super::super::super::testing::{Scene, row};
 use super::{GPU, booking, known, schedule};
 use crate::ids::Millis;
 use crate::learned::{COLUMNS, Model, Row, Sample};
 use crate::policy::{Ended, Learned, Reason, Rule};
+use crate::rng::Rng;
 
 const WORKERS: usize = 8;
 /// A request takes a worker that long, times its slowness.

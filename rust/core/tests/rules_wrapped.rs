@@ -11,8 +11,9 @@ use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::{BookingId, Known, Load, Pace};
 use cachelb_core::policy::{
-    Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Reason, Rng,
-    RouteKey, Rule, Session, SessionMode, Told, View,
+    Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Properties,
+    Reason, Rng, RouteKey, Rule, Session, SessionMode, Told, View,
+    parts::{self, Part, PartMut},
 };
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -259,22 +260,54 @@ impl Rule for Probe {
         self.note("settled");
     }
 
-    fn proven(&mut self, _: BookingId, _: Option<Millis>) {
-        self.note("proven");
+    fn score(&self, _: &View<'_>, _: usize) -> Option<f64> {
+        self.note("score");
+        Some(7.0)
     }
 
-    fn served(&mut self, _: BookingId, _: Option<u64>, _: Millis) {
-        self.note("served");
+    fn scores(&self, _: &View<'_>) -> Vec<Known> {
+        self.note("scores");
+        vec![Some(8.0).into(); 3]
     }
 
-    fn ended(&mut self, _: BookingId, _: Ended) {
-        self.note("ended");
+    fn properties(&self) -> Properties {
+        self.note("properties");
+        Properties {
+            records_placement: true,
+            counts_active_blocks: true,
+            goes_by_events: true,
+            keeps_prompts: true,
+            higher_is_better: true,
+            scored_in_passing: false,
+            weighs_pairs: true,
+            credits: Credits {
+                disk: 0.123,
+                ..Credits::DEFAULT
+            },
+            placement_ttl_ms: Some(321),
+        }
     }
 
-    fn ended_all(&mut self) {
-        self.note("ended_all");
+    fn fresh(&self) -> Box<dyn Rule> {
+        self.note("fresh");
+        Box::new(Self(Arc::clone(&self.0)))
     }
 
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(self));
+        each(Part::Learns(self));
+        each(Part::Routed(self));
+        each(Part::Explains(self));
+    }
+
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(self));
+        each(PartMut::Learns(self));
+        each(PartMut::Routed(self));
+    }
+}
+
+impl parts::Remembers for Probe {
     fn describe(&mut self, _: u64, _: Option<&str>) {
         self.note("describe");
     }
@@ -292,59 +325,46 @@ impl Rule for Probe {
         true
     }
 
-    fn score(&self, _: &View<'_>, _: usize) -> Option<f64> {
-        self.note("score");
-        Some(7.0)
+    fn memory_bytes(&self) -> usize {
+        self.note("memory_bytes");
+        1_000_000
     }
 
-    fn scores(&self, _: &View<'_>) -> Vec<Known> {
-        self.note("scores");
-        vec![Some(8.0).into(); 3]
+    fn validate(&self) -> Result<()> {
+        self.note("validate");
+        Err(Error::NoCandidate)
+    }
+}
+
+impl parts::Learns for Probe {
+    fn proven(&mut self, _: BookingId, _: Option<Millis>) {
+        self.note("proven");
     }
 
-    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
-        self.note("terms");
-        vec![vec![("seven", 7.0)]]
+    fn served(&mut self, _: BookingId, _: Option<u64>, _: Millis) {
+        self.note("served");
     }
 
-    fn scored_in_passing(&self) -> bool {
-        self.note("scored_in_passing");
-        false
+    fn ended(&mut self, _: BookingId, _: Ended) {
+        self.note("ended");
     }
 
-    fn higher_is_better(&self) -> bool {
-        self.note("higher_is_better");
-        true
+    fn ended_all(&mut self) {
+        self.note("ended_all");
     }
 
-    fn records_placement(&self) -> bool {
-        self.note("records_placement");
-        true
+    fn learned(&self) -> Option<LearnedStats> {
+        self.note("learned");
+        Some(LearnedStats::default())
     }
 
-    fn counts_active_blocks(&self) -> bool {
-        self.note("counts_active_blocks");
-        true
+    fn model(&self) -> Option<Vec<u8>> {
+        self.note("model");
+        Some(vec![1])
     }
+}
 
-    fn credits(&self) -> Credits {
-        self.note("credits");
-        Credits {
-            disk: 0.123,
-            ..Credits::DEFAULT
-        }
-    }
-
-    fn placement_ttl_ms(&self) -> Option<u64> {
-        self.note("placement_ttl_ms");
-        Some(321)
-    }
-
-    fn goes_by_events(&self) -> bool {
-        self.note("goes_by_events");
-        true
-    }
-
+impl parts::Routed for Probe {
     fn routes(&self) -> usize {
         self.note("routes");
         5
@@ -370,39 +390,16 @@ impl Rule for Probe {
         Some(told)
     }
 
-    fn hear_route(&mut self, _: Claim, _: Millis) -> Option<bool> {
+    fn hear_route(&mut self, _: Claim, _: Millis) -> bool {
         self.note("hear_route");
-        Some(true)
-    }
-
-    fn keeps_prompts(&self) -> bool {
-        self.note("keeps_prompts");
         true
     }
+}
 
-    fn learned(&self) -> Option<LearnedStats> {
-        self.note("learned");
-        Some(LearnedStats::default())
-    }
-
-    fn model(&self) -> Option<Vec<u8>> {
-        self.note("model");
-        Some(vec![1])
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.note("memory_bytes");
-        1_000_000
-    }
-
-    fn validate(&self) -> Result<()> {
-        self.note("validate");
-        Err(Error::NoCandidate)
-    }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        self.note("fresh");
-        Box::new(Self(Arc::clone(&self.0)))
+impl parts::Explains for Probe {
+    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        self.note("terms");
+        vec![vec![("seven", 7.0)]]
     }
 }
 
@@ -458,18 +455,14 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
     rule.fresh();
 }
 
-/// What a rule can be asked, but for what a wrapper is made of, what is only another form of `settled`, and pairs, which a
-/// wrapper decides half by half.
+/// Methods of a rule and its parts, but for those that list the parts, and pairs, which a wrapper decides half by half.
 fn methods() -> BTreeSet<&'static str> {
-    let lines = include_str!("../src/policy/rule.rs").lines();
+    let rule = include_str!("../src/policy/rule.rs");
+    let traits = rule.split("impl dyn Rule").next().into_iter();
+    let traits = traits.chain([include_str!("../src/policy/parts.rs")]);
+    let lines = traits.flat_map(str::lines);
     let named = lines.filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
-    let besides = [
-        "inner",
-        "inner_mut",
-        "settle",
-        "weighs_pairs",
-        "choose_pair",
-    ];
+    let besides = ["parts", "parts_mut", "choose_pair"];
     named.filter(|name| !besides.contains(name)).collect()
 }
 
@@ -495,14 +488,15 @@ fn every_method_of_a_rule_arrives_at_the_wrapped_one() {
         };
         ask_everything(&mut *rule, own);
         let mut arrived = calls.lock().unwrap().clone();
-        arrived.extend(own);
-        assert_eq!(arrived, methods(), "{wrapper}");
+        let methods = methods();
+        arrived.extend(own.iter().filter(|name| methods.contains(*name)));
+        assert_eq!(arrived, methods, "{wrapper}");
     }
 }
 
 #[test]
 fn a_wrapper_decides_pairs_half_by_half() {
-    let adaptive = || Box::new(Adaptive::default());
+    let adaptive = || -> Box<dyn Rule> { Box::new(Adaptive::default()) };
     assert!(adaptive().weighs_pairs());
     for (wrapper, wrap) in WRAPPERS {
         assert!(!wrap(adaptive()).weighs_pairs(), "{wrapper}");
@@ -523,6 +517,7 @@ fn a_session_without_a_base_answers_for_itself() {
     let over = Session::new(hash, Some(Box::new(Probe(Calls::default()))));
     let alone = Session::new(hash, None);
     assert_eq!(over.scores(&view), alone.scores(&view));
+    let over: &dyn Rule = &over;
     assert!(over.terms(&view).is_empty());
     assert!(over.higher_is_better() && !over.scored_in_passing());
 }

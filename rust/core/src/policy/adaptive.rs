@@ -36,7 +36,8 @@ use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::pair::{PairChoice, Pairing};
-use super::rule::Rule;
+use super::parts::{Explains, Pairs, Part};
+use super::rule::{Properties, Rule};
 use super::values::words;
 use super::view::{Candidate, View, lowest_at, per_weight};
 use crate::error::Result;
@@ -271,6 +272,25 @@ impl Rule for Adaptive {
         view.rows.iter().map(score).collect()
     }
 
+    fn properties(&self) -> Properties {
+        Properties {
+            counts_active_blocks: true,
+            weighs_pairs: true,
+            ..Properties::PLACED
+        }
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Explains(self));
+        each(Part::Pairs(self));
+    }
+}
+
+impl Explains for Adaptive {
     /// The sum of all but the last, times the last, is the score.
     fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         let common = self.common(view);
@@ -289,25 +309,11 @@ impl Rule for Adaptive {
         };
         view.rows.iter().map(terms).collect()
     }
+}
 
-    fn weighs_pairs(&self) -> bool {
-        true
-    }
-
+impl Pairs for Adaptive {
     fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
         pair::choose(*self, pairing, rng)
-    }
-
-    fn records_placement(&self) -> bool {
-        true
-    }
-
-    fn counts_active_blocks(&self) -> bool {
-        true
-    }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
     }
 }
 

@@ -26,10 +26,11 @@ use crate::load::BookingId;
 pub(super) use self::options::POLICY;
 use super::bounded::Bound;
 use super::choice::Choice;
+use super::parts::{Ended, Learns, Part, PartMut, Remembers, Routed};
 use super::reason::Reason;
 use super::ring::Ring;
 use super::routes::{Claim, Limits, Rank, Routes, Seen, Told};
-use super::rule::{Ended, Rule};
+use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
 
@@ -271,6 +272,52 @@ impl Rule for BoundaryLearning {
         }
     }
 
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(view.rows[row].load())
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.settings))
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(self));
+        each(Part::Learns(self));
+        each(Part::Routed(self));
+    }
+
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(self));
+        each(PartMut::Learns(self));
+        each(PartMut::Routed(self));
+    }
+}
+
+impl Remembers for BoundaryLearning {
+    fn forget(&mut self, order: u64) {
+        self.open.retain(|_, lesson| lesson.order != order);
+        self.routes.forget(order);
+        self.ring.forget(order);
+    }
+
+    fn cache_lost(&mut self, order: u64) {
+        self.routes.forget(order);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let keys = |lesson: &Lesson| size_of_val(&*lesson.keys);
+        self.routes.memory_bytes()
+            + self.ring.memory_bytes()
+            + heap::table(&self.open)
+            + self.open.values().map(keys).sum::<usize>()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.routes.validate()
+    }
+}
+
+impl Learns for BoundaryLearning {
     fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
         let Some(lesson) = self.open.remove(&booking) else {
             return;
@@ -279,6 +326,29 @@ impl Rule for BoundaryLearning {
         for claim in claims {
             self.routes.learn(claim, Rank::Local, lesson.at);
         }
+    }
+
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        match ended {
+            Ended::Served => self.proven(booking, None),
+            Ended::Failed => {
+                self.open.remove(&booking);
+            }
+        }
+    }
+
+    fn ended_all(&mut self) {
+        self.open.clear();
+    }
+}
+
+impl Routed for BoundaryLearning {
+    fn routes(&self) -> usize {
+        self.routes.len()
+    }
+
+    fn remote_routes(&self) -> usize {
+        self.routes.remote()
     }
 
     fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
@@ -297,58 +367,7 @@ impl Rule for BoundaryLearning {
         self.routes.tell(told, most, now, each)
     }
 
-    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
-        Some(self.routes.learn(claim, Rank::Remote, now))
-    }
-
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        match ended {
-            Ended::Served => self.proven(booking, None),
-            Ended::Failed => {
-                self.open.remove(&booking);
-            }
-        }
-    }
-
-    fn ended_all(&mut self) {
-        self.open.clear();
-    }
-
-    fn forget(&mut self, order: u64) {
-        self.open.retain(|_, lesson| lesson.order != order);
-        self.routes.forget(order);
-        self.ring.forget(order);
-    }
-
-    fn cache_lost(&mut self, order: u64) {
-        self.routes.forget(order);
-    }
-
-    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        Some(view.rows[row].load())
-    }
-
-    fn routes(&self) -> usize {
-        self.routes.len()
-    }
-
-    fn remote_routes(&self) -> usize {
-        self.routes.remote()
-    }
-
-    fn memory_bytes(&self) -> usize {
-        let keys = |lesson: &Lesson| size_of_val(&*lesson.keys);
-        self.routes.memory_bytes()
-            + self.ring.memory_bytes()
-            + heap::table(&self.open)
-            + self.open.values().map(keys).sum::<usize>()
-    }
-
-    fn validate(&self) -> Result<()> {
-        self.routes.validate()
-    }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings))
+    fn hear_route(&mut self, claim: Claim, now: Millis) -> bool {
+        self.routes.learn(claim, Rank::Remote, now)
     }
 }

@@ -13,7 +13,7 @@ pub(super) use self::options::POLICY;
 use super::choice::Choice;
 use super::gate::SpillGate;
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 use crate::rng::Rng;
 
@@ -100,12 +100,8 @@ impl Rule for CacheAware {
         Some(self.effective(view, &view.rows[row], self.least_queued(view, 0)))
     }
 
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::CACHED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -12,6 +12,7 @@ use super::about::{About, Need, Ruled, Setup};
 use super::bounded::Bound;
 use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
+use super::parts::{Part, PartMut};
 use super::reason::Reason;
 use super::ring::MAX_VNODES;
 use super::ring::Ring;
@@ -102,19 +103,19 @@ impl Rule for ConsistentHash {
         self.ring.settle(view);
     }
 
-    fn forget(&mut self, order: u64) {
-        self.ring.forget(order);
-    }
-
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         self.epsilon.map(|_| view.rows[row].load())
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.ring.memory_bytes()
-    }
-
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.vnodes, self.epsilon, self.seed))
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(&self.ring));
+    }
+
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(&mut self.ring));
     }
 }

@@ -8,7 +8,7 @@ use super::choice::Choice;
 use super::least_loaded::LeastLoaded;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::view::View;
 use crate::error::Result;
 use crate::rng::Rng;
@@ -59,8 +59,11 @@ impl Rule for Custom {
         }
     }
 
-    fn records_placement(&self) -> bool {
-        self.tokens
+    fn properties(&self) -> Properties {
+        Properties {
+            records_placement: self.tokens,
+            ..Properties::PLAIN
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -17,7 +17,7 @@ use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{ABOVE_ZERO, AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::values::words;
 use super::view::{Candidate, View, ceil, lowest_at};
 use crate::error::Result;
@@ -236,8 +236,8 @@ impl Rule for EstimatedTtft {
         Some(estimate.ttft_ms())
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::PLACED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

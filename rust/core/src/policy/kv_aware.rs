@@ -16,7 +16,7 @@ use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::prefill_times_batch::{Common, product};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::values::{MediumCredits, words};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 use crate::error::Result;
@@ -161,24 +161,14 @@ impl Rule for KvAware {
         })
     }
 
-    fn higher_is_better(&self) -> bool {
-        self.scoring == Scoring::Prefix
-    }
-
-    fn records_placement(&self) -> bool {
-        true
-    }
-
-    fn credits(&self) -> Credits {
-        self.credits
-    }
-
-    fn placement_ttl_ms(&self) -> Option<u64> {
-        Some(self.speculative_ttl_ms.unwrap_or(0))
-    }
-
-    fn goes_by_events(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties {
+            goes_by_events: true,
+            higher_is_better: self.scoring == Scoring::Prefix,
+            credits: self.credits,
+            placement_ttl_ms: Some(self.speculative_ttl_ms.unwrap_or(0)),
+            ..Properties::PLACED
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
@@ -272,11 +262,11 @@ mod tests {
 
     #[test]
     fn unconfirmed_placements_have_a_deadline_or_none_at_all() {
-        assert_eq!(RULE.placement_ttl_ms(), Some(2_000));
+        assert_eq!(RULE.properties().placement_ttl_ms, Some(2_000));
         let off = KvAware {
             speculative_ttl_ms: None,
             ..RULE
         };
-        assert_eq!(off.placement_ttl_ms(), Some(0));
+        assert_eq!(off.properties().placement_ttl_ms, Some(0));
     }
 }

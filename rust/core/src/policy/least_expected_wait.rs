@@ -12,7 +12,7 @@ use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, Seconds, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::view::{Candidate, View, lowest};
 use super::wait::ExpectedWait;
 use crate::error::Result;
@@ -158,8 +158,8 @@ impl Rule for LeastExpectedWait {
         self.reported_s(view, &view.rows[row])
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::PLACED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

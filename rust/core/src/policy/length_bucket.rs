@@ -21,6 +21,7 @@ use crate::load::BookingId;
 
 pub(super) use self::options::POLICY;
 use super::choice::Choice;
+use super::parts::{Part, PartMut, Remembers};
 use super::reason::Reason;
 use super::rule::Rule;
 use super::slots::Slots;
@@ -300,6 +301,28 @@ impl Rule for LengthBucket {
         }
     }
 
+    /// Tokens per weight of the window as the latest request left it.
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        let row = &view.rows[row];
+        let member = self.buckets.slots.find(row);
+        let tokens = member.map_or(0, |at| self.buckets.members[at].tokens);
+        Some(per_weight(tokens as f64, row.weight))
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.settings))
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(self));
+    }
+
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(self));
+    }
+}
+
+impl Remembers for LengthBucket {
     fn forget(&mut self, order: u64) {
         let known = self.buckets.members.len();
         self.buckets.members.retain(|m| m.order != order);
@@ -310,22 +333,10 @@ impl Rule for LengthBucket {
         }
     }
 
-    /// Tokens per weight of the window as the latest request left it.
-    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let row = &view.rows[row];
-        let member = self.buckets.slots.find(row);
-        let tokens = member.map_or(0, |at| self.buckets.members[at].tokens);
-        Some(per_weight(tokens as f64, row.weight))
-    }
-
     fn memory_bytes(&self) -> usize {
         self.window.capacity() * size_of::<Sent>()
             + self.buckets.members.capacity() * size_of::<Member>()
             + self.buckets.slots.memory_bytes()
             + self.buckets.cuts.capacity() * size_of::<u64>()
-    }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings))
     }
 }

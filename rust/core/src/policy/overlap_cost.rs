@@ -21,7 +21,7 @@
 
 use super::choice::Choice;
 use super::credits::{Continuation, Credits};
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use crate::load::Known;
 use crate::rng::Rng;
 
@@ -241,26 +241,19 @@ impl Rule for OverlapCost {
         (0..view.rows.len()).map(score).collect()
     }
 
-    fn records_placement(&self) -> bool {
-        true
-    }
-
-    fn counts_active_blocks(&self) -> bool {
-        true
-    }
-
-    fn credits(&self) -> Credits {
-        Credits {
-            gpu: 1.0,
-            cpu: self.host_cache_hit_weight.min(1.0),
-            external: self.shared_cache_multiplier.min(1.0),
-            disk: self.disk_cache_hit_weight.min(1.0),
-            continuation: Continuation::Longest,
+    fn properties(&self) -> Properties {
+        Properties {
+            counts_active_blocks: true,
+            credits: Credits {
+                gpu: 1.0,
+                cpu: self.host_cache_hit_weight.min(1.0),
+                external: self.shared_cache_multiplier.min(1.0),
+                disk: self.disk_cache_hit_weight.min(1.0),
+                continuation: Continuation::Longest,
+            },
+            placement_ttl_ms: Some(self.router_predicted_ttl_ms.unwrap_or(0)),
+            ..Properties::PLACED
         }
-    }
-
-    fn placement_ttl_ms(&self) -> Option<u64> {
-        Some(self.router_predicted_ttl_ms.unwrap_or(0))
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

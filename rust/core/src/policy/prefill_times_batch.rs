@@ -21,7 +21,7 @@ use super::choice::Choice;
 use super::crowd::Crowd;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
 use crate::rng::Rng;
@@ -146,8 +146,8 @@ impl Rule for PrefillTimesBatch {
         view.rows.iter().map(score).collect()
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::PLACED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
@@ -158,6 +158,7 @@ impl Rule for PrefillTimesBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::testing::Calls;
     use crate::policy::testing::Scene;
 
     /// (uncached tokens of 3,000, pending tokens, requests)

@@ -16,10 +16,11 @@ use super::gate::SpillGate;
 use super::options::{
     ANY_NUMBER, AT_LEAST_ONE, Configure, FRACTION, Policy, Seconds, conflict, options,
 };
+use super::parts::{Part, PartMut};
 use super::power_of_two::{Compare, PowerOfTwo};
 use super::prompts::Prompts;
 use super::reason::Reason;
-use super::rule::{Ended, Rule};
+use super::rule::{Properties, Rule};
 use super::values::words;
 use super::view::{Candidate, View, lowest_at};
 use crate::error::Result;
@@ -230,37 +231,6 @@ impl Rule for PrefixAffinity {
         self.forget_some(view, row);
     }
 
-    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
-        self.prompts.proven(booking);
-    }
-
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        match ended {
-            Ended::Served => self.prompts.proven(booking),
-            Ended::Failed => self.prompts.failed(booking),
-        }
-    }
-
-    fn ended_all(&mut self) {
-        self.prompts.ended_all();
-    }
-
-    fn forget(&mut self, order: u64) {
-        self.prompts.forget(order);
-    }
-
-    fn cache_lost(&mut self, order: u64) {
-        self.prompts.forget(order);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.prompts.memory_bytes()
-    }
-
-    fn validate(&self) -> Result<()> {
-        self.prompts.validate()
-    }
-
     /// Share of the prompt.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         let depths = self.prompts.depths(view)?;
@@ -279,25 +249,27 @@ impl Rule for PrefixAffinity {
         scores
     }
 
-    /// After the request was recorded everybody would see it: only an explanation asks.
-    fn scored_in_passing(&self) -> bool {
-        false
-    }
-
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn records_placement(&self) -> bool {
-        true
-    }
-
-    fn keeps_prompts(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties {
+            keeps_prompts: true,
+            // After the request was recorded every row would count it: only an explanation asks.
+            scored_in_passing: false,
+            ..Properties::CACHED
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.settings))
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(&self.prompts));
+        each(Part::Learns(&self.prompts));
+    }
+
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(&mut self.prompts));
+        each(PartMut::Learns(&mut self.prompts));
     }
 }
 

@@ -13,7 +13,7 @@ use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
 use crate::rng::Rng;
@@ -99,12 +99,8 @@ impl Rule for PrefixCache {
         Some(tokens / view.prompt_tokens.max(1) as f64)
     }
 
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::CACHED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -13,7 +13,7 @@ use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::values::words;
 use super::view::{Candidate, View, cold_spread, lowest, mean_load};
 use crate::error::Result;
@@ -138,12 +138,8 @@ impl Rule for PrefixCacheAndLoad {
         Some(f64::from(view.rows[row].overlap))
     }
 
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::CACHED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -17,6 +17,7 @@ use crate::load::BookingId;
 use super::about::{About, Level, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
+use super::parts::{Part, PartMut};
 use super::reason::Reason;
 use super::ring::MAX_VNODES;
 use super::ring::Ring;
@@ -177,19 +178,19 @@ impl Rule for PrefixHash {
         self.ring.settle(view);
     }
 
-    fn forget(&mut self, order: u64) {
-        self.ring.forget(order);
-    }
-
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(view.rows[row].load())
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.ring.memory_bytes()
-    }
-
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.settings.clone()))
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(&self.ring));
+    }
+
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(&mut self.ring));
     }
 }

@@ -10,7 +10,7 @@ use super::bounded::Bound;
 use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::view::{Candidate, View, cold_spread, weights_are_equal};
 use crate::error::Result;
 use crate::rng::Rng;
@@ -182,12 +182,12 @@ impl Rule for Rendezvous {
         Some(draws.score(view.names.name(row.offer), row.weight))
     }
 
-    fn scored_in_passing(&self) -> bool {
-        false
-    }
-
-    fn higher_is_better(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties {
+            scored_in_passing: false,
+            higher_is_better: true,
+            ..Properties::PLAIN
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -18,7 +18,7 @@ use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Properties, Rule};
 use super::values::{Peak, words};
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
@@ -234,8 +234,8 @@ impl Rule for StickyUntilSaturated {
         Some(self.ttft_ms(view, &view.rows[row]))
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::PLACED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

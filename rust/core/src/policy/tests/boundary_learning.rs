@@ -6,6 +6,7 @@ use super::super::{
 };
 use crate::ids::{Millis, SequenceHash};
 use crate::load::BookingId;
+use crate::policy::testing::Calls;
 
 const SETTINGS: BoundaryLearned = BoundaryLearned {
     block_alignment: 16,

@@ -2,6 +2,7 @@ use super::super::testing::{Scene, row};
 use super::super::*;
 use crate::ids::Millis;
 use crate::load::BookingId;
+use crate::policy::testing::Calls;
 
 const BOOKING: BookingId = BookingId {
     entry: 0,

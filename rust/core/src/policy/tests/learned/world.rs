@@ -1,5 +1,6 @@
 //! Eight workers with a queue each, in steps of time: enough of an engine that a wrong pick costs something.
 
+use crate::policy::testing::Calls;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::{BookingId, Known, Load, Pace};
 use cachelb_core::policy::{
     Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Properties,
-    Reason, Rng, RouteKey, Rule, Session, SessionMode, Told, View,
+    Reason, Rng, RouteCursor, RouteKey, Rule, Session, SessionMode, View,
     parts::{self, Part, PartMut},
 };
 
@@ -135,10 +135,10 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
     let (mut told, mut taught) = (Vec::new(), Vec::new());
     let row = rule.choose(view, &mut rng.clone()).row;
     rule.teaches(latest, view.now, &mut |claim| taught.push(claim.key));
-    let mut at = Some(Told::default());
+    let mut at = Some(RouteCursor::default());
     while let Some(from) = at {
         let each = &mut |claim: Claim| told.push((claim.order, claim.key));
-        at = rule.tell_routes(from, 8, view.now, each);
+        at = rule.publish_routes(from, 8, view.now, each);
     }
     let rows = 0..view.rows.len();
     Answers {
@@ -379,19 +379,19 @@ impl parts::Routed for Probe {
         self.note("teaches");
     }
 
-    fn tell_routes(
+    fn publish_routes(
         &self,
-        told: Told,
+        told: RouteCursor,
         _: usize,
         _: Millis,
         _: &mut dyn FnMut(Claim),
-    ) -> Option<Told> {
-        self.note("tell_routes");
+    ) -> Option<RouteCursor> {
+        self.note("publish_routes");
         Some(told)
     }
 
-    fn hear_route(&mut self, _: Claim, _: Millis) -> bool {
-        self.note("hear_route");
+    fn receive_route(&mut self, _: Claim, _: Millis) -> bool {
+        self.note("receive_route");
         true
     }
 }
@@ -423,7 +423,7 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         depth: 1,
     };
     rule.teaches(booking(1), Millis(8), &mut |_| ());
-    let told = rule.tell_routes(Told::default(), 1, Millis(8), &mut |_| ());
+    let told = rule.publish_routes(RouteCursor::default(), 1, Millis(8), &mut |_| ());
     let passed = [
         ("finish_session", rule.finish_session(b"k")),
         ("score", rule.score(&view, 0) == Some(7.0)),
@@ -438,10 +438,10 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         ("goes_by_events", rule.goes_by_events()),
         ("routes", rule.routes() == 5),
         ("remote_routes", rule.remote_routes() == 4),
-        ("tell_routes", told.is_some()),
+        ("publish_routes", told.is_some()),
         (
-            "hear_route",
-            rule.hear_route(claim, Millis(8)) == Some(true),
+            "receive_route",
+            rule.receive_route(claim, Millis(8)) == Some(true),
         ),
         ("keeps_prompts", rule.keeps_prompts()),
         ("learned", rule.learned().is_some()),

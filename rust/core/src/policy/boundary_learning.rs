@@ -29,7 +29,7 @@ use super::choice::Choice;
 use super::parts::{Ended, Learns, Part, PartMut, Remembers, Routed};
 use super::reason::Reason;
 use super::ring::Ring;
-use super::routes::{Claim, Limits, Rank, Routes, Seen, Told};
+use super::routes::{Claim, Limits, Rank, RouteCursor, Routes, Seen};
 use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
@@ -357,17 +357,17 @@ impl Routed for BoundaryLearning {
         }
     }
 
-    fn tell_routes(
+    fn publish_routes(
         &self,
-        told: Told,
+        after: RouteCursor,
         most: usize,
         now: Millis,
         each: &mut dyn FnMut(Claim),
-    ) -> Option<Told> {
-        self.routes.tell(told, most, now, each)
+    ) -> Option<RouteCursor> {
+        self.routes.publish(after, most, now, each)
     }
 
-    fn hear_route(&mut self, claim: Claim, now: Millis) -> bool {
+    fn receive_route(&mut self, claim: Claim, now: Millis) -> bool {
         self.routes.learn(claim, Rank::Remote, now)
     }
 }

@@ -14,7 +14,7 @@ use super::credits::Credits;
 use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
-use super::prefill_times_batch::{Common, product};
+use super::published::prefill_times_batch::{Common, product};
 use super::reason::Reason;
 use super::rule::{Properties, Rule};
 use super::values::{MediumCredits, words};

@@ -6,7 +6,7 @@ use crate::learned::LearnedStats;
 use crate::load::BookingId;
 
 use super::pair::{PairChoice, Pairing};
-use super::routes::{Claim, Told};
+use super::routes::{Claim, RouteCursor};
 use super::view::View;
 use crate::rng::Rng;
 
@@ -91,17 +91,17 @@ pub trait Routed {
     /// Calls `each` with the routes that `booking` will teach when it is answered.
     fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim));
 
-    /// Calls `each` with the routes behind `told`, at most `most` of them. Returns how far it came, `None` at the end.
-    fn tell_routes(
+    /// Calls `each` with the routes behind `after`, at most `most` of them. Returns how far it came, `None` at the end.
+    fn publish_routes(
         &self,
-        told: Told,
+        after: RouteCursor,
         most: usize,
         now: Millis,
         each: &mut dyn FnMut(Claim),
-    ) -> Option<Told>;
+    ) -> Option<RouteCursor>;
 
     /// Another router learned a route. Returns whether it was taken in.
-    fn hear_route(&mut self, claim: Claim, now: Millis) -> bool;
+    fn receive_route(&mut self, claim: Claim, now: Millis) -> bool;
 }
 
 /// A decision of both halves of a request at once.

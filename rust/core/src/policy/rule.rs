@@ -12,7 +12,7 @@ use super::choice::Choice;
 use super::credits::Credits;
 use super::pair::{PairChoice, Pairing};
 use super::parts::{Ended, Learns, Part, PartMut, Remembers};
-use super::routes::{Claim, Told};
+use super::routes::{Claim, RouteCursor};
 use super::view::View;
 
 /// What is the same for all requests of a rule.
@@ -283,26 +283,26 @@ impl dyn Rule + '_ {
         });
     }
 
-    /// See [`super::parts::Routed::tell_routes`].
-    pub fn tell_routes(
+    /// See [`super::parts::Routed::publish_routes`].
+    pub fn publish_routes(
         &self,
-        told: Told,
+        after: RouteCursor,
         most: usize,
         now: Millis,
         each: &mut dyn FnMut(Claim),
-    ) -> Option<Told> {
+    ) -> Option<RouteCursor> {
         self.first(|part| match part {
-            Part::Routed(own) => own.tell_routes(told, most, now, each),
+            Part::Routed(own) => own.publish_routes(after, most, now, each),
             _ => None,
         })
     }
 
-    /// See [`super::parts::Routed::hear_route`]. `None` from a rule that learns no routes.
-    pub fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
+    /// See [`super::parts::Routed::receive_route`]. `None` from a rule that learns no routes.
+    pub fn receive_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
         let mut taken = None;
         self.parts_mut(&mut |part| {
             if let PartMut::Routed(own) = part {
-                taken = Some(own.hear_route(claim, now));
+                taken = Some(own.receive_route(claim, now));
             }
         });
         taken

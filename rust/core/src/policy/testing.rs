@@ -47,8 +47,8 @@ pub trait Calls: Rule + Sized {
         (self as &mut dyn Rule).finish_session(key)
     }
 
-    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
-        (self as &mut dyn Rule).hear_route(claim, now)
+    fn receive_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
+        (self as &mut dyn Rule).receive_route(claim, now)
     }
 
     fn memory_bytes(&self) -> usize {

@@ -8,14 +8,14 @@
 //! no report of any                   -> requests in flight (stale-load if there are only old ones)
 //! ```
 
-use super::about::{About, Need, Ruled, Setup};
-use super::choice::Choice;
-use super::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, Seconds, options};
-use super::reason::Reason;
-use super::rule::{Properties, Rule};
-use super::view::{Candidate, View, lowest};
-use super::wait::ExpectedWait;
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, Seconds, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::view::{Candidate, View, lowest};
+use crate::policy::wait::ExpectedWait;
 use crate::rng::Rng;
 
 options! {

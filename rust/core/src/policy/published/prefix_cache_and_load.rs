@@ -7,16 +7,16 @@
 //!
 //! The first line lets one busy worker drop affinity for everybody; [`Scope::Candidate`] asks the chosen one instead.
 
-use super::about::{About, Need, Ruled, Setup};
-use super::choice::Choice;
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
-use super::reason::Reason;
-use super::rule::{Properties, Rule};
-use super::values::words;
-use super::view::{Candidate, View, cold_spread, lowest, mean_load};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::values::words;
+use crate::policy::view::{Candidate, View, cold_spread, lowest, mean_load};
 use crate::rng::Rng;
 
 /// Whose imbalance counts.

@@ -16,14 +16,14 @@
 
 use crate::load::{BookingId, Known};
 
-use super::about::{About, Need, Ruled, Setup};
-use super::choice::Choice;
-use super::crowd::Crowd;
-use super::options::{Configure, NOT_NEGATIVE, Policy, options};
-use super::reason::Reason;
-use super::rule::{Properties, Rule};
-use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::crowd::Crowd;
+use crate::policy::options::{Configure, NOT_NEGATIVE, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
 
 options! {
@@ -75,7 +75,7 @@ pub struct PrefillTimesBatch {
 
 /// What all rows of a view have in common.
 #[derive(Clone, Copy)]
-pub(super) struct Common {
+pub(in crate::policy) struct Common {
     /// Times that a token of the request counts.
     times: f64,
     /// Requests that everybody has beside their own and this one.
@@ -84,14 +84,14 @@ pub(super) struct Common {
 
 impl Common {
     /// As published: nothing but what concerns the worker itself.
-    pub(super) const ALONE: Self = Self {
+    pub(in crate::policy) const ALONE: Self = Self {
         times: 1.0,
         batch: 0.0,
     };
 }
 
 /// The cost of a row.
-pub(super) fn product(view: &View<'_>, row: &Candidate, common: Common) -> f64 {
+pub(in crate::policy) fn product(view: &View<'_>, row: &Candidate, common: Common) -> f64 {
     let own = view.uncached_tokens(row).max(1.0) * common.times;
     let tokens = row.pending_prefill_tokens as f64 + own;
     tokens * (f64::from(row.inflight) + 1.0 + common.batch) / row.weight

@@ -19,13 +19,13 @@ use std::collections::VecDeque;
 use crate::ids::Millis;
 use crate::load::BookingId;
 
-pub(super) use self::options::POLICY;
-use super::choice::Choice;
-use super::parts::{Part, PartMut, Remembers};
-use super::reason::Reason;
-use super::rule::Rule;
-use super::slots::Slots;
-use super::view::{Candidate, View, cold_spread, lowest_at, per_weight};
+pub(in crate::policy) use self::options::POLICY;
+use crate::policy::choice::Choice;
+use crate::policy::parts::{Part, PartMut, Remembers};
+use crate::policy::reason::Reason;
+use crate::policy::rule::Rule;
+use crate::policy::slots::Slots;
+use crate::policy::view::{Candidate, View, cold_spread, lowest_at, per_weight};
 use crate::rng::Rng;
 
 /// Settings of the rule.
@@ -340,3 +340,7 @@ impl Remembers for LengthBucket {
             + self.buckets.cuts.capacity() * size_of::<u64>()
     }
 }
+
+#[cfg(test)]
+#[path = "tests/length_bucket.rs"]
+mod tests;

@@ -19,17 +19,17 @@
 //! A temperature draws by softmax over costs scaled to 0..1, which gives up locality quickly: measured on a
 //! conversation trace, 0.5 was slower than round robin.
 
-use super::choice::Choice;
-use super::credits::{Continuation, Credits};
-use super::rule::{Properties, Rule};
 use crate::load::Known;
+use crate::policy::choice::Choice;
+use crate::policy::credits::{Continuation, Credits};
+use crate::policy::rule::{Properties, Rule};
 use crate::rng::Rng;
 
-use super::about::{About, Level, Need, Ruled, Setup};
-use super::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
-use super::placements::Placements;
-use super::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
 use crate::error::Result;
+use crate::policy::about::{About, Level, Need, Ruled, Setup};
+use crate::policy::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
+use crate::policy::placements::Placements;
+use crate::policy::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
 
 options! {
     /// Dynamo's cost function, with its option names and defaults.

@@ -10,17 +10,17 @@
 //! A queue is the sum of the same estimate over bookings without a first token, less the time its head has been
 //! computing. Decoding does not show in it, so an overloaded winner is left by the spill gate.
 
-use super::about::{About, Need, Ruled, Setup};
-use super::choice::Choice;
 use super::estimate::{PrefillTime, queue_ms};
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{ABOVE_ZERO, AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
-use super::reason::Reason;
-use super::rule::{Properties, Rule};
-use super::values::words;
-use super::view::{Candidate, View, ceil, lowest_at};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{ABOVE_ZERO, AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::values::words;
+use crate::policy::view::{Candidate, View, ceil, lowest_at};
 use crate::rng::Rng;
 
 words!(OnSlo { Route = "route", Reject = "reject" });

@@ -6,16 +6,16 @@
 //! else          -> least loaded (cold)
 //! ```
 
-use super::about::{About, Need, Ruled, Setup};
-use super::cache_aware::Threshold;
-use super::choice::Choice;
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{AT_LEAST_ONE, Configure, Policy, options};
-use super::reason::Reason;
-use super::rule::{Properties, Rule};
-use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::cache_aware::Threshold;
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{AT_LEAST_ONE, Configure, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
 
 options! {

@@ -9,23 +9,23 @@
 //! of those the shortest queue; over the gate      -> least loaded (spill)
 //! ```
 
-use super::about::{About, Need, Ruled, Setup};
-use super::choice::Choice;
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{
-    ANY_NUMBER, AT_LEAST_ONE, Configure, FRACTION, Policy, Seconds, conflict, options,
-};
-use super::parts::{Part, PartMut};
-use super::power_of_two::{Compare, PowerOfTwo};
 use super::prompts::Prompts;
-use super::reason::Reason;
-use super::rule::{Properties, Rule};
-use super::values::words;
-use super::view::{Candidate, View, lowest_at};
 use crate::error::Result;
 use crate::ids::Millis;
 use crate::load::{BookingId, Known};
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{
+    ANY_NUMBER, AT_LEAST_ONE, Configure, FRACTION, Policy, Seconds, conflict, options,
+};
+use crate::policy::parts::{Part, PartMut};
+use crate::policy::power_of_two::{Compare, PowerOfTwo};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::values::words;
+use crate::policy::view::{Candidate, View, lowest_at};
 use crate::rng::Rng;
 
 /// A system whose defaults are taken.

@@ -12,9 +12,9 @@ use crate::load::BookingId;
 use crate::owners::{Orphaned, Owners};
 use crate::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
-use super::parts::{Ended, Learns, Remembers};
-use super::slots::ByOrder;
-use super::view::{Candidate, Content, View};
+use crate::policy::parts::{Ended, Learns, Remembers};
+use crate::policy::slots::ByOrder;
+use crate::policy::view::{Candidate, Content, View};
 
 /// Units per worker and tree that requests without a first token are remembered by.
 const MOST_WAITING: usize = 1 << 22;

@@ -14,16 +14,16 @@
 use crate::ids::SequenceHash;
 use crate::load::BookingId;
 
-use super::about::{About, Level, Need, Ruled, Setup};
-use super::choice::Choice;
-use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
-use super::parts::{Part, PartMut};
-use super::reason::Reason;
-use super::ring::MAX_VNODES;
-use super::ring::Ring;
-use super::rule::Rule;
-use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Level, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
+use crate::policy::parts::{Part, PartMut};
+use crate::policy::reason::Reason;
+use crate::policy::ring::MAX_VNODES;
+use crate::policy::ring::Ring;
+use crate::policy::rule::Rule;
+use crate::policy::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
 
 options! {
@@ -194,3 +194,7 @@ impl Rule for PrefixHash {
         each(PartMut::Remembers(&mut self.ring));
     }
 }
+
+#[cfg(test)]
+#[path = "tests/prefix_hash.rs"]
+mod tests;

@@ -10,18 +10,18 @@
 //!
 //! Tokens waiting say nothing about decoding, so an overloaded winner is left by the spill gate too.
 
-use super::about::{About, Need, Ruled, Setup};
-use super::cache_aware::Threshold;
-use super::choice::Choice;
 use super::estimate::{PrefillTime, queue_ms};
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, options};
-use super::reason::Reason;
-use super::rule::{Properties, Rule};
-use super::values::{Peak, words};
-use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::cache_aware::Threshold;
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::values::{Peak, words};
+use crate::policy::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
 
 /// Where the time to a first token comes from.

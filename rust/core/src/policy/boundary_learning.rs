@@ -26,7 +26,7 @@ use crate::load::BookingId;
 pub(super) use self::options::POLICY;
 use super::bounded::Bound;
 use super::choice::Choice;
-use super::parts::{Ended, Learns, Part, PartMut, Remembers, Routed};
+use super::parts::{Ended, Learns, Remembers, Routed, parts};
 use super::reason::Reason;
 use super::ring::Ring;
 use super::routes::{Claim, Limits, Rank, RouteCursor, Routes, Seen};
@@ -280,17 +280,7 @@ impl Rule for BoundaryLearning {
         Box::new(Self::new(self.settings))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(self));
-        each(Part::Learns(self));
-        each(Part::Routed(self));
-    }
-
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(self));
-        each(PartMut::Learns(self));
-        each(PartMut::Routed(self));
-    }
+    parts!(own: Remembers(*own), Learns(*own), Routed(*own));
 }
 
 impl Remembers for BoundaryLearning {

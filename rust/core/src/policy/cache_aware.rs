@@ -74,11 +74,10 @@ pub struct CacheAware {
 
 impl Rule for CacheAware {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let total = match view.total_blocks() {
-            None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
-            Some(0) => return Choice::cold(cold_spread(view.rows, rng), Reason::ShortPrompt),
-            Some(total) => total,
-        };
+        if let Some(choice) = Choice::unmatchable(view, rng) {
+            return choice;
+        }
+        let total = view.total_blocks().unwrap_or(0);
         if self.kv_out_of_balance(view) {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Imbalance);
         }
@@ -90,10 +89,8 @@ impl Rule for CacheAware {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
         }
         let chosen = self.holder(view, best, rng);
-        match self.gate.spill(view.rows, chosen, rng) {
-            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
-            _ => Choice::warm(chosen, Reason::Prefix),
-        }
+        let spilled = self.gate.spill(view.rows, chosen, rng);
+        Choice::warm(chosen, Reason::Prefix).or_spilled(spilled)
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {

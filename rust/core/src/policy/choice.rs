@@ -1,7 +1,8 @@
 //! Outcome of a rule.
 
 use super::reason::Reason;
-use super::view::View;
+use super::view::{View, cold_spread};
+use crate::rng::Rng;
 
 /// Outcome of a rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,6 +33,17 @@ impl Choice {
         }
     }
 
+    /// The least loaded row, for a prompt without a full block.
+    pub(super) fn unmatchable(view: &View<'_>, rng: &mut Rng) -> Option<Self> {
+        let reason = view.unmatchable()?;
+        Some(Self::cold(cold_spread(view.rows, rng), reason))
+    }
+
+    /// Row `other`, to which the spill gate moves a request, else this choice.
+    pub(super) fn or_spilled(self, other: Option<usize>) -> Self {
+        other.map_or(self, |row| Self::warm(row, Reason::Spill))
+    }
+
     /// A row chosen outside of any rule.
     pub(crate) fn pinned(row: usize, reason: Reason) -> Self {
         Self {
@@ -49,14 +61,11 @@ impl Choice {
 
     /// The row a cost preferred. The reason tells whether it holds any of the prompt, or whoever does was passed over.
     pub(super) fn by_cost(view: &View<'_>, row: usize) -> Self {
-        match view.total_blocks() {
-            None => Self::cold(row, Reason::NoKey),
-            Some(0) => Self::cold(row, Reason::ShortPrompt),
-            Some(_) if view.rows[row].overlap > 0 => Self::warm(row, Reason::Prefix),
-            Some(_) if view.rows.iter().any(|row| row.overlap > 0) => {
-                Self::warm(row, Reason::Spill)
-            }
-            Some(_) => Self::cold(row, Reason::Cold),
+        match view.unmatchable() {
+            Some(reason) => Self::cold(row, reason),
+            None if view.rows[row].overlap > 0 => Self::warm(row, Reason::Prefix),
+            None if view.rows.iter().any(|row| row.overlap > 0) => Self::warm(row, Reason::Spill),
+            None => Self::cold(row, Reason::Cold),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::about::{About, Need, Ruled, Setup};
 use super::bounded::Bound;
 use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
-use super::parts::{Part, PartMut};
+use super::parts::parts;
 use super::reason::Reason;
 use super::ring::MAX_VNODES;
 use super::ring::Ring;
@@ -111,11 +111,5 @@ impl Rule for ConsistentHash {
         Box::new(Self::new(self.vnodes, self.epsilon, self.seed))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(&self.ring));
-    }
-
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(&mut self.ring));
-    }
+    parts!(own: Remembers(own.ring));
 }

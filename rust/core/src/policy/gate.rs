@@ -42,12 +42,12 @@ impl SpillGate {
         load > self.load_factor * mean && load > mean + margin
     }
 
-    /// The row to use instead of `chosen`: the least loaded one, if `chosen` is over the gate.
+    /// Another row to use instead of `chosen`: the least loaded one, if `chosen` is over the gate.
     pub(super) fn spill(&self, rows: &[Candidate], chosen: usize, rng: &mut Rng) -> Option<usize> {
         if !self.is_over(rows[chosen].load(), mean_load(rows)) {
             return None;
         }
-        lowest(rows, rng, |_| true, Candidate::load)
+        lowest(rows, rng, |_| true, Candidate::load).filter(|row| *row != chosen)
     }
 }
 

@@ -135,10 +135,8 @@ impl KvAware {
 
 impl Rule for KvAware {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        match view.total_blocks() {
-            None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
-            Some(0) => return Choice::cold(cold_spread(view.rows, rng), Reason::ShortPrompt),
-            Some(_) => {}
+        if let Some(choice) = Choice::unmatchable(view, rng) {
+            return choice;
         }
         if self.scoring == Scoring::Cost {
             return Choice::by_cost(view, self.best(view, rng));
@@ -147,10 +145,7 @@ impl Rule for KvAware {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
         }
         let chosen = self.best(view, rng);
-        match self.gate.spill(view.rows, chosen, rng) {
-            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
-            _ => Choice::by_cost(view, chosen),
-        }
+        Choice::by_cost(view, chosen).or_spilled(self.gate.spill(view.rows, chosen, rng))
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {

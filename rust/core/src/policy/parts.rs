@@ -141,3 +141,19 @@ pub enum PartMut<'a> {
     /// See [`Routed`].
     Routed(&'a mut dyn Routed),
 }
+
+/// Lists the parts of a rule: which field has which trait, or `*own` if the rule itself does.
+macro_rules! parts {
+    ($own:ident: $($kind:ident($part:expr)),+) => {
+        fn parts(&self, each: &mut dyn FnMut($crate::policy::parts::Part<'_>)) {
+            let $own = self;
+            $(each($crate::policy::parts::Part::$kind(&$part));)+
+        }
+
+        fn parts_mut(&mut self, each: &mut dyn FnMut($crate::policy::parts::PartMut<'_>)) {
+            let $own = self;
+            $(each($crate::policy::parts::PartMut::$kind(&mut $part));)+
+        }
+    };
+}
+pub(super) use parts;

@@ -12,7 +12,7 @@ use crate::load::BookingId;
 use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
-use super::parts::{Part, PartMut, Remembers};
+use super::parts::{Remembers, parts};
 use super::reason::Reason;
 use super::rule::{Properties, Rule};
 use super::values::words;
@@ -155,13 +155,7 @@ impl Rule for RoundRobin {
         Box::new(Self::new(self.start_first))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(self));
-    }
-
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(self));
-    }
+    parts!(own: Remembers(*own));
 }
 
 impl Remembers for RoundRobin {

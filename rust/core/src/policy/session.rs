@@ -186,10 +186,7 @@ impl Session {
     fn keep(&self, view: &View<'_>, row: usize, reason: Reason, rng: &mut Rng) -> Choice {
         let gate = &self.settings.gate;
         let spilled = (!self.settings.hard).then(|| gate.spill(view.rows, row, rng));
-        match spilled.flatten() {
-            Some(other) if other != row => Choice::warm(other, Reason::Spill),
-            _ => Choice::warm(row, reason),
-        }
+        Choice::warm(row, reason).or_spilled(spilled.flatten())
     }
 }
 

@@ -87,9 +87,7 @@ impl Configure for EstimatedTtftOptions {
             ttft_slo_ms: self.ttft_slo_ms,
             tbt_slo_ms: self.tbt_slo_ms,
             on_slo: self.on_slo,
-            gate: self
-                .gate
-                .then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: setup.gate_if(self.gate, self.load_factor, self.balance_abs_threshold),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }

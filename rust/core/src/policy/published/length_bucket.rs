@@ -21,7 +21,7 @@ use crate::load::BookingId;
 
 pub(in crate::policy) use self::options::POLICY;
 use crate::policy::choice::Choice;
-use crate::policy::parts::{Part, PartMut, Remembers};
+use crate::policy::parts::{Remembers, parts};
 use crate::policy::reason::Reason;
 use crate::policy::rule::Rule;
 use crate::policy::slots::Slots;
@@ -313,13 +313,7 @@ impl Rule for LengthBucket {
         Box::new(Self::new(self.settings))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(self));
-    }
-
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(self));
-    }
+    parts!(own: Remembers(*own));
 }
 
 impl Remembers for LengthBucket {

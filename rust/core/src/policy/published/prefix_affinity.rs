@@ -20,7 +20,7 @@ use crate::policy::gate::SpillGate;
 use crate::policy::options::{
     ANY_NUMBER, AT_LEAST_ONE, Configure, FRACTION, Policy, Seconds, conflict, options,
 };
-use crate::policy::parts::{Part, PartMut};
+use crate::policy::parts::parts;
 use crate::policy::power_of_two::{Compare, PowerOfTwo};
 use crate::policy::reason::Reason;
 use crate::policy::rule::{Properties, Rule};
@@ -111,7 +111,7 @@ impl Configure for PrefixAffinityOptions {
             imbalanced_threshold: self.imbalanced_threshold.unwrap_or(limit) / setup.replicas,
             match_rate_threshold: self.match_rate_threshold,
             forgetting: forgets.then_some(forgetting),
-            gate: gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: setup.gate_if(gate, self.load_factor, self.balance_abs_threshold),
         });
         Ok(Ruled::new(rule, Need::CONTENT))
     }
@@ -218,11 +218,12 @@ impl Rule for PrefixAffinity {
         };
         let chosen = lowest_at(view.rows.len(), rng, queue).unwrap_or(0);
         let gate = self.settings.gate;
-        match gate.and_then(|gate| gate.spill(view.rows, chosen, rng)) {
-            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
-            _ if matches => Choice::warm(chosen, Reason::Prefix),
-            _ => Choice::cold(chosen, Reason::Cold),
-        }
+        let kept = if matches {
+            Choice::warm(chosen, Reason::Prefix)
+        } else {
+            Choice::cold(chosen, Reason::Cold)
+        };
+        kept.or_spilled(gate.and_then(|gate| gate.spill(view.rows, chosen, rng)))
     }
 
     fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, booking: BookingId) {
@@ -262,15 +263,7 @@ impl Rule for PrefixAffinity {
         Box::new(Self::new(self.settings))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(&self.prompts));
-        each(Part::Learns(&self.prompts));
-    }
-
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(&mut self.prompts));
-        each(PartMut::Learns(&mut self.prompts));
-    }
+    parts!(own: Remembers(own.prompts), Learns(own.prompts));
 }
 
 #[cfg(test)]

@@ -102,10 +102,8 @@ pub struct PrefixCacheAndLoad {
 
 impl Rule for PrefixCacheAndLoad {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        match view.total_blocks() {
-            None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
-            Some(0) => return Choice::cold(cold_spread(view.rows, rng), Reason::ShortPrompt),
-            Some(_) => {}
+        if let Some(choice) = Choice::unmatchable(view, rng) {
+            return choice;
         }
         let (low, high) = view
             .rows

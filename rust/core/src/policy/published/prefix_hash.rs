@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::policy::about::{About, Level, Need, Ruled, Setup};
 use crate::policy::choice::Choice;
 use crate::policy::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
-use crate::policy::parts::{Part, PartMut};
+use crate::policy::parts::parts;
 use crate::policy::reason::Reason;
 use crate::policy::ring::MAX_VNODES;
 use crate::policy::ring::Ring;
@@ -186,13 +186,7 @@ impl Rule for PrefixHash {
         Box::new(Self::new(self.settings.clone()))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(&self.ring));
-    }
-
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(&mut self.ring));
-    }
+    parts!(own: Remembers(own.ring));
 }
 
 #[cfg(test)]

@@ -102,9 +102,7 @@ impl Configure for StickyUntilSaturatedOptions {
                 TtftFrom::PrefillThroughput => throughput,
                 TtftFrom::Predictor => TtftSource::Predictor(PrefillTime::DEFAULT),
             },
-            gate: self
-                .gate
-                .then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: setup.gate_if(self.gate, self.load_factor, self.balance_abs_threshold),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }
@@ -215,8 +213,8 @@ impl StickyUntilSaturated {
             .gate
             .and_then(|gate| gate.spill(view.rows, chosen, rng))
         {
-            Some(row) if row != chosen => Choice::warm(row, Reason::StickyBroken),
-            _ => Choice::warm(chosen, Reason::Sticky),
+            Some(row) => Choice::warm(row, Reason::StickyBroken),
+            None => Choice::warm(chosen, Reason::Sticky),
         }
     }
 }

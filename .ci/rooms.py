@@ -30,9 +30,7 @@ LONG: Final[Mapping[str, int]] = {
 }
 CIRCLES: Final = (
     # Of crates' modules.
-    "core/learned core/policy",
     # Of files.
-    "core/policy/pair core/policy/rule",
     """
     core/router/budget core/router/fed core/router/fleet core/router/gather core/router/offers core/router/pool
     core/router/reach core/router/rows core/router/selector core/router/sizes core/router/trail

@@ -21,6 +21,7 @@ pub mod policy;
 pub mod positional;
 pub mod radix;
 pub mod registry;
+pub mod rng;
 pub mod router;
 pub mod share;
 mod snapshot;

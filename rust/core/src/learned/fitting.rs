@@ -2,7 +2,7 @@
 
 use super::features::{FeatureSet, Sample};
 use crate::error::{Error, Result};
-use crate::policy::Rng;
+use crate::rng::Rng;
 
 /// Which predictor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,7 @@
 //! The network: three hidden layers of 128 units with `ReLU`, one output.
 
 use super::simd::{self, Ends, Isa, Lane, WIDTH};
-use crate::policy::Rng;
+use crate::rng::Rng;
 
 /// Units of a hidden layer.
 pub(super) const HIDDEN: usize = 128;

@@ -11,7 +11,7 @@ use super::simd::{self, Isa, WIDTH};
 use super::train::{self, Data};
 use super::trees::Trees;
 use crate::error::Result;
-use crate::policy::Rng;
+use crate::rng::Rng;
 
 /// Rows that go through the network at a time: their activations stay in the first-level cache.
 const BLOCK: usize = 32;

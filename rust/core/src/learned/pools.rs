@@ -6,7 +6,7 @@ use super::coreset::{self, Distance};
 use super::features::{Row, Sample};
 use super::fitting::shuffle;
 use super::model::{Model, Scratch};
-use crate::policy::Rng;
+use crate::rng::Rng;
 
 /// Which of the samples that leave the first pool the second one keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::fitting::{Fitting, shuffle};
 use super::mlp::{HIDDEN, Layers, Mlp, PANELS};
 use super::simd::{self, Ends, Isa, Lane, WIDTH};
-use crate::policy::Rng;
+use crate::rng::Rng;
 
 const DECAY_PER_EPOCH: f32 = 0.95;
 const BETA_1: f32 = 0.9;

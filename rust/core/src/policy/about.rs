@@ -107,6 +107,11 @@ impl Setup {
             margin,
         }
     }
+
+    /// The same of a policy that may go without.
+    pub(super) fn gate_if(&self, on: bool, factor: f64, margin: Margin) -> Option<SpillGate> {
+        on.then(|| self.gate(factor, margin))
+    }
 }
 
 /// Which of the options that policies share one takes; each level includes those before it.

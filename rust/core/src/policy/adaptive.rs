@@ -33,14 +33,16 @@ mod speeds;
 use crate::load::{Known, Prefill};
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::pair::{PairChoice, Pairing};
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::parts::{Explains, Pairs, Part};
+use super::rule::{Properties, Rule};
 use super::values::words;
 use super::view::{Candidate, View, lowest_at, per_weight};
 use crate::error::Result;
-pub(super) use speeds::Speeds;
+use crate::rng::Rng;
+pub(in crate::policy) use speeds::Speeds;
 
 words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });
 
@@ -270,6 +272,25 @@ impl Rule for Adaptive {
         view.rows.iter().map(score).collect()
     }
 
+    fn properties(&self) -> Properties {
+        Properties {
+            counts_active_blocks: true,
+            weighs_pairs: true,
+            ..Properties::PLACED
+        }
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Explains(self));
+        each(Part::Pairs(self));
+    }
+}
+
+impl Explains for Adaptive {
     /// The sum of all but the last, times the last, is the score.
     fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         let common = self.common(view);
@@ -288,25 +309,11 @@ impl Rule for Adaptive {
         };
         view.rows.iter().map(terms).collect()
     }
+}
 
-    fn weighs_pairs(&self) -> bool {
-        true
-    }
-
+impl Pairs for Adaptive {
     fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
         pair::choose(*self, pairing, rng)
-    }
-
-    fn records_placement(&self) -> bool {
-        true
-    }
-
-    fn counts_active_blocks(&self) -> bool {
-        true
-    }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
     }
 }
 

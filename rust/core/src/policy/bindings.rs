@@ -13,7 +13,7 @@ use crate::heap;
 use crate::ids::Millis;
 use crate::load::BookingId;
 
-use super::rule::Ended;
+use super::parts::{Ended, Learns};
 use super::slots::ByOrder;
 
 /// Hash of a session's key.
@@ -300,55 +300,6 @@ impl Bindings {
         self.open.insert(booking, open);
     }
 
-    /// The worker of `booking` answered.
-    pub fn proven(&mut self, booking: BookingId) {
-        let Some(open) = self.open.get_mut(&booking).filter(|open| !open.proven) else {
-            return;
-        };
-        open.proven = true;
-        let (open, keep) = (*open, self.limits.workers);
-        self.edit_current(open, |binding| {
-            match &mut binding.proposal {
-                Some(proposal) if proposal.order == open.order => proposal.proven = true,
-                None if binding.held.is_empty() => binding.held.push(open.order),
-                _ => {}
-            }
-            if binding.held.contains(&open.order) {
-                binding.stumbled = false;
-            }
-            binding.settle(keep);
-        });
-    }
-
-    /// `booking` is closed.
-    pub fn ended(&mut self, booking: BookingId, ended: Ended) {
-        if ended == Ended::Served {
-            self.proven(booking);
-        }
-        let Some(open) = self.open.remove(&booking) else {
-            return;
-        };
-        self.edit_current(open, |binding| {
-            binding.open -= 1;
-            if !open.proven && binding.held.contains(&open.order) {
-                binding.stumbled = true;
-            }
-            let Some(proposal) = &mut binding.proposal else {
-                return;
-            };
-            if open.backs == Some(proposal.id) {
-                proposal.backing -= 1;
-                if proposal.backing == 0 && !proposal.proven {
-                    binding.proposal = None;
-                }
-            }
-        });
-        let unbound = |b: &Binding| b.id == open.binding && b.open == 0 && b.is_empty();
-        if self.table.get(&open.key).is_some_and(unbound) {
-            self.take(open.key);
-        }
-    }
-
     /// As [`Bindings::edit`], unless the key was bound anew since `open` began.
     fn edit_current(&mut self, open: Open, change: impl FnOnce(&mut Binding)) {
         if self
@@ -363,14 +314,6 @@ impl Bindings {
     /// Forgets `key`. Returns whether it was known.
     pub fn finish(&mut self, key: Key) -> bool {
         self.take(key).is_some()
-    }
-
-    /// Every booking is closed, and nobody knows how.
-    pub fn end_all(&mut self) {
-        let all: Vec<BookingId> = self.open.keys().copied().collect();
-        for booking in all {
-            self.ended(booking, Ended::Served);
-        }
     }
 
     /// Takes the worker registered as `order` out of every binding. The keys stay known: they were moved.
@@ -464,5 +407,64 @@ impl Bindings {
             ));
         }
         Ok(())
+    }
+}
+
+impl Learns for Bindings {
+    /// The worker of `booking` answered.
+    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
+        let Some(open) = self.open.get_mut(&booking).filter(|open| !open.proven) else {
+            return;
+        };
+        open.proven = true;
+        let (open, keep) = (*open, self.limits.workers);
+        self.edit_current(open, |binding| {
+            match &mut binding.proposal {
+                Some(proposal) if proposal.order == open.order => proposal.proven = true,
+                None if binding.held.is_empty() => binding.held.push(open.order),
+                _ => {}
+            }
+            if binding.held.contains(&open.order) {
+                binding.stumbled = false;
+            }
+            binding.settle(keep);
+        });
+    }
+
+    /// `booking` is closed.
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        if ended == Ended::Served {
+            self.proven(booking, None);
+        }
+        let Some(open) = self.open.remove(&booking) else {
+            return;
+        };
+        self.edit_current(open, |binding| {
+            binding.open -= 1;
+            if !open.proven && binding.held.contains(&open.order) {
+                binding.stumbled = true;
+            }
+            let Some(proposal) = &mut binding.proposal else {
+                return;
+            };
+            if open.backs == Some(proposal.id) {
+                proposal.backing -= 1;
+                if proposal.backing == 0 && !proposal.proven {
+                    binding.proposal = None;
+                }
+            }
+        });
+        let unbound = |b: &Binding| b.id == open.binding && b.open == 0 && b.is_empty();
+        if self.table.get(&open.key).is_some_and(unbound) {
+            self.take(open.key);
+        }
+    }
+
+    /// Every booking is closed, and nobody knows how.
+    fn ended_all(&mut self) {
+        let all: Vec<BookingId> = self.open.keys().copied().collect();
+        for booking in all {
+            self.ended(booking, Ended::Served);
+        }
     }
 }

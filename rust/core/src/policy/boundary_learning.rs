@@ -25,12 +25,14 @@ use crate::load::BookingId;
 
 pub(super) use self::options::POLICY;
 use super::bounded::Bound;
+use super::choice::Choice;
+use super::parts::{Ended, Learns, Remembers, Routed, parts};
 use super::reason::Reason;
 use super::ring::Ring;
-use super::rng::Rng;
-use super::routes::{Claim, Limits, Rank, Routes, Seen, Told};
-use super::rule::{Choice, Ended, Rule};
+use super::routes::{Claim, Limits, Rank, RouteCursor, Routes, Seen};
+use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
+use crate::rng::Rng;
 
 /// Whom a diverted request teaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,6 +272,42 @@ impl Rule for BoundaryLearning {
         }
     }
 
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(view.rows[row].load())
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.settings))
+    }
+
+    parts!(own: Remembers(*own), Learns(*own), Routed(*own));
+}
+
+impl Remembers for BoundaryLearning {
+    fn forget(&mut self, order: u64) {
+        self.open.retain(|_, lesson| lesson.order != order);
+        self.routes.forget(order);
+        self.ring.forget(order);
+    }
+
+    fn cache_lost(&mut self, order: u64) {
+        self.routes.forget(order);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let keys = |lesson: &Lesson| size_of_val(&*lesson.keys);
+        self.routes.memory_bytes()
+            + self.ring.memory_bytes()
+            + heap::table(&self.open)
+            + self.open.values().map(keys).sum::<usize>()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.routes.validate()
+    }
+}
+
+impl Learns for BoundaryLearning {
     fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
         let Some(lesson) = self.open.remove(&booking) else {
             return;
@@ -278,26 +316,6 @@ impl Rule for BoundaryLearning {
         for claim in claims {
             self.routes.learn(claim, Rank::Local, lesson.at);
         }
-    }
-
-    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
-        if let Some(lesson) = self.open.get(&booking) {
-            self.claims(lesson, now).for_each(each);
-        }
-    }
-
-    fn tell_routes(
-        &self,
-        told: Told,
-        most: usize,
-        now: Millis,
-        each: &mut dyn FnMut(Claim),
-    ) -> Option<Told> {
-        self.routes.tell(told, most, now, each)
-    }
-
-    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
-        Some(self.routes.learn(claim, Rank::Remote, now))
     }
 
     fn ended(&mut self, booking: BookingId, ended: Ended) {
@@ -312,21 +330,9 @@ impl Rule for BoundaryLearning {
     fn ended_all(&mut self) {
         self.open.clear();
     }
+}
 
-    fn forget(&mut self, order: u64) {
-        self.open.retain(|_, lesson| lesson.order != order);
-        self.routes.forget(order);
-        self.ring.forget(order);
-    }
-
-    fn cache_lost(&mut self, order: u64) {
-        self.routes.forget(order);
-    }
-
-    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        Some(view.rows[row].load())
-    }
-
+impl Routed for BoundaryLearning {
     fn routes(&self) -> usize {
         self.routes.len()
     }
@@ -335,19 +341,23 @@ impl Rule for BoundaryLearning {
         self.routes.remote()
     }
 
-    fn memory_bytes(&self) -> usize {
-        let keys = |lesson: &Lesson| size_of_val(&*lesson.keys);
-        self.routes.memory_bytes()
-            + self.ring.memory_bytes()
-            + heap::table(&self.open)
-            + self.open.values().map(keys).sum::<usize>()
+    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
+        if let Some(lesson) = self.open.get(&booking) {
+            self.claims(lesson, now).for_each(each);
+        }
     }
 
-    fn validate(&self) -> Result<()> {
-        self.routes.validate()
+    fn publish_routes(
+        &self,
+        after: RouteCursor,
+        most: usize,
+        now: Millis,
+        each: &mut dyn FnMut(Claim),
+    ) -> Option<RouteCursor> {
+        self.routes.publish(after, most, now, each)
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings))
+    fn receive_route(&mut self, claim: Claim, now: Millis) -> bool {
+        self.routes.learn(claim, Rank::Remote, now)
     }
 }

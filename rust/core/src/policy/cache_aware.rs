@@ -10,11 +10,12 @@
 mod options;
 
 pub(super) use self::options::POLICY;
+use super::choice::Choice;
 use super::gate::SpillGate;
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::{Properties, Rule};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
+use crate::rng::Rng;
 
 /// A fraction kept as decimal parts per `DENOMINATOR`, so that 3 of 10 blocks reach 0.3 exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,11 +74,10 @@ pub struct CacheAware {
 
 impl Rule for CacheAware {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let total = match view.total_blocks() {
-            None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
-            Some(0) => return Choice::cold(cold_spread(view.rows, rng), Reason::ShortPrompt),
-            Some(total) => total,
-        };
+        if let Some(choice) = Choice::unmatchable(view, rng) {
+            return choice;
+        }
+        let total = view.total_blocks().unwrap_or(0);
         if self.kv_out_of_balance(view) {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Imbalance);
         }
@@ -89,22 +89,16 @@ impl Rule for CacheAware {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
         }
         let chosen = self.holder(view, best, rng);
-        match self.gate.spill(view.rows, chosen, rng) {
-            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
-            _ => Choice::warm(chosen, Reason::Prefix),
-        }
+        let spilled = self.gate.spill(view.rows, chosen, rng);
+        Choice::warm(chosen, Reason::Prefix).or_spilled(spilled)
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(self.effective(view, &view.rows[row], self.least_queued(view, 0)))
     }
 
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::CACHED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

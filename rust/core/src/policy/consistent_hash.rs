@@ -10,14 +10,16 @@ use crate::load::BookingId;
 
 use super::about::{About, Need, Ruled, Setup};
 use super::bounded::Bound;
+use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
+use super::parts::parts;
 use super::reason::Reason;
 use super::ring::MAX_VNODES;
 use super::ring::Ring;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{View, cold_spread};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// A hash ring with bounded loads: routers with the same seed agree on where a key belongs.
@@ -101,19 +103,13 @@ impl Rule for ConsistentHash {
         self.ring.settle(view);
     }
 
-    fn forget(&mut self, order: u64) {
-        self.ring.forget(order);
-    }
-
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         self.epsilon.map(|_| view.rows[row].load())
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.ring.memory_bytes()
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.vnodes, self.epsilon, self.seed))
     }
+
+    parts!(own: Remembers(own.ring));
 }

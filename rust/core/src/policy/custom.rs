@@ -4,13 +4,14 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::least_loaded::LeastLoaded;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::{Properties, Rule};
 use super::view::View;
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// What a policy of the caller's own looks at, and how its placements are remembered.
@@ -58,8 +59,11 @@ impl Rule for Custom {
         }
     }
 
-    fn records_placement(&self) -> bool {
-        self.tokens
+    fn properties(&self) -> Properties {
+        Properties {
+            records_placement: self.tokens,
+            ..Properties::PLAIN
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

@@ -3,8 +3,8 @@
 //! Only the chosen candidate's own load is asked, against the mean: a queue at somebody else never breaks affinity. Both
 //! margins are needed: the relative one alone fires on noise at low load, the absolute one alone is blind at high load.
 
-use super::rng::Rng;
 use super::view::{Candidate, lowest, mean_load};
+use crate::rng::Rng;
 
 /// The absolute margin over the mean load.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,12 +42,12 @@ impl SpillGate {
         load > self.load_factor * mean && load > mean + margin
     }
 
-    /// The row to use instead of `chosen`: the least loaded one, if `chosen` is over the gate.
+    /// Another row to use instead of `chosen`: the least loaded one, if `chosen` is over the gate.
     pub(super) fn spill(&self, rows: &[Candidate], chosen: usize, rng: &mut Rng) -> Option<usize> {
         if !self.is_over(rows[chosen].load(), mean_load(rows)) {
             return None;
         }
-        lowest(rows, rng, |_| true, Candidate::load)
+        lowest(rows, rng, |_| true, Candidate::load).filter(|row| *row != chosen)
     }
 }
 

@@ -8,18 +8,19 @@
 //! A temperature draws by softmax of the cost instead, which is the uncached tokens if prefixes are scored.
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::credits::Continuation;
 use super::credits::Credits;
 use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
-use super::prefill_times_batch::{Common, product};
+use super::published::prefill_times_batch::{Common, product};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::{Properties, Rule};
 use super::values::{MediumCredits, words};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 use crate::error::Result;
+use crate::rng::Rng;
 
 words!(Scoring { Prefix = "prefix", Cost = "cost" });
 words!(Continuation { Longest = "longest", BestCredit = "best-credit" });
@@ -134,10 +135,8 @@ impl KvAware {
 
 impl Rule for KvAware {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        match view.total_blocks() {
-            None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
-            Some(0) => return Choice::cold(cold_spread(view.rows, rng), Reason::ShortPrompt),
-            Some(_) => {}
+        if let Some(choice) = Choice::unmatchable(view, rng) {
+            return choice;
         }
         if self.scoring == Scoring::Cost {
             return Choice::by_cost(view, self.best(view, rng));
@@ -146,10 +145,7 @@ impl Rule for KvAware {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
         }
         let chosen = self.best(view, rng);
-        match self.gate.spill(view.rows, chosen, rng) {
-            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
-            _ => Choice::by_cost(view, chosen),
-        }
+        Choice::by_cost(view, chosen).or_spilled(self.gate.spill(view.rows, chosen, rng))
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
@@ -160,24 +156,14 @@ impl Rule for KvAware {
         })
     }
 
-    fn higher_is_better(&self) -> bool {
-        self.scoring == Scoring::Prefix
-    }
-
-    fn records_placement(&self) -> bool {
-        true
-    }
-
-    fn credits(&self) -> Credits {
-        self.credits
-    }
-
-    fn placement_ttl_ms(&self) -> Option<u64> {
-        Some(self.speculative_ttl_ms.unwrap_or(0))
-    }
-
-    fn goes_by_events(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties {
+            goes_by_events: true,
+            higher_is_better: self.scoring == Scoring::Prefix,
+            credits: self.credits,
+            placement_ttl_ms: Some(self.speculative_ttl_ms.unwrap_or(0)),
+            ..Properties::PLACED
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
@@ -271,11 +257,11 @@ mod tests {
 
     #[test]
     fn unconfirmed_placements_have_a_deadline_or_none_at_all() {
-        assert_eq!(RULE.placement_ttl_ms(), Some(2_000));
+        assert_eq!(RULE.properties().placement_ttl_ms, Some(2_000));
         let off = KvAware {
             speculative_ttl_ms: None,
             ..RULE
         };
-        assert_eq!(off.placement_ttl_ms(), Some(0));
+        assert_eq!(off.properties().placement_ttl_ms, Some(0));
     }
 }

@@ -44,11 +44,13 @@ pub(super) use self::options::POLICY;
 use self::reach::{is_overloaded, within_reach};
 pub use self::settings::{Learning, Outside, Tie};
 use self::work::Work;
+use super::choice::Choice;
 use super::crowd::Crowd;
+use super::parts::{self, Ended, Part, PartMut};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Ended, Rule};
+use super::rule::{Properties, Rule};
 use super::view::View;
+use crate::rng::Rng;
 
 /// Reasons that are counted.
 const COUNTED: [Reason; 12] = [
@@ -313,14 +315,6 @@ impl Learned {
 }
 
 impl Rule for Learned {
-    fn inner(&self) -> Option<&dyn Rule> {
-        Some(&*self.fallback)
-    }
-
-    fn inner_mut(&mut self) -> Option<&mut dyn Rule> {
-        Some(&mut *self.fallback)
-    }
-
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let heuristic = self.fallback.choose(view, rng);
         // Without a prompt there is nothing to ask about.
@@ -341,41 +335,6 @@ impl Rule for Learned {
         self.fallback.settled(view, choice, served, booking);
         self.took(view, choice);
         self.keep(view, served, booking);
-    }
-
-    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
-        self.fallback.proven(booking, first_token);
-        let measured = self.pending.answered(booking, first_token);
-        self.learn(measured, first_token.unwrap_or_default());
-    }
-
-    fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
-        self.fallback.served(booking, output_tokens, now);
-        let measured = self.pending.served(booking, output_tokens, now);
-        self.learn(measured, now);
-    }
-
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        self.fallback.ended(booking, ended);
-        self.pending.ended(booking);
-    }
-
-    fn ended_all(&mut self) {
-        self.fallback.ended_all();
-        self.pending.clear();
-        self.trainer.abandon();
-    }
-
-    fn describe(&mut self, order: u64, gpu: Option<&str>) {
-        self.fallback.describe(order, gpu);
-        self.gpus.describe(order, gpu);
-    }
-
-    fn forget(&mut self, order: u64) {
-        self.fallback.forget(order);
-        self.gpus.forget(order);
-        self.pending.forget(order);
-        self.drift.forget(order);
     }
 
     /// What the request is expected to cost; unknown where the model cannot tell.
@@ -402,21 +361,79 @@ impl Rule for Learned {
         scores
     }
 
-    /// A model's expectation has no terms, and those of the fallback are of another score.
-    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
-        Vec::new()
+    fn properties(&self) -> Properties {
+        Properties {
+            records_placement: true,
+            higher_is_better: false,
+            scored_in_passing: true,
+            weighs_pairs: false,
+            ..self.fallback.properties()
+        }
     }
 
-    fn scored_in_passing(&self) -> bool {
-        true
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.settings.clone(), self.fallback.fresh()))
     }
 
-    fn higher_is_better(&self) -> bool {
-        false
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(self));
+        each(Part::Learns(self));
+        each(Part::Explains(self));
+        self.fallback.parts(each);
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(self));
+        each(PartMut::Learns(self));
+        self.fallback.parts_mut(each);
+    }
+}
+
+impl parts::Remembers for Learned {
+    fn describe(&mut self, order: u64, gpu: Option<&str>) {
+        self.gpus.describe(order, gpu);
+    }
+
+    fn forget(&mut self, order: u64) {
+        self.gpus.forget(order);
+        self.pending.forget(order);
+        self.drift.forget(order);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.gpus.memory_bytes()
+            + self.pending.memory_bytes()
+            + self.trainer.memory_bytes()
+            + self.groups.memory_bytes()
+            + self.work.borrow().memory_bytes()
+    }
+
+    fn validate(&self) -> Result<()> {
+        if !self.groups.agrees() {
+            return Err(Error::Invariant("groups of prompts are miscounted".into()));
+        }
+        Ok(())
+    }
+}
+
+impl parts::Learns for Learned {
+    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
+        let measured = self.pending.answered(booking, first_token);
+        self.learn(measured, first_token.unwrap_or_default());
+    }
+
+    fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
+        let measured = self.pending.served(booking, output_tokens, now);
+        self.learn(measured, now);
+    }
+
+    fn ended(&mut self, booking: BookingId, _ended: Ended) {
+        self.pending.ended(booking);
+    }
+
+    fn ended_all(&mut self) {
+        self.pending.clear();
+        self.trainer.abandon();
     }
 
     fn learned(&self) -> Option<LearnedStats> {
@@ -439,24 +456,11 @@ impl Rule for Learned {
     fn model(&self) -> Option<Vec<u8>> {
         self.trainer.model().map(|model| model.to_bytes())
     }
+}
 
-    fn memory_bytes(&self) -> usize {
-        self.fallback.memory_bytes()
-            + self.gpus.memory_bytes()
-            + self.pending.memory_bytes()
-            + self.trainer.memory_bytes()
-            + self.groups.memory_bytes()
-            + self.work.borrow().memory_bytes()
-    }
-
-    fn validate(&self) -> Result<()> {
-        if !self.groups.agrees() {
-            return Err(Error::Invariant("groups of prompts are miscounted".into()));
-        }
-        self.fallback.validate()
-    }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings.clone(), self.fallback.fresh()))
+impl parts::Explains for Learned {
+    /// A model's expectation has no terms, and those of the fallback are of another score.
+    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        Vec::new()
     }
 }

@@ -1,13 +1,14 @@
 //! The least loaded worker; equal loads go to the one whose last pick is longest ago.
 
 use super::about::{About, Level, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View, lowest};
 use crate::error::Result;
+use crate::rng::Rng;
 
 words!(LoadUnit { Inflight = "inflight", Tokens = "tokens", Blocks = "blocks" });
 

@@ -10,85 +10,68 @@ mod bindings;
 mod boundary_learning;
 mod bounded;
 mod cache_aware;
+mod choice;
 mod consistent_hash;
 mod credits;
 mod crowd;
 mod custom;
-mod estimate;
-mod estimated_ttft;
-mod exploit_explore;
 mod gate;
 mod kv_aware;
 mod learned;
-mod least_expected_wait;
 mod least_loaded;
-mod length_bucket;
 mod options;
-mod overlap_cost;
 mod pair;
+pub mod parts;
 mod placements;
 mod power_of_two;
-mod prefill_times_batch;
-mod prefix_affinity;
-mod prefix_cache;
-mod prefix_cache_and_load;
-mod prefix_hash;
-mod prompts;
-mod queue_over_throughput;
+mod published;
 mod random;
 mod reason;
 mod rendezvous;
 mod ring;
-mod rng;
 mod round_robin;
 mod routes;
 mod rule;
 mod session;
 mod slots;
-mod sticky_until_saturated;
 mod values;
 mod view;
 mod wait;
 
+pub use crate::rng::Rng;
 pub use about::{About, Level, Need, Ruled, Setup};
 pub use adaptive::{Adaptive, Objective};
 pub use boundary_learning::{BoundaryLearned, BoundaryLearning, Teaches};
 pub use cache_aware::{CacheAware, Threshold};
+pub use choice::Choice;
 pub use consistent_hash::ConsistentHash;
 pub use credits::{Continuation, Credits};
 pub use custom::{Custom, key_hash};
-pub use estimate::PrefillTime;
-pub use estimated_ttft::{EstimatedTtft, OnSlo, Transfer};
-pub use exploit_explore::{ExploitExplore, Exploiting};
 pub use gate::{Margin, SpillGate};
 pub use kv_aware::{KvAware, Scoring};
 pub use learned::{Learned, Learning, Outside, Tie};
-pub use least_expected_wait::LeastExpectedWait;
 pub use least_loaded::{LeastLoaded, LoadUnit};
-pub use length_bucket::{LengthBucket, LengthBucketing};
 pub use options::{
     ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field, Kind,
     LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value, millis,
 };
-pub use overlap_cost::OverlapCost;
 pub use pair::{Handover, PairChoice, Pairing, Prefiller};
+pub use parts::Ended;
 pub use placements::Placements;
 pub use power_of_two::{Compare, PowerOfTwo};
-pub use prefill_times_batch::PrefillTimesBatch;
-pub use prefix_affinity::{Affinity, Forgetting, PrefixAffinity};
-pub use prefix_cache::PrefixCache;
-pub use prefix_cache_and_load::{PrefixCacheAndLoad, Scope};
-pub use prefix_hash::{PrefixHash, PrefixHashing};
-pub use queue_over_throughput::QueueOverThroughput;
+pub use published::{
+    Affinity, EstimatedTtft, ExploitExplore, Exploiting, Forgetting, LeastExpectedWait,
+    LengthBucket, LengthBucketing, OnSlo, OverlapCost, PrefillTime, PrefillTimesBatch,
+    PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash, PrefixHashing,
+    QueueOverThroughput, Scope, StickyUntilSaturated, Transfer, TtftSource,
+};
 pub use random::Random;
 pub use reason::Reason;
 pub use rendezvous::Rendezvous;
-pub use rng::Rng;
 pub use round_robin::RoundRobin;
-pub use routes::{Claim, Rank, RouteKey, Told};
-pub use rule::{Choice, Ended, Rule};
+pub use routes::{Claim, Rank, RouteCursor, RouteKey};
+pub use rule::{Properties, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
-pub use sticky_until_saturated::{StickyUntilSaturated, TtftSource};
 pub use values::{ByWorker, MediumCredits, Peak, Within};
 pub use view::{Active, Candidate, Content, Media, Names, View};
 pub use wait::ExpectedWait;
@@ -101,22 +84,22 @@ pub static POLICIES: [Policy; 24] = [
     power_of_two::POLICY,
     rendezvous::POLICY,
     consistent_hash::POLICY,
-    prefix_hash::POLICY,
+    published::prefix_hash::POLICY,
     boundary_learning::POLICY,
-    length_bucket::POLICY,
+    published::length_bucket::POLICY,
     session::POLICY,
     round_robin::POLICY,
     random::POLICY,
-    prefix_affinity::POLICY,
-    prefix_cache::POLICY,
-    prefix_cache_and_load::POLICY,
-    overlap_cost::POLICY,
-    prefill_times_batch::POLICY,
-    sticky_until_saturated::POLICY,
-    least_expected_wait::POLICY,
-    queue_over_throughput::POLICY,
-    estimated_ttft::POLICY,
-    exploit_explore::POLICY,
+    published::prefix_affinity::POLICY,
+    published::prefix_cache::POLICY,
+    published::prefix_cache_and_load::POLICY,
+    published::overlap_cost::POLICY,
+    published::prefill_times_batch::POLICY,
+    published::sticky_until_saturated::POLICY,
+    published::least_expected_wait::POLICY,
+    published::queue_over_throughput::POLICY,
+    published::estimated_ttft::POLICY,
+    published::exploit_explore::POLICY,
     kv_aware::POLICY,
     learned::POLICY,
 ];

@@ -2,7 +2,7 @@
 
 use crate::load::Known;
 
-use super::rule::Choice;
+use super::choice::Choice;
 use super::view::{Candidate, View};
 
 /// What it takes to hand a computed prompt to another worker.

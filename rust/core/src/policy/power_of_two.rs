@@ -1,14 +1,15 @@
 //! Samples a few workers and takes the least loaded: almost as even as asking all, without herding on one minimum.
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View};
 use super::wait::ExpectedWait;
 use crate::error::Result;
+use crate::rng::Rng;
 
 words!(Compare { Inflight = "inflight", ExpectedWait = "expected-wait" });
 

@@ -1,12 +1,13 @@
 //! A draw proportional to weight.
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::Rule;
 use super::view::{View, draw};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// A worker drawn at random, in proportion to weight (`set_weight`).

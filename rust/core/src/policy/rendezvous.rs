@@ -7,12 +7,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::about::{About, Need, Ruled, Setup};
 use super::bounded::Bound;
+use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::{Properties, Rule};
 use super::view::{Candidate, View, cold_spread, weights_are_equal};
 use crate::error::Result;
+use crate::rng::Rng;
 
 options! {
     /// Highest random weight hashing: routers with the same seed agree without sharing state.
@@ -181,12 +182,12 @@ impl Rule for Rendezvous {
         Some(draws.score(view.names.name(row.offer), row.weight))
     }
 
-    fn scored_in_passing(&self) -> bool {
-        false
-    }
-
-    fn higher_is_better(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties {
+            scored_in_passing: false,
+            higher_is_better: true,
+            ..Properties::PLAIN
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

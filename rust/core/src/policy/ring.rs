@@ -10,6 +10,7 @@ use std::collections::HashSet;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::parts::Remembers;
 use super::slots::Slots;
 use super::view::{Candidate, View};
 
@@ -70,22 +71,6 @@ impl Ring {
         if !self.covers(view.rows) {
             self.add(view);
         }
-    }
-
-    /// Forgets the worker registered as `order`.
-    pub fn forget(&mut self, order: u64) {
-        let known = self.members.len();
-        self.members.retain(|member| member.order != order);
-        if self.members.len() < known {
-            self.rebuild();
-        }
-    }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.members.capacity() * size_of::<Member>()
-            + self.members.iter().map(|m| m.name.len()).sum::<usize>()
-            + self.slots.memory_bytes()
-            + self.points.capacity() * size_of::<(u64, u32)>()
     }
 
     fn covers(&self, rows: &[Candidate]) -> bool {
@@ -184,6 +169,24 @@ impl Ring {
             let row = seats.0[member as usize];
             (row != NOBODY).then_some(row as usize)
         })
+    }
+}
+
+impl Remembers for Ring {
+    /// Forgets the worker registered as `order`.
+    fn forget(&mut self, order: u64) {
+        let known = self.members.len();
+        self.members.retain(|member| member.order != order);
+        if self.members.len() < known {
+            self.rebuild();
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.members.capacity() * size_of::<Member>()
+            + self.members.iter().map(|m| m.name.len()).sum::<usize>()
+            + self.slots.memory_bytes()
+            + self.points.capacity() * size_of::<(u64, u32)>()
     }
 }
 

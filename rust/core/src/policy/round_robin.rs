@@ -10,13 +10,15 @@ use crate::heap;
 use crate::load::BookingId;
 
 use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
 use super::options::{Configure, Policy, options};
+use super::parts::{Remembers, parts};
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::rule::{Properties, Rule};
 use super::values::words;
 use super::view::{Candidate, View, weights_are_equal};
 use crate::error::Result;
+use crate::rng::Rng;
 
 /// Which worker is first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,10 +136,6 @@ impl Rule for RoundRobin {
         *self.credits.entry(view.rows[chosen].order).or_default() -= total;
     }
 
-    fn forget(&mut self, order: u64) {
-        self.credits.remove(&order);
-    }
-
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         // There are no credits while weights are equal.
         let row = &view.rows[row];
@@ -146,15 +144,26 @@ impl Rule for RoundRobin {
             .map(|credit| credit + row.weight)
     }
 
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn memory_bytes(&self) -> usize {
-        heap::table(&self.credits)
+    fn properties(&self) -> Properties {
+        Properties {
+            higher_is_better: true,
+            ..Properties::PLAIN
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.start_first))
+    }
+
+    parts!(own: Remembers(*own));
+}
+
+impl Remembers for RoundRobin {
+    fn forget(&mut self, order: u64) {
+        self.credits.remove(&order);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        heap::table(&self.credits)
     }
 }

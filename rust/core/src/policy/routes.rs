@@ -26,7 +26,7 @@ const MAX_HOLDERS: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteKey(pub u64);
 
-/// That a worker served a prefix, as routers tell each other.
+/// That a worker served a prefix, as routers publish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// Registration order of the worker.
@@ -39,9 +39,9 @@ pub struct Claim {
     pub depth: u32,
 }
 
-/// How far all routes were told: those behind it are left.
+/// How far routes were published: those behind it are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Told(Option<(Rank, u64)>);
+pub struct RouteCursor(Option<(Rank, u64)>);
 
 /// Whose observation a route is. The lower one goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -227,17 +227,17 @@ impl Routes {
         true
     }
 
-    /// Calls `each` with the claims on the next routes behind `told` that are alive at `now`, at most `most` routes, the
-    /// first to go first. A route that is used meanwhile moves back: it may be told twice, none is left out. Returns how
+    /// Calls `each` with the claims on the next routes behind `after` that are alive at `now`, at most `most` routes, the
+    /// first to go first. A route that is used meanwhile moves back: it may be published twice, none is left out. Returns how
     /// far it came, `None` at the end.
-    pub fn tell(
+    pub fn publish(
         &self,
-        told: Told,
+        after: RouteCursor,
         most: usize,
         now: Millis,
         each: &mut dyn FnMut(Claim),
-    ) -> Option<Told> {
-        let from = told.0.map_or(Bound::Unbounded, Bound::Excluded);
+    ) -> Option<RouteCursor> {
+        let from = after.0.map_or(Bound::Unbounded, Bound::Excluded);
         let mut last = None;
         for (&at, &key) in self.queue.range((from, Bound::Unbounded)).take(most) {
             last = Some(at);
@@ -255,7 +255,7 @@ impl Routes {
                 });
             }
         }
-        last.map(|at| Told(Some(at)))
+        last.map(|at| RouteCursor(Some(at)))
     }
 
     /// Drops routes beyond the cap, and from the old ends of the queue those that nobody holds any more.

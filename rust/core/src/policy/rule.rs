@@ -1,4 +1,4 @@
-//! What a rule is and what one returns.
+//! What a rule is.
 
 use std::fmt::Debug;
 
@@ -6,304 +6,332 @@ use crate::error::Result;
 use crate::ids::Millis;
 use crate::learned::LearnedStats;
 use crate::load::{BookingId, Known};
+use crate::rng::Rng;
 
+use super::choice::Choice;
 use super::credits::Credits;
 use super::pair::{PairChoice, Pairing};
-use super::reason::Reason;
-use super::rng::Rng;
-use super::routes::{Claim, Told};
+use super::parts::{Ended, Learns, Part, PartMut, Remembers};
+use super::routes::{Claim, RouteCursor};
 use super::view::View;
 
-/// Outcome of a rule.
+/// What is the same for all requests of a rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Choice {
-    /// Index into the view's rows.
-    pub row: usize,
-    /// Why.
-    pub reason: Reason,
-    /// Whether the pick moves the worker to the newest end of the cold order.
-    pub cold: bool,
-    /// Milliseconds of prefill this request adds to the worker's queue, 0 for rules that do not estimate it.
-    pub estimate_ms: f64,
-    /// Whether the request must not be served at all; the reason says why.
-    pub refused: bool,
-    /// Row whose worker holds blocks that the picked one should fetch.
-    pub transfer_from: Option<usize>,
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent answers, read by name"
+)]
+pub struct Properties {
+    /// Placements are recorded in a block index.
+    pub records_placement: bool,
+    /// Blocks that requests in flight share are to be counted once: see [`View::active_blocks`].
+    pub counts_active_blocks: bool,
+    /// The rule relies on events of engines, so that a pick made without them must carry its own reason.
+    pub goes_by_events: bool,
+    /// The rule keeps the prompts themselves, so that its state cannot be shared.
+    pub keeps_prompts: bool,
+    /// A higher [`Rule::score`] is better.
+    pub higher_is_better: bool,
+    /// Scores are cheap enough to keep those of every decision; if not, only an explanation asks for them.
+    pub scored_in_passing: bool,
+    /// The rule has [`super::parts::Pairs`]. A rule around another one decides pairs half by half.
+    pub weighs_pairs: bool,
+    /// Credits of blocks outside device memory.
+    pub credits: Credits,
+    /// How long a placement is trusted on a worker with KV events until one confirms it; 0 records nothing there. `None`
+    /// trusts it as long as any other.
+    pub placement_ttl_ms: Option<u64>,
 }
 
-impl Choice {
-    pub(super) fn cold(row: usize, reason: Reason) -> Self {
-        Self {
-            row,
-            reason,
-            cold: true,
-            estimate_ms: 0.0,
-            refused: false,
-            transfer_from: None,
-        }
-    }
-
-    /// A row chosen outside of any rule.
-    pub(crate) fn pinned(row: usize, reason: Reason) -> Self {
-        Self {
-            cold: reason == Reason::Cold,
-            ..Self::warm(row, reason)
-        }
-    }
-
-    pub(super) fn warm(row: usize, reason: Reason) -> Self {
-        Self {
-            cold: false,
-            ..Self::cold(row, reason)
-        }
-    }
-
-    /// The row a cost preferred. The reason tells whether it holds any of the prompt, or whoever does was passed over.
-    pub(super) fn by_cost(view: &View<'_>, row: usize) -> Self {
-        match view.total_blocks() {
-            None => Self::cold(row, Reason::NoKey),
-            Some(0) => Self::cold(row, Reason::ShortPrompt),
-            Some(_) if view.rows[row].overlap > 0 => Self::warm(row, Reason::Prefix),
-            Some(_) if view.rows.iter().any(|row| row.overlap > 0) => {
-                Self::warm(row, Reason::Spill)
-            }
-            Some(_) => Self::cold(row, Reason::Cold),
-        }
-    }
-}
-
-/// How a booking ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The worker served it, or nobody said otherwise.
-    Served,
-    /// It failed or was given up. Without a first token, its placement is taken back.
-    Failed,
+impl Properties {
+    /// A rule of loads or keys.
+    pub const PLAIN: Self = Self {
+        records_placement: false,
+        counts_active_blocks: false,
+        goes_by_events: false,
+        keeps_prompts: false,
+        higher_is_better: false,
+        scored_in_passing: true,
+        weighs_pairs: false,
+        credits: Credits::DEFAULT,
+        placement_ttl_ms: None,
+    };
+    /// A rule of placements that ranks by cost.
+    pub const PLACED: Self = Self {
+        records_placement: true,
+        ..Self::PLAIN
+    };
+    /// A rule of placements that ranks by what is cached.
+    pub const CACHED: Self = Self {
+        higher_is_better: true,
+        ..Self::PLACED
+    };
 }
 
 /// One policy's rule: its settings and the little state it keeps.
 ///
-/// `choose` decides, and changes nothing but the generator; the other calls tell what came of it.
-///
-/// A rule that stands around another one names it in [`Rule::inner`] and [`Rule::inner_mut`]: every method it leaves out is
-/// then the other's. A method that it does have must pass the call on itself where the other keeps state.
+/// `choose` decides, and changes nothing but the generator; the other calls report the outcome. A rule that wraps another
+/// one passes on `choose`, `settled` and the scores itself, and lists the other's parts behind its own.
 pub trait Rule: Debug + Send {
-    /// The rule that this one stands around, if any.
-    fn inner(&self) -> Option<&dyn Rule> {
-        None
-    }
-
-    /// The same, to change it.
-    fn inner_mut(&mut self) -> Option<&mut dyn Rule> {
-        None
-    }
-
     /// Picks a row. The view has at least one.
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice;
-
-    /// Whether the rule has [`Rule::choose_pair`], so that it decides both halves of a pair at once.
-    fn weighs_pairs(&self) -> bool {
-        false
-    }
-
-    /// Picks a worker for each half of a request, or one for both. `None` if no worker may take it, and from a rule that
-    /// decides halves one by one. A rule around another one decides for itself whether it does.
-    fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
-        let _ = (pairing, rng);
-        None
-    }
-
-    /// `choice` was taken and booked as `booking`. Rules have [`Rule::settled`] instead.
-    fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
-        self.settled(view, choice, choice.row, booking);
-    }
 
     /// The rule decided `choice`, and row `served` was booked as `booking`: another row where it decided beside the rule
     /// that picks.
     fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, booking: BookingId) {
-        if let Some(inner) = self.inner_mut() {
-            inner.settled(view, choice, served, booking);
-        }
+        let _ = (view, choice, served, booking);
     }
 
-    /// The worker of `booking` answered: its first token came at `first_token`, or without anybody having told of one
-    /// the request was served.
-    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
-        if let Some(inner) = self.inner_mut() {
-            inner.proven(booking, first_token);
-        }
-    }
-
-    /// `booking` was served to its end, `output_tokens` of them if anybody counted. It closes next.
-    fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
-        if let Some(inner) = self.inner_mut() {
-            inner.served(booking, output_tokens, now);
-        }
-    }
-
-    /// `booking` is closed.
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        if let Some(inner) = self.inner_mut() {
-            inner.ended(booking, ended);
-        }
-    }
-
-    /// Every booking is closed, and nobody knows how: the child of a fork starts over.
-    fn ended_all(&mut self) {
-        if let Some(inner) = self.inner_mut() {
-            inner.ended_all();
-        }
-    }
-
-    /// The worker registered as `order` is there, or is described anew.
-    fn describe(&mut self, order: u64, gpu: Option<&str>) {
-        if let Some(inner) = self.inner_mut() {
-            inner.describe(order, gpu);
-        }
-    }
-
-    /// The worker registered as `order` is gone.
-    fn forget(&mut self, order: u64) {
-        if let Some(inner) = self.inner_mut() {
-            inner.forget(order);
-        }
-    }
-
-    /// The worker registered as `order` is there, and its cache is empty.
-    fn cache_lost(&mut self, order: u64) {
-        if let Some(inner) = self.inner_mut() {
-            inner.cache_lost(order);
-        }
-    }
-
-    /// The session called `key` is over. Returns whether the rule had bound it.
-    fn finish_session(&mut self, key: &[u8]) -> bool {
-        self.inner_mut()
-            .is_some_and(|inner| inner.finish_session(key))
-    }
-
-    /// What the rule ranked row `row` by, for explanations; the unit is the rule's own. `None` if it has no number.
+    /// The number that row `row` was ranked by, for explanations; the unit is the rule's own. `None` if there is none.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        self.inner()?.score(view, row)
+        let _ = (view, row);
+        None
     }
 
-    /// [`Rule::score`] of every row. One call for all of them, so that what they have in common is computed once.
+    /// [`Rule::score`] of every row. One call for all of them, so that common terms are computed once.
     fn scores(&self, view: &View<'_>) -> Vec<Known> {
-        match self.inner() {
-            Some(inner) => inner.scores(view),
-            None => each_score(self, view),
-        }
+        each_score(self, view)
     }
 
-    /// What the score of every row is made of, by name, for explanations; empty if the rule does not take scores apart.
-    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
-        self.inner()
-            .map_or_else(Vec::new, |inner| inner.terms(view))
+    /// The properties of the rule, which never change.
+    fn properties(&self) -> Properties {
+        Properties::PLAIN
     }
 
-    /// Whether scores are cheap enough to keep those of every decision; if not, only an explanation asks for them.
-    fn scored_in_passing(&self) -> bool {
-        self.inner().is_none_or(Rule::scored_in_passing)
-    }
-
-    /// Whether a higher [`Rule::score`] is better.
-    fn higher_is_better(&self) -> bool {
-        self.inner().is_some_and(Rule::higher_is_better)
-    }
-
-    /// Whether placements are recorded in a block index.
-    fn records_placement(&self) -> bool {
-        self.inner().is_some_and(Rule::records_placement)
-    }
-
-    /// Whether blocks that requests in flight share are to be counted once: see [`View::active_blocks`].
-    fn counts_active_blocks(&self) -> bool {
-        self.inner().is_some_and(Rule::counts_active_blocks)
-    }
-
-    /// What blocks outside device memory are worth to the rule.
-    fn credits(&self) -> Credits {
-        self.inner().map_or(Credits::DEFAULT, Rule::credits)
-    }
-
-    /// How long a placement is believed on a worker whose events would tell, until one confirms it; 0 records nothing
-    /// there. `None` believes it as long as any other.
-    fn placement_ttl_ms(&self) -> Option<u64> {
-        self.inner()?.placement_ttl_ms()
-    }
-
-    /// Whether the rule is there to go by what engines say, so that a pick made by anything else must say so.
-    fn goes_by_events(&self) -> bool {
-        self.inner().is_some_and(Rule::goes_by_events)
-    }
-
-    /// Prefixes that the rule itself remembers, beside any index.
-    fn routes(&self) -> usize {
-        self.inner().map_or(0, Rule::routes)
-    }
-
-    /// How many of them other routers told of.
-    fn remote_routes(&self) -> usize {
-        self.inner().map_or(0, Rule::remote_routes)
-    }
-
-    /// Calls `each` with the routes that `booking` will teach when it is answered.
-    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
-        if let Some(inner) = self.inner() {
-            inner.teaches(booking, now, each);
-        }
-    }
-
-    /// Calls `each` with the routes behind `told`, at most `most` of them. Returns how far it came, `None` at the end.
-    fn tell_routes(
-        &self,
-        told: Told,
-        most: usize,
-        now: Millis,
-        each: &mut dyn FnMut(Claim),
-    ) -> Option<Told> {
-        self.inner()?.tell_routes(told, most, now, each)
-    }
-
-    /// Another router learned a route. Returns whether it was taken in, `None` from a rule that learns none.
-    fn hear_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
-        self.inner_mut()?.hear_route(claim, now)
-    }
-
-    /// Whether the rule keeps the prompts themselves, so that others cannot be told what it knows.
-    fn keeps_prompts(&self) -> bool {
-        self.inner().is_some_and(Rule::keeps_prompts)
-    }
-
-    /// What a rule that learns a model tells of it.
-    fn learned(&self) -> Option<LearnedStats> {
-        self.inner()?.learned()
-    }
-
-    /// The model of a rule that learned one, to be loaded by another.
-    fn model(&self) -> Option<Vec<u8>> {
-        self.inner()?.model()
-    }
-
-    /// Heap bytes of what can grow.
-    fn memory_bytes(&self) -> usize {
-        self.inner().map_or(0, Rule::memory_bytes)
-    }
-
-    /// Recounts what is counted.
-    ///
-    /// # Errors
-    /// [`crate::Error::Invariant`] naming the first disagreement.
-    fn validate(&self) -> Result<()> {
-        self.inner().map_or(Ok(()), Rule::validate)
-    }
-
-    /// A rule of the same settings that remembers nothing.
+    /// A rule of the same settings without state.
     fn fresh(&self) -> Box<dyn Rule>;
+
+    /// Calls `each` with the optional parts, those of a wrapped rule last: where one answers, the first does.
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        let _ = each;
+    }
+
+    /// The same, for the parts that change.
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        let _ = each;
+    }
 }
 
 /// [`Rule::score`] row by row.
 pub(super) fn each_score<R: Rule + ?Sized>(rule: &R, view: &View<'_>) -> Vec<Known> {
     let score = |row| Known::from(rule.score(view, row));
     (0..view.rows.len()).map(score).collect()
+}
+
+/// A method for each property.
+macro_rules! properties {
+    ($($name:ident: $type:ty,)+) => {$(
+        #[doc = concat!("See [`Properties::", stringify!($name), "`].")]
+        #[must_use]
+        pub fn $name(&self) -> $type {
+            self.properties().$name
+        }
+    )+};
+}
+
+/// Calls of the optional parts, to be made without knowing which of them a rule has.
+impl dyn Rule + '_ {
+    properties! {
+        records_placement: bool,
+        counts_active_blocks: bool,
+        goes_by_events: bool,
+        keeps_prompts: bool,
+        higher_is_better: bool,
+        scored_in_passing: bool,
+        weighs_pairs: bool,
+        credits: Credits,
+        placement_ttl_ms: Option<u64>,
+    }
+
+    /// See [`super::parts::Pairs::choose_pair`]. `None` too from a rule that decides halves one by one.
+    #[must_use]
+    pub fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
+        if !self.weighs_pairs() {
+            return None;
+        }
+        self.first(|part| match part {
+            Part::Pairs(own) => own.choose_pair(pairing, rng),
+            _ => None,
+        })
+    }
+
+    /// See [`super::parts::Explains::terms`]. Empty from a rule that does not take scores apart.
+    #[must_use]
+    pub fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        let terms = self.first(|part| match part {
+            Part::Explains(own) => Some(own.terms(view)),
+            _ => None,
+        });
+        terms.unwrap_or_default()
+    }
+
+    /// `choice` was taken and booked as `booking`.
+    pub fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
+        self.settled(view, choice, choice.row, booking);
+    }
+
+    /// See [`Remembers::describe`].
+    pub fn describe(&mut self, order: u64, gpu: Option<&str>) {
+        self.each_memory(|own| own.describe(order, gpu));
+    }
+
+    /// See [`Remembers::forget`].
+    pub fn forget(&mut self, order: u64) {
+        self.each_memory(|own| own.forget(order));
+    }
+
+    /// See [`Remembers::cache_lost`].
+    pub fn cache_lost(&mut self, order: u64) {
+        self.each_memory(|own| own.cache_lost(order));
+    }
+
+    /// See [`Remembers::finish_session`].
+    pub fn finish_session(&mut self, key: &[u8]) -> bool {
+        let mut known = false;
+        self.each_memory(|own| known |= own.finish_session(key));
+        known
+    }
+
+    /// See [`Remembers::memory_bytes`].
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let mut bytes = 0;
+        self.parts(&mut |part| {
+            if let Part::Remembers(own) = part {
+                bytes += own.memory_bytes();
+            }
+        });
+        bytes
+    }
+
+    /// See [`Remembers::validate`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        let failed = self.first(|part| match part {
+            Part::Remembers(own) => own.validate().err(),
+            _ => None,
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// See [`Learns::proven`].
+    pub fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
+        self.each_learner(|own| own.proven(booking, first_token));
+    }
+
+    /// See [`Learns::served`].
+    pub fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
+        self.each_learner(|own| own.served(booking, output_tokens, now));
+    }
+
+    /// See [`Learns::ended`].
+    pub fn ended(&mut self, booking: BookingId, ended: Ended) {
+        self.each_learner(|own| own.ended(booking, ended));
+    }
+
+    /// See [`Learns::ended_all`].
+    pub fn ended_all(&mut self) {
+        self.each_learner(|own| own.ended_all());
+    }
+
+    /// See [`Learns::learned`].
+    #[must_use]
+    pub fn learned(&self) -> Option<LearnedStats> {
+        self.first(|part| match part {
+            Part::Learns(own) => own.learned(),
+            _ => None,
+        })
+    }
+
+    /// See [`Learns::model`].
+    #[must_use]
+    pub fn model(&self) -> Option<Vec<u8>> {
+        self.first(|part| match part {
+            Part::Learns(own) => own.model(),
+            _ => None,
+        })
+    }
+
+    /// See [`super::parts::Routed::routes`].
+    #[must_use]
+    pub fn routes(&self) -> usize {
+        let routes = self.first(|part| match part {
+            Part::Routed(own) => Some(own.routes()),
+            _ => None,
+        });
+        routes.unwrap_or(0)
+    }
+
+    /// See [`super::parts::Routed::remote_routes`].
+    #[must_use]
+    pub fn remote_routes(&self) -> usize {
+        let routes = self.first(|part| match part {
+            Part::Routed(own) => Some(own.remote_routes()),
+            _ => None,
+        });
+        routes.unwrap_or(0)
+    }
+
+    /// See [`super::parts::Routed::teaches`].
+    pub fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
+        self.parts(&mut |part| {
+            if let Part::Routed(own) = part {
+                own.teaches(booking, now, each);
+            }
+        });
+    }
+
+    /// See [`super::parts::Routed::publish_routes`].
+    pub fn publish_routes(
+        &self,
+        after: RouteCursor,
+        most: usize,
+        now: Millis,
+        each: &mut dyn FnMut(Claim),
+    ) -> Option<RouteCursor> {
+        self.first(|part| match part {
+            Part::Routed(own) => own.publish_routes(after, most, now, each),
+            _ => None,
+        })
+    }
+
+    /// See [`super::parts::Routed::receive_route`]. `None` from a rule that learns no routes.
+    pub fn receive_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
+        let mut taken = None;
+        self.parts_mut(&mut |part| {
+            if let PartMut::Routed(own) = part {
+                taken = Some(own.receive_route(claim, now));
+            }
+        });
+        taken
+    }
+
+    /// The first answer.
+    fn first<T>(&self, mut ask: impl FnMut(Part<'_>) -> Option<T>) -> Option<T> {
+        let mut found = None;
+        self.parts(&mut |part| {
+            if found.is_none() {
+                found = ask(part);
+            }
+        });
+        found
+    }
+
+    fn each_memory(&mut self, mut each: impl FnMut(&mut dyn Remembers)) {
+        self.parts_mut(&mut |part| {
+            if let PartMut::Remembers(own) = part {
+                each(own);
+            }
+        });
+    }
+
+    fn each_learner(&mut self, mut each: impl FnMut(&mut dyn Learns)) {
+        self.parts_mut(&mut |part| {
+            if let PartMut::Learns(own) = part {
+                each(own);
+            }
+        });
+    }
 }

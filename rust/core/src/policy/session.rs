@@ -18,17 +18,18 @@ mod options;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::Result;
-use crate::ids::Millis;
 use crate::load::{BookingId, Known};
 
 pub(super) use self::options::POLICY;
 use super::bindings::{Bindings, Key, Limits};
+use super::choice::Choice;
 use super::gate::SpillGate;
+use super::parts::{Explains, Part, PartMut, Remembers};
 use super::reason::Reason;
 use super::rendezvous::Rendezvous;
-use super::rng::Rng;
-use super::rule::{Choice, Ended, Rule, each_score};
+use super::rule::{Properties, Rule, each_score};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
+use crate::rng::Rng;
 
 /// What binds a session to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,25 +186,11 @@ impl Session {
     fn keep(&self, view: &View<'_>, row: usize, reason: Reason, rng: &mut Rng) -> Choice {
         let gate = &self.settings.gate;
         let spilled = (!self.settings.hard).then(|| gate.spill(view.rows, row, rng));
-        match spilled.flatten() {
-            Some(other) if other != row => Choice::warm(other, Reason::Spill),
-            _ => Choice::warm(row, reason),
-        }
+        Choice::warm(row, reason).or_spilled(spilled.flatten())
     }
 }
 
 impl Rule for Session {
-    fn inner(&self) -> Option<&dyn Rule> {
-        self.base.as_deref()
-    }
-
-    fn inner_mut(&mut self) -> Option<&mut dyn Rule> {
-        match &mut self.base {
-            Some(base) => Some(&mut **base),
-            None => None,
-        }
-    }
-
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let Some(key) = view.key else {
             return match &self.base {
@@ -242,40 +229,6 @@ impl Rule for Session {
         }
     }
 
-    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
-        self.bindings.proven(booking);
-        if let Some(base) = &mut self.base {
-            base.proven(booking, first_token);
-        }
-    }
-
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        self.bindings.ended(booking, ended);
-        if let Some(base) = &mut self.base {
-            base.ended(booking, ended);
-        }
-    }
-
-    fn ended_all(&mut self) {
-        self.bindings.end_all();
-        if let Some(base) = &mut self.base {
-            base.ended_all();
-        }
-    }
-
-    fn forget(&mut self, order: u64) {
-        self.bindings.forget(order);
-        if let Some(base) = &mut self.base {
-            base.forget(order);
-        }
-    }
-
-    fn finish_session(&mut self, key: &[u8]) -> bool {
-        let base = self.base.as_mut();
-        let below = base.is_some_and(|base| base.finish_session(key));
-        self.bindings.finish(self.hash(key)) || below
-    }
-
     /// Sessions per weight, or what places new sessions ranks by.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         match self.placing() {
@@ -292,41 +245,64 @@ impl Rule for Session {
         }
     }
 
-    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
-        match self.placing() {
-            Placing::Base(base) => base.terms(view),
-            Placing::Draw | Placing::Sessions => Vec::new(),
+    fn properties(&self) -> Properties {
+        let base = self.base.as_ref().map(|base| base.properties());
+        let base = base.unwrap_or(Properties::PLAIN);
+        let draws = matches!(self.placing(), Placing::Draw);
+        Properties {
+            higher_is_better: draws || base.higher_is_better,
+            scored_in_passing: !draws && base.scored_in_passing,
+            weighs_pairs: false,
+            ..base
         }
-    }
-
-    fn scored_in_passing(&self) -> bool {
-        match self.placing() {
-            Placing::Draw => false,
-            Placing::Base(base) => base.scored_in_passing(),
-            Placing::Sessions => true,
-        }
-    }
-
-    fn higher_is_better(&self) -> bool {
-        match self.placing() {
-            Placing::Draw => true,
-            Placing::Base(base) => base.higher_is_better(),
-            Placing::Sessions => false,
-        }
-    }
-
-    fn memory_bytes(&self) -> usize {
-        let base = self.base.as_ref().map_or(0, |base| base.memory_bytes());
-        self.bindings.memory_bytes() + base
-    }
-
-    fn validate(&self) -> Result<()> {
-        self.bindings.validate()?;
-        self.base.as_ref().map_or(Ok(()), |base| base.validate())
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
         let base = self.base.as_ref().map(|base| base.fresh());
         Box::new(Self::new(self.settings, base))
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(self));
+        each(Part::Learns(&self.bindings));
+        each(Part::Explains(self));
+        if let Some(base) = &self.base {
+            base.parts(each);
+        }
+    }
+
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(self));
+        each(PartMut::Learns(&mut self.bindings));
+        if let Some(base) = &mut self.base {
+            base.parts_mut(each);
+        }
+    }
+}
+
+impl Remembers for Session {
+    fn forget(&mut self, order: u64) {
+        self.bindings.forget(order);
+    }
+
+    fn finish_session(&mut self, key: &[u8]) -> bool {
+        self.bindings.finish(self.hash(key))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.bindings.memory_bytes()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.bindings.validate()
+    }
+}
+
+impl Explains for Session {
+    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        match self.placing() {
+            Placing::Base(base) => base.terms(view),
+            Placing::Draw | Placing::Sessions => Vec::new(),
+        }
     }
 }

@@ -1,12 +1,82 @@
 //! Hand-made views for the table tests of the rules.
 
+use crate::error::Result;
 use crate::ids::{Millis, SequenceHash};
-use crate::load::{Load, Pace};
+use crate::learned::LearnedStats;
+use crate::load::{BookingId, Load, Pace};
 
+use super::choice::Choice;
+use super::parts::Ended;
 use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
+use super::routes::Claim;
+use super::rule::Rule;
 use super::view::{Candidate, Content, Media, View};
+use crate::rng::Rng;
+
+/// Calls of the parts of a rule whose type is known.
+pub trait Calls: Rule + Sized {
+    fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
+        (self as &mut dyn Rule).settle(view, choice, booking);
+    }
+
+    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
+        (self as &mut dyn Rule).proven(booking, first_token);
+    }
+
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        (self as &mut dyn Rule).ended(booking, ended);
+    }
+
+    fn ended_all(&mut self) {
+        (self as &mut dyn Rule).ended_all();
+    }
+
+    fn describe(&mut self, order: u64, gpu: Option<&str>) {
+        (self as &mut dyn Rule).describe(order, gpu);
+    }
+
+    fn forget(&mut self, order: u64) {
+        (self as &mut dyn Rule).forget(order);
+    }
+
+    fn cache_lost(&mut self, order: u64) {
+        (self as &mut dyn Rule).cache_lost(order);
+    }
+
+    fn finish_session(&mut self, key: &[u8]) -> bool {
+        (self as &mut dyn Rule).finish_session(key)
+    }
+
+    fn receive_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
+        (self as &mut dyn Rule).receive_route(claim, now)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        (self as &dyn Rule).memory_bytes()
+    }
+
+    fn validate(&self) -> Result<()> {
+        (self as &dyn Rule).validate()
+    }
+
+    fn routes(&self) -> usize {
+        (self as &dyn Rule).routes()
+    }
+
+    fn remote_routes(&self) -> usize {
+        (self as &dyn Rule).remote_routes()
+    }
+
+    fn learned(&self) -> Option<LearnedStats> {
+        (self as &dyn Rule).learned()
+    }
+
+    fn model(&self) -> Option<Vec<u8>> {
+        (self as &dyn Rule).model()
+    }
+}
+
+impl<R: Rule> Calls for R {}
 
 pub const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 

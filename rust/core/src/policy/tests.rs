@@ -3,8 +3,6 @@
 mod boundary_learning;
 mod consistent_hash;
 mod learned;
-mod length_bucket;
-mod prefix_hash;
 mod rendezvous;
 mod session;
 

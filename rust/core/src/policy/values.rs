@@ -7,9 +7,9 @@ use crate::learned::Model;
 
 use super::cache_aware::Threshold;
 use super::credits::Credits;
-use super::estimate::PrefillTime;
 use super::gate::Margin;
 use super::options::{ABOVE_ZERO, Bound, Configured, FRACTION, Field, Kind, NOT_NEGATIVE, Value};
+use super::published::estimate::PrefillTime;
 
 /// A type whose kind is `$kind` and that is `$from` of a value and `$to` a value.
 macro_rules! field {

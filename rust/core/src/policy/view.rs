@@ -3,7 +3,8 @@
 use crate::ids::{Millis, SequenceHash};
 use crate::load::{Load, LoadBook, Pace, Report};
 
-use super::rng::Rng;
+use super::reason::Reason;
+use crate::rng::Rng;
 
 /// One eligible candidate of one request, its load read before the request is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -190,6 +191,15 @@ impl View<'_> {
     #[must_use]
     pub fn total_blocks(&self) -> Option<u32> {
         self.blocks.map(|blocks| blocks.len() as u32)
+    }
+
+    /// Why the prompt matches no block, if it has no full one.
+    pub(super) fn unmatchable(&self) -> Option<Reason> {
+        match self.total_blocks() {
+            None => Some(Reason::NoKey),
+            Some(0) => Some(Reason::ShortPrompt),
+            Some(_) => None,
+        }
     }
 
     /// The columns of a row.

@@ -115,14 +115,14 @@ impl Selector {
     #[must_use]
     pub fn routes(&self) -> usize {
         let rules = self.pools.iter().flat_map(Pool::rules);
-        rules.map(Rule::routes).sum()
+        rules.map(<dyn Rule>::routes).sum()
     }
 
     /// How many of them other routers told of.
     #[must_use]
     pub fn remote_routes(&self) -> usize {
         let rules = self.pools.iter().flat_map(Pool::rules);
-        rules.map(Rule::remote_routes).sum()
+        rules.map(<dyn Rule>::remote_routes).sum()
     }
 
     /// For which parts rules keep the prompts themselves, which others are never told.
@@ -208,8 +208,8 @@ impl Selector {
         for pool in &self.pools {
             pool.index.as_ref().map_or(Ok(()), Store::validate)?;
             pool.unproven.validate()?;
-            pool.rules().try_for_each(Rule::validate)?;
-            for stats in pool.rules().filter_map(Rule::learned) {
+            pool.rules().try_for_each(<dyn Rule>::validate)?;
+            for stats in pool.rules().filter_map(<dyn Rule>::learned) {
                 let (pending, open) = (stats.pending, self.book.len());
                 if pending > open {
                     let text = format!("{pending} rows wait for {open} bookings");

@@ -104,8 +104,8 @@ impl Pool {
         };
         // What a tree is asked with are tokens, not blocks.
         let blocks = placements.scheme != Scheme::Units;
-        pool.counts_active = blocks && pool.rules().any(Rule::counts_active_blocks);
-        if pool.rules().any(Rule::records_placement) {
+        pool.counts_active = blocks && pool.rules().any(<dyn Rule>::counts_active_blocks);
+        if pool.rules().any(<dyn Rule>::records_placement) {
             pool.index = Some(store_of(&placements));
         }
         pool
@@ -141,7 +141,7 @@ impl Pool {
 
     /// Whether one of the rules that pick has placements recorded.
     pub fn knows_placements(&self) -> bool {
-        self.own_rules().any(Rule::records_placement)
+        self.own_rules().any(<dyn Rule>::records_placement)
     }
 
     /// The rules by number, the same at all routers of these settings.
@@ -416,7 +416,7 @@ impl Pool {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let rules = self.rules().map(Rule::memory_bytes).sum::<usize>();
+        let rules = self.rules().map(<dyn Rule>::memory_bytes).sum::<usize>();
         rules + self.unproven.memory_bytes() + self.leases.memory_bytes() + self.index_bytes()
     }
 }

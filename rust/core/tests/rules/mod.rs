@@ -236,7 +236,7 @@ fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
         gate: None,
     };
     let estimated = EstimatedTtft {
-        prefill: PREFILL,
+        prefill: Some(PREFILL),
         transfer: Some(Transfer {
             kvcache_balancing_threshold: 2.0,
             kv_bytes_per_token: 1e5,

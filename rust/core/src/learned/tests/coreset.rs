@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::Rng;
+use crate::rng::Rng;
 
 const BOTH: [Distance; 2] = [Distance::Weighted, Distance::Directions];
 

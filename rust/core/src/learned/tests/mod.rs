@@ -1,7 +1,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::policy::Rng;
+use crate::rng::Rng;
 
 /// A cost with a step, a product and a square.
 fn samples(n: usize, seed: u64) -> Vec<Sample> {

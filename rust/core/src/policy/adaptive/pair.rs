@@ -18,10 +18,10 @@
 //! The terms of p and d are apart, so the cheapest p is that of every d unless both are one worker: O(P + D).
 
 use crate::load::Known;
+use crate::policy::choice::Choice;
 use crate::policy::pair::{PairChoice, Pairing, Prefiller};
-use crate::policy::rng::Rng;
-use crate::policy::rule::Choice;
 use crate::policy::view::{Candidate, View};
+use crate::rng::Rng;
 
 use super::speeds::Speeds;
 use super::{Adaptive, Common, Parts, cheapest, parts, total};

@@ -2,9 +2,9 @@
 
 use crate::learned::Row;
 
-use super::super::rng::Rng;
 use super::super::slots::ByOrder;
 use super::super::view::{Candidate, View};
+use crate::rng::Rng;
 
 /// Names of devices known; more are taken for unknown.
 const MAX_GPUS: usize = 64;

@@ -6,8 +6,8 @@ use crate::ids::Millis;
 use crate::learned::{Model, Reward};
 use crate::policy::reason::Reason;
 use crate::policy::rendezvous::Rendezvous;
-use crate::policy::rng::Rng;
 use crate::policy::view::{Candidate, View};
+use crate::rng::Rng;
 
 use super::groups::group;
 use super::settings::{Learning, Tie};

@@ -6,8 +6,9 @@ use super::super::tests::{Case, Plain, case, close, model_speeds, speed};
 use super::*;
 use crate::load::Load;
 use crate::policy::pair::Handover;
+use crate::policy::parts::Pairs;
 use crate::policy::testing::Scene;
-use crate::policy::{Objective, Reason, Rng, Rule};
+use crate::policy::{Objective, Reason, Rng};
 
 const BALANCED: Adaptive = Adaptive {
     objective: Objective::Balanced,

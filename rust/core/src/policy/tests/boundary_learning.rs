@@ -6,6 +6,7 @@ use super::super::{
 };
 use crate::ids::{Millis, SequenceHash};
 use crate::load::BookingId;
+use crate::policy::testing::Calls;
 
 const SETTINGS: BoundaryLearned = BoundaryLearned {
     block_alignment: 16,
@@ -62,7 +63,7 @@ fn hear(rule: &mut BoundaryLearning, hash: SequenceHash, depth: u32, order: u64,
         key: rule.key(hash),
         depth,
     };
-    assert!(rule.hear_route(claim, now).is_some());
+    assert!(rule.receive_route(claim, now).is_some());
     rule.validate().unwrap();
 }
 

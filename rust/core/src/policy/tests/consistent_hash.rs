@@ -1,3 +1,4 @@
+use crate::policy::testing::Calls;
 use proptest::prelude::*;
 
 use super::super::testing::{NAMES, Scene, row};

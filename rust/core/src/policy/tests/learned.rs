@@ -2,6 +2,7 @@
 
 mod world;
 
+use crate::policy::testing::Calls;
 use std::sync::Arc;
 
 use self::world::World;
@@ -447,7 +448,7 @@ fn scores_are_the_expected_times_of_the_workers_that_were_asked() {
     assert!((scores[2].unwrap() - 0.7).abs() < 0.01, "{scores:?}");
     assert_eq!(scores[1], None);
     assert_eq!(rule.score(&scene.view(), 1), None);
-    assert!(!rule.higher_is_better());
+    assert!(!rule.properties().higher_is_better);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::super::testing::{Scene, row};
 use super::super::*;
 use crate::ids::Millis;
 use crate::load::BookingId;
+use crate::policy::testing::Calls;
 
 const GATE: SpillGate = SpillGate {
     load_factor: 1.25,
@@ -474,7 +475,7 @@ fn a_base_policy_places_new_sessions_and_hears_only_of_those() {
     assert_eq!(moved, (2, Reason::SessionMoved), "the next in turn");
     let keyless = at("", &workers, 0).key(None);
     assert_eq!(desk.route(&keyless).worker, 0);
-    assert!(!desk.rule.records_placement());
+    assert!(!desk.rule.properties().records_placement);
     let threshold = Threshold::new(0.5);
     let cached = CacheAware {
         cache_threshold: threshold,
@@ -487,7 +488,7 @@ fn a_base_policy_places_new_sessions_and_hears_only_of_those() {
         gate: GATE,
     };
     let mut desk = Desk::over(STICKY, Some(Box::new(cached)));
-    assert!(desk.rule.records_placement());
+    assert!(desk.rule.properties().records_placement);
     let mut scene = Scene::new(&[(0, 0), (9, 0)])
         .blocks(Some(10))
         .key(Some("chat"));

@@ -6,7 +6,7 @@
 
 use crate::ids::Millis;
 use crate::load::BookingId;
-use crate::policy::{Claim, Told};
+use crate::policy::{Claim, RouteCursor};
 use crate::router::fleet::Fleet;
 use crate::router::request::PoolId;
 use crate::router::selector::Selector;
@@ -22,7 +22,7 @@ const PART: usize = 512;
 pub struct RoutesTold {
     /// Rules that were told whole.
     rules: usize,
-    told: Told,
+    told: RouteCursor,
 }
 
 /// Makes entries of claims: one of those that follow each other and have worker and time in common.
@@ -84,11 +84,12 @@ impl Selector {
         loop {
             let (part, rule) = shared.numbered().nth(told.rules)?;
             let mut claims = Vec::new();
-            let further = rule.tell_routes(told.told, PART, now, &mut |claim| claims.push(claim));
+            let further =
+                rule.publish_routes(told.told, PART, now, &mut |claim| claims.push(claim));
             let Some(further) = further else {
                 *told = RoutesTold {
                     rules: told.rules + 1,
-                    told: Told::default(),
+                    told: RouteCursor::default(),
                 };
                 continue;
             };
@@ -137,7 +138,7 @@ impl Selector {
                 key,
                 depth,
             };
-            let taken = keys.iter().map(|key| rule.hear_route(claim(key), now));
+            let taken = keys.iter().map(|key| rule.receive_route(claim(key), now));
             taken.map(|taken| taken.map(u64::from)).sum::<Option<u64>>()
         });
         let told = &mut self.sharing_mut().told;

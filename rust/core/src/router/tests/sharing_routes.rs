@@ -1,7 +1,7 @@
 //! Routes that are learned at message boundaries, among three routers.
 
 use super::*;
-use crate::policy::{BoundaryLearned, BoundaryLearning, Teaches, Told};
+use crate::policy::{BoundaryLearned, BoundaryLearning, RouteCursor, Teaches};
 use crate::router::Wanted;
 
 fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
@@ -59,11 +59,16 @@ type Known = BTreeMap<(u64, u32), BTreeSet<String>>;
 fn known(selector: &Selector, now: u64) -> Known {
     let mut found = Known::new();
     let rule = selector.pools[0].rule(Wanted::Whole);
-    rule.tell_routes(Told::default(), usize::MAX, Millis(now), &mut |claim| {
-        let worker = selector.fleet.by_order(claim.order).unwrap();
-        let holders = found.entry((claim.key.0, claim.depth)).or_default();
-        holders.insert(selector.fleet.name(worker).unwrap().to_string());
-    });
+    rule.publish_routes(
+        RouteCursor::default(),
+        usize::MAX,
+        Millis(now),
+        &mut |claim| {
+            let worker = selector.fleet.by_order(claim.order).unwrap();
+            let holders = found.entry((claim.key.0, claim.depth)).or_default();
+            holders.insert(selector.fleet.name(worker).unwrap().to_string());
+        },
+    );
     assert_eq!(found.len(), rule.routes());
     found
 }

@@ -1,14 +1,15 @@
 //! Eight workers with a queue each, in steps of time: enough of an engine that a wrong pick costs something.
 
+use crate::policy::testing::Calls;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::super::super::rng::Rng;
 use super::super::super::testing::{Scene, row};
 use super::{GPU, booking, known, schedule};
 use crate::ids::Millis;
 use crate::learned::{COLUMNS, Model, Row, Sample};
 use crate::policy::{Ended, Learned, Reason, Rule};
+use crate::rng::Rng;
 
 const WORKERS: usize = 8;
 /// A request takes a worker that long, times its slowness.

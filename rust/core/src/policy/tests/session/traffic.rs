@@ -1,10 +1,11 @@
 //! Any traffic keeps the table's counts and orders true.
 
+use crate::policy::testing::Calls;
 use proptest::prelude::*;
 
 use super::{Desk, MANUAL, STICKY, at};
 use crate::load::BookingId;
-use crate::policy::{Ended, Rule, Sessions};
+use crate::policy::{Ended, Sessions};
 
 #[derive(Debug, Clone)]
 enum Step {

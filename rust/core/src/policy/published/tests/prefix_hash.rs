@@ -1,6 +1,7 @@
-use super::super::testing::{Scene, row};
-use super::super::*;
 use crate::load::BookingId;
+use crate::policy::testing::Calls;
+use crate::policy::testing::{Scene, row};
+use crate::policy::*;
 
 const BOOKING: BookingId = BookingId {
     entry: 0,

@@ -8,14 +8,15 @@
 //! no report of any                   -> requests in flight (stale-load if there are only old ones)
 //! ```
 
-use super::about::{About, Need, Ruled, Setup};
-use super::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, Seconds, options};
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::view::{Candidate, View, lowest};
-use super::wait::ExpectedWait;
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, Seconds, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::view::{Candidate, View, lowest};
+use crate::policy::wait::ExpectedWait;
+use crate::rng::Rng;
 
 options! {
     /// The worker that would start the request soonest, by its engine's report and what was sent since.
@@ -157,8 +158,8 @@ impl Rule for LeastExpectedWait {
         self.reported_s(view, &view.rows[row])
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::PLACED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

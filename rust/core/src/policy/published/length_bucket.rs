@@ -19,12 +19,14 @@ use std::collections::VecDeque;
 use crate::ids::Millis;
 use crate::load::BookingId;
 
-pub(super) use self::options::POLICY;
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::slots::Slots;
-use super::view::{Candidate, View, cold_spread, lowest_at, per_weight};
+pub(in crate::policy) use self::options::POLICY;
+use crate::policy::choice::Choice;
+use crate::policy::parts::{Remembers, parts};
+use crate::policy::reason::Reason;
+use crate::policy::rule::Rule;
+use crate::policy::slots::Slots;
+use crate::policy::view::{Candidate, View, cold_spread, lowest_at, per_weight};
+use crate::rng::Rng;
 
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -299,6 +301,22 @@ impl Rule for LengthBucket {
         }
     }
 
+    /// Tokens per weight of the window as the latest request left it.
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        let row = &view.rows[row];
+        let member = self.buckets.slots.find(row);
+        let tokens = member.map_or(0, |at| self.buckets.members[at].tokens);
+        Some(per_weight(tokens as f64, row.weight))
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.settings))
+    }
+
+    parts!(own: Remembers(*own));
+}
+
+impl Remembers for LengthBucket {
     fn forget(&mut self, order: u64) {
         let known = self.buckets.members.len();
         self.buckets.members.retain(|m| m.order != order);
@@ -309,22 +327,14 @@ impl Rule for LengthBucket {
         }
     }
 
-    /// Tokens per weight of the window as the latest request left it.
-    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let row = &view.rows[row];
-        let member = self.buckets.slots.find(row);
-        let tokens = member.map_or(0, |at| self.buckets.members[at].tokens);
-        Some(per_weight(tokens as f64, row.weight))
-    }
-
     fn memory_bytes(&self) -> usize {
         self.window.capacity() * size_of::<Sent>()
             + self.buckets.members.capacity() * size_of::<Member>()
             + self.buckets.slots.memory_bytes()
             + self.buckets.cuts.capacity() * size_of::<u64>()
     }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings))
-    }
 }
+
+#[cfg(test)]
+#[path = "tests/length_bucket.rs"]
+mod tests;

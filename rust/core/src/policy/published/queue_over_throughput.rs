@@ -6,14 +6,15 @@
 
 use std::collections::HashMap;
 
-use super::about::{About, Need, Ruled, Setup};
-use super::options::{Configure, Policy, options};
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::values::ByWorker;
-use super::view::{Candidate, View, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::options::{Configure, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::Rule;
+use crate::policy::values::ByWorker;
+use crate::policy::view::{Candidate, View, lowest};
+use crate::rng::Rng;
 
 options! {
     /// Requests in flight over a throughput given once; a baseline that the literature calls Mooncake.

@@ -1,7 +1,8 @@
-use super::super::testing::{Scene, row};
-use super::super::*;
 use crate::ids::Millis;
 use crate::load::BookingId;
+use crate::policy::testing::Calls;
+use crate::policy::testing::{Scene, row};
+use crate::policy::*;
 
 const BOOKING: BookingId = BookingId {
     entry: 0,

@@ -16,14 +16,15 @@
 
 use crate::load::{BookingId, Known};
 
-use super::about::{About, Need, Ruled, Setup};
-use super::crowd::Crowd;
-use super::options::{Configure, NOT_NEGATIVE, Policy, options};
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::crowd::Crowd;
+use crate::policy::options::{Configure, NOT_NEGATIVE, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::view::{Candidate, View, cold_spread, lowest};
+use crate::rng::Rng;
 
 options! {
     /// Prompt tokens to compute times requests in flight, the lowest of all workers.
@@ -74,7 +75,7 @@ pub struct PrefillTimesBatch {
 
 /// What all rows of a view have in common.
 #[derive(Clone, Copy)]
-pub(super) struct Common {
+pub(in crate::policy) struct Common {
     /// Times that a token of the request counts.
     times: f64,
     /// Requests that everybody has beside their own and this one.
@@ -83,14 +84,14 @@ pub(super) struct Common {
 
 impl Common {
     /// As published: nothing but what concerns the worker itself.
-    pub(super) const ALONE: Self = Self {
+    pub(in crate::policy) const ALONE: Self = Self {
         times: 1.0,
         batch: 0.0,
     };
 }
 
 /// The cost of a row.
-pub(super) fn product(view: &View<'_>, row: &Candidate, common: Common) -> f64 {
+pub(in crate::policy) fn product(view: &View<'_>, row: &Candidate, common: Common) -> f64 {
     let own = view.uncached_tokens(row).max(1.0) * common.times;
     let tokens = row.pending_prefill_tokens as f64 + own;
     tokens * (f64::from(row.inflight) + 1.0 + common.batch) / row.weight
@@ -145,8 +146,8 @@ impl Rule for PrefillTimesBatch {
         view.rows.iter().map(score).collect()
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::PLACED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
@@ -157,6 +158,7 @@ impl Rule for PrefillTimesBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::testing::Calls;
     use crate::policy::testing::Scene;
 
     /// (uncached tokens of 3,000, pending tokens, requests)

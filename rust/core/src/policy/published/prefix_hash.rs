@@ -14,15 +14,17 @@
 use crate::ids::SequenceHash;
 use crate::load::BookingId;
 
-use super::about::{About, Level, Need, Ruled, Setup};
-use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
-use super::reason::Reason;
-use super::ring::MAX_VNODES;
-use super::ring::Ring;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Level, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
+use crate::policy::parts::parts;
+use crate::policy::reason::Reason;
+use crate::policy::ring::MAX_VNODES;
+use crate::policy::ring::Ring;
+use crate::policy::rule::Rule;
+use crate::policy::view::{Candidate, View, cold_spread, lowest};
+use crate::rng::Rng;
 
 options! {
     /// The head of the prompt picks a worker on a hash ring; an overloaded one is passed over.
@@ -176,19 +178,17 @@ impl Rule for PrefixHash {
         self.ring.settle(view);
     }
 
-    fn forget(&mut self, order: u64) {
-        self.ring.forget(order);
-    }
-
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(view.rows[row].load())
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.ring.memory_bytes()
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.settings.clone()))
     }
+
+    parts!(own: Remembers(own.ring));
 }
+
+#[cfg(test)]
+#[path = "tests/prefix_hash.rs"]
+mod tests;

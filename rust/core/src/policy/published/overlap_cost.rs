@@ -19,16 +19,17 @@
 //! A temperature draws by softmax over costs scaled to 0..1, which gives up locality quickly: measured on a
 //! conversation trace, 0.5 was slower than round robin.
 
-use super::credits::{Continuation, Credits};
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
 use crate::load::Known;
+use crate::policy::choice::Choice;
+use crate::policy::credits::{Continuation, Credits};
+use crate::policy::rule::{Properties, Rule};
+use crate::rng::Rng;
 
-use super::about::{About, Level, Need, Ruled, Setup};
-use super::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
-use super::placements::Placements;
-use super::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
 use crate::error::Result;
+use crate::policy::about::{About, Level, Need, Ruled, Setup};
+use crate::policy::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
+use crate::policy::placements::Placements;
+use crate::policy::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
 
 options! {
     /// Dynamo's cost function, with its option names and defaults.
@@ -240,26 +241,19 @@ impl Rule for OverlapCost {
         (0..view.rows.len()).map(score).collect()
     }
 
-    fn records_placement(&self) -> bool {
-        true
-    }
-
-    fn counts_active_blocks(&self) -> bool {
-        true
-    }
-
-    fn credits(&self) -> Credits {
-        Credits {
-            gpu: 1.0,
-            cpu: self.host_cache_hit_weight.min(1.0),
-            external: self.shared_cache_multiplier.min(1.0),
-            disk: self.disk_cache_hit_weight.min(1.0),
-            continuation: Continuation::Longest,
+    fn properties(&self) -> Properties {
+        Properties {
+            counts_active_blocks: true,
+            credits: Credits {
+                gpu: 1.0,
+                cpu: self.host_cache_hit_weight.min(1.0),
+                external: self.shared_cache_multiplier.min(1.0),
+                disk: self.disk_cache_hit_weight.min(1.0),
+                continuation: Continuation::Longest,
+            },
+            placement_ttl_ms: Some(self.router_predicted_ttl_ms.unwrap_or(0)),
+            ..Properties::PLACED
         }
-    }
-
-    fn placement_ttl_ms(&self) -> Option<u64> {
-        Some(self.router_predicted_ttl_ms.unwrap_or(0))
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

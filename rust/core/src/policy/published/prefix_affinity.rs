@@ -9,22 +9,24 @@
 //! of those the shortest queue; over the gate      -> least loaded (spill)
 //! ```
 
-use super::about::{About, Need, Ruled, Setup};
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{
-    ANY_NUMBER, AT_LEAST_ONE, Configure, FRACTION, Policy, Seconds, conflict, options,
-};
-use super::power_of_two::{Compare, PowerOfTwo};
 use super::prompts::Prompts;
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Ended, Rule};
-use super::values::words;
-use super::view::{Candidate, View, lowest_at};
 use crate::error::Result;
 use crate::ids::Millis;
 use crate::load::{BookingId, Known};
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{
+    ANY_NUMBER, AT_LEAST_ONE, Configure, FRACTION, Policy, Seconds, conflict, options,
+};
+use crate::policy::parts::parts;
+use crate::policy::power_of_two::{Compare, PowerOfTwo};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::values::words;
+use crate::policy::view::{Candidate, View, lowest_at};
+use crate::rng::Rng;
 
 /// A system whose defaults are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +111,7 @@ impl Configure for PrefixAffinityOptions {
             imbalanced_threshold: self.imbalanced_threshold.unwrap_or(limit) / setup.replicas,
             match_rate_threshold: self.match_rate_threshold,
             forgetting: forgets.then_some(forgetting),
-            gate: gate.then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: setup.gate_if(gate, self.load_factor, self.balance_abs_threshold),
         });
         Ok(Ruled::new(rule, Need::CONTENT))
     }
@@ -216,48 +218,18 @@ impl Rule for PrefixAffinity {
         };
         let chosen = lowest_at(view.rows.len(), rng, queue).unwrap_or(0);
         let gate = self.settings.gate;
-        match gate.and_then(|gate| gate.spill(view.rows, chosen, rng)) {
-            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
-            _ if matches => Choice::warm(chosen, Reason::Prefix),
-            _ => Choice::cold(chosen, Reason::Cold),
-        }
+        let kept = if matches {
+            Choice::warm(chosen, Reason::Prefix)
+        } else {
+            Choice::cold(chosen, Reason::Cold)
+        };
+        kept.or_spilled(gate.and_then(|gate| gate.spill(view.rows, chosen, rng)))
     }
 
     fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, booking: BookingId) {
         let row = &view.rows[choice.row];
         self.prompts.record(view, row, booking);
         self.forget_some(view, row);
-    }
-
-    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
-        self.prompts.proven(booking);
-    }
-
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        match ended {
-            Ended::Served => self.prompts.proven(booking),
-            Ended::Failed => self.prompts.failed(booking),
-        }
-    }
-
-    fn ended_all(&mut self) {
-        self.prompts.ended_all();
-    }
-
-    fn forget(&mut self, order: u64) {
-        self.prompts.forget(order);
-    }
-
-    fn cache_lost(&mut self, order: u64) {
-        self.prompts.forget(order);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.prompts.memory_bytes()
-    }
-
-    fn validate(&self) -> Result<()> {
-        self.prompts.validate()
     }
 
     /// Share of the prompt.
@@ -278,26 +250,20 @@ impl Rule for PrefixAffinity {
         scores
     }
 
-    /// After the request was recorded everybody would see it: only an explanation asks.
-    fn scored_in_passing(&self) -> bool {
-        false
-    }
-
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn records_placement(&self) -> bool {
-        true
-    }
-
-    fn keeps_prompts(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties {
+            keeps_prompts: true,
+            // After the request was recorded every row would count it: only an explanation asks.
+            scored_in_passing: false,
+            ..Properties::CACHED
+        }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(Self::new(self.settings))
     }
+
+    parts!(own: Remembers(own.prompts), Learns(own.prompts));
 }
 
 #[cfg(test)]

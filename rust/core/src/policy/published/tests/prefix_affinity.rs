@@ -1,6 +1,7 @@
 use super::*;
 use crate::ids::SequenceHash;
 use crate::load::Pace;
+use crate::policy::testing::Calls;
 use crate::policy::testing::{NAMES, row};
 use crate::policy::view::Content;
 

@@ -7,22 +7,24 @@
 //! argmin ttft; over an objective: on_slo
 //! ```
 //!
-//! A prefill takes as long as the caller's parabola says, or as first tokens showed. A queue is the sum of the same estimate over bookings without a first token, less the time its head has been
-//! computing. Decoding does not show in it, so an overloaded winner is left by the spill gate.
+//! A prefill takes as long as the caller's parabola says, or as first tokens showed. A queue is the sum of the same
+//! estimate over bookings without a first token, less the time its head has been computing. Decoding does not show in it,
+//! so an overloaded winner is left by the spill gate.
 
-use super::about::{About, Need, Ruled, Setup};
-use super::adaptive::Speeds;
 use super::estimate::{PrefillTime, queue_ms};
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{ABOVE_ZERO, AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::values::words;
-use super::view::{Candidate, View, ceil, lowest_at};
 use crate::error::Result;
 use crate::load::Prefill;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::adaptive::Speeds;
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{ABOVE_ZERO, AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::values::words;
+use crate::policy::view::{Candidate, View, ceil, lowest_at};
+use crate::rng::Rng;
 
 words!(OnSlo { Route = "route", Reject = "reject" });
 
@@ -88,9 +90,7 @@ impl Configure for EstimatedTtftOptions {
             ttft_slo_ms: self.ttft_slo_ms,
             tbt_slo_ms: self.tbt_slo_ms,
             on_slo: self.on_slo,
-            gate: self
-                .gate
-                .then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: setup.gate_if(self.gate, self.load_factor, self.balance_abs_threshold),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }
@@ -289,8 +289,8 @@ impl Rule for EstimatedTtft {
         Some(estimate.ttft_ms())
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::PLACED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

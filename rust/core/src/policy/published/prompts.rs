@@ -7,13 +7,14 @@ use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::heap;
-use crate::ids::{SequenceHash, WorkerId};
+use crate::ids::{Millis, SequenceHash, WorkerId};
 use crate::load::BookingId;
 use crate::owners::{Orphaned, Owners};
 use crate::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
-use super::slots::ByOrder;
-use super::view::{Candidate, Content, View};
+use crate::policy::parts::{Ended, Learns, Remembers};
+use crate::policy::slots::ByOrder;
+use crate::policy::view::{Candidate, Content, View};
 
 /// Units per worker and tree that requests without a first token are remembered by.
 const MOST_WAITING: usize = 1 << 22;
@@ -174,14 +175,6 @@ impl Prompts {
         }
     }
 
-    /// The worker of `booking` answered.
-    pub fn proven(&mut self, booking: BookingId) {
-        let (text, tokens, blocks) = &mut self.waiting;
-        text.proven(booking);
-        tokens.proven(booking);
-        blocks.proven(booking);
-    }
-
     /// `booking` failed before it was answered: what its worker was sent for its sake only is taken back.
     pub fn failed(&mut self, booking: BookingId) {
         let (text, tokens, blocks) = &mut self.waiting;
@@ -202,14 +195,6 @@ impl Prompts {
             let keep = gone.keep as u32;
             let _ = self.blocks.truncate(gone.worker, &*gone.path, keep);
         }
-    }
-
-    /// Nothing waits any more.
-    pub fn ended_all(&mut self) {
-        let (text, tokens, blocks) = &mut self.waiting;
-        text.clear();
-        tokens.clear();
-        blocks.clear();
     }
 
     fn register(&mut self, row: &Candidate) -> WorkerId {
@@ -271,9 +256,11 @@ impl Prompts {
         let _ = self.tokens.evict_worker(worker, tokens);
         let _ = self.blocks.evict_worker(worker, blocks);
     }
+}
 
+impl Remembers for Prompts {
     /// Forgets a worker.
-    pub fn forget(&mut self, order: u64) {
+    fn forget(&mut self, order: u64) {
         if let Some(worker) = self.workers.remove(&order) {
             let (text, tokens, blocks) = &mut self.waiting;
             text.forget(worker.slot);
@@ -285,7 +272,7 @@ impl Prompts {
         }
     }
 
-    pub fn memory_bytes(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         self.text.memory_bytes()
             + self.tokens.memory_bytes()
             + self.blocks.memory_bytes()
@@ -295,16 +282,41 @@ impl Prompts {
             + heap::table(&self.workers)
     }
 
-    /// Recounts the trees.
-    ///
-    /// # Errors
-    /// [`crate::Error::Invariant`] naming the first disagreement.
-    pub fn validate(&self) -> Result<()> {
+    fn validate(&self) -> Result<()> {
         self.text.validate()?;
         self.tokens.validate()?;
         self.blocks.validate()?;
         self.waiting.0.validate()?;
         self.waiting.1.validate()?;
         self.waiting.2.validate()
+    }
+
+    fn cache_lost(&mut self, order: u64) {
+        self.forget(order);
+    }
+}
+
+impl Learns for Prompts {
+    /// The worker of `booking` answered.
+    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
+        let (text, tokens, blocks) = &mut self.waiting;
+        text.proven(booking);
+        tokens.proven(booking);
+        blocks.proven(booking);
+    }
+
+    /// Nothing waits any more.
+    fn ended_all(&mut self) {
+        let (text, tokens, blocks) = &mut self.waiting;
+        text.clear();
+        tokens.clear();
+        blocks.clear();
+    }
+
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        match ended {
+            Ended::Served => self.proven(booking, None),
+            Ended::Failed => self.failed(booking),
+        }
     }
 }

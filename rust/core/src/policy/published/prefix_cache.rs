@@ -6,16 +6,17 @@
 //! else          -> least loaded (cold)
 //! ```
 
-use super::about::{About, Need, Ruled, Setup};
-use super::cache_aware::Threshold;
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{AT_LEAST_ONE, Configure, Policy, options};
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::cache_aware::Threshold;
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{AT_LEAST_ONE, Configure, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::view::{Candidate, View, cold_spread, lowest};
+use crate::rng::Rng;
 
 options! {
     /// The holder of the longest prefix if it is long enough, the least loaded worker otherwise; a baseline.
@@ -52,9 +53,7 @@ impl Configure for PrefixCacheOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let rule = PrefixCache {
             tau: self.tau,
-            gate: self
-                .gate
-                .then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: setup.gate_if(self.gate, self.load_factor, self.balance_abs_threshold),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }
@@ -71,26 +70,20 @@ pub struct PrefixCache {
 
 impl Rule for PrefixCache {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let cold = |rng: &mut Rng, reason| Choice::cold(cold_spread(view.rows, rng), reason);
-        match view.total_blocks() {
-            None => return cold(rng, Reason::NoKey),
-            Some(0) => return cold(rng, Reason::ShortPrompt),
-            Some(_) => {}
+        if let Some(choice) = Choice::unmatchable(view, rng) {
+            return choice;
         }
         let best = view.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
         let tokens = u64::from(best) * u64::from(view.block_size);
         if best == 0 || !self.tau.exceeded(tokens, view.prompt_tokens) {
-            return cold(rng, Reason::Cold);
+            return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
         }
         let chosen =
             lowest(view.rows, rng, |row| row.overlap == best, Candidate::load).unwrap_or(0);
         let spilled = self
             .gate
             .and_then(|gate| gate.spill(view.rows, chosen, rng));
-        match spilled {
-            Some(row) if row != chosen => Choice::warm(row, Reason::Spill),
-            _ => Choice::warm(chosen, Reason::Prefix),
-        }
+        Choice::warm(chosen, Reason::Prefix).or_spilled(spilled)
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
@@ -98,12 +91,8 @@ impl Rule for PrefixCache {
         Some(tokens / view.prompt_tokens.max(1) as f64)
     }
 
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::CACHED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

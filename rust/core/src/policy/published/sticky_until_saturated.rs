@@ -10,18 +10,19 @@
 //!
 //! Tokens waiting say nothing about decoding, so an overloaded winner is left by the spill gate too.
 
-use super::about::{About, Need, Ruled, Setup};
-use super::cache_aware::Threshold;
 use super::estimate::{PrefillTime, queue_ms};
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, options};
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::values::{Peak, words};
-use super::view::{Candidate, View, cold_spread, lowest};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::cache_aware::Threshold;
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::values::{Peak, words};
+use crate::policy::view::{Candidate, View, cold_spread, lowest};
+use crate::rng::Rng;
 
 /// Where the time to a first token comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,9 +102,7 @@ impl Configure for StickyUntilSaturatedOptions {
                 TtftFrom::PrefillThroughput => throughput,
                 TtftFrom::Predictor => TtftSource::Predictor(PrefillTime::DEFAULT),
             },
-            gate: self
-                .gate
-                .then(|| setup.gate(self.load_factor, self.balance_abs_threshold)),
+            gate: setup.gate_if(self.gate, self.load_factor, self.balance_abs_threshold),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }
@@ -214,8 +213,8 @@ impl StickyUntilSaturated {
             .gate
             .and_then(|gate| gate.spill(view.rows, chosen, rng))
         {
-            Some(row) if row != chosen => Choice::warm(row, Reason::StickyBroken),
-            _ => Choice::warm(chosen, Reason::Sticky),
+            Some(row) => Choice::warm(row, Reason::StickyBroken),
+            None => Choice::warm(chosen, Reason::Sticky),
         }
     }
 }
@@ -233,8 +232,8 @@ impl Rule for StickyUntilSaturated {
         Some(self.ttft_ms(view, &view.rows[row]))
     }
 
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::PLACED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

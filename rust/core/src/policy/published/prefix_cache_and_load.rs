@@ -7,16 +7,17 @@
 //!
 //! The first line lets one busy worker drop affinity for everybody; [`Scope::Candidate`] asks the chosen one instead.
 
-use super::about::{About, Need, Ruled, Setup};
-use super::gate::Margin;
-use super::gate::SpillGate;
-use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
-use super::reason::Reason;
-use super::rng::Rng;
-use super::rule::{Choice, Rule};
-use super::values::words;
-use super::view::{Candidate, View, cold_spread, lowest, mean_load};
 use crate::error::Result;
+use crate::policy::about::{About, Need, Ruled, Setup};
+use crate::policy::choice::Choice;
+use crate::policy::gate::Margin;
+use crate::policy::gate::SpillGate;
+use crate::policy::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
+use crate::policy::reason::Reason;
+use crate::policy::rule::{Properties, Rule};
+use crate::policy::values::words;
+use crate::policy::view::{Candidate, View, cold_spread, lowest, mean_load};
+use crate::rng::Rng;
 
 /// Whose imbalance counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,10 +102,8 @@ pub struct PrefixCacheAndLoad {
 
 impl Rule for PrefixCacheAndLoad {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        match view.total_blocks() {
-            None => return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
-            Some(0) => return Choice::cold(cold_spread(view.rows, rng), Reason::ShortPrompt),
-            Some(_) => {}
+        if let Some(choice) = Choice::unmatchable(view, rng) {
+            return choice;
         }
         let (low, high) = view
             .rows
@@ -137,12 +136,8 @@ impl Rule for PrefixCacheAndLoad {
         Some(f64::from(view.rows[row].overlap))
     }
 
-    fn higher_is_better(&self) -> bool {
-        true
-    }
-
-    fn records_placement(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties::CACHED
     }
 
     fn fresh(&self) -> Box<dyn Rule> {

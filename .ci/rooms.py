@@ -31,27 +31,23 @@ LONG: Final[Mapping[str, int]] = {
 CIRCLES: Final = (
     # Of crates' modules.
     # Of files.
-    """
-    core/router/budget core/router/fed core/router/fleet core/router/gather core/router/offers core/router/pool
-    core/router/reach core/router/rows core/router/selector core/router/sizes core/router/trail
-    """,
     "py/custom py/decision py/options py/policy py/router",
 )
 # Forms of a word; the words of the field in its place; the number of names that have it.
 WORDS: Final[Mapping[str, tuple[str, int]]] = {
-    "tell tells telling told untold": ("publish, report, remote", 84),
-    "hear heard hearing hears hearsay": ("receive, remote", 35),
-    "say said saying says": ("publish, announce", 22),
-    "standing": ("eligibility, fleet state", 10),
-    "sight": ("fleet state", 5),
-    "trail trails": ("trace", 5),
+    "tell tells telling told untold": ("publish, report, remote", 73),
+    "hear heard hearing hears hearsay": ("receive, remote", 25),
+    "say said saying says": ("publish, announce", 16),
+    "standing": ("eligibility, fleet state", 1),
+    "sight": ("fleet state", 0),
+    "trail trails": ("trace", 0),
     "desk desks": ("relay", 8),
-    "worth": ("trust", 9),
+    "worth": ("trust", 8),
     "reach": ("scope, eligible", 9),
-    "fed": ("with events", 15),
+    "fed": ("with events", 5),
     "ahead": ("early", 13),
-    "offer offers": ("candidate", 36),
-    "unproven": ("doubtful, speculative", 4),
+    "offer offers": ("candidate", 31),
+    "unproven": ("doubtful, speculative", 0),
     "nobody somebody whoever": ("none, worker, router, client", 4),
 }
 NO_CODE: Final = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

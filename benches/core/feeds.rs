@@ -21,7 +21,7 @@ use cachelb_core::events::{
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme, hash_blocks};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::policy::{Credits, KvAware, Margin, Scoring, SpillGate};
-use cachelb_core::router::{Placements, PoolSettings, Profile, Selector, Settings};
+use cachelb_core::router::{Feed, Placements, PoolSettings, Profile, Selector, Settings};
 use messages::Writer;
 use random::Random;
 use rows::{Row, wanted};
@@ -211,8 +211,10 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
-        work(&mut self.selector.lock().unwrap_or_else(PoisonError::into_inner))
+    fn feed<R>(&self, work: impl FnOnce(&mut Feed<'_>) -> R) -> R {
+        let mut selector = self.selector.lock().unwrap_or_else(PoisonError::into_inner);
+        let feed = selector.feed(self.id);
+        work(&mut feed.expect("no worker is removed"))
     }
 }
 
@@ -225,51 +227,52 @@ impl Holdings for Worker<'_> {
     ) -> u32 {
         let mut new = 0;
         for slice in hashes.chunks(SLICE) {
-            new += self.held(|s| s.announce(self.id, parent, slice, medium, Millis(0)));
+            new += self.feed(|feed| feed.announce(parent, slice, medium, Millis(0)));
             parent = slice.last().copied();
         }
         new
     }
 
     fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.held(|s| s.spread(self.id, hash, medium))
+        self.feed(|feed| feed.spread(hash, medium))
     }
 
     fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
         let slices = hashes.chunks(SLICE);
         slices
-            .map(|slice| self.held(|s| s.withdraw(self.id, slice, medium)))
+            .map(|slice| self.feed(|feed| feed.withdraw(slice, medium)))
             .sum()
     }
 
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "of any lifetime")]
     fn clear(&mut self) -> u64 {
-        self.held(|s| s.withdraw_all(self.id))
+        self.feed(|feed| feed.withdraw_all())
     }
 
     fn doubt(&mut self) -> u64 {
-        self.held(|s| s.doubt(self.id, Millis(0)))
+        self.feed(|feed| feed.doubt(Millis(0)))
     }
 
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        self.held(|s| s.path_to(self.id, hash))
+        self.feed(|feed| feed.pool().path_to(hash))
     }
 
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.held(|s| s.holds(self.id, hash, medium))
+        self.feed(|feed| feed.pool().holds(self.id, hash, medium))
     }
 
     fn prefetch(&self, blocks: &[SequenceHash]) {
-        self.held(|s| s.prefetch(self.id, blocks));
+        self.feed(|feed| feed.pool().prefetch(blocks));
     }
 }
 
 impl Host for Worker<'_> {
     fn worth(&mut self, worth: Worth) {
-        self.held(|s| s.set_worth(self.id, worth));
+        self.feed(|feed| feed.set_trust(worth));
     }
 
     fn heard(&mut self, heard: Heard) -> Option<Fault> {
-        self.held(|s| s.heard(self.id, heard))
+        self.feed(|feed| feed.applied(heard))
     }
 }
 
@@ -292,7 +295,11 @@ fn drain(
 ) -> Duration {
     let mut selector = selector();
     let ids: Vec<WorkerId> = (0..WORKERS)
-        .map(|n| selector.add_worker(&format!("w{n}"), Profile::default(), Millis(0)))
+        .map(|n| {
+            selector
+                .workers_mut()
+                .add(&format!("w{n}"), Profile::default(), Millis(0))
+        })
         .collect();
     let selector = Mutex::new(selector);
     let hasher =
@@ -342,7 +349,11 @@ fn drain(
         );
     }
     let selector = selector.lock().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(selector.block_count(None), blocks, "all that went is gone");
+    assert_eq!(
+        selector.pools().block_count(None),
+        blocks,
+        "all that went is gone"
+    );
     selector.validate().expect("the selector is sound");
     spent
 }

@@ -73,7 +73,7 @@ fn selector(learning: Learning, shadow: Option<Learning>) -> Selector {
     };
     let mut selector = Selector::new(settings, pool);
     for name in NAMES {
-        selector.add_worker(name, profile(name), Millis(0));
+        selector.workers_mut().add(name, profile(name), Millis(0));
     }
     selector
 }
@@ -171,17 +171,19 @@ impl Desk {
                     ..Report::NONE
                 };
                 let name = [Arc::from(NAMES[at])];
-                let told = self.selector.set_report(&name, &report, now);
+                let told = self.selector.workers_mut().set_report(&name, &report, now);
                 told.expect("the report is in range");
             }
             Step::Remove(at) => {
-                self.selector.remove_worker(NAMES[at]);
+                self.selector.workers_mut().remove(NAMES[at]);
             }
             Step::Add(at) => {
-                self.selector.add_worker(NAMES[at], profile(NAMES[at]), now);
+                self.selector
+                    .workers_mut()
+                    .add(NAMES[at], profile(NAMES[at]), now);
             }
             Step::Reset(at) => {
-                self.selector.reset_cache(NAMES[at], now);
+                self.selector.workers_mut().reset_cache(NAMES[at], now);
             }
             Step::Wait(ms) => self.now.0 += ms,
             Step::Fork => {
@@ -235,7 +237,7 @@ proptest! {
         for id in std::mem::take(&mut desk.open) {
             desk.selector.close(id, Ending::Failed, Usage::default(), desk.now);
         }
-        for (_, part, stats) in desk.selector.learned() {
+        for (_, part, stats) in desk.selector.pools().learned() {
             prop_assert_eq!(stats.pending, 0, "{}: {:?}", part, stats);
         }
     }
@@ -268,7 +270,7 @@ fn requests_that_are_answered_are_what_is_learned() {
         now: Millis(0),
     };
     let reasons = traffic(&mut desk, 500);
-    let (_, part, stats) = desk.selector.learned().remove(0);
+    let (_, part, stats) = desk.selector.pools().learned().remove(0);
     assert_eq!((part, stats.samples, stats.pending), ("whole", 500, 0));
     assert!(stats.rounds > 0 && stats.failed == 0, "{stats:?}");
     let learned = |reason: &&Reason| matches!(reason, Reason::Learned | Reason::LearnedTie);
@@ -277,6 +279,7 @@ fn requests_that_are_answered_are_what_is_learned() {
     assert_eq!(stats.decisions.iter().map(|(_, n)| n).sum::<u64>(), 500);
     assert!(
         desk.selector
+            .pools()
             .learned_model(cachelb_core::router::PoolId(0), "whole")
             .is_some()
     );
@@ -296,6 +299,6 @@ fn an_end_without_a_first_token_is_a_missing_reward() {
         desk.selector
             .close(id, ending, Usage::default(), Millis(100));
     }
-    let (_, _, stats) = desk.selector.learned().remove(0);
+    let (_, _, stats) = desk.selector.pools().learned().remove(0);
     assert_eq!((stats.samples, stats.dropped.missing), (0, 1));
 }

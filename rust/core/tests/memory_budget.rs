@@ -85,13 +85,14 @@ impl Fleet {
         self.number += 1;
         let name = format!("w{}", self.number);
         self.selector
-            .add_worker(&name, Profile::default(), self.now);
+            .workers_mut()
+            .add(&name, Profile::default(), self.now);
         self.names.push(name);
     }
 
     fn remove_worker(&mut self, at: usize) {
         let name = self.names.swap_remove(at);
-        assert!(self.selector.remove_worker(&name));
+        assert!(self.selector.workers_mut().remove(&name));
         self.placed.retain(|(_, worker), _| *worker != name);
     }
 
@@ -133,10 +134,10 @@ impl Fleet {
     }
 
     fn check(&self) -> Result<(), TestCaseError> {
-        let bytes = self.selector.index_bytes();
+        let bytes = self.selector.pools().index_bytes();
         let sound = self.selector.validate();
         prop_assert!(sound.is_ok(), "{sound:?}");
-        let empty = self.selector.block_count(None) == 0;
+        let empty = self.selector.pools().block_count(None) == 0;
         prop_assert!(bytes <= self.budget || empty, "{bytes} of {}", self.budget);
         Ok(())
     }
@@ -223,10 +224,10 @@ fn apply(fleet: &mut Fleet, pools: &mut u32, op: &Op) -> Result<(), TestCaseErro
         } => {
             let pool = pool % *pools;
             let blocks = path(family, member, shared, length);
-            let lost = fleet.selector.without_room();
+            let lost = fleet.selector.pools().without_room();
             let worker = fleet.place(pool, &blocks);
             fleet.check()?;
-            let whole = (fleet.selector.without_room() == lost).then_some(worker.as_str());
+            let whole = (fleet.selector.pools().without_room() == lost).then_some(worker.as_str());
             fleet.check_overlaps(pool, &blocks, whole)?;
         }
         Op::Flood {
@@ -238,8 +239,8 @@ fn apply(fleet: &mut Fleet, pools: &mut u32, op: &Op) -> Result<(), TestCaseErro
                 let member = fleet.number;
                 fleet.place(pool % *pools, &path(0, member + 1000, 0, length));
                 prop_assert!(
-                    fleet.selector.index_bytes() <= fleet.budget
-                        || fleet.selector.block_count(None) == 0
+                    fleet.selector.pools().index_bytes() <= fleet.budget
+                        || fleet.selector.pools().block_count(None) == 0
                 );
             }
         }
@@ -264,7 +265,7 @@ fn apply(fleet: &mut Fleet, pools: &mut u32, op: &Op) -> Result<(), TestCaseErro
         }
         Op::Reset(at) => {
             let name = fleet.names[at % fleet.names.len()].clone();
-            fleet.selector.reset_cache(&name, fleet.now);
+            fleet.selector.workers_mut().reset_cache(&name, fleet.now);
             fleet.placed.retain(|(_, worker), _| *worker != name);
         }
         Op::Fail(at) | Op::Finish(at) if !fleet.open.is_empty() => {
@@ -307,7 +308,7 @@ fn flood(fleet: &mut Fleet, pool: u32, count: u64, length: usize) -> u64 {
     for _ in 0..count {
         let member = fleet.number;
         fleet.place(pool, &path(0, member + 1000, 0, length));
-        assert!(fleet.selector.index_bytes() <= fleet.budget);
+        assert!(fleet.selector.pools().index_bytes() <= fleet.budget);
         let open = std::mem::take(&mut fleet.open);
         for booking in open {
             fleet
@@ -316,7 +317,7 @@ fn flood(fleet: &mut Fleet, pool: u32, count: u64, length: usize) -> u64 {
         }
     }
     fleet.selector.validate().unwrap();
-    fleet.selector.block_count(None)
+    fleet.selector.pools().block_count(None)
 }
 
 fn fleet(mebibytes: usize) -> Fleet {
@@ -335,7 +336,7 @@ fn a_change_of_traffic_leaves_room_for_the_new_kind() {
     flood(&mut changed, 0, 1000, 256);
     let after = flood(&mut changed, 0, 60_000, 1);
     assert!(after * 10 > short * 7, "{after} of {short} short");
-    assert_eq!(changed.selector.without_room(), 0);
+    assert_eq!(changed.selector.pools().without_room(), 0);
 }
 
 #[test]
@@ -357,7 +358,7 @@ fn what_was_used_longest_ago_goes_first_whoever_holds_it() {
         let held = fleet.overlaps(0, &kept).into_values().max();
         assert_eq!(held, Some(32), "round {round}");
     }
-    let lost = fleet.selector.lost();
+    let lost = fleet.selector.pools().lost();
     assert!(lost.memory > 1000 && lost.capacity == 0, "{lost:?}");
 }
 
@@ -367,17 +368,21 @@ fn a_prompt_over_the_budget_is_held_as_far_as_there_is_room() {
     let blocks = path(3, 3, 0, 100_000);
     let worker = fleet.place(0, &blocks[..20_000]);
     assert_eq!(fleet.overlaps(0, &blocks)[&worker], 20_000);
-    assert_eq!(fleet.selector.without_room(), 0);
+    assert_eq!(fleet.selector.pools().without_room(), 0);
     for name in fleet.names.clone() {
         let facts = Facts {
             kv_blocks: Some(200_000),
             ..Facts::default()
         };
         let names = [name.as_str().into()];
-        fleet.selector.learn(&name, &names, facts).unwrap();
+        fleet
+            .selector
+            .workers_mut()
+            .learn(&name, &names, facts)
+            .unwrap();
     }
     fleet.place(0, &blocks);
-    assert_eq!(fleet.selector.without_room(), 1);
+    assert_eq!(fleet.selector.pools().without_room(), 1);
     fleet.check().unwrap();
     let next = path(4, 4, 0, 500);
     let worker = fleet.place(0, &next);
@@ -388,35 +393,53 @@ fn a_prompt_over_the_budget_is_held_as_far_as_there_is_room() {
 fn what_engines_announce_stays_within_the_budget_too() {
     let (budget, now) = (1 << 20, Millis(1));
     let mut selector = selector(budget, pool(Scheme::Chained, None));
-    let workers = ["a", "b"].map(|name| selector.add_worker(name, Profile::default(), Millis(1)));
+    let workers = ["a", "b"].map(|name| {
+        selector
+            .workers_mut()
+            .add(name, Profile::default(), Millis(1))
+    });
     let mut newest = Vec::new();
     for chain in 0..4_000 {
         newest = path(chain, 0, 8, 16);
         let worker = workers[chain as usize % 2];
         let (head, tail) = newest.split_at(8);
-        assert_eq!(selector.announce(worker, None, head, Medium::Gpu, now), 8);
         assert_eq!(
-            selector.announce(worker, head.last().copied(), tail, Medium::Cpu, now),
+            selector
+                .feed(worker)
+                .unwrap()
+                .announce(None, head, Medium::Gpu, now),
             8
         );
-        assert!(selector.index_bytes() <= budget);
+        assert_eq!(
+            selector
+                .feed(worker)
+                .unwrap()
+                .announce(head.last().copied(), tail, Medium::Cpu, now),
+            8
+        );
+        assert!(selector.pools().index_bytes() <= budget);
     }
     let last = *newest.last().unwrap();
-    assert!(selector.holds(workers[1], last, Medium::Cpu));
-    assert!(selector.spread(workers[1], last, Medium::Gpu));
-    assert_eq!(selector.withdraw(workers[1], &[last], Medium::Gpu), 1);
-    assert!(selector.lost().memory > 10_000, "{:?}", selector.lost());
+    assert!(selector.pools()[PoolId(0)].holds(workers[1], last, Medium::Cpu));
+    assert!(selector.feed(workers[1]).unwrap().spread(last, Medium::Gpu));
+    assert_eq!(
+        selector
+            .feed(workers[1])
+            .unwrap()
+            .withdraw(&[last], Medium::Gpu),
+        1
+    );
+    assert!(
+        selector.pools().lost().memory > 10_000,
+        "{:?}",
+        selector.pools().lost()
+    );
     selector.validate().unwrap();
-    selector.remove_worker("b");
-    assert_eq!(
-        selector.announce(workers[1], None, &newest, Medium::Gpu, now),
-        0
-    );
-    selector.add_worker("b", Profile::default(), Millis(2));
-    assert_eq!(
-        selector.announce(workers[1], None, &newest, Medium::Gpu, now),
-        0,
-        "the earlier life"
-    );
+    selector.workers_mut().remove("b");
+    assert!(selector.feed(workers[1]).is_none());
+    selector
+        .workers_mut()
+        .add("b", Profile::default(), Millis(2));
+    assert!(selector.feed(workers[1]).is_none(), "the earlier life");
     selector.validate().unwrap();
 }

@@ -10,8 +10,8 @@ use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::{Content, Ended, Rule, Session, SessionMode};
 use cachelb_core::router::{
-    BatchTerms, Ending, Offer, Offers, Placements, PoolSettings, Profile, Request, Selector,
-    Settings, Standing, Usage, Wanted,
+    BatchTerms, Eligibility, Ending, Offer, Offers, Placements, PoolSettings, Profile, Request,
+    Selector, Settings, Usage, Wanted,
 };
 use cachelb_core::tracker::Origin;
 use ledger::{Ledger, blocks};
@@ -157,7 +157,9 @@ impl World {
         let pool = PoolSettings::new(rule(), 16, placements);
         let mut selector = Selector::new(settings, pool);
         for name in WORKERS {
-            selector.add_worker(name, Profile::default(), Millis(0));
+            selector
+                .workers_mut()
+                .add(name, Profile::default(), Millis(0));
         }
         Self {
             selector,
@@ -216,7 +218,7 @@ impl World {
         if !fits {
             let last = batch.last_mut().unwrap();
             for at in 0..WORKERS.len() {
-                last.0.set_standing(at, Standing::Excluded);
+                last.0.set_eligibility(at, Eligibility::Excluded);
             }
         }
         let picks = self
@@ -279,9 +281,12 @@ impl World {
                 }
             }
             Op::Leave(worker) => {
-                self.selector.remove_worker(WORKERS[worker]);
-                self.selector
-                    .add_worker(WORKERS[worker], Profile::default(), Millis(self.now));
+                self.selector.workers_mut().remove(WORKERS[worker]);
+                self.selector.workers_mut().add(
+                    WORKERS[worker],
+                    Profile::default(),
+                    Millis(self.now),
+                );
                 self.ledger.forget(worker);
                 let book = self.selector.book();
                 self.open.retain(|open| book.worker(open.booking).is_some());
@@ -316,7 +321,10 @@ impl World {
         }
         if self.memory != Memory::Prompts {
             for (at, name) in WORKERS.into_iter().enumerate() {
-                let count = self.selector.block_count(Some(name)) as usize;
+                let count =
+                    self.selector
+                        .pools()
+                        .block_count(self.selector.fleet().find(name)) as usize;
                 let placed = self.ledger.held.iter().filter(|(on, _)| *on == at);
                 assert_eq!(count, placed.count(), "blocks of {name}");
             }
@@ -390,6 +398,6 @@ fn a_batch_that_cannot_be_placed_leaves_no_blocks_behind() {
         let mut world = World::new(case);
         world.batch(&prompts, false);
         world.check(&prompts);
-        assert_eq!(world.selector.block_count(None), 0, "{}", case.0);
+        assert_eq!(world.selector.pools().block_count(None), 0, "{}", case.0);
     }
 }

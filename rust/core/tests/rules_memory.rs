@@ -39,7 +39,7 @@ fn selector(rule: Box<dyn Rule>) -> Selector {
     let pool = PoolSettings::new(rule, 16, placements);
     let mut selector = Selector::new(settings, pool);
     for at in 0..WORKERS {
-        selector.add_worker(
+        selector.workers_mut().add(
             &format!("http://worker-{at}:8000"),
             Profile::default(),
             Millis(0),

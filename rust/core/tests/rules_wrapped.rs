@@ -12,7 +12,7 @@ use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::{BookingId, Known, Load, Pace};
 use cachelb_core::policy::{
     Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Properties,
-    Reason, Rng, RouteCursor, RouteKey, Rule, Session, SessionMode, View,
+    Reason, Rng, RouteKey, RoutePosition, Rule, Session, SessionMode, View,
     parts::{self, Part, PartMut},
 };
 
@@ -135,7 +135,7 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
     let (mut told, mut taught) = (Vec::new(), Vec::new());
     let row = rule.choose(view, &mut rng.clone()).row;
     rule.teaches(latest, view.now, &mut |claim| taught.push(claim.key));
-    let mut at = Some(RouteCursor::default());
+    let mut at = Some(RoutePosition::default());
     while let Some(from) = at {
         let each = &mut |claim: Claim| told.push((claim.order, claim.key));
         at = rule.publish_routes(from, 8, view.now, each);
@@ -381,11 +381,11 @@ impl parts::Routed for Probe {
 
     fn publish_routes(
         &self,
-        told: RouteCursor,
+        told: RoutePosition,
         _: usize,
         _: Millis,
         _: &mut dyn FnMut(Claim),
-    ) -> Option<RouteCursor> {
+    ) -> Option<RoutePosition> {
         self.note("publish_routes");
         Some(told)
     }
@@ -423,7 +423,7 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         depth: 1,
     };
     rule.teaches(booking(1), Millis(8), &mut |_| ());
-    let told = rule.publish_routes(RouteCursor::default(), 1, Millis(8), &mut |_| ());
+    let told = rule.publish_routes(RoutePosition::default(), 1, Millis(8), &mut |_| ());
     let passed = [
         ("finish_session", rule.finish_session(b"k")),
         ("score", rule.score(&view, 0) == Some(7.0)),

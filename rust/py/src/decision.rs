@@ -143,8 +143,9 @@ impl Decision {
             && let Some(seconds) = retry_after_s.or_else(|| retry_after(error))
         {
             let rest = millis(seconds).min(MAX_REST_MS);
-            self.engine
-                .locked(py, |selector| selector.rest(booking, rest, now))?;
+            self.engine.locked(py, |selector| {
+                selector.workers_mut().rest(booking, rest, now);
+            })?;
         }
         if self.told.get().is_none() {
             let what = match error.cast::<PyInt>() {
@@ -161,7 +162,7 @@ impl Decision {
 
     fn refuse(&self, py: Python<'_>, counts: u64) -> PyResult<()> {
         self.engine
-            .locked(py, |selector| selector.count_unread_usage(counts))
+            .locked(py, |selector| selector.ledger_mut().unread_usage += counts)
     }
 
     /// Ends the request as failed, if it has not ended, and selects for it again. A request that was completed or
@@ -410,7 +411,7 @@ impl Decision {
             Some(seen) => seen.clone(),
             None => self
                 .engine
-                .locked(py, |selector| selector.seen_by(number))?
+                .locked(py, |selector| selector.trace().get(number))?
                 .unwrap_or_default(),
         };
         let policy = match &self.owner {

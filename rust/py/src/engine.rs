@@ -153,7 +153,7 @@ impl Engine {
         enter(|| {
             let selector = self.shared.current();
             let mut selector = selector.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(selector.late_usage(number, usage))
+            Ok(selector.ledger_mut().late_usage(number, usage))
         })
     }
 
@@ -162,7 +162,8 @@ impl Engine {
         let rows = self.locked(py, |selector| {
             let book = selector.book();
             selector
-                .workers()
+                .fleet()
+                .ids()
                 .into_iter()
                 .map(|(name, id)| (name, book.inflight(id)))
                 .collect::<Vec<_>>()

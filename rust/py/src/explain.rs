@@ -22,7 +22,7 @@ pub fn explanation<'py>(
     for row in seen {
         let fields = PyDict::new(py);
         fields.set_item("key", &*row.name)?;
-        fields.set_item("state", row.standing.describe())?;
+        fields.set_item("state", row.eligibility.describe())?;
         fields.set_item("picked", row.picked)?;
         fields.set_item("overlap_blocks", row.overlap_blocks)?;
         fields.set_item("matched_tokens", row.matched_tokens)?;

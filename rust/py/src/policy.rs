@@ -10,8 +10,8 @@ use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
 use cachelb_core::load::Report;
 use cachelb_core::policy::{Configured, Setup};
 use cachelb_core::router::{
-    Ending, Offer, Placements, PoolId, PoolSettings, Request, Selector, Settings, Standing, TagKey,
-    Wanted,
+    Eligibility, Ending, Offer, Placements, PoolId, PoolSettings, Request, Selector, Settings,
+    TagKey, Wanted,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -138,7 +138,10 @@ impl NativePolicy {
 
     fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
         let raw = workers::raw_of(worker, self.key.as_ref())?;
-        let known = |name: &str| self.engine.held(|selector| selector.find(name).is_some());
+        let known = |name: &str| {
+            self.engine
+                .held(|selector| selector.fleet().find(name).is_some())
+        };
         Ok(workers::resolve(
             &raw,
             TagKey::of(&self.reader.hasher),
@@ -163,9 +166,9 @@ pub fn no_worker(
     for offer in offers {
         let before = tried.iter().find(|tried| tried.key == offer.key);
         let why = before
-            .filter(|_| offer.standing == Standing::Excluded)
+            .filter(|_| offer.eligibility == Eligibility::Excluded)
             .map_or_else(
-                || declined.unwrap_or(offer.standing.describe()).to_owned(),
+                || declined.unwrap_or(offer.eligibility.describe()).to_owned(),
                 |tried| format!("already tried: {}", tried.outcome),
             );
         reasons.set_item(&*offer.name, why)?;
@@ -286,7 +289,9 @@ impl NativePolicy {
 
     /// What the rule learned, if it does.
     fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let all = self.engine.locked(py, |selector| selector.learned())?;
+        let all = self
+            .engine
+            .locked(py, |selector| selector.pools().learned())?;
         let fields = |(_, part, stats)| stats_dict(py, None, part, &stats);
         all.into_iter().map(fields).collect()
     }
@@ -294,7 +299,9 @@ impl NativePolicy {
     /// The model it learned, as it is saved.
     fn _learned_model<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let model = self.engine.locked(py, |selector| {
-            selector.learned_model(PoolId(0), Wanted::Whole.name())
+            selector
+                .pools()
+                .learned_model(PoolId(0), Wanted::Whole.name())
         })?;
         Ok(model.map(|model| PyBytes::new(py, &model)))
     }
@@ -307,8 +314,9 @@ impl NativePolicy {
         #[pyo3(from_py_with = named::ready)] ready: bool,
     ) -> PyResult<()> {
         let name = self.key_name(worker)?;
-        self.engine
-            .locked(py, |selector| selector.set_ready(&name, ready))
+        self.engine.locked(py, |selector| {
+            selector.workers_mut().set_ready(&name, ready);
+        })
     }
 
     #[doc = stub!("Policy.set_weight")]
@@ -321,7 +329,9 @@ impl NativePolicy {
         let weight = number(weight, "weight", ABOVE_ZERO)?;
         let name = self.key_name(worker)?;
         self.engine
-            .locked(py, |selector| selector.set_weight(&name, weight))?
+            .locked(py, |selector| {
+                selector.workers_mut().set_weight(&name, weight)
+            })?
             .map_err(|error| to_python(&error))
     }
 
@@ -347,7 +357,9 @@ impl NativePolicy {
             ..Report::NONE
         };
         self.engine
-            .locked(py, |selector| selector.set_report(&names, &report, now))?
+            .locked(py, |selector| {
+                selector.workers_mut().set_report(&names, &report, now)
+            })?
             .map_err(|error| to_python(&error))?;
         Ok(())
     }
@@ -356,7 +368,7 @@ impl NativePolicy {
     fn remove_worker(&self, py: Python<'_>, worker: &Bound<'_, PyAny>) -> PyResult<bool> {
         let name = self.key_name(worker)?;
         self.engine
-            .locked(py, |selector| selector.remove_worker(&name))
+            .locked(py, |selector| selector.workers_mut().remove(&name))
     }
 
     #[doc = stub!("Policy.finish_session")]
@@ -407,8 +419,8 @@ impl NativePolicy {
                     ledger.endings,
                     ledger.forgotten,
                     selector.book().len(),
-                    selector.workers().len(),
-                    selector.routes(),
+                    selector.fleet().ids().len(),
+                    selector.pools().routes(),
                 )
             })?;
         let stats = PyDict::new(py);

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cachelb_core::router::{Name, Offer, Offers, Standing, TagKey};
+use cachelb_core::router::{Eligibility, Name, Offer, Offers, TagKey};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -96,7 +96,7 @@ impl Roster {
         let seats = self.seats.iter().zip(&self.objects).enumerate();
         for (i, (seat, object)) in seats.filter(|(_, (seat, _))| seat.health != Health::Silent) {
             self.offers
-                .set_standing(i, seat.health.standing(object.bind(py))?);
+                .set_eligibility(i, seat.health.eligibility(object.bind(py))?);
         }
         Ok(())
     }
@@ -218,25 +218,25 @@ impl<'a> Limits<'a> {
             let key = &offers[i].key;
             let among = self.among.as_ref();
             if among.is_some_and(|names| !names.contains(&**key)) {
-                offers.set_standing(i, Standing::NotAmong);
+                offers.set_eligibility(i, Eligibility::NotAmong);
             } else if self.exclude.contains(&**key) || self.tried.iter().any(|t| t.key == *key) {
-                offers.set_standing(i, Standing::Excluded);
+                offers.set_eligibility(i, Eligibility::Excluded);
             }
         }
     }
 }
 
 impl Health {
-    fn standing(self, worker: &Bound<'_, PyAny>) -> PyResult<Standing> {
+    fn eligibility(self, worker: &Bound<'_, PyAny>) -> PyResult<Eligibility> {
         let healthy = match self {
             Self::Silent => true,
             Self::Attributes(present) => attributes_say_yes(worker, present)?,
             Self::Entries => entries_say_yes(worker)?,
         };
         Ok(if healthy {
-            Standing::Candidate
+            Eligibility::Candidate
         } else {
-            Standing::Unhealthy
+            Eligibility::Unhealthy
         })
     }
 }

@@ -8,7 +8,7 @@ use cachelb_core::events::{FeedState, Worth};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Known, Report};
 use cachelb_core::router::{
-    Ending, Heard, Offer, Offers, PairTerms, Pick, PoolId, Request, Selector, Standing, Usage,
+    Eligibility, Ending, Offer, Offers, PairTerms, Pick, PoolId, Receipt, Request, Selector, Usage,
 };
 use cachelb_core::tracker::Origin;
 
@@ -81,11 +81,14 @@ impl<'a> Routed<'a> {
         keys: Keys<'a>,
     ) -> Result<Self, Error> {
         let find = |name: &&str| {
-            selector.find(name).ok_or_else(|| Error::InvalidSetting {
-                name: "workers",
-                expected: "registered with the router",
-                got: format!("{name:?}"),
-            })
+            selector
+                .fleet()
+                .find(name)
+                .ok_or_else(|| Error::InvalidSetting {
+                    name: "workers",
+                    expected: "registered with the router",
+                    got: format!("{name:?}"),
+                })
         };
         let ids: Vec<WorkerId> = names.iter().map(find).collect::<Result<_, _>>()?;
         let offers = names.iter().map(|name| Offer::new(*name)).collect();
@@ -124,13 +127,13 @@ impl Gateway for Routed<'_> {
     }
 
     fn publish(&mut self) -> Result<Vec<Vec<u8>>, Error> {
-        Ok(std::iter::from_fn(|| self.selector.tell()).collect())
+        Ok(std::iter::from_fn(|| self.selector.sharing_mut().publish()).collect())
     }
 
     fn receive(&mut self, message: &[u8], now: f64) -> Result<(), Error> {
-        match self.selector.hear(message, millis(now))? {
+        match self.selector.sharing_mut().receive(message, millis(now))? {
             // None is ever lost here.
-            Heard::Gap => Err(Error::Invariant("a message of a router is missing".into())),
+            Receipt::Gap => Err(Error::Invariant("a message of a router is missing".into())),
             _ => Ok(()),
         }
     }
@@ -180,13 +183,14 @@ impl Gateway for Routed<'_> {
             ..Report::NONE
         };
         let name = [std::sync::Arc::clone(&self.offers[worker as usize].name)];
-        self.selector.set_report(&name, &report, millis(now))?;
+        let mut workers = self.selector.workers_mut();
+        workers.set_report(&name, &report, millis(now))?;
         Ok(())
     }
 
     fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Error> {
         let id = self.ids[worker as usize];
-        if self.selector.fed(id).is_none() {
+        if self.selector.fleet().feed(id).is_none() {
             self.believe(id, FeedState::Live);
         }
         let mut chain: Vec<SequenceHash> = Vec::new();
@@ -201,13 +205,14 @@ impl Gateway for Routed<'_> {
                 continue;
             }
             self.announce(worker, before, &mut chain, now);
-            match *change {
-                Change::Removed { hash } => {
-                    self.selector.withdraw(id, &[hash], Medium::Gpu);
+            match (self.selector.feed(id), *change) {
+                (Some(mut feed), Change::Removed { hash }) => {
+                    feed.withdraw(&[hash], Medium::Gpu);
                 }
-                _ => {
-                    self.selector.withdraw_all(id);
+                (Some(mut feed), _) => {
+                    feed.withdraw_all();
                 }
+                (None, _) => {}
             }
         }
         self.announce(worker, before, &mut chain, now);
@@ -216,7 +221,9 @@ impl Gateway for Routed<'_> {
 
     fn lost(&mut self, worker: u32, now: f64) -> Result<(), Error> {
         self.lossy[worker as usize] = true;
-        self.selector.doubt(self.ids[worker as usize], millis(now));
+        if let Some(mut feed) = self.selector.feed(self.ids[worker as usize]) {
+            feed.doubt(millis(now));
+        }
         Ok(())
     }
 
@@ -227,7 +234,7 @@ impl Gateway for Routed<'_> {
 
     fn set_ready(&mut self, worker: u32, ready: bool, _now: f64) -> Result<(), Error> {
         let name = std::sync::Arc::clone(&self.offers[worker as usize].name);
-        self.selector.set_ready(&name, ready);
+        self.selector.workers_mut().set_ready(&name, ready);
         Ok(())
     }
 }
@@ -262,7 +269,7 @@ impl Routed<'_> {
         self.offers.reset();
         for &worker in attempt.tried {
             self.offers
-                .set_standing(worker as usize, Standing::Excluded);
+                .set_eligibility(worker as usize, Eligibility::Excluded);
         }
         match step(self.selector, &mut self.offers, &request) {
             Err(Error::NoCandidate | Error::Refused(_)) => Ok(None),
@@ -280,7 +287,9 @@ impl Routed<'_> {
             state,
             engine_block_size: Some(self.workload.block_size),
         };
-        self.selector.set_worth(id, worth);
+        if let Some(mut feed) = self.selector.feed(id) {
+            feed.set_trust(worth);
+        }
     }
 
     fn announce(
@@ -290,18 +299,17 @@ impl Routed<'_> {
         chain: &mut Vec<SequenceHash>,
         now: f64,
     ) {
-        if !chain.is_empty() {
-            let id = self.ids[worker as usize];
+        let id = self.ids[worker as usize];
+        let feed = self.selector.feed(id);
+        if let Some(mut feed) = feed.filter(|_| !chain.is_empty()) {
             if let Some(before) = parent.filter(|_| self.lossy[worker as usize])
-                && !self.selector.holds(id, before, Medium::Gpu)
+                && !feed.pool().holds(id, before, Medium::Gpu)
             {
                 // What follows a block shows that all before it is there.
-                let path = self.selector.path_to(id, before);
-                self.selector
-                    .announce(id, None, &path, Medium::Gpu, millis(now));
+                let path = feed.pool().path_to(before);
+                feed.announce(None, &path, Medium::Gpu, millis(now));
             }
-            self.selector
-                .announce(id, parent, chain, Medium::Gpu, millis(now));
+            feed.announce(parent, chain, Medium::Gpu, millis(now));
             chain.clear();
         }
     }

@@ -29,7 +29,7 @@ use super::choice::Choice;
 use super::parts::{Ended, Learns, Remembers, Routed, parts};
 use super::reason::Reason;
 use super::ring::Ring;
-use super::routes::{Claim, Limits, Rank, RouteCursor, Routes, Seen};
+use super::routes::{Claim, Limits, Rank, RoutePosition, Routes, Seen};
 use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
@@ -349,11 +349,11 @@ impl Routed for BoundaryLearning {
 
     fn publish_routes(
         &self,
-        after: RouteCursor,
+        after: RoutePosition,
         most: usize,
         now: Millis,
         each: &mut dyn FnMut(Claim),
-    ) -> Option<RouteCursor> {
+    ) -> Option<RoutePosition> {
         self.routes.publish(after, most, now, each)
     }
 

@@ -6,7 +6,7 @@ use crate::learned::LearnedStats;
 use crate::load::BookingId;
 
 use super::pair::{PairChoice, Pairing};
-use super::routes::{Claim, RouteCursor};
+use super::routes::{Claim, RoutePosition};
 use super::view::View;
 use crate::rng::Rng;
 
@@ -94,11 +94,11 @@ pub trait Routed {
     /// Calls `each` with the routes behind `after`, at most `most` of them. Returns how far it came, `None` at the end.
     fn publish_routes(
         &self,
-        after: RouteCursor,
+        after: RoutePosition,
         most: usize,
         now: Millis,
         each: &mut dyn FnMut(Claim),
-    ) -> Option<RouteCursor>;
+    ) -> Option<RoutePosition>;
 
     /// Another router learned a route. Returns whether it was taken in.
     fn receive_route(&mut self, claim: Claim, now: Millis) -> bool;

@@ -41,7 +41,7 @@ pub struct Claim {
 
 /// How far routes were published: those behind it are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RouteCursor(Option<(Rank, u64)>);
+pub struct RoutePosition(Option<(Rank, u64)>);
 
 /// Whose observation a route is. The lower one goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -232,11 +232,11 @@ impl Routes {
     /// far it came, `None` at the end.
     pub fn publish(
         &self,
-        after: RouteCursor,
+        after: RoutePosition,
         most: usize,
         now: Millis,
         each: &mut dyn FnMut(Claim),
-    ) -> Option<RouteCursor> {
+    ) -> Option<RoutePosition> {
         let from = after.0.map_or(Bound::Unbounded, Bound::Excluded);
         let mut last = None;
         for (&at, &key) in self.queue.range((from, Bound::Unbounded)).take(most) {
@@ -255,7 +255,7 @@ impl Routes {
                 });
             }
         }
-        last.map(|at| RouteCursor(Some(at)))
+        last.map(|at| RoutePosition(Some(at)))
     }
 
     /// Drops routes beyond the cap, and from the old ends of the queue those that nobody holds any more.

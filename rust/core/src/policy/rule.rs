@@ -12,7 +12,7 @@ use super::choice::Choice;
 use super::credits::Credits;
 use super::pair::{PairChoice, Pairing};
 use super::parts::{Ended, Learns, Part, PartMut, Remembers};
-use super::routes::{Claim, RouteCursor};
+use super::routes::{Claim, RoutePosition};
 use super::view::View;
 
 /// What is the same for all requests of a rule.
@@ -286,11 +286,11 @@ impl dyn Rule + '_ {
     /// See [`super::parts::Routed::publish_routes`].
     pub fn publish_routes(
         &self,
-        after: RouteCursor,
+        after: RoutePosition,
         most: usize,
         now: Millis,
         each: &mut dyn FnMut(Claim),
-    ) -> Option<RouteCursor> {
+    ) -> Option<RoutePosition> {
         self.first(|part| match part {
             Part::Routed(own) => own.publish_routes(after, most, now, each),
             _ => None,

@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 use crate::policy::Reason;
 use crate::sorting::sort_rarely;
 
-use super::fleet::Standing;
+use super::Selector;
 use super::ledger::{Ending, Usage};
+use super::member::Eligibility;
 use super::offers::Offers;
 use super::request::{Pick, PoolId, Request};
-use super::selector::Selector;
 
 /// How a batch is spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,7 +80,7 @@ impl Selector {
             }
         }
         for (worker, _) in taken.iter() {
-            offers.set_standing(*worker, Standing::Excluded);
+            offers.set_eligibility(*worker, Eligibility::Excluded);
         }
         let pick = match self.select(offers, request, false) {
             // Everybody has their share: it begins anew rather than fail.
@@ -217,7 +217,7 @@ mod tests {
         let prompts: Vec<_> = (0..3).map(|i| prompt(i, i)).collect();
         let mut requests = batch(&prompts);
         for at in 0..NAMES.len() {
-            requests[2].0.set_standing(at, Standing::Excluded);
+            requests[2].0.set_eligibility(at, Eligibility::Excluded);
         }
         let mut s = selector();
         let outcome = s.select_batch(&mut requests, at_most(4));

@@ -212,7 +212,7 @@ impl Checks {
     }
 
     /// What the engine announced up to `until` is known. Returns whether its answers are too often not what was promised.
-    pub fn heard(&mut self, worker: WorkerId, until: Millis) -> bool {
+    pub fn caught_up(&mut self, worker: WorkerId, until: Millis) -> bool {
         self.settle(worker, |promise| {
             let (_, at) = promise.found?;
             (at.0.saturating_add(SETTLE_MS) <= until.0).then_some(Some(true))
@@ -222,13 +222,13 @@ impl Checks {
     }
 
     /// Nothing is known of what happens to the blocks of the worker for a while.
-    pub fn lose_sight(&mut self, worker: WorkerId) {
+    pub fn lose_track(&mut self, worker: WorkerId) {
         self.settle(worker, |_| Some(None));
     }
 
     /// What the worker held before is no longer believed, and says nothing about what comes.
     pub fn start_over(&mut self, worker: WorkerId) {
-        self.lose_sight(worker);
+        self.lose_track(worker);
         if let Some(checked) = self.of_mut(worker) {
             checked.answers = Answers::default();
         }

@@ -1,63 +1,40 @@
 //! What became of the decisions: counters, the token funnel, and records of the latest.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::ids::Millis;
 use crate::load::Known;
 use crate::policy::{Candidate, Ended, Reason, View};
 
+use super::named::named;
 use super::request::{Pick, PoolId, Wanted};
 
-/// How a booking ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ending {
-    /// The engine finished.
-    Completed,
-    /// The client's fault (4xx).
-    Client,
-    /// The worker has too much to do (429, 503).
-    Backpressure,
-    /// The worker or the way to it failed.
-    Failed,
-    /// Given up.
-    Cancelled,
-    /// Nobody kept the decision to say what came of it: given up, too.
-    Abandoned,
-    /// No sign of life for the time to live of bookings, or of the router that booked it.
-    Expired,
-    /// The engine's reports say that it no longer runs.
-    Reconciled,
+named! {
+    /// How a booking ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    Ending {
+        /// The engine finished.
+        Completed = "completed",
+        /// The client's fault (4xx).
+        Client = "client",
+        /// The worker has too much to do (429, 503).
+        Backpressure = "backpressure",
+        /// The worker or the way to it failed.
+        Failed = "failed",
+        /// Given up.
+        Cancelled = "cancelled",
+        /// Nobody kept the decision to say what came of it: given up, too.
+        Abandoned = "abandoned",
+        /// No sign of life for the time to live of bookings, or of the router that booked it.
+        Expired = "expired",
+        /// The engine's reports say that it no longer runs.
+        Reconciled = "reconciled",
+    }
 }
 
 impl Ending {
-    /// Every ending.
-    pub const ALL: [Self; 8] = [
-        Self::Completed,
-        Self::Client,
-        Self::Backpressure,
-        Self::Failed,
-        Self::Cancelled,
-        Self::Abandoned,
-        Self::Expired,
-        Self::Reconciled,
-    ];
-
-    /// Name used in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Client => "client",
-            Self::Backpressure => "backpressure",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Abandoned => "abandoned",
-            Self::Expired => "expired",
-            Self::Reconciled => "reconciled",
-        }
-    }
-
     /// Whether the worker may be believed to hold the prompt.
     #[must_use]
     pub fn ended(self) -> Ended {
@@ -231,34 +208,15 @@ pub struct ShadowTally {
     pub first_matched_tokens: u64,
 }
 
-/// Blocks that left the index, by cause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Lost {
-    /// The worker's capacity was reached.
-    pub capacity: u64,
-    /// They were believed long enough.
-    pub ttl: u64,
-    /// The memory limit of all indexes was reached.
-    pub memory: u64,
-    /// Their worker was removed.
-    pub removed: u64,
-    /// Their worker's cache was reset.
-    pub cleared: u64,
-    /// The request that was to bring them failed before its first token.
-    pub failed: u64,
-}
-
-/// Counters since the start and the latest records.
-#[derive(Debug, Default)]
-pub struct Ledger {
+/// Counters since the start.
+#[derive(Debug, Clone, Default)]
+pub struct Counters {
     /// Decisions by what they were for and by reason, indexed as [`Wanted::ALL`] and [`Reason::ALL`].
     pub decisions: [Vec<u64>; Wanted::ALL.len()],
     /// What the engines' caches made of the picks.
     pub funnel: Funnel,
     /// How the shadows compare, by position.
     pub shadows: Vec<ShadowTally>,
-    /// Blocks lost for reasons the indexes do not know.
-    pub lost: Lost,
     /// Bookings by ending, indexed as [`Ending::ALL`].
     pub endings: [u64; Ending::ALL.len()],
     /// Counts of engines that cannot be believed or read.
@@ -269,28 +227,59 @@ pub struct Ledger {
     pub size_disagreements: u64,
     /// Workers forgotten because they were no longer offered.
     pub forgotten: u64,
+}
+
+/// Counters since the start and the latest records.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    counters: Counters,
     finished: VecDeque<Record>,
     /// Records finished since the start.
     total: u64,
     capacity: usize,
 }
 
+impl Deref for Ledger {
+    type Target = Counters;
+
+    fn deref(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+impl DerefMut for Ledger {
+    fn deref_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+}
+
 impl Ledger {
     /// Remembers at most `capacity` finished records.
     pub(super) fn new(capacity: usize) -> Self {
         Self {
-            decisions: [(); 3].map(|()| vec![0; Reason::ALL.len()]),
+            counters: Counters {
+                decisions: Wanted::ALL.map(|_| vec![0; Reason::ALL.len()]),
+                ..Counters::default()
+            },
             capacity,
             ..Self::default()
         }
     }
 
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     pub(super) fn decided(&mut self, pick: &Pick, shadows: &[ShadowPick]) {
-        self.decisions[pick.wanted as usize][pick.reason as usize] += 1;
-        if self.shadows.len() < shadows.len() {
-            self.shadows.resize(shadows.len(), ShadowTally::default());
+        self.counters.decisions[pick.wanted as usize][pick.reason as usize] += 1;
+        if self.counters.shadows.len() < shadows.len() {
+            self.counters
+                .shadows
+                .resize(shadows.len(), ShadowTally::default());
         }
-        for (tally, shadow) in self.shadows.iter_mut().zip(shadows) {
+        for (tally, shadow) in self.counters.shadows.iter_mut().zip(shadows) {
             tally.decisions += 1;
             tally.agreed += u64::from(shadow.agrees);
             tally.matched_tokens += shadow.matched_tokens;
@@ -299,9 +288,9 @@ impl Ledger {
     }
 
     pub(super) fn ended(&mut self, ending: Ending, record: Option<Record>) {
-        self.endings[ending as usize] += 1;
+        self.counters.endings[ending as usize] += 1;
         let Some(record) = record else { return };
-        self.funnel.add(&record);
+        self.counters.funnel.add(&record);
         if self.capacity > 0 {
             if self.finished.len() == self.capacity {
                 self.finished.pop_front();
@@ -311,8 +300,9 @@ impl Ledger {
         }
     }
 
-    /// The engine's counts of a request came after it was ended without them. Returns whether it is still known.
-    pub(super) fn late(&mut self, number: u64, usage: Usage) -> bool {
+    /// Takes in what the engine counted for a decision that was ended without it, as that of a prefill worker is when the
+    /// first token comes. Returns whether it was wanting and is still known.
+    pub fn late_usage(&mut self, number: u64, usage: Usage) -> bool {
         let mut newest = self.finished.iter_mut().rev();
         let found = newest.find(|record| record.number == number);
         let Some(record) = found.filter(|record| {
@@ -322,7 +312,7 @@ impl Ledger {
             return false;
         };
         record.usage = usage;
-        self.funnel.add(record);
+        self.counters.funnel.add(record);
         true
     }
 

@@ -1,87 +1,306 @@
 //! The selection step over a fleet: eligibility, rule, booking and record as one.
 //!
-//! | file | holds |
+//! [`Selector`] composes owners, each of which keeps its state to itself:
+//!
+//! | file | owner of |
+//! |---|---|
+//! | `fleet`, `member` | who the workers are, what they serve, whether they take requests now |
+//! | `pools`, `pool`, `rules`, `blocks` | per model its rules and what workers hold; the bytes of all indexes |
+//! | `candidates`, `rows` | the rows a rule sees, kept from one request to the next |
+//! | `decisions`, `ledger` | bookings, and what became of them, for counters and records |
+//! | `trace` | what the latest decisions saw, for explanations |
+//! | `checks` | whether engines find cached what their events promised |
+//! | `sharing` | what this router publishes and receives |
+//!
+//! | file | job |
+//! |---|---|
+//! | `select` | one selection from top to bottom |
+//! | `scene` | the choice among the candidates |
+//! | `placement` | what a routed request leaves in the index |
+//! | `pair`, `batch` | the selection of two workers, and of several requests, at once |
+//! | `survey` | the candidates for a policy outside |
+//! | `bookings` | what happens to a booking after it |
+//! | `workers` | workers come, change and go |
+//! | `feed` | what KV events of an engine change |
+//!
+//! | file | values |
 //! |---|---|
 //! | `settings` | what a selector and its pools are built from |
 //! | `request` | one request, and the pick that answers it |
-//! | `offers` | the workers one request may use |
-//! | `naming` | what a worker is called in every output |
+//! | `offers` | the workers offered to one request |
+//! | `named` | enums whose variants have names |
+//! | `naming` | the name of a worker in every output |
 //! | `common_name` | which of the undeclared models the engines serve |
-//! | `fleet` | who the workers are, what they serve, whether they take requests now |
-//! | `fed` | workers whose engines say what they hold |
 //! | `sizes` | engines whose blocks are not of the router's size |
-//! | `health` | which workers failed lately |
-//! | `budget` | the bytes that all block indexes may take together |
-//! | `pool` | what belongs to one model: block index, rules, unproven placements |
-//! | `placement` | what a routed request leaves in the index |
-//! | `reach` | what candidates whose engines publish events hold |
-//! | `checks` | whether those engines find cached what their events promised |
-//! | `leases` | placements on workers whose events will tell |
-//! | `gather` | request and fleet -> the rows a rule sees |
-//! | `rows` | those rows, kept from one request to the next |
-//! | `selector` | the step itself |
-//! | `lifecycle` | what happens to a booking after it |
-//! | `workers` | workers come, change and go |
-//! | `introspect` | counts, bytes, previews, the recount of everything |
-//! | `sight` | what a decision saw, written down as it is made |
-//! | `pair` | the step for a prefill and a decode worker together |
-//! | `batch` | the step for several requests at once |
-//! | `survey` | what a policy outside sees of the candidates |
-//! | `trail` | what the latest decisions saw, for explanations |
-//! | `ledger` | what became of them, for counters and records |
-//! | `sharing` | what other routers and this one tell each other |
+//! | `usable` | how much of what a worker holds its engine can reuse |
+//! | `health` | failures of a worker |
+//! | `leases` | placements on workers with events |
 //! | `timing` | how long selections took |
 
 mod batch;
-mod budget;
+mod blocks;
+mod bookings;
+mod candidates;
 mod checks;
 mod common_name;
-mod fed;
+mod decisions;
+mod feed;
 mod fleet;
-mod gather;
 mod health;
-mod introspect;
 mod leases;
 mod ledger;
-mod lifecycle;
+mod member;
+mod named;
 mod naming;
 mod offers;
 mod pair;
 mod placement;
 mod pool;
-mod reach;
+mod pools;
 mod request;
 mod rows;
-mod selector;
+mod rules;
+mod scene;
+mod select;
 mod settings;
 mod sharing;
-mod sight;
 mod sizes;
 mod survey;
 mod timing;
-mod trail;
+mod trace;
+mod usable;
 mod workers;
 
 pub use crate::policy::Placements;
 pub use batch::BatchTerms;
 pub use common_name::CommonName;
-pub use fed::Fed;
-pub use fleet::{Profile, Role, Standing};
+pub use feed::Feed;
+pub use fleet::Fleet;
 pub use health::Breaker;
 pub use ledger::{
-    Ending, Funnel, Ledger, Lost, Record, ShadowPick, ShadowTally, Usage, WorkerState,
+    Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
 };
+pub use member::{Eligibility, FeedStatus, Profile, Role};
 pub use naming::{Name, TagKey, whole};
 pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
+pub use pool::Pool;
+pub use pools::{Lost, Pools};
 pub use request::{Pick, PoolId, Request, Wanted};
-pub use selector::Selector;
 pub use settings::{PoolSettings, Settings, Veto};
-pub use sharing::{Heard, Keeper, Kept, Restoring, RoutesTold, Told, Walk};
+pub use sharing::{
+    Exchange, Keeper, Kept, Receipt, Restoring, RouteCursor, Sharing, SharingCounters, Walk,
+};
 pub use sizes::{Disagreement, Facts};
 pub use survey::{Column, Survey};
 pub use timing::Timing;
-pub use trail::{Held, Seen, Sight};
+pub use trace::{Held, Seen, Trace, TraceRow};
+pub use workers::Workers;
+
+use crate::error::{Error, Result};
+use crate::ids::{Millis, WorkerId};
+use crate::load::LoadBook;
+use crate::policy::Rng;
+
+use self::candidates::{Candidates, condition};
+use self::checks::Checks;
+use self::decisions::Decisions;
+use self::scene::Scene;
+
+/// A fleet, its loads, and per model a block index and rules.
+#[derive(Debug)]
+pub struct Selector {
+    settings: Settings,
+    rng: Rng,
+    fleet: Fleet,
+    pools: Pools,
+    candidates: Candidates,
+    decisions: Decisions,
+    trace: Trace,
+    checks: Checks,
+    /// What this router publishes and receives, if it does.
+    sharing: Option<Box<Sharing>>,
+}
+
+impl Selector {
+    /// An empty fleet under `settings` that serves one model.
+    #[must_use]
+    pub fn new(settings: Settings, pool: PoolSettings) -> Self {
+        let pools = Pools::new(pool, settings.max_memory_bytes, settings.seed);
+        Self::over(settings, pools)
+    }
+
+    fn over(settings: Settings, pools: Pools) -> Self {
+        Self {
+            rng: Rng::new(settings.seed),
+            fleet: Fleet::default(),
+            pools,
+            candidates: Candidates::default(),
+            decisions: Decisions::new(settings.records),
+            trace: Trace::default(),
+            checks: Checks::default(),
+            sharing: None,
+            settings,
+        }
+    }
+
+    /// A selector of the same settings without workers.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        Self::over(self.settings.clone(), self.pools.fresh())
+    }
+
+    /// Opens the pool of one more model. Workers that serve every model serve it too.
+    pub fn add_pool(&mut self, settings: PoolSettings) -> PoolId {
+        let id = self.pools.open(settings);
+        for (_, worker) in self.fleet.ids() {
+            if let Some(member) = self.fleet.member(worker) {
+                self.pools.add_worker_to(id, worker, member);
+            }
+        }
+        id
+    }
+
+    /// Starts over with an empty book and empty counters, as the child of a fork must. What workers hold stays known.
+    /// Returns how many bookings were open.
+    pub fn forget_bookings(&mut self) -> usize {
+        self.trace = Trace::default();
+        self.checks = Checks::default();
+        self.sharing = None;
+        self.pools.forget_bookings();
+        self.decisions.forget(self.settings.records)
+    }
+
+    /// The session called `key` is over. Returns whether any rule had bound it to a worker.
+    pub fn finish_session(&mut self, key: &[u8]) -> bool {
+        let mut known = false;
+        self.pools
+            .each_rule(|rule| known |= rule.finish_session(key));
+        known
+    }
+
+    /// The workers, to change them.
+    pub fn workers_mut(&mut self) -> Workers<'_> {
+        Workers(self)
+    }
+
+    /// Who the workers are.
+    #[must_use]
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Rules and blocks of the models.
+    #[must_use]
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// What this router publishes and keeps of others, if it shares.
+    #[must_use]
+    pub fn sharing(&self) -> Option<&Sharing> {
+        self.sharing.as_deref()
+    }
+
+    /// What this router and others exchange.
+    pub fn sharing_mut(&mut self) -> Exchange<'_> {
+        Exchange(self)
+    }
+
+    /// The load book.
+    #[must_use]
+    pub fn book(&self) -> &LoadBook {
+        self.decisions.book()
+    }
+
+    /// Counters and records.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        self.decisions.ledger()
+    }
+
+    /// The same, to count.
+    pub fn ledger_mut(&mut self) -> &mut Ledger {
+        self.decisions.ledger_mut()
+    }
+
+    /// What the latest decisions saw.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Distinct blocks known, of one worker or of all; 0 for an unknown worker and for rules that keep no index.
+    #[must_use]
+    pub fn block_count(&self, name: Option<&str>) -> u64 {
+        match name.map(|name| self.fleet.find(name)) {
+            Some(None) => 0,
+            found => self.pools.block_count(found.flatten()),
+        }
+    }
+
+    /// What a registered worker is, and what would keep it from being picked now, whatever the request.
+    #[must_use]
+    pub fn condition(&self, id: WorkerId, now: Millis) -> Option<(&Profile, Eligibility)> {
+        let member = self.fleet.member(id)?;
+        let report = self.book().load(id).map(|load| &load.report);
+        let eligibility = condition(member, report, &self.settings, now);
+        Some((member.profile(), eligibility))
+    }
+
+    fn scene<'a>(&'a self, offers: &'a Offers, request: &'a Request<'a>) -> Scene<'a> {
+        let (book, rows) = (self.decisions.book(), self.candidates.rows());
+        let (settings, fleet, pools) = (&self.settings, &self.fleet, &self.pools);
+        Scene::new(settings, fleet, pools, book, rows, offers, request)
+    }
+
+    /// Drops what a worker holds.
+    fn clear_cache(&mut self, id: WorkerId) {
+        self.checks.start_over(id);
+        self.lose_cache(id);
+        self.pools.clear(id);
+    }
+
+    /// Tells the rules that the cache of a worker is empty.
+    fn lose_cache(&mut self, id: WorkerId) {
+        if let Some(member) = self.fleet.member(id) {
+            let order = member.order();
+            self.pools.each_rule(|rule| rule.cache_lost(order));
+        }
+    }
+
+    /// Heap bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.fleet.memory_bytes()
+            + self.pools.memory_bytes()
+            + self.candidates.memory_bytes()
+            + self.decisions.memory_bytes()
+            + self.trace.memory_bytes()
+            + self.checks.memory_bytes()
+            + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        let remote = self.sharing.as_ref().map(|sharing| sharing.bookings());
+        let is_remote = |id| remote.as_ref().is_some_and(|remote| remote.contains(&id));
+        self.decisions.validate(is_remote)?;
+        self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
+        let book = self.book();
+        for (name, id) in self.fleet.ids() {
+            if !self.fleet.is_current(id) || book.load(id).is_none() {
+                return Err(Error::Invariant(format!("worker {name:?} has no columns")));
+            }
+        }
+        self.pools.validate(book.len())?;
+        let (rows, max_age) = (self.candidates.rows(), self.settings.max_report_age_ms);
+        rows.validate(&self.fleet, book, max_age)
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::ids::WorkerId;
+use crate::policy::Names;
 
-use super::fleet::Standing;
+use super::member::Eligibility;
 
 /// One worker of the caller's list, or one data-parallel rank of it.
 #[derive(Debug, Clone)]
@@ -19,7 +20,7 @@ pub struct Offer {
     /// Its id as of an earlier request; checked, and filled in by the selector.
     pub id: Option<WorkerId>,
     /// Whether it takes part.
-    pub standing: Standing,
+    pub eligibility: Eligibility,
 }
 
 impl Offer {
@@ -32,7 +33,7 @@ impl Offer {
             name,
             rank: None,
             id: None,
-            standing: Standing::Candidate,
+            eligibility: Eligibility::Candidate,
         }
     }
 
@@ -44,7 +45,7 @@ impl Offer {
             name: format!("{key}#{rank}").into(),
             rank: Some(rank),
             id: None,
-            standing: Standing::Candidate,
+            eligibility: Eligibility::Candidate,
         }
     }
 }
@@ -63,7 +64,7 @@ impl Offers {
     #[must_use]
     pub fn new(list: Vec<Offer>) -> Self {
         let out = (0..).zip(&list);
-        let out = out.filter(|(_, offer)| offer.standing != Standing::Candidate);
+        let out = out.filter(|(_, offer)| offer.eligibility != Eligibility::Candidate);
         Self {
             out: out.map(|(at, _)| at).collect(),
             list,
@@ -98,12 +99,12 @@ impl Offers {
     }
 
     /// Says whether the offer at `at` takes part.
-    pub fn set_standing(&mut self, at: usize, standing: Standing) {
+    pub fn set_eligibility(&mut self, at: usize, eligibility: Eligibility) {
         let offer = &mut self.list[at];
-        if offer.standing == Standing::Candidate && standing != Standing::Candidate {
+        if offer.eligibility == Eligibility::Candidate && eligibility != Eligibility::Candidate {
             self.out.push(at as u32);
         }
-        offer.standing = standing;
+        offer.eligibility = eligibility;
     }
 
     /// Says what names the worker of the offer at `at`.
@@ -114,29 +115,29 @@ impl Offers {
     /// Makes all of them candidates.
     pub fn reset(&mut self) {
         for at in self.out.drain(..) {
-            self.list[at as usize].standing = Standing::Candidate;
+            self.list[at as usize].eligibility = Eligibility::Candidate;
         }
     }
 
     /// Those that are no candidates, to go back to by [`Offers::restore`].
     #[must_use]
-    pub fn ruled_out(&self) -> Vec<(u32, Standing)> {
-        let standing = |&at: &u32| (at, self.list[at as usize].standing);
-        self.out.iter().map(standing).collect()
+    pub fn ruled_out(&self) -> Vec<(u32, Eligibility)> {
+        let eligibility = |&at: &u32| (at, self.list[at as usize].eligibility);
+        self.out.iter().map(eligibility).collect()
     }
 
     /// Goes back to what [`Offers::ruled_out`] said.
-    pub fn restore(&mut self, ruled_out: &[(u32, Standing)]) {
+    pub fn restore(&mut self, ruled_out: &[(u32, Eligibility)]) {
         self.reset();
-        for &(at, standing) in ruled_out {
-            self.set_standing(at as usize, standing);
+        for &(at, eligibility) in ruled_out {
+            self.set_eligibility(at as usize, eligibility);
         }
     }
 
     /// Puts an offer in the place of the one at `at`, or at the end. The list has no version any more.
     pub fn replace(&mut self, at: usize, offer: Offer) {
         self.version = None;
-        if offer.standing != Standing::Candidate {
+        if offer.eligibility != Eligibility::Candidate {
             self.out.push(at as u32);
         }
         if let Some(old) = self.list.get_mut(at) {
@@ -151,6 +152,12 @@ impl Offers {
         self.version = None;
         self.list.truncate(count);
         self.out.retain(|&at| (at as usize) < count);
+    }
+}
+
+impl Names for Offers {
+    fn name(&self, offer: u32) -> &str {
+        &self.list[offer as usize].name
     }
 }
 
@@ -170,50 +177,54 @@ mod tests {
         Offers::versioned(["a", "b", "c"].map(Offer::new).to_vec(), 1)
     }
 
-    fn standings(offers: &Offers) -> Vec<Standing> {
-        offers.iter().map(|offer| offer.standing).collect()
+    fn eligibilities(offers: &Offers) -> Vec<Eligibility> {
+        offers.iter().map(|offer| offer.eligibility).collect()
     }
 
     #[test]
     fn a_reset_makes_candidates_of_all() {
         let mut offers = offers();
-        offers.set_standing(1, Standing::Excluded);
-        offers.set_standing(1, Standing::Candidate);
-        offers.set_standing(1, Standing::NotReady);
-        offers.set_standing(2, Standing::Excluded);
+        offers.set_eligibility(1, Eligibility::Excluded);
+        offers.set_eligibility(1, Eligibility::Candidate);
+        offers.set_eligibility(1, Eligibility::NotReady);
+        offers.set_eligibility(2, Eligibility::Excluded);
         assert!(!offers.all_stand());
         offers.reset();
         assert!(offers.all_stand());
-        assert_eq!(standings(&offers), [Standing::Candidate; 3]);
+        assert_eq!(eligibilities(&offers), [Eligibility::Candidate; 3]);
     }
 
     #[test]
     fn restored_standings_are_those_of_before() {
         let mut offers = offers();
-        offers.set_standing(2, Standing::Excluded);
+        offers.set_eligibility(2, Eligibility::Excluded);
         let before = offers.ruled_out();
-        offers.set_standing(0, Standing::Failing);
-        offers.set_standing(2, Standing::Candidate);
+        offers.set_eligibility(0, Eligibility::Failing);
+        offers.set_eligibility(2, Eligibility::Candidate);
         offers.restore(&before);
-        let expected = [Standing::Candidate, Standing::Candidate, Standing::Excluded];
-        assert_eq!(standings(&offers), expected);
+        let expected = [
+            Eligibility::Candidate,
+            Eligibility::Candidate,
+            Eligibility::Excluded,
+        ];
+        assert_eq!(eligibilities(&offers), expected);
         offers.reset();
-        assert_eq!(standings(&offers), [Standing::Candidate; 3]);
+        assert_eq!(eligibilities(&offers), [Eligibility::Candidate; 3]);
     }
 
     #[test]
     fn a_list_that_changes_loses_its_version() {
         let mut shorter = offers();
-        shorter.set_standing(2, Standing::Excluded);
+        shorter.set_eligibility(2, Eligibility::Excluded);
         shorter.truncate(2);
         assert!(shorter.all_stand());
         let mut other = offers();
         let absent = Offer {
-            standing: Standing::Unhealthy,
+            eligibility: Eligibility::Unhealthy,
             ..Offer::new("d")
         };
         other.replace(0, absent);
-        assert_eq!(other.ruled_out(), [(0, Standing::Unhealthy)]);
+        assert_eq!(other.ruled_out(), [(0, Eligibility::Unhealthy)]);
         let mut longer = offers();
         longer.replace(3, Offer::new("d"));
         assert_eq!(longer.len(), 4);

@@ -1,15 +1,17 @@
 //! A prefill and a decode worker for one request, both or neither.
 
-mod weighed;
-
 use crate::error::{Error, Result};
 use crate::load::Half;
-use crate::policy::{Handover, Reason, Rng};
+use crate::policy::{Candidate, Handover, PairChoice, Pairing, Prefiller, Reason, Rng};
 
+use super::Selector;
 use super::ledger::{Ending, Usage};
+use super::member::Eligibility;
 use super::offers::Offers;
 use super::request::{Pick, Request, Wanted};
-use super::selector::{Decided, Selector};
+use super::scene::{Decided, view};
+use super::select::Step;
+use super::usable::Usable;
 
 /// When a pair is worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -39,8 +41,8 @@ impl Selector {
         terms: PairTerms,
         dry_run: bool,
     ) -> Result<(Option<Pick>, Pick)> {
-        let weighed = self.pools[request.pool.0 as usize].pair_rule().is_some();
-        let pinned = request.pinned.is_some() || request.pinned_prefill.is_some();
+        let is_pinned = request.pinned.is_some() || request.pinned_prefill.is_some();
+        let is_weighed = !is_pinned && self.pools[request.pool].rules().pair_rule().is_some();
         let decode = Request {
             wanted: Wanted::Decode,
             ..*request
@@ -51,103 +53,193 @@ impl Selector {
             pinned: request.pinned_prefill,
             ..*request
         };
-        let halves = [&prefill, &decode];
-        if weighed && !pinned {
-            self.select_weighed(offers, halves, terms, dry_run)
+        let pair = Pair {
+            selector: self,
+            offers,
+            prefill: &prefill,
+            decode: &decode,
+            terms,
+            dry_run,
+        };
+        if is_weighed {
+            pair.weigh()
         } else {
-            self.select_halves(offers, halves, terms, dry_run)
+            pair.decide()
         }
+    }
+}
+
+/// Both halves of a request on their way through a selector.
+struct Pair<'a, 'r> {
+    selector: &'a mut Selector,
+    offers: &'a mut Offers,
+    prefill: &'a Request<'r>,
+    decode: &'a Request<'r>,
+    terms: PairTerms,
+    dry_run: bool,
+}
+
+impl<'r> Pair<'_, 'r> {
+    fn prefill_step(&mut self) -> Step<'_, 'r> {
+        self.selector.step(self.offers, self.prefill, self.dry_run)
+    }
+
+    fn decode_step(&mut self) -> Step<'_, 'r> {
+        self.selector.step(self.offers, self.decode, self.dry_run)
+    }
+
+    /// Runs `work` on other rows and on eligibilities as they were before the decode half, whose own come back after it.
+    fn aside<T>(
+        &mut self,
+        before: &[(u32, Eligibility)],
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let decoding = self.offers.ruled_out();
+        self.offers.restore(before);
+        self.selector.candidates.swap();
+        let outcome = work(self);
+        self.selector.candidates.swap();
+        if outcome.is_ok() {
+            self.offers.restore(&decoding);
+        }
+        outcome
     }
 
     /// The decode half by its rule, then the prefill half by its own.
-    fn select_halves(
-        &mut self,
-        offers: &mut Offers,
-        [prefill, decode]: [&Request<'_>; 2],
-        terms: PairTerms,
-        dry_run: bool,
-    ) -> Result<(Option<Pick>, Pick)> {
-        let ruled_out = offers.ruled_out();
-        let mut decoder = self.decide(offers, decode, dry_run)?;
-        let uncached = self.uncached(decode, &decoder.pick);
+    fn decide(mut self) -> Result<(Option<Pick>, Pick)> {
+        let before = self.offers.ruled_out();
+        let mut step = self.decode_step();
+        step.look()?;
+        let (mut decoder, uncached) = step.decide(false)?;
         let mut prefiller = None;
-        if uncached >= terms.uncached_token_threshold.unwrap_or(0) {
-            let decoding = offers.ruled_out();
-            offers.restore(&ruled_out);
-            self.swap_rows();
-            let half = self.select_prefill(offers, prefill, &decoder, terms, dry_run);
-            self.swap_rows();
-            if let Some((pick, rng)) = half? {
+        if uncached >= self.terms.uncached_token_threshold.unwrap_or(0) {
+            let half = self.aside(&before, |pair| pair.decide_prefill(&decoder))?;
+            if let Some((pick, rng)) = half {
                 prefiller = Some(pick);
                 decoder.rng = rng;
             }
-            offers.restore(&decoding);
         }
-        self.finish(offers, decoder, decode, prefiller, dry_run)
-    }
-
-    /// Books the decode half, with the prefill unless `prefiller` does it, whose booking ends if that fails.
-    fn finish(
-        &mut self,
-        offers: &Offers,
-        mut decoder: Decided,
-        decode: &Request<'_>,
-        prefiller: Option<Pick>,
-        dry_run: bool,
-    ) -> Result<(Option<Pick>, Pick)> {
-        if prefiller.is_none() {
-            decoder.pick.reason = Reason::LocalDecode;
-        }
-        if dry_run {
-            return Ok((prefiller, decoder.pick));
-        }
-        let Some(prefill) = prefiller.and_then(|pick| pick.booking) else {
-            return Ok((None, self.take(offers, &decoder, decode, false)?));
-        };
-        // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
-        self.look_up(decode);
-        let committed = self.commit(offers, &decoder, decode, 0);
-        match committed.as_ref().map(|pick| pick.booking) {
-            Ok(answer) => {
-                self.book.split(prefill, Half::Prefill);
-                answer.inspect(|&answer| self.book.split(answer, Half::Decode));
-            }
-            Err(_) => {
-                self.close(prefill, Ending::Cancelled, Usage::default(), decode.now);
-            }
-        }
-        Ok((prefiller, committed?))
+        self.finish(decoder, uncached, prefiller)
     }
 
     /// The prefill half, and the generator after it; `None` if the decode worker is to do it itself.
-    fn select_prefill(
-        &mut self,
-        offers: &mut Offers,
-        request: &Request<'_>,
-        decoder: &Decided,
-        terms: PairTerms,
-        dry_run: bool,
-    ) -> Result<Option<(Pick, Rng)>> {
+    fn decide_prefill(&mut self, decoder: &Decided) -> Result<Option<(Pick, Rng)>> {
+        let is_alone = self.terms.fallback;
+        let mut step = self.prefill_step();
+        step.look()?;
         // The second draw follows the first.
-        let rng = std::mem::replace(&mut self.rng, decoder.rng.clone());
-        let decided = self.decide(offers, request, dry_run);
-        self.rng = rng;
-        let decided = match decided {
-            Err(Error::NoCandidate) if terms.fallback => return Ok(None),
+        let rng = std::mem::replace(&mut step.selector.rng, decoder.rng.clone());
+        let decided = step.decide(false);
+        step.selector.rng = rng;
+        let (decided, uncached) = match decided {
+            Err(Error::NoCandidate) if is_alone => return Ok(None),
             decided => decided?,
         };
         if decided.pick.offer == decoder.pick.offer {
             return Ok(None);
         }
-        let pick = self.take(offers, &decided, request, dry_run)?;
-        Ok(Some((pick, decided.rng)))
+        let rng = decided.rng.clone();
+        Ok(Some((step.take(decided, uncached)?, rng)))
     }
 
-    /// Puts the rows aside, to decide with others, and back. Neither are kept for a later request: what the others were
-    /// told of changes, these were not.
-    fn swap_rows(&mut self) {
-        self.rows.let_go();
-        std::mem::swap(&mut self.rows, &mut self.rows_aside);
+    /// Both halves by the rule that weighs pairs.
+    fn weigh(mut self) -> Result<(Option<Pick>, Pick)> {
+        let before = self.offers.ruled_out();
+        self.decode_step().look()?;
+        if self.selector.candidates.rows().is_empty() {
+            return self.none();
+        }
+        let (prefiller, mut choice, rng) = self.aside(&before, Self::weigh_aside)?;
+        let step = self.decode_step();
+        let scene = step.scene();
+        let decoder = Decided {
+            scores: Some(std::mem::take(&mut choice.decode_scores)),
+            ..scene.decided(choice.decode, rng)
+        };
+        let uncached = scene.uncached(&decoder.pick);
+        self.finish(decoder, uncached, prefiller)
+    }
+
+    /// Decides both halves and books the prefill half, while the rows of the decode half are aside.
+    fn weigh_aside(&mut self) -> Result<(Option<Pick>, PairChoice, Rng)> {
+        self.prefill_step().look()?;
+        let mut rng = self.selector.rng.clone();
+        let Some(mut choice) = self.choose(&mut rng) else {
+            return self.none();
+        };
+        let Some(picked) = choice.prefill else {
+            return Ok((None, choice, rng));
+        };
+        let mut step = self.prefill_step();
+        let scene = step.scene();
+        let decided = Decided {
+            scores: Some(std::mem::take(&mut choice.prefill_scores)),
+            ..scene.decided(picked, rng.clone())
+        };
+        let uncached = scene.uncached(&decided.pick);
+        let pick = step.take(decided, uncached)?;
+        Ok((Some(pick), choice, rng))
+    }
+
+    fn none<T>(&mut self) -> Result<T> {
+        let ledger = self.selector.decisions.ledger_mut();
+        ledger.no_worker += u64::from(!self.dry_run);
+        Err(Error::NoCandidate)
+    }
+
+    /// `None` if no worker may compute the prompt.
+    fn choose(&self, rng: &mut Rng) -> Option<PairChoice> {
+        let (s, decode) = (&*self.selector, self.decode);
+        let (rows, aside) = (s.candidates.rows(), s.candidates.aside());
+        let pool = &s.pools[decode.pool];
+        let is_alone = rows.is_empty() && self.terms.fallback;
+        let usable = Usable::by_slot(&s.fleet, pool, decode);
+        let prefiller = |row: &Candidate| {
+            let uncached = || decode.prompt_tokens - usable(row.slot).tokens(row.overlap);
+            match self.terms.uncached_token_threshold {
+                _ if is_alone => Prefiller::Itself,
+                None => Prefiller::Any,
+                Some(threshold) if uncached() < threshold => Prefiller::Itself,
+                Some(_) => Prefiller::Another,
+            }
+        };
+        let book = s.decisions.book();
+        let view = |rows, request| view(&s.settings, pool, book, rows, self.offers, request);
+        let pairing = Pairing {
+            prefill: view(rows, self.prefill),
+            decode: view(aside, decode),
+            prefiller: &prefiller,
+            handover: self.terms.handover,
+        };
+        pool.rules().pair_rule()?.choose_pair(&pairing, rng)
+    }
+
+    /// Books the decode half, with the prefill of so many tokens unless `prefiller` does it, whose booking ends if that
+    /// fails.
+    fn finish(
+        mut self,
+        mut decoder: Decided,
+        uncached: u64,
+        prefiller: Option<Pick>,
+    ) -> Result<(Option<Pick>, Pick)> {
+        if prefiller.is_none() {
+            decoder.pick.reason = Reason::LocalDecode;
+        }
+        let Some(prefill) = prefiller.and_then(|pick| pick.booking) else {
+            return Ok((prefiller, self.decode_step().take(decoder, uncached)?));
+        };
+        // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
+        self.selector.pools.look_up(self.decode);
+        let committed = self.decode_step().take(decoder, 0);
+        if let Ok(Pick { booking, .. }) = &committed {
+            let book = self.selector.decisions.book_mut();
+            book.split(prefill, Half::Prefill);
+            booking.inspect(|&decode| book.split(decode, Half::Decode));
+        } else {
+            let (usage, now) = (Usage::default(), self.decode.now);
+            self.selector.close(prefill, Ending::Cancelled, usage, now);
+        }
+        Ok((prefiller, committed?))
     }
 }
 
@@ -157,7 +249,7 @@ mod tests {
     use crate::ids::Millis;
     use crate::policy::{LeastLoaded, RoundRobin};
     use crate::router::{
-        Breaker, Offer, Placements, PoolSettings, Profile, Role, Settings, Standing,
+        Breaker, Eligibility, Offer, Placements, PoolSettings, Profile, Role, Settings,
     };
 
     /// The prefill worker is on trial: booked, it is passed over, and the rows of the decode worker are those before.
@@ -187,7 +279,7 @@ mod tests {
                 role,
                 ..Profile::default()
             };
-            s.add_worker(name, profile, Millis(0));
+            s.workers_mut().add(name, profile, Millis(0));
         }
         let mut offers = Offers::versioned(names.map(Offer::new).to_vec(), 1);
         let at = |now| Request {
@@ -217,9 +309,9 @@ mod tests {
             let (prefill, decode) = picks.unwrap();
             decoded.push(decode.offer);
             s.validate().unwrap();
-            let seen = s.seen_by(request.number).unwrap();
-            let standings: Vec<_> = seen.iter().map(|seen| seen.standing).collect();
-            assert_eq!(standings, [Standing::Candidate; 3], "turn {turn}");
+            let seen = s.trace().get(request.number).unwrap();
+            let eligibilities: Vec<_> = seen.iter().map(|seen| seen.eligibility).collect();
+            assert_eq!(eligibilities, [Eligibility::Candidate; 3], "turn {turn}");
             if let Some(prefill) = prefill {
                 assert_eq!(prefill.offer, 0);
                 s.close(

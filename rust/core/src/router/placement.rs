@@ -1,23 +1,22 @@
 //! What a routed request leaves in the index.
 //!
-//! On a worker without events its blocks are recorded as held. On one whose events will tell they are expected: they
-//! count from now on, apart from what is confirmed, and with a deadline that follows the request (`leases`). Where events
-//! are lost for good the one that tells may be among them, so they count as long as on a worker without. Blocks of
-//! text are expected too, but as long as placements without events are believed: no event will ever speak of them.
+//! On a worker without events its blocks are recorded as held. On one with events they are expected: they count from now
+//! on, apart from what is confirmed, and with a deadline that follows the request (`leases`). Where events are lost for
+//! good the confirmation may be among them, so they count as long as on a worker without. Blocks of text are expected
+//! too, but as long as placements without events are believed: no event will ever speak of them.
 
 use crate::error::Result;
-use crate::ids::{Millis, WorkerId};
-use crate::load::BookingId;
+use crate::ids::{Millis, SequenceHash, WorkerId};
+use crate::load::{BookingId, LoadBook};
 use crate::tracker::Origin;
-use crate::tracker::store::Store;
+use crate::tracker::store::{Depths, Store};
 
 use super::checks::Sizes;
-use super::fed::Fed;
-use super::fleet::Member;
 use super::leases::Terms;
-use super::reach::usable;
-use super::request::{Request, Wanted};
-use super::selector::Selector;
+use super::member::FeedStatus;
+use super::request::Wanted;
+use super::select::Step;
+use super::usable::Usable;
 
 /// How long a placement is believed without any sign of it, unless the rule says otherwise.
 const TTL_MS: u64 = 2_000;
@@ -26,139 +25,158 @@ const PATIENCE: f64 = 4.0;
 /// Prompt tokens per second of an engine that does not say.
 const PREFILL_TPS: f64 = 1_000.0;
 
-impl Selector {
+/// A request that was booked on a worker, and the blocks of it that its engine can keep.
+#[derive(Clone, Copy)]
+struct Placed<'r> {
+    worker: WorkerId,
+    booking: BookingId,
+    path: &'r [SequenceHash],
+}
+
+impl Step<'_, '_> {
     /// Records that the worker will hold the request's blocks, as far as its engine keeps them.
-    pub(super) fn place(
-        &mut self,
-        worker: WorkerId,
-        booking: BookingId,
-        request: &Request<'_>,
-    ) -> Result<()> {
-        let at = request.pool.0 as usize;
-        let request = &self.whole(worker, request);
-        let Some((hashes, origin)) = request.blocks.filter(|(hashes, _)| !hashes.is_empty()) else {
+    pub(super) fn place(&mut self, worker: WorkerId, booking: BookingId) -> Result<()> {
+        let (s, request) = (&mut *self.selector, self.request);
+        let blocks = s.pools[request.pool].blocks();
+        let (Some(answer), Some((hashes, origin))) = (blocks.answer(), request.blocks) else {
             return Ok(());
         };
-        let Some(index) = &self.pools[at].index else {
+        let member = s.fleet.member(worker);
+        let coarse = member.filter(|_| blocks.are_coarse());
+        let per_block = coarse.map_or(1, |m| m.sizes().per_block(blocks.block_size()));
+        let path = &hashes[..hashes.len() - hashes.len() % per_block as usize];
+        if path.is_empty() {
             return Ok(());
-        };
-        let fed = self.is_fed(worker, request.pool);
-        if fed && origin != Origin::Text {
-            let confirmed = self.pools[at].overlaps.confirmed(index, worker.slot);
-            self.promise(worker, booking, request);
-            self.say_placed(booking, worker, request.pool, hashes, confirmed as usize);
-            return self.expect(worker, booking, request);
         }
-        let names_paths = !matches!(index, Store::Positional(_));
-        let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
-        if fed {
-            let pool = &self.pools[at];
-            if pool.rule(request.wanted).placement_ttl_ms() == Some(0) {
+        let placed = Placed {
+            worker,
+            booking,
+            path,
+        };
+        let feed = member.and_then(|member| member.feed_in(request.pool));
+        if let Some(feed) = feed.filter(|_| origin != Origin::Text) {
+            let confirmed = answer.confirmed(worker.slot) as usize;
+            self.promise(placed, feed, confirmed);
+            self.publish(placed, confirmed);
+            return self.expect(placed, feed, confirmed);
+        }
+        let held = answer.overlap(worker.slot) as usize;
+        let names_paths = !matches!(blocks.index(), Some(Store::Positional(_)));
+        let ttl_ms = blocks.placements().ttl_ms;
+        let until = ttl_ms.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
+        if feed.is_some() {
+            let rule = s.pools[request.pool].rules().get(request.wanted);
+            if rule.placement_ttl_ms() == Some(0) {
                 return Ok(());
             }
-            let ttl_ms = pool.placements.ttl_ms;
-            let until = ttl_ms.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
-            self.budget
-                .expect(&mut self.pools, at, worker, hashes, 0, until)?;
+            self.expect_from(placed, 0, until)?;
         } else {
-            self.budget
-                .record(&mut self.pools, at, worker, hashes, request.now)?;
+            let record = |index: &mut Store, hint: &Depths| {
+                index.record(worker, path, Some(hint), until)?;
+                Ok(index.cut().is_none())
+            };
+            s.pools.grow(request.pool, path.len(), record)?;
         }
         if names_paths {
-            self.say_placed(booking, worker, request.pool, hashes, held);
-            let unproven = &mut self.pools[at].unproven;
-            unproven.placed(worker, booking, (0, hashes), held);
+            self.publish(placed, held);
+            let blocks = self.selector.pools.blocks_mut(request.pool);
+            blocks.placed(worker, booking, path, held);
         }
         Ok(())
     }
 
-    /// Whether events tell what the worker holds in a pool.
-    pub(super) fn is_fed(&self, worker: WorkerId, pool: super::PoolId) -> bool {
-        let member = self.fleet.member(worker);
-        member.is_some_and(|member| member.fed_in(pool).is_some())
+    /// Other routers learn of the path, of which the worker held the first `held` blocks before.
+    fn publish(&mut self, placed: Placed<'_>, held: usize) {
+        let (s, id) = (&mut *self.selector, self.request.pool);
+        if let Some(sharing) = &mut s.sharing
+            && let Some(Store::Exact(_)) = s.pools[id].blocks().index()
+        {
+            let booked = (placed.booking, placed.worker);
+            sharing.placed(&s.fleet, booked, id, placed.path, held);
+        }
     }
 
-    /// Remembers what the engine of a worker should find cached, to compare it with what it says it found.
-    fn promise(&mut self, worker: WorkerId, booking: BookingId, request: &Request<'_>) {
-        let pool = &self.pools[request.pool.0 as usize];
-        let caught_up = |member: &&Member| {
-            let fed = member.fed_in(request.pool);
-            fed.is_some_and(Fed::is_caught_up)
-        };
-        let member = self.fleet.member(worker).filter(caught_up);
-        // A decode worker is sent the whole prompt, and says that it found it.
-        let member = member.filter(|_| request.wanted != Wanted::Decode);
-        let (Some((path, _)), Some(index), Some(member)) = (request.blocks, &pool.index, member)
-        else {
+    /// Remembers what the engine of a worker should find cached, to compare it with what it reports.
+    fn promise(&mut self, placed: Placed<'_>, feed: FeedStatus, confirmed: usize) {
+        let (s, request) = (&mut *self.selector, self.request);
+        let member = s.fleet.member(placed.worker);
+        // A decode worker is sent the whole prompt, and reports all of it as cached.
+        let is_checked = feed.is_caught_up() && request.wanted != Wanted::Decode;
+        let Some(member) = member.filter(|_| is_checked) else {
             return;
         };
-        let per_block = member.per_block(pool.block_size);
-        let confirmed = pool.overlaps.confirmed(index, worker.slot);
-        let usable = usable(&self.fleet, pool, request)(worker.slot);
-        let blocks = usable.blocks(usable.whole(confirmed));
-        let own = u64::from(pool.block_size);
+        let pool = &s.pools[request.pool];
+        let usable = Usable::by_slot(&s.fleet, pool, request)(placed.worker.slot);
+        let blocks = usable.blocks(usable.whole(confirmed as u32)) as usize;
+        let path = &placed.path[..placed.path.len().min(blocks)];
+        let block_size = pool.blocks().block_size();
+        let own = u64::from(block_size);
         let sizes = Sizes {
             own,
-            slack: own * u64::from(per_block),
+            slack: own * u64::from(member.sizes().per_block(block_size)),
         };
-        let path = &path[..path.len().min(blocks as usize)];
-        let prompt_tokens = request.prompt_tokens;
-        self.checks
-            .promised(worker, booking, path, prompt_tokens, sizes);
+        let (worker, booking) = (placed.worker, placed.booking);
+        s.checks
+            .promised(worker, booking, path, request.prompt_tokens, sizes);
     }
 
-    fn expect(
-        &mut self,
-        worker: WorkerId,
-        booking: BookingId,
-        request: &Request<'_>,
-    ) -> Result<()> {
-        let at = request.pool.0 as usize;
-        let rule = self.pools[at].rule(request.wanted);
-        let ttl_ms = rule.placement_ttl_ms().unwrap_or(TTL_MS);
-        let (Some((path, _)), Some(index)) = (request.blocks, &self.pools[at].index) else {
-            return Ok(());
-        };
-        let confirmed = self.pools[at].overlaps.confirmed(index, worker.slot) as usize;
-        if ttl_ms == 0 || confirmed >= path.len() {
+    /// Records that events should confirm what is behind the `confirmed` blocks.
+    fn expect(&mut self, placed: Placed<'_>, feed: FeedStatus, confirmed: usize) -> Result<()> {
+        let (s, request) = (&mut *self.selector, self.request);
+        let pool = &s.pools[request.pool];
+        let ttl_ms = pool.rules().get(request.wanted).placement_ttl_ms();
+        let ttl_ms = ttl_ms.unwrap_or(TTL_MS);
+        if ttl_ms == 0 || confirmed >= placed.path.len() {
             return Ok(());
         }
-        let now = request.now;
-        let lossy = self
-            .fleet
-            .member(worker)
-            .and_then(|m| m.fed_in(request.pool));
-        let lossy = lossy.is_some_and(Fed::has_lost);
-        let (believed_ms, held) = if lossy {
-            let held = self.pools[at].overlaps.of(index, worker.slot) as usize;
-            (self.pools[at].placements.ttl_ms, held)
+        let (now, worker) = (request.now, placed.worker);
+        let (believed_ms, held) = if feed.has_lost() {
+            let answer = pool.blocks().answer();
+            let held = answer.map_or(0, |answer| answer.overlap(worker.slot) as usize);
+            (pool.blocks().placements().ttl_ms, held)
         } else {
             (Some(ttl_ms), confirmed)
         };
-        let until = believed_ms.map(|ms| Millis(now.0.saturating_add(ms)));
-        let patience_ms = self.patience_ms(worker).max(ttl_ms);
-        self.budget
-            .expect(&mut self.pools, at, worker, path, confirmed, until)?;
         let terms = Terms {
             ttl_ms,
-            patience_ms,
+            patience_ms: patience_ms(s.decisions.book(), worker).max(ttl_ms),
         };
-        let leases = &mut self.pools[at].leases;
-        leases.placed(worker, booking, path, held, now, terms);
-        self.fit_doubts(worker, request.pool);
+        let until = believed_ms.map(|ms| Millis(now.0.saturating_add(ms)));
+        self.expect_from(placed, confirmed, until)?;
+        let pools = &mut self.selector.pools;
+        let blocks = pools.blocks_mut(request.pool);
+        blocks.leased(worker, placed.booking, placed.path, held, now, terms);
+        if feed.has_lost() {
+            pools.change(request.pool, |blocks| blocks.fit_doubtful(worker));
+        }
         Ok(())
     }
 
-    /// How long what waits on a worker may take to be computed, generously.
-    fn patience_ms(&self, worker: WorkerId) -> u64 {
-        let Some(load) = self.book.load(worker) else {
-            return 0;
-        };
-        let tps = load.report.prefill_tps.get().unwrap_or(PREFILL_TPS);
-        #[expect(clippy::cast_sign_loss, reason = "tokens and their rate are positive")]
-        let ms = (PATIENCE * 1e3 * load.pending_prefill_tokens as f64 / tps) as u64;
-        ms
+    /// Records that the worker is expected to hold the path from its depth `from` on until `until` (`None`: until it is
+    /// evicted).
+    fn expect_from(
+        &mut self,
+        placed: Placed<'_>,
+        from: usize,
+        until: Option<Millis>,
+    ) -> Result<()> {
+        let (pools, Placed { worker, path, .. }) = (&mut self.selector.pools, placed);
+        pools.grow(self.request.pool, path.len() - from, |index, hint| {
+            index.expect(worker, path, from as u32, Some(hint), until)?;
+            Ok(index.cut().is_none())
+        })
     }
+}
+
+/// How long what waits on a worker may take to be computed, generously.
+fn patience_ms(book: &LoadBook, worker: WorkerId) -> u64 {
+    let Some(load) = book.load(worker) else {
+        return 0;
+    };
+    let tps = load.report.prefill_tps.get().unwrap_or(PREFILL_TPS);
+    #[expect(clippy::cast_sign_loss, reason = "tokens and their rate are positive")]
+    let ms = (PATIENCE * 1e3 * load.pending_prefill_tokens as f64 / tps) as u64;
+    ms
 }
 
 #[cfg(test)]

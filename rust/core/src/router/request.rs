@@ -5,34 +5,23 @@ use crate::load::BookingId;
 use crate::policy::{Content, Reason};
 use crate::tracker::Origin;
 
+use super::named::named;
+
 /// Names one model's pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct PoolId(pub u32);
 
-/// What the worker is wanted for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Wanted {
-    /// The whole request. A worker for prefill only cannot do it.
-    #[default]
-    Whole,
-    /// Computing the prompt for another worker.
-    Prefill,
-    /// Generating from a prompt computed elsewhere.
-    Decode,
-}
-
-impl Wanted {
-    /// Every kind of work.
-    pub const ALL: [Self; 3] = [Self::Whole, Self::Prefill, Self::Decode];
-
-    /// Name used in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Whole => "whole",
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-        }
+named! {
+    /// What the worker is wanted for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    Wanted {
+        /// The whole request. A worker for prefill only cannot do it.
+        #[default]
+        Whole = "whole",
+        /// Computing the prompt for another worker.
+        Prefill = "prefill",
+        /// Generating from a prompt computed elsewhere.
+        Decode = "decode",
     }
 }
 

@@ -15,7 +15,8 @@ use crate::load::{Load, LoadBook};
 use crate::policy::{Candidate, Media};
 use crate::sorting::sort_rarely;
 
-use super::fleet::{Fleet, Member, Standing};
+use super::fleet::Fleet;
+use super::member::{Eligibility, Member};
 use super::request::{PoolId, Wanted};
 
 /// What kept rows are the rows of.
@@ -50,7 +51,7 @@ pub(super) struct Rows {
     /// Position by slot, [`NONE`] for slots without a row.
     by_slot: Vec<u32>,
     /// Offers that take no part by themselves.
-    absent: Vec<(u32, Standing)>,
+    absent: Vec<(u32, Eligibility)>,
 }
 
 /// Whether a row changes as time passes, with nothing happening to its worker.
@@ -108,8 +109,8 @@ impl Rows {
             matched_tokens,
             overlap,
             kind: member.kind(),
-            kv_blocks: member.capacity(block_size).unwrap_or(0),
-            ..Candidate::unseen(member.order, offer, id.slot)
+            kv_blocks: member.sizes().capacity(block_size).unwrap_or(0),
+            ..Candidate::unseen(member.order(), offer, id.slot)
         };
         weigh(&mut row, load, member, now, max_report_age_ms);
         if overlap > 0 {
@@ -130,7 +131,7 @@ impl Rows {
     }
 
     /// Keeps the rows, which are all that `basis` has at `now`, for requests of the same basis.
-    pub fn keep(&mut self, basis: Basis, now: Millis, absent: Vec<(u32, Standing)>) {
+    pub fn keep(&mut self, basis: Basis, now: Millis, absent: Vec<(u32, Eligibility)>) {
         self.by_slot.clear();
         for (at, row) in (0..).zip(&self.list) {
             let slot = row.slot as usize;
@@ -220,7 +221,7 @@ impl Rows {
     }
 
     /// Offers that take no part by themselves, of kept rows.
-    pub fn absent(&self) -> &[(u32, Standing)] {
+    pub fn absent(&self) -> &[(u32, Eligibility)] {
         &self.absent
     }
 
@@ -245,7 +246,7 @@ impl Rows {
         self.list.capacity() * size_of::<Candidate>()
             + self.media.capacity() * size_of::<Media>()
             + (self.holders.capacity() + self.by_slot.capacity()) * size_of::<u32>()
-            + self.absent.capacity() * size_of::<(u32, Standing)>()
+            + self.absent.capacity() * size_of::<(u32, Eligibility)>()
     }
 
     /// Recounts kept rows from fleet and book.
@@ -267,8 +268,8 @@ impl Rows {
             else {
                 return fail("no worker", row);
             };
-            let stands = member.standing(basis.pool, basis.wanted) == Standing::Candidate;
-            if !stands || member.order != row.order {
+            let stands = member.eligibility(basis.pool, basis.wanted) == Eligibility::Candidate;
+            if !stands || member.order() != row.order {
                 return fail("another worker", row);
             }
             if self.by_slot.get(row.slot as usize) != Some(&(at as u32)) {

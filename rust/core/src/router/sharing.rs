@@ -11,35 +11,42 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `telling` | entries, and a snapshot of everything |
-//! | `hearing` | what becomes of the entries of others |
+//! | `exchange` | what a gateway calls |
+//! | `outgoing` | entries on what happens here |
+//! | `inbox`, `peers` | what becomes of the entries of others, and what is kept of them |
 //! | `learned` | routes that rules learned |
-//! | `words` | changes of the fleet itself |
-//! | `walking` | what workers hold, piece by piece, in the order of use |
+//! | `fleet` | changes of the fleet itself |
+//! | `snapshot` | messages with all that is known, in the order of use |
 //! | `keeping` | what outlives the process |
 
-mod hearing;
+mod exchange;
+mod fleet;
+mod inbox;
 mod keeping;
 mod learned;
-mod telling;
-mod walking;
-mod words;
+mod outgoing;
+mod peers;
+mod snapshot;
 
+pub use exchange::Exchange;
 pub use keeping::{Keeper, Kept, Restoring};
-pub use walking::Walk;
+pub use learned::RouteCursor;
+pub use snapshot::Walk;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::error::{Error, Result};
 use crate::ids::WorkerId;
-use crate::load::{BookingId, Work};
-use crate::share::{Entry, Journal, Register};
+use crate::load::BookingId;
+use crate::share::{Entry, Journal, Kind, Message, Register};
 
-pub use self::learned::RoutesTold;
+use self::peers::{Peers, named_bytes};
+use super::request::PoolId;
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum Receipt {
     /// So many new entries were applied.
     Applied(u32),
     /// The first message of a snapshot was.
@@ -54,7 +61,7 @@ pub enum Heard {
 
 /// Counters of what was told and heard; they only rise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Told {
+pub struct SharingCounters {
     /// Entries of others applied.
     pub applied: u64,
     /// Blocks that others placed and nobody here knew of.
@@ -77,82 +84,60 @@ pub struct Told {
     pub crowded: u64,
 }
 
-/// Routers that are heard at once.
-const MOST_ORIGINS: usize = 1024;
-/// What all routers together may have here, in times of what one may.
-const ALL_ORIGINS: usize = 16;
-
-/// A worker as another router names it.
-#[derive(Debug, Clone)]
-struct Theirs {
-    name: Arc<str>,
-    /// How often its cache was lost, as far as that router knows.
-    epoch: u64,
-    /// Entries up to this number were made before it knew.
-    since: u64,
-}
-
-/// Bytes of a name that is kept, about.
-fn named_bytes(name: &str) -> usize {
-    name.len() + 128
-}
-
-/// A booking of another router.
-#[derive(Debug, Clone, Copy)]
-struct Remote {
-    /// Numbers of pool and worker, as that router counts.
-    at: (u32, u32),
-    work: Work,
-    /// Whether its first token came.
-    decoding: bool,
-    /// In the book here; `None` while the worker is not known.
-    booked: Option<BookingId>,
-    /// Bytes it takes, with the blocks that end with it if it fails.
-    bytes: usize,
-}
-
-impl Remote {
-    /// Bytes of one that placed nothing: here, in the book and among the open ones.
-    const BYTES: usize = 256;
-}
-
-/// Another router.
-#[derive(Debug, Default)]
-struct Peer {
-    /// Number of the next entry.
-    next: u64,
-    /// Fingerprints of its models, by its numbers: those it still uses, in any order.
-    pools: HashMap<u32, u64>,
-    /// Likewise its workers.
-    workers: HashMap<u32, Theirs>,
-    bookings: HashMap<u64, Remote>,
-    /// Bytes of all of it, about.
-    bytes: usize,
-}
-
-/// The state of it.
+/// What this router publishes, and what it keeps of others.
 #[derive(Debug)]
-pub(super) struct Sharing {
+pub struct Sharing {
     origin: u64,
     journal: Journal,
     /// How long what others placed is believed.
     ttl_ms: u64,
     /// By pool: equal where hashes mean the same.
     fingerprints: Vec<u64>,
-    /// By slot, which is the worker's number in the journal: the generation that was told.
+    /// By slot, which is the worker's number in the journal: the generation that was published.
     named: Vec<Option<u32>>,
-    /// How often caches were lost, by name.
-    epochs: HashMap<Arc<str>, u64>,
-    /// Bytes of those names.
-    epoch_bytes: usize,
-    peers: HashMap<u64, Peer>,
-    /// Bytes that one router may have here.
-    limit: usize,
-    /// Bytes that all have.
-    heard: usize,
-    /// What is said of the fleet itself, if that is shared.
+    epochs: Epochs,
+    peers: Peers,
+    /// Changes of the fleet itself, if that is shared.
     words: Option<Register>,
-    told: Told,
+    counters: SharingCounters,
+}
+
+/// How often caches were lost, by name.
+#[derive(Debug, Default)]
+struct Epochs {
+    by_name: HashMap<Arc<str>, u64>,
+    /// Bytes of those names.
+    bytes: usize,
+}
+
+impl Epochs {
+    fn of(&self, name: &str) -> u64 {
+        self.by_name.get(name).copied().unwrap_or(0)
+    }
+
+    /// Sets how often a cache was lost. Returns whether the name was kept: a new one must fit `limit`.
+    fn set(&mut self, name: &str, epoch: u64, limit: usize) -> bool {
+        if let Some(before) = self.by_name.get_mut(name) {
+            *before = epoch;
+            return true;
+        }
+        let bytes = self.bytes.saturating_add(named_bytes(name));
+        let fits = bytes <= limit;
+        if fits {
+            self.bytes = bytes;
+            self.by_name.insert(name.into(), epoch);
+        }
+        fits
+    }
+
+    fn validate(&self) -> Result<()> {
+        let bytes: usize = self.by_name.keys().map(|name| named_bytes(name)).sum();
+        if bytes == self.bytes {
+            return Ok(());
+        }
+        let text = format!("names take {bytes} bytes, {} are counted", self.bytes);
+        Err(Error::Invariant(text))
+    }
 }
 
 fn key(id: BookingId) -> u64 {
@@ -160,111 +145,105 @@ fn key(id: BookingId) -> u64 {
 }
 
 impl Sharing {
-    fn new(origin: u64, ttl_ms: u64, limit: usize) -> Self {
-        Self {
+    fn new(origin: u64, fingerprints: &[u64], ttl_ms: u64, limit: usize) -> Self {
+        let mut sharing = Self {
             origin,
             journal: Journal::new(limit),
             ttl_ms,
             fingerprints: Vec::new(),
             named: Vec::new(),
-            epochs: HashMap::new(),
-            epoch_bytes: 0,
-            peers: HashMap::new(),
-            limit,
-            heard: 0,
+            epochs: Epochs::default(),
+            peers: Peers::new(limit),
             words: None,
-            told: Told::default(),
+            counters: SharingCounters::default(),
+        };
+        for &fingerprint in fingerprints {
+            sharing.pool(fingerprint);
         }
+        sharing
     }
 
-    fn epoch(&self, name: &str) -> u64 {
-        self.epochs.get(name).copied().unwrap_or(0)
+    /// One more model.
+    fn pool(&mut self, fingerprint: u64) {
+        let index = self.fingerprints.len() as u32;
+        self.fingerprints.push(fingerprint);
+        self.publish_entry(Entry::Pool { index, fingerprint });
     }
 
-    /// The number of a worker in the journal, `None` if it was not told yet.
-    fn numbered(&self, worker: WorkerId) -> Option<u32> {
-        let told = self.named.get(worker.slot as usize).copied().flatten();
-        (told == Some(worker.generation)).then_some(worker.slot)
+    fn publish_entry(&mut self, entry: Entry<'_>) {
+        self.journal.say(entry, &[]);
     }
 
-    /// Whether a router may have `more` bytes here, which it has from now on. Counted if not.
-    fn take(&mut self, origin: u64, more: usize) -> bool {
-        let all = self.limit.saturating_mul(ALL_ORIGINS);
-        let peer = self.peers.entry(origin).or_default();
-        let fits =
-            peer.bytes.saturating_add(more) <= self.limit && self.heard.saturating_add(more) <= all;
-        if fits {
-            peer.bytes += more;
-            self.heard += more;
-        } else {
-            self.told.crowded += 1;
-        }
-        fits
+    /// A message of this router.
+    fn message(&self, kind: Kind, first: u64, count: u32, entries: &[u8]) -> Vec<u8> {
+        let origin = self.origin;
+        let message = Message {
+            kind,
+            origin,
+            first,
+            count,
+            entries,
+        };
+        message.encode()
     }
 
-    /// A router has `less` bytes here.
-    fn give_back(&mut self, origin: u64, less: usize) {
-        if let Some(peer) = self.peers.get_mut(&origin) {
-            peer.bytes -= less;
-            self.heard -= less;
-        }
-    }
-
-    /// How often a cache was lost. Of names that are not `known` here, as many are kept as one router may tell.
-    fn lost(&mut self, name: &str, epoch: u64, known: bool) -> bool {
-        if let Some(before) = self.epochs.get_mut(name) {
-            *before = epoch;
-            return true;
-        }
-        let bytes = named_bytes(name);
-        if !known && self.epoch_bytes.saturating_add(bytes) > self.limit {
-            self.told.crowded += 1;
-            return false;
-        }
-        self.epoch_bytes += bytes;
-        self.epochs.insert(name.into(), epoch);
-        true
-    }
-
-    /// The number of a worker in the journal, which is told if it is new.
+    /// The number of a worker in the journal, which is published if it is new.
     fn number(&mut self, worker: WorkerId, name: impl FnOnce() -> Option<Arc<str>>) -> Option<u32> {
-        if let Some(number) = self.numbered(worker) {
-            return Some(number);
-        }
         let slot = worker.slot as usize;
+        if self.named.get(slot) == Some(&Some(worker.generation)) {
+            return Some(worker.slot);
+        }
         let name = name()?;
         if slot >= self.named.len() {
             self.named.resize(slot + 1, None);
         }
         self.named[slot] = Some(worker.generation);
-        let epoch = self.epoch(&name);
-        self.journal.say(
-            Entry::Worker {
-                index: worker.slot,
-                epoch,
-                name: &name,
-            },
-            &[],
-        );
+        self.publish_entry(Entry::Worker {
+            index: worker.slot,
+            epoch: self.epochs.of(&name),
+            name: &name,
+        });
         Some(worker.slot)
     }
 
-    fn pool(&mut self, index: u32, fingerprint: u64) {
-        self.fingerprints.push(fingerprint);
-        self.journal.say(Entry::Pool { index, fingerprint }, &[]);
+    /// The pool, if it is known, the name of the worker that another router means, and whether the worker's cache is the
+    /// one it knows.
+    fn ours(
+        &self,
+        origin: u64,
+        (pool, worker): (u32, u32),
+        number: u64,
+    ) -> Option<(Option<PoolId>, Arc<str>, bool)> {
+        let peer = self.peers.get(origin)?;
+        let fingerprint = peer.pools.get(&pool).copied();
+        let theirs = peer.workers.get(&worker)?;
+        let own = &self.fingerprints;
+        let pool = fingerprint.and_then(|theirs| own.iter().position(|&own| own == theirs));
+        let pool = pool.map(|pool| PoolId(pool as u32));
+        // A part of a snapshot may come after the news of a loss that it does not know of.
+        let current = theirs.epoch >= self.epochs.of(&theirs.name) && number >= theirs.since;
+        Some((pool, Arc::clone(&theirs.name), current))
+    }
+
+    /// Bookings of others in the book here.
+    pub(super) fn bookings(&self) -> HashSet<BookingId> {
+        self.peers.bookings().collect()
+    }
+
+    /// Recounts what is kept of others.
+    pub(super) fn validate(&self) -> Result<()> {
+        self.peers.validate()?;
+        self.epochs.validate()?;
+        self.words.as_ref().map_or(Ok(()), Register::validate)
     }
 
     /// Heap bytes, about.
-    pub fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.journal.waiting()
-            + self.epoch_bytes
+            + self.epochs.bytes
             + self.named.capacity() * size_of::<Option<u32>>()
-            + self.heard
+            + self.peers.memory_bytes()
             + self.words.as_ref().map_or(0, Register::memory_bytes)
-    }
-
-    pub fn first_token(&mut self, id: BookingId) {
-        self.journal.say(Entry::FirstToken { key: key(id) }, &[]);
     }
 }
 

@@ -6,100 +6,55 @@
 use crate::error::{Error, Result};
 use crate::policy::{Candidate, View};
 
-use super::gather::{OfferNames, view};
+use super::Selector;
+use super::named::named;
 use super::offers::Offers;
 use super::request::Request;
-use super::selector::Selector;
 
-/// One column. What a worker has not reported, or not lately, is NaN.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Column {
-    /// Leading blocks of the request the worker holds.
-    OverlapBlocks,
-    /// Prompt tokens it need not compute.
-    MatchedTokens,
-    /// Prompt tokens it has to compute.
-    UncachedTokens,
-    /// Requests booked and not finished.
-    Inflight,
-    /// Uncached prompt tokens of those without a first token.
-    PendingPrefillTokens,
-    /// Blocks of those past their first token.
-    DecodeBlocks,
-    /// Uncached prompt tokens booked since the latest report.
-    DispatchedTokens,
-    /// Relative capacity, slow start included.
-    Weight,
-    /// Logical time of the last pick with reason `cold`, 0 for never.
-    LastColdPick,
-    /// Requests it computes, by its report.
-    Running,
-    /// Requests that wait, by its report.
-    Waiting,
-    /// Prompt tokens that wait, by its report.
-    QueuedTokens,
-    /// Part of its KV cache in use, by its report.
-    KvUsage,
-    /// Prompt tokens per second, by its report.
-    PrefillTps,
-    /// Output tokens per second, by its report.
-    GenTps,
-    /// Age of its latest report, however old, in seconds.
-    ReportAgeS,
-    /// Prompt tokens per second, as seen from here.
-    ObservedPrefillTps,
-    /// Data-parallel rank, -1 for a worker that has one.
-    DpRank,
+named! {
+    /// One column. What a worker has not reported, or not lately, is NaN.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    Column {
+        /// Leading blocks of the request the worker holds.
+        OverlapBlocks = "overlap_blocks",
+        /// Prompt tokens it need not compute.
+        MatchedTokens = "matched_tokens",
+        /// Prompt tokens it has to compute.
+        UncachedTokens = "uncached_tokens",
+        /// Requests booked and not finished.
+        Inflight = "inflight",
+        /// Uncached prompt tokens of those without a first token.
+        PendingPrefillTokens = "pending_prefill_tokens",
+        /// Blocks of those past their first token.
+        DecodeBlocks = "decode_blocks",
+        /// Uncached prompt tokens booked since the latest report.
+        DispatchedTokens = "dispatched_tokens",
+        /// Relative capacity, slow start included.
+        Weight = "weight",
+        /// Logical time of the last pick with reason `cold`, 0 for never.
+        LastColdPick = "last_cold_pick",
+        /// Requests it computes, by its report.
+        Running = "running",
+        /// Requests that wait, by its report.
+        Waiting = "waiting",
+        /// Prompt tokens that wait, by its report.
+        QueuedTokens = "queued_tokens",
+        /// Part of its KV cache in use, by its report.
+        KvUsage = "kv_usage",
+        /// Prompt tokens per second, by its report.
+        PrefillTps = "prefill_tps",
+        /// Output tokens per second, by its report.
+        GenTps = "gen_tps",
+        /// Age of its latest report, however old, in seconds.
+        ReportAgeS = "report_age_s",
+        /// Prompt tokens per second, as seen from here.
+        ObservedPrefillTps = "observed_prefill_tps",
+        /// Data-parallel rank, -1 for a worker that has one.
+        DpRank = "dp_rank",
+    }
 }
 
 impl Column {
-    /// Every column.
-    pub const ALL: [Self; 18] = [
-        Self::OverlapBlocks,
-        Self::MatchedTokens,
-        Self::UncachedTokens,
-        Self::Inflight,
-        Self::PendingPrefillTokens,
-        Self::DecodeBlocks,
-        Self::DispatchedTokens,
-        Self::Weight,
-        Self::LastColdPick,
-        Self::Running,
-        Self::Waiting,
-        Self::QueuedTokens,
-        Self::KvUsage,
-        Self::PrefillTps,
-        Self::GenTps,
-        Self::ReportAgeS,
-        Self::ObservedPrefillTps,
-        Self::DpRank,
-    ];
-
-    /// Name used in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OverlapBlocks => "overlap_blocks",
-            Self::MatchedTokens => "matched_tokens",
-            Self::UncachedTokens => "uncached_tokens",
-            Self::Inflight => "inflight",
-            Self::PendingPrefillTokens => "pending_prefill_tokens",
-            Self::DecodeBlocks => "decode_blocks",
-            Self::DispatchedTokens => "dispatched_tokens",
-            Self::Weight => "weight",
-            Self::LastColdPick => "last_cold_pick",
-            Self::Running => "running",
-            Self::Waiting => "waiting",
-            Self::QueuedTokens => "queued_tokens",
-            Self::KvUsage => "kv_usage",
-            Self::PrefillTps => "prefill_tps",
-            Self::GenTps => "gen_tps",
-            Self::ReportAgeS => "report_age_s",
-            Self::ObservedPrefillTps => "observed_prefill_tps",
-            Self::DpRank => "dp_rank",
-        }
-    }
-
     /// Whether the cells are `i64`; the others are `f64`.
     #[must_use]
     pub fn is_whole(self) -> bool {
@@ -190,24 +145,22 @@ impl Selector {
     /// # Errors
     /// [`Error::DuplicateWorker`], and [`Error::NoCandidate`], which is not counted: the selection that follows is.
     pub fn show(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Survey> {
-        self.look(offers, request, true)?;
-        if self.rows.is_empty() {
+        self.step(offers, request, true).look()?;
+        let scene = self.scene(offers, request);
+        if scene.rows.is_empty() {
             return Err(Error::NoCandidate);
         }
-        let pool = &self.pools[request.pool.0 as usize];
-        let names = OfferNames(offers);
-        let (rows, book, settings) = (&self.rows, &self.book, &self.settings);
-        let view = view(rows, book, pool, settings, &names, request);
+        let (rows, view) = (scene.rows, &scene.view);
         let mut cells = Vec::with_capacity(Column::ALL.len() * rows.len());
         for column in Column::ALL {
-            let cell = |row: &Candidate| column.cell(&view, row, offers[row.offer as usize].rank);
+            let cell = |row: &Candidate| column.cell(view, row, offers[row.offer as usize].rank);
             cells.extend(rows.iter().map(cell));
         }
         Ok(Survey {
             offers: rows.iter().map(|row| row.offer).collect(),
             cells: cells.into(),
             seed: self.rng.clone().bits(),
-            shadow_seeds: pool.shadows.iter().map(|s| s.rng.clone().bits()).collect(),
+            shadow_seeds: scene.pool.rules().shadow_seeds(),
         })
     }
 }
@@ -238,7 +191,9 @@ mod tests {
         };
         let mut selector = Selector::new(settings, pool);
         for name in ["a", "b", "c"] {
-            selector.add_worker(name, super::super::Profile::default(), Millis(0));
+            selector
+                .workers_mut()
+                .add(name, super::super::Profile::default(), Millis(0));
         }
         selector
     }
@@ -261,10 +216,11 @@ mod tests {
             ..Report::NONE
         };
         for (name, report) in [("a", report(0.25, 4_500)), ("b", report(0.5, 1_000))] {
-            s.set_report(&[name.into()], &report, Millis(5_000))
+            s.workers_mut()
+                .set_report(&[name.into()], &report, Millis(5_000))
                 .unwrap();
         }
-        s.set_weight("c", 2.0).unwrap();
+        s.workers_mut().set_weight("c", 2.0).unwrap();
         let request = Request {
             prompt_tokens: 40,
             now: Millis(5_000),
@@ -336,13 +292,13 @@ mod tests {
             pinned: Some((0, Reason::Custom)),
             ..Request::default()
         };
-        s.set_ready("a", false);
+        s.workers_mut().set_ready("a", false);
         assert_eq!(s.select(&mut offers(), &pinned, false), Err(Error::Moved));
         assert!(s.book().is_empty());
         let pick = s.select(&mut offers(), &Request::default(), false).unwrap();
         assert_eq!(pick.reason, Reason::PolicyError);
         for name in ["b", "c"] {
-            s.set_ready(name, false);
+            s.workers_mut().set_ready(name, false);
         }
         let nobody = s.show(&mut offers(), &Request::default());
         assert_eq!(nobody.unwrap_err(), Error::NoCandidate);

@@ -40,12 +40,12 @@ fn pick(selector: &mut Selector, names: &[&str]) -> String {
 #[test]
 fn round_robin_follows_names_through_flaps() {
     let mut s = selector(Box::new(RoundRobin::new(true)));
-    s.set_ready("a", true);
+    s.workers_mut().set_ready("a", true);
     let all = ["a", "b", "c"];
-    s.set_ready("b", false);
+    s.workers_mut().set_ready("b", false);
     let picks: Vec<String> = (0..4).map(|_| pick(&mut s, &all)).collect();
     assert_eq!(picks, ["a", "c", "a", "c"]);
-    s.set_ready("b", true);
+    s.workers_mut().set_ready("b", true);
     let picks: Vec<String> = (0..3).map(|_| pick(&mut s, &["c", "b", "a"])).collect();
     assert_eq!(picks, ["a", "b", "c"]);
 }
@@ -53,7 +53,7 @@ fn round_robin_follows_names_through_flaps() {
 #[test]
 fn weighted_round_robin_is_smooth() {
     let mut s = selector(Box::new(RoundRobin::new(true)));
-    s.set_weight("a", 5.0).unwrap();
+    s.workers_mut().set_weight("a", 5.0).unwrap();
     let picks: Vec<String> = (0..14).map(|_| pick(&mut s, &["a", "b", "c"])).collect();
     assert_eq!(picks.concat(), "aabacaaaabacaa");
 }
@@ -118,16 +118,16 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
     pick(&mut s, &["a", "b"]);
     let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
     assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
-    s.set_ready("a", false);
+    s.workers_mut().set_ready("a", false);
     let mut list = offers(&["a", "b"]);
-    list.set_standing(1, Standing::Excluded);
+    list.set_eligibility(1, Eligibility::Excluded);
     assert_eq!(
         s.select(&mut list, &Request::default(), false),
         Err(Error::NoCandidate)
     );
     assert_eq!(
-        [list[0].standing, list[1].standing],
-        [Standing::NotReady, Standing::Excluded]
+        [list[0].eligibility, list[1].eligibility],
+        [Eligibility::NotReady, Eligibility::Excluded]
     );
     assert_eq!(s.book().len(), 1);
 }
@@ -156,7 +156,11 @@ fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
     for i in 0..20_000 {
         let names = [format!("pod-{i}"), format!("pod-{}", i + 1)];
         pick(&mut s, &[&names[0], &names[1]]);
-        assert!(s.workers().len() <= 68 + 1024 + 64, "{}", s.workers().len());
+        assert!(
+            s.fleet().ids().len() <= 68 + 1024 + 64,
+            "{}",
+            s.fleet().ids().len()
+        );
     }
     assert!(s.ledger().forgotten > 18_000);
     s.validate().unwrap();
@@ -171,7 +175,7 @@ fn two_pools_in_turn_keep_each_other() {
         pick(&mut s, &large);
         pick(&mut s, &["a", "b"]);
     }
-    assert_eq!((s.workers().len(), s.ledger().forgotten), (302, 0));
+    assert_eq!((s.fleet().ids().len(), s.ledger().forgotten), (302, 0));
 }
 
 #[test]
@@ -212,7 +216,7 @@ fn decisions_keep_the_names_of_the_workers_they_saw() {
         s.select(&mut offers, &request, false).unwrap();
     }
     for (number, (names, _)) in (0..).zip(lists) {
-        let seen = s.seen_by(number).unwrap();
+        let seen = s.trace().get(number).unwrap();
         let told: Vec<&str> = seen.iter().map(|seen| &*seen.name).collect();
         assert_eq!(told, names, "decision {number}");
     }

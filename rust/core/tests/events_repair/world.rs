@@ -11,8 +11,8 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::{Credits, KvAware, Margin, Rng, Scoring, SpillGate};
 use cachelb_core::router::{
-    Ending, Facts, Offer, Offers, Placements, PoolSettings, Profile, Request, Selector, Settings,
-    Usage,
+    Ending, Facts, Offer, Offers, Placements, PoolId, PoolSettings, Profile, Request, Selector,
+    Settings, Usage,
 };
 use cachelb_core::tracker::Origin;
 
@@ -91,41 +91,49 @@ impl Holdings for Rank<'_> {
         medium: Medium,
     ) -> u32 {
         self.selector
-            .announce(self.worker, parent, hashes, medium, self.now)
+            .feed(self.worker)
+            .unwrap()
+            .announce(parent, hashes, medium, self.now)
     }
 
     fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.selector.spread(self.worker, hash, medium)
+        self.selector
+            .feed(self.worker)
+            .unwrap()
+            .spread(hash, medium)
     }
 
     fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
-        self.selector.withdraw(self.worker, hashes, medium)
+        self.selector
+            .feed(self.worker)
+            .unwrap()
+            .withdraw(hashes, medium)
     }
 
     fn clear(&mut self) -> u64 {
-        self.selector.withdraw_all(self.worker)
+        self.selector.feed(self.worker).unwrap().withdraw_all()
     }
 
     fn doubt(&mut self) -> u64 {
-        self.selector.doubt(self.worker, self.now)
+        self.selector.feed(self.worker).unwrap().doubt(self.now)
     }
 
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        self.selector.path_to(self.worker, hash)
+        self.selector.pools()[PoolId(0)].path_to(hash)
     }
 
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.selector.holds(self.worker, hash, medium)
+        self.selector.pools()[PoolId(0)].holds(self.worker, hash, medium)
     }
 }
 
 impl Host for Rank<'_> {
     fn worth(&mut self, worth: Worth) {
-        self.selector.set_worth(self.worker, worth);
+        self.selector.feed(self.worker).unwrap().set_trust(worth);
     }
 
     fn heard(&mut self, heard: Heard) -> Option<Fault> {
-        self.selector.heard(self.worker, heard)
+        self.selector.feed(self.worker).unwrap().applied(heard)
     }
 }
 
@@ -169,7 +177,7 @@ impl World {
             },
             ..Profile::default()
         };
-        let worker = selector.add_worker("w", profile, Millis(0));
+        let worker = selector.workers_mut().add("w", profile, Millis(0));
         let mut world = Self {
             nature,
             random: Rng::new(nature.seed),
@@ -244,8 +252,8 @@ impl World {
     }
 
     /// Requests that were compared, and mismatches.
-    pub fn checked(&self) -> (u64, u64) {
-        self.selector.checked(self.worker)
+    pub fn checked(&mut self) -> (u64, u64) {
+        self.selector.feed(self.worker).unwrap().checked()
     }
 
     pub fn evicted(&self) -> u64 {
@@ -260,7 +268,9 @@ impl World {
             let names = sent.batch.names.iter();
             ever.extend(names.map(|name| hash_of(name_of(*name))));
         }
-        let held = |hash: &&SequenceHash| self.selector.holds(self.worker, **hash, Medium::Gpu);
+        let held = |hash: &&SequenceHash| {
+            self.selector.pools()[PoolId(0)].holds(self.worker, **hash, Medium::Gpu)
+        };
         let believed: HashSet<SequenceHash> = ever.iter().filter(held).copied().collect();
         self.selector.validate().unwrap();
         (

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cachelb_core::router::{BatchTerms, Offers, Standing, Wanted};
+use cachelb_core::router::{BatchTerms, Eligibility, Offers, Wanted};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -85,8 +85,8 @@ impl NativeRouter {
             Err(error) => {
                 // The first request for whom nobody is left tells why.
                 let nobody = |offers: &Offers| {
-                    let open = Standing::Candidate;
-                    offers.iter().all(|offer| offer.standing != open)
+                    let open = Eligibility::Candidate;
+                    offers.iter().all(|offer| offer.eligibility != open)
                 };
                 let failed = batch.iter().find(|(offers, _)| nobody(offers));
                 let offers = failed.map_or(&[][..], |(offers, _)| &offers[..]);

@@ -35,7 +35,9 @@ impl NativeRouter {
         let (names, known) =
             (self.roster.now().seat(&key).map(known)).ok_or_else(|| unknown_worker(py, &key))?;
         self.engine
-            .locked(py, |selector| selector.learn(&key, &names, facts))?
+            .locked(py, |selector| {
+                selector.workers_mut().learn(&key, &names, facts)
+            })?
             .map_err(|error| to_python(&error))?;
         let engine = known.updated(facts);
         let displaced = (engine != known).then(|| {

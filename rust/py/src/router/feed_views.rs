@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
+use super::items::set_items;
 
 fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<'_, PyDict>> {
     let counts = PyDict::new(py);
@@ -55,31 +56,22 @@ fn row<'py>(
         seen.state.name()
     };
     let (counted, tally) = (&seen.events, &seen.tally);
-    row.set_item("state", state)?;
-    row.set_item("fed", seen.fed && refused.is_none())?;
-    row.set_item("refused", refused)?;
-    row.set_item("engine_block_size", seen.engine_block_size)?;
-    let mismatch = disagreement.map(|disagreement| disagreement.to_string());
-    row.set_item("mismatch", mismatch)?;
-    row.set_item("lag_s", seen.lag_s)?;
-    row.set_item("messages", counted.messages)?;
-    row.set_item("duplicates", tally.duplicates)?;
-    row.set_item("events", events(py, &seen.received)?)?;
-    row.set_item("stored_blocks", counted.stored_blocks)?;
-    row.set_item("removed_blocks", counted.removed_blocks)?;
-    row.set_item("unknown_removals", counted.unknown_removals)?;
-    row.set_item("reannounced", counted.reannounced)?;
-    row.set_item("parked", counted.parked)?;
-    row.set_item("doubted_blocks", counted.doubted_blocks)?;
-    row.set_item("settled_blocks", counted.settled_blocks)?;
-    row.set_item("gaps", tally.gaps)?;
-    row.set_item("resyncs", tally.resyncs)?;
-    row.set_item("restarts", tally.restarts)?;
-    row.set_item("checked", checked)?;
-    row.set_item("found_less", found_less)?;
-    row.set_item("repairs", repairs(py, seen.repairs)?)?;
-    row.set_item("dropped", dropped(py, |reason| counted.dropped(reason))?)?;
-    row.set_item("memory_bytes", seen.memory_bytes)?;
+    set_items!(row, seen => engine_block_size, lag_s, memory_bytes);
+    set_items!(row, counted => messages, stored_blocks, removed_blocks, unknown_removals, reannounced, parked);
+    set_items!(row, counted => doubted_blocks, settled_blocks);
+    set_items!(row, tally => duplicates, gaps, resyncs, restarts);
+    set_items!(
+        row,
+        state: state,
+        fed: seen.fed && refused.is_none(),
+        refused: refused,
+        mismatch: disagreement.map(|disagreement| disagreement.to_string()),
+        events: events(py, &seen.received)?,
+        checked: checked,
+        found_less: found_less,
+        repairs: repairs(py, seen.repairs)?,
+        dropped: dropped(py, |reason| counted.dropped(reason))?,
+    );
     Ok(row)
 }
 
@@ -92,7 +84,12 @@ impl NativeRouter {
             // A stream that applies a replay keeps its lock for long.
             let stats = py.detach(|| worker.streams.stats());
             let known: Vec<_> = self.engine.locked(py, |selector| {
-                let of = |&id| (selector.disagreement(id), selector.checked(id));
+                let of = |&id| {
+                    let feed = selector.feed(id);
+                    feed.map_or_else(Default::default, |feed| {
+                        (feed.disagreement(), feed.checked())
+                    })
+                };
                 worker.ids.iter().map(of).collect()
             })?;
             let ranked = stats.len() > 1;
@@ -118,15 +115,13 @@ impl NativeRouter {
         for (result, n) in Totals::REPLAYS.iter().zip(totals.replays) {
             replays.set_item(result, n)?;
         }
-        sums.set_item("gaps", totals.gaps)?;
-        sums.set_item("replays", replays)?;
-        sums.set_item("resyncs", totals.resyncs)?;
-        sums.set_item("restarts", totals.restarts)?;
-        sums.set_item("repairs", repairs(py, totals.repairs)?)?;
-        sums.set_item(
-            "dropped",
-            dropped(py, |reason| totals.dropped[reason as usize])?,
-        )?;
+        set_items!(sums, totals => gaps, resyncs, restarts);
+        set_items!(
+            sums,
+            replays: replays,
+            repairs: repairs(py, totals.repairs)?,
+            dropped: dropped(py, |reason| totals.dropped[reason as usize])?,
+        );
         Ok(sums)
     }
 }

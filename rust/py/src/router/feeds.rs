@@ -14,7 +14,7 @@ use cachelb_core::events::{
     Streams, Totals, Worth,
 };
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::router::{CommonName, PoolId};
+use cachelb_core::router::{CommonName, Feed, PoolId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
@@ -162,6 +162,16 @@ struct Rank<'a> {
     now: Millis,
 }
 
+impl Rank<'_> {
+    /// Changes what is known of the worker, if it is still there.
+    fn feed<R: Default>(&self, change: impl FnOnce(&mut Feed<'_>) -> R) -> R {
+        self.engine.held(|selector| {
+            let feed = selector.feed(self.worker);
+            feed.map_or_else(R::default, |mut feed| change(&mut feed))
+        })
+    }
+}
+
 impl Holdings for Rank<'_> {
     fn store(
         &mut self,
@@ -171,67 +181,55 @@ impl Holdings for Rank<'_> {
     ) -> u32 {
         let mut new = 0;
         for slice in hashes.chunks(SLICE) {
-            new += self
-                .engine
-                .held(|selector| selector.announce(self.worker, parent, slice, medium, self.now));
+            new += self.feed(|feed| feed.announce(parent, slice, medium, self.now));
             parent = slice.last().copied();
         }
         new
     }
 
     fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.engine
-            .held(|selector| selector.spread(self.worker, hash, medium))
+        self.feed(|feed| feed.spread(hash, medium))
     }
 
     fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
         let slices = hashes.chunks(SLICE);
         slices
-            .map(|slice| {
-                self.engine
-                    .held(|selector| selector.withdraw(self.worker, slice, medium))
-            })
+            .map(|slice| self.feed(|feed| feed.withdraw(slice, medium)))
             .sum()
     }
 
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "of any lifetime")]
     fn clear(&mut self) -> u64 {
-        self.engine
-            .held(|selector| selector.withdraw_all(self.worker))
+        self.feed(|feed| feed.withdraw_all())
     }
 
     fn doubt(&mut self) -> u64 {
-        self.engine
-            .held(|selector| selector.doubt(self.worker, self.now))
+        self.feed(|feed| feed.doubt(self.now))
     }
 
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        self.engine
-            .held(|selector| selector.path_to(self.worker, hash))
+        self.feed(|feed| feed.pool().path_to(hash))
     }
 
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.engine
-            .held(|selector| selector.holds(self.worker, hash, medium))
+        self.feed(|feed| feed.pool().holds(self.worker, hash, medium))
     }
 
     fn prefetch(&self, blocks: &[SequenceHash]) {
-        self.engine
-            .held(|selector| selector.prefetch(self.worker, blocks));
+        self.feed(|feed| feed.pool().prefetch(blocks));
     }
 }
 
 impl Host for Rank<'_> {
     fn worth(&mut self, worth: Worth) {
-        self.engine
-            .held(|selector| selector.set_worth(self.worker, worth));
+        self.feed(|feed| feed.set_trust(worth));
         if self.home == PoolId::default() && worth != Worth::Refused {
             self.feeds.undeclared.fed.store(true, Ordering::Relaxed);
         }
     }
 
     fn heard(&mut self, heard: Heard) -> Option<Fault> {
-        self.engine
-            .held(|selector| selector.heard(self.worker, heard))
+        self.feed(|feed| feed.applied(heard))
     }
 }
 
@@ -278,7 +276,9 @@ impl NativeRouter {
         if let Some(old) = self.feeds.get(key) {
             self.engine.locked(py, |selector| {
                 for id in &old.ids {
-                    selector.set_worth(*id, Worth::Refused);
+                    if let Some(mut feed) = selector.feed(*id) {
+                        feed.refuse();
+                    }
                 }
             })?;
         }
@@ -294,7 +294,10 @@ impl NativeRouter {
         let home = seat.profile.home();
         let names = seat.names();
         let ids: Option<Vec<WorkerId>> = self.engine.locked(py, |selector| {
-            names.iter().map(|name| selector.find(name)).collect()
+            names
+                .iter()
+                .map(|name| selector.fleet().find(name))
+                .collect()
         })?;
         let ids = ids.ok_or_else(|| unknown_worker(py, &seat.key))?;
         let hasher = self.readers()[home.0 as usize].hasher;

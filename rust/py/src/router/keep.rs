@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex};
 
 use cachelb_core::ids::Millis;
-use cachelb_core::router::{Keeper, Kept, PoolId, RoutesTold, Selector};
+use cachelb_core::router::{Keeper, Kept, PoolId, RouteCursor, Selector, Sharing};
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::NativeRouter;
+use super::items::set_items;
 use crate::args;
 use crate::engine::Engine;
 use crate::error::enter;
@@ -22,20 +22,26 @@ const PIECE: usize = 1 << 16;
 /// All that the router knows, as messages for peers.
 pub(super) fn tell_all(engine: &Engine, pools: u32, now: Millis) -> Vec<Vec<u8>> {
     // Before bookings, so that their workers are there.
-    let mut messages = engine.held(|selector| selector.snapshot_words());
-    let Some((head, mut walk)) = engine.in_turn(Selector::snapshot_begin) else {
+    let words = |selector: &mut Selector| selector.sharing().map(Sharing::snapshot_changes);
+    let mut messages = engine.held(words).unwrap_or_default();
+    let begin = |selector: &mut Selector| selector.sharing_mut().snapshot_begin();
+    let Some((head, mut walk)) = engine.in_turn(begin) else {
         return Vec::new();
     };
     messages.push(head);
-    while let Some(parts) = engine.in_turn(|selector| selector.snapshot_next(&mut walk)) {
+    while let Some(parts) =
+        engine.in_turn(|selector| selector.sharing_mut().snapshot_next(&mut walk))
+    {
         messages.extend(parts);
     }
     for pool in (0..pools).map(PoolId) {
-        let mut told = RoutesTold::default();
-        let mut next = || engine.in_turn(|selector| selector.snapshot_routes(pool, &mut told, now));
+        let mut told = RouteCursor::default();
+        let mut next = || {
+            engine.in_turn(|selector| selector.sharing_mut().snapshot_routes(pool, &mut told, now))
+        };
         messages.extend(std::iter::from_fn(&mut next));
     }
-    messages.extend(engine.held(|selector| selector.snapshot_end()));
+    messages.extend(engine.held(|selector| selector.sharing().map(Sharing::snapshot_end)));
     messages
 }
 
@@ -126,22 +132,23 @@ impl NativeRouter {
                     .in_turn(|selector| restoring.step(selector, now))
                 {}
                 let known = self.engine.held(|selector| {
-                    let found = |name: &&str| selector.find(name).is_some();
+                    let found = |name: &&str| selector.fleet().find(name).is_some();
                     kept.workers().filter(found).count()
                 });
                 let models = restoring.unknown_models;
-                Ok((restoring.told(), known, kept, models))
+                Ok((restoring.counters(), known, kept, models))
             })
         })?;
         let found = PyDict::new(py);
-        found.set_item(intern!(py, "kept_ms"), kept.kept_ms())?;
-        found.set_item(intern!(py, "workers"), known)?;
-        found.set_item(intern!(py, "blocks"), told.blocks)?;
         let unknown = kept.workers().count() - known;
-        found.set_item(intern!(py, "unknown_workers"), unknown)?;
-        found.set_item(intern!(py, "unknown_models"), models)?;
-        found.set_item(intern!(py, "orphans"), told.orphans)?;
-        found.set_item(intern!(py, "stale"), told.stale)?;
+        set_items!(found, told => blocks, orphans, stale);
+        set_items!(
+            found,
+            kept_ms: kept.kept_ms(),
+            workers: known,
+            unknown_workers: unknown,
+            unknown_models: models,
+        );
         Ok(found)
     }
 }

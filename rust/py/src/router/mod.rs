@@ -4,6 +4,7 @@ mod batch;
 mod facts;
 mod feed_views;
 mod feeds;
+mod items;
 mod keep;
 mod pools;
 mod roster;
@@ -187,7 +188,7 @@ fn unknown_worker(py: Python<'_>, key: &str) -> PyErr {
 }
 
 fn role(value: &str) -> PyResult<Role> {
-    seating::ROLES
+    Role::ALL
         .into_iter()
         .find(|role| role.name() == value)
         .ok_or_else(|| {
@@ -321,7 +322,7 @@ impl NativeRouter {
         }
         let id = self.engine.locked(py, |selector| {
             let id = selector.add_pool(pool.settings);
-            selector.share_pool(shared);
+            selector.sharing_mut().share_pool(shared);
             id
         })?;
         self.template
@@ -419,7 +420,9 @@ impl NativeRouter {
         let py = worker.py();
         let now = self.engine.now(py)?;
         self.reset_streams(py, &self.key_name(worker)?)?;
-        self.with_candidates(worker, |selector, name| selector.reset_cache(name, now))?;
+        self.with_candidates(worker, |selector, name| {
+            selector.workers_mut().reset_cache(name, now)
+        })?;
         Ok(())
     }
 
@@ -467,7 +470,9 @@ impl NativeRouter {
             at: Millis(now.0.saturating_sub(age)),
         };
         this.engine
-            .locked(py, |selector| selector.set_report(&names, &report, now))?
+            .locked(py, |selector| {
+                selector.workers_mut().set_report(&names, &report, now)
+            })?
             .map_err(|error| to_python(&error))?;
         Self::released(&slf.clone().unbind())
     }
@@ -534,7 +539,8 @@ impl NativeRouter {
         let forgotten = self.engine.after_fork(anew, || template);
         self.feeds.clear();
         if forgotten.is_some() {
-            self.engine.locked(py, Selector::unfeed_all)?;
+            self.engine
+                .locked(py, |selector| selector.workers_mut().refuse_events())?;
         } else {
             let now = self.engine.now(py)?;
             let registered = self.roster.now();
@@ -549,9 +555,11 @@ impl NativeRouter {
                 .locked(py, |selector| {
                     for (offers, profile, weight, ready) in seats {
                         for offer in offers {
-                            selector.add_worker(&offer.name, profile.clone(), now);
-                            selector.set_weight(&offer.name, weight)?;
-                            selector.set_ready(&offer.name, ready);
+                            selector
+                                .workers_mut()
+                                .add(&offer.name, profile.clone(), now);
+                            selector.workers_mut().set_weight(&offer.name, weight)?;
+                            selector.workers_mut().set_ready(&offer.name, ready);
                         }
                     }
                     Ok(())

@@ -1,7 +1,7 @@
 //! The registered workers: one list, which a change replaces if a selection still uses it.
 //!
 //! To build a fleet takes time in proportion to it: a list that nothing else uses is changed in place, a worker that goes
-//! leaves its place vacant, and what selections read is made by the first of them. A selection works on offers of its own, since it writes standings into them. They are taken from a stock and given
+//! leaves its place vacant, and what selections read is made by the first of them. A selection works on offers of its own, since it writes eligibilities into them. They are taken from a stock and given
 //! back, so that no selection copies the list as long as it does not change.
 
 use std::collections::HashMap;

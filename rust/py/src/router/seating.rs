@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_core::router::{Facts, Name, Profile, Role, Selector};
+use cachelb_core::router::{Facts, Name, Profile, Role, Sharing};
 use cachelb_core::share::{About, Word};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,8 +16,6 @@ use crate::workers::resolve;
 
 use super::roster::{Displaced, Seat};
 use super::{Changing, NativeRouter};
-
-pub(super) const ROLES: [Role; 3] = [Role::Both, Role::Prefill, Role::Decode];
 
 impl NativeRouter {
     /// The name of a worker that is added. One that differs from a registered worker in nothing but credentials gets a
@@ -64,7 +62,7 @@ impl NativeRouter {
             .then(|| about.models.iter().map(pool).collect::<PyResult<_>>())
             .transpose()?;
         let mut profile = Profile {
-            role: ROLES[usize::from(about.role)],
+            role: Role::ALL[usize::from(about.role)],
             pools,
             engine: Facts {
                 kv_blocks: about.kv_blocks,
@@ -104,15 +102,17 @@ impl NativeRouter {
         self.engine
             .locked(py, |selector| {
                 for gone in old.iter().filter(|name| !names.contains(name)) {
-                    selector.remove_worker(gone);
+                    selector.workers_mut().remove(gone);
                 }
                 for name in &names {
-                    selector.add_worker(name, profile.clone(), now);
-                    selector.set_weight(name, about.weight)?;
+                    selector.workers_mut().add(name, profile.clone(), now);
+                    selector.workers_mut().set_weight(name, about.weight)?;
                 }
                 if own {
                     let ready = old.is_empty().then_some(Word::Ready(true));
-                    selector.say_words(key, [Word::Here(about)].into_iter().chain(ready));
+                    selector
+                        .sharing_mut()
+                        .publish_changes(key, [Word::Here(about)].into_iter().chain(ready));
                 }
                 Ok(())
             })?
@@ -135,9 +135,9 @@ impl NativeRouter {
                 0
             } else {
                 self.engine.locked(py, |selector| {
-                    let left = selector.remove_draining(key);
+                    let left = selector.workers_mut().remove_draining(key);
                     if own && left > 0 {
-                        selector.say_words(key, [Word::Gone]);
+                        selector.sharing_mut().publish_changes(key, [Word::Gone]);
                     }
                     left
                 })?
@@ -147,14 +147,14 @@ impl NativeRouter {
         self.engine.locked(py, |selector| {
             for name in &names {
                 if drain {
-                    selector.drain_worker(name);
+                    selector.workers_mut().drain(name);
                 } else {
-                    selector.remove_worker(name);
+                    selector.workers_mut().remove(name);
                 }
             }
             if own {
                 let word = if drain { Word::Draining } else { Word::Gone };
-                selector.say_words(key, [word]);
+                selector.sharing_mut().publish_changes(key, [word]);
             }
         })?;
         let displaced = self.roster.change(py, |workers| workers.take(py, key));
@@ -179,10 +179,12 @@ impl NativeRouter {
         let names = seat.names();
         self.engine.locked(py, |selector| {
             for name in &names {
-                selector.set_ready(name, ready);
+                selector.workers_mut().set_ready(name, ready);
             }
             if own {
-                selector.say_words(key, [Word::Ready(ready)]);
+                selector
+                    .sharing_mut()
+                    .publish_changes(key, [Word::Ready(ready)]);
             }
         })
     }
@@ -200,7 +202,10 @@ impl NativeRouter {
         displaced: &mut Option<Displaced>,
         changing: &Changing<'_>,
     ) -> PyResult<bool> {
-        let Some(due) = self.engine.locked(py, |selector| selector.take_word(key))? else {
+        let Some(due) = self
+            .engine
+            .locked(py, |selector| selector.sharing_mut().take_change(key))?
+        else {
             // It was changed here since.
             return Ok(true);
         };
@@ -236,7 +241,10 @@ impl NativeRouter {
 impl NativeRouter {
     /// Workers that another router changed, with the models it named, and that were not changed here yet.
     fn _fleet_changes(&self, py: Python<'_>) -> PyResult<Vec<(String, Vec<String>)>> {
-        let due = self.engine.locked(py, |selector| selector.words_due())?;
+        let due = self.engine.locked(py, |selector| {
+            let due = selector.sharing().map(Sharing::changes_due);
+            due.unwrap_or_default()
+        })?;
         let keys = self.workers_are_keys();
         let now = self.roster.now();
         let named = due.into_iter().map(|(key, due)| {
@@ -255,7 +263,8 @@ impl NativeRouter {
         let mut displaced = None;
         let done = self.follow(py, key, &mut displaced, &changing);
         if !matches!(done, Ok(true)) {
-            self.engine.locked(py, Selector::count_stranger)?;
+            self.engine
+                .locked(py, |selector| selector.sharing_mut().count_stranger())?;
         }
         drop(changing);
         drop(displaced);

@@ -1,8 +1,7 @@
 //! What this router and others tell each other, as bytes that a transport carries.
 
-use cachelb_core::router::{Heard, PoolId, Selector};
+use cachelb_core::router::{PoolId, Receipt, Sharing};
 use cachelb_core::share::{Message, fingerprint};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -10,6 +9,7 @@ use crate::error::{enter, to_python};
 use crate::options::read::millis;
 
 use super::NativeRouter;
+use super::items::set_items;
 use super::keep::tell_all;
 
 impl NativeRouter {
@@ -41,27 +41,34 @@ impl NativeRouter {
         let _changing = self.change(py);
         let fingerprints = self.fingerprints();
         self.engine.locked(py, |selector| {
-            selector.share(origin, &fingerprints, millis(ttl_s), max_bytes);
+            selector
+                .sharing_mut()
+                .share(origin, &fingerprints, millis(ttl_s), max_bytes);
             if share_fleet {
-                selector.share_fleet();
+                selector.sharing_mut().share_fleet();
             }
         })
     }
 
     /// For which parts policies keep prompts, of which others are told nothing.
     fn _keeps_prompts(&self, py: Python<'_>) -> PyResult<Vec<&'static str>> {
-        self.engine.locked(py, |selector| selector.keeps_prompts())
+        self.engine
+            .locked(py, |selector| selector.pools().keeps_prompts())
     }
 
     fn _unshare(&self, py: Python<'_>) -> PyResult<()> {
         let now = self.engine.now(py)?;
-        self.engine.locked(py, |selector| selector.unshare(now))
+        self.engine
+            .locked(py, |selector| selector.sharing_mut().unshare(now))
     }
 
     /// What waits to be told.
     fn _tell<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let mut messages = Vec::new();
-        while let Some(message) = self.engine.locked(py, Selector::tell)? {
+        while let Some(message) = self
+            .engine
+            .locked(py, |selector| selector.sharing_mut().publish())?
+        {
             messages.push(PyBytes::new(py, &message));
         }
         Ok(messages)
@@ -74,7 +81,7 @@ impl NativeRouter {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let message = self
             .engine
-            .locked(py, |selector| selector.heartbeat(sent_us))?;
+            .locked(py, |selector| selector.sharing()?.heartbeat(sent_us))?;
         Ok(message.map(|message| PyBytes::new(py, &message)))
     }
 
@@ -84,21 +91,22 @@ impl NativeRouter {
         let bytes = message.as_bytes();
         let heard = self
             .engine
-            .locked(py, |selector| selector.hear(bytes, now))?;
+            .locked(py, |selector| selector.sharing_mut().receive(bytes, now))?;
         Ok(match heard.map_err(|error| to_python(&error))? {
-            Heard::Applied(_) => "applied",
-            Heard::Snapshot => "snapshot",
-            Heard::Complete => "told",
-            Heard::Own => "own",
-            Heard::Gap => "gap",
+            Receipt::Applied(_) => "applied",
+            Receipt::Snapshot => "snapshot",
+            Receipt::Complete => "told",
+            Receipt::Own => "own",
+            Receipt::Gap => "gap",
         })
     }
 
     /// A router is gone. Returns how many bookings it had.
     fn _forget_origin(&self, py: Python<'_>, origin: u64) -> PyResult<usize> {
         let now = self.engine.now(py)?;
-        self.engine
-            .locked(py, |selector| selector.forget_origin(origin, now))
+        self.engine.locked(py, |selector| {
+            selector.sharing_mut().forget_origin(origin, now)
+        })
     }
 
     /// All that is known, as messages. Others can select between two workers.
@@ -111,23 +119,19 @@ impl NativeRouter {
 
     /// Open bookings by origin.
     fn _origins(&self, py: Python<'_>) -> PyResult<std::collections::HashMap<u64, usize>> {
-        let origins = self.engine.locked(py, |selector| selector.origins())?;
-        Ok(origins.into_iter().collect())
+        let origins = self
+            .engine
+            .locked(py, |selector| selector.sharing().map(Sharing::origins))?;
+        Ok(origins.into_iter().flatten().collect())
     }
 
     fn _told<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let told = self.engine.locked(py, |selector| selector.told())?;
+        let told = self
+            .engine
+            .locked(py, |selector| selector.sharing().map(Sharing::counters))?
+            .unwrap_or_default();
         let found = PyDict::new(py);
-        found.set_item(intern!(py, "applied"), told.applied)?;
-        found.set_item(intern!(py, "blocks"), told.blocks)?;
-        found.set_item(intern!(py, "orphans"), told.orphans)?;
-        found.set_item(intern!(py, "strangers"), told.strangers)?;
-        found.set_item(intern!(py, "stale"), told.stale)?;
-        found.set_item(intern!(py, "dropped"), told.dropped)?;
-        found.set_item(intern!(py, "routes"), told.routes)?;
-        found.set_item(intern!(py, "changes"), told.changes)?;
-        found.set_item(intern!(py, "conflicts"), told.conflicts)?;
-        found.set_item(intern!(py, "crowded"), told.crowded)?;
+        set_items!(found, told => applied, blocks, orphans, strangers, stale, dropped, routes, changes, conflicts, crowded);
         Ok(found)
     }
 }

@@ -4,13 +4,14 @@ use cachelb_core::ids::Medium;
 use cachelb_core::load::Load;
 use cachelb_core::policy::Reason;
 use cachelb_core::router::{
-    Ending, Funnel, PoolId, Record, Selector, ShadowTally, Standing, Timing, Wanted,
+    Counters, Eligibility, Ending, PoolId, Record, Selector, Timing, Wanted,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use super::NativeRouter;
+use super::items::set_items;
 use super::roster::Registered;
 use crate::args::named;
 use crate::engine::Engine;
@@ -22,7 +23,7 @@ struct Row {
     key: String,
     rank: Option<u32>,
     role: &'static str,
-    standing: Standing,
+    eligibility: Eligibility,
     load: Load,
     /// By medium.
     blocks: [u64; Medium::ALL.len()],
@@ -35,25 +36,16 @@ fn seconds_of(ns: u64) -> f64 {
 
 /// Everything that is counted, copied out under the lock.
 struct Copied {
-    decisions: [Vec<u64>; Wanted::ALL.len()],
-    endings: [u64; Ending::ALL.len()],
-    no_worker: u64,
-    unread_usage: u64,
-    funnel: Funnel,
-    shadows: Vec<ShadowTally>,
+    counters: Counters,
     evictions: [(&'static str, u64); 6],
     dropped: [(&'static str, u64); 5],
-    open: usize,
-    blocks: u64,
-    routes: usize,
-    remote_routes: usize,
-    index_bytes: usize,
-    memory_bytes: usize,
+    sizes: [(&'static str, usize); 5],
+    index_blocks: u64,
 }
 
 /// Blocks that left the indexes, by cause.
 fn evictions(selector: &Selector) -> [(&'static str, u64); 6] {
-    let lost = selector.lost();
+    let lost = selector.pools().lost();
     [
         ("capacity", lost.capacity),
         ("ttl", lost.ttl),
@@ -66,12 +58,12 @@ fn evictions(selector: &Selector) -> [(&'static str, u64); 6] {
 
 /// What the indexes were told and could not take.
 fn dropped(selector: &Selector) -> [(&'static str, u64); 5] {
-    let stats = selector.index_stats();
+    let stats = selector.pools().index_stats();
     [
         ("orphan", stats.orphans),
         ("conflict", stats.conflicts),
         ("unknown-removal", stats.unknown_removals),
-        ("no-room", selector.without_room()),
+        ("no-room", selector.pools().without_room()),
         ("block-size-mismatch", selector.ledger().size_disagreements),
     ]
 }
@@ -114,36 +106,34 @@ impl NativeRouter {
     fn _counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
         let copied = self.engine.locked(py, |selector| {
-            let ledger = selector.ledger();
+            let pools = selector.pools();
             Copied {
-                decisions: ledger.decisions.clone(),
-                endings: ledger.endings,
-                no_worker: ledger.no_worker,
-                unread_usage: ledger.unread_usage,
-                funnel: ledger.funnel,
-                shadows: ledger.shadows.clone(),
+                counters: selector.ledger().counters().clone(),
                 evictions: evictions(selector),
                 dropped: dropped(selector),
-                open: selector.book().len(),
-                blocks: selector.block_count(None),
-                routes: selector.routes(),
-                remote_routes: selector.remote_routes(),
-                index_bytes: selector.index_bytes(),
-                memory_bytes: selector.memory_bytes(),
+                sizes: [
+                    ("open_requests", selector.book().len()),
+                    ("routes", pools.routes()),
+                    ("remote_routes", pools.remote_routes()),
+                    ("index_bytes", pools.index_bytes()),
+                    ("memory_bytes", selector.memory_bytes()),
+                ],
+                index_blocks: pools.block_count(None),
             }
         })?;
+        let counted = copied.counters;
         let by_reason = PyDict::new(py);
-        for (wanted, decisions) in Wanted::ALL.iter().zip(&copied.decisions) {
+        for (wanted, decisions) in Wanted::ALL.iter().zip(&counted.decisions) {
             for (reason, count) in Reason::ALL.iter().zip(decisions).filter(|(_, n)| **n > 0) {
                 by_reason.set_item((wanted.name(), reason.name()), count)?;
             }
         }
         let by_ending = PyDict::new(py);
-        for (ending, count) in Ending::ALL.iter().zip(copied.endings) {
+        for (ending, count) in Ending::ALL.iter().zip(counted.endings) {
             by_ending.set_item(ending.name(), count)?;
         }
         let shadows = PyList::empty(py);
-        for tally in copied.shadows {
+        for tally in counted.shadows {
             shadows.append((
                 tally.decisions,
                 tally.agreed,
@@ -151,30 +141,17 @@ impl NativeRouter {
                 tally.first_matched_tokens,
             ))?;
         }
-        let funnel = copied.funnel;
-        counters.set_item("decisions", by_reason)?;
-        counters.set_item("endings", by_ending)?;
-        counters.set_item("no_worker", copied.no_worker)?;
-        counters.set_item("unread_usage", copied.unread_usage)?;
-        counters.set_item(
-            "funnel",
-            (
-                funnel.requests,
-                funnel.prompt_tokens,
-                funnel.best_matched_tokens,
-                funnel.selected_matched_tokens,
-                funnel.engine_cached_tokens,
-            ),
-        )?;
-        counters.set_item("shadows", shadows)?;
-        counters.set_item("evictions", copied.evictions.into_py_dict(py)?)?;
-        counters.set_item("dropped", copied.dropped.into_py_dict(py)?)?;
-        counters.set_item("open_requests", copied.open)?;
-        counters.set_item("index_blocks", copied.blocks)?;
-        counters.set_item("routes", copied.routes)?;
-        counters.set_item("remote_routes", copied.remote_routes)?;
-        counters.set_item("index_bytes", copied.index_bytes)?;
-        counters.set_item("memory_bytes", copied.memory_bytes)?;
+        let funnel = counted.funnel;
+        let funnel = (
+            funnel.requests,
+            funnel.prompt_tokens,
+            funnel.best_matched_tokens,
+            funnel.selected_matched_tokens,
+            funnel.engine_cached_tokens,
+        );
+        for (name, size) in copied.sizes {
+            counters.set_item(name, size)?;
+        }
         let (counts, sum_ns) = self.engine.timing.read();
         let bounds = Timing::BOUNDS_NS.map(seconds_of);
         let histogram = (
@@ -182,7 +159,18 @@ impl NativeRouter {
             PyTuple::new(py, counts)?,
             seconds_of(sum_ns),
         );
-        counters.set_item("select_seconds", histogram)?;
+        set_items!(counters, counted => no_worker, unread_usage);
+        set_items!(
+            counters,
+            decisions: by_reason,
+            endings: by_ending,
+            funnel: funnel,
+            shadows: shadows,
+            evictions: copied.evictions.into_py_dict(py)?,
+            dropped: copied.dropped.into_py_dict(py)?,
+            index_blocks: copied.index_blocks,
+            select_seconds: histogram,
+        );
         Ok(counters)
     }
 
@@ -191,8 +179,8 @@ impl NativeRouter {
         let now = self.engine.now(py)?;
         let rows: Vec<Row> = self.engine.locked(py, |selector| {
             let mut rows = Vec::new();
-            for (name, id) in selector.workers() {
-                if let (Some((profile, standing)), Some(load)) =
+            for (name, id) in selector.fleet().ids() {
+                if let (Some((profile, eligibility)), Some(load)) =
                     (selector.condition(id, now), selector.book().load(id))
                 {
                     let (key, rank) = profile.split(&name);
@@ -200,9 +188,9 @@ impl NativeRouter {
                         key: key.into(),
                         rank,
                         role: profile.role.name(),
-                        standing,
+                        eligibility,
                         load: *load,
-                        blocks: selector.blocks_by_medium(id),
+                        blocks: selector.pools().blocks_by_medium(id),
                     });
                 }
             }
@@ -211,36 +199,24 @@ impl NativeRouter {
         let list = PyList::empty(py);
         for row in rows {
             let fields = PyDict::new(py);
-            fields.set_item("key", row.key)?;
-            fields.set_item("dp_rank", row.rank)?;
-            fields.set_item("role", row.role)?;
-            let state = match row.standing {
-                Standing::Candidate => "ready",
+            let state = match row.eligibility {
+                Eligibility::Candidate => "ready",
                 other => other.describe(),
             };
-            fields.set_item("state", state)?;
-            fields.set_item("inflight", row.load.inflight)?;
-            fields.set_item("pending_prefill_tokens", row.load.pending_prefill_tokens)?;
-            fields.set_item("decode_blocks", row.load.decode_blocks)?;
             let blocks = PyDict::new(py);
             for (medium, count) in Medium::ALL.into_iter().zip(row.blocks) {
                 if count > 0 {
                     blocks.set_item(medium.name(), count)?;
                 }
             }
-            fields.set_item("index_blocks", blocks)?;
-            fields.set_item("weight", row.load.weight)?;
-            let report = row.load.report;
+            let (load, report) = (row.load, row.load.report);
             let age = report
                 .is_known()
                 .then(|| now.0.saturating_sub(report.at.0) as f64 / 1000.0);
-            fields.set_item("report_age_s", age)?;
-            fields.set_item("running", report.running.get())?;
-            fields.set_item("waiting", report.waiting.get())?;
-            fields.set_item("queued_tokens", report.queued_tokens.get())?;
-            fields.set_item("kv_usage", report.kv_usage.get())?;
-            fields.set_item("prefill_tps", report.prefill_tps.get())?;
-            fields.set_item("gen_tps", report.gen_tps.get())?;
+            set_items!(fields, row => key, role);
+            set_items!(fields, load => inflight, pending_prefill_tokens, decode_blocks, weight);
+            set_items!(fields, known report => running, waiting, queued_tokens, kv_usage, prefill_tps, gen_tps);
+            set_items!(fields, dp_rank: row.rank, state: state, index_blocks: blocks, report_age_s: age);
             list.append(fields)?;
         }
         Ok(list)
@@ -248,7 +224,9 @@ impl NativeRouter {
 
     /// What the rules learned, of those that do.
     fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let all = self.engine.locked(py, |selector| selector.learned())?;
+        let all = self
+            .engine
+            .locked(py, |selector| selector.pools().learned())?;
         let registered = self.roster.now();
         let fields = |(pool, part, stats)| stats_dict(py, registered.model(pool), part, &stats);
         all.into_iter().map(fields).collect()
@@ -273,7 +251,7 @@ impl NativeRouter {
         };
         let bytes = self
             .engine
-            .locked(py, |selector| selector.learned_model(pool, part))?;
+            .locked(py, |selector| selector.pools().learned_model(pool, part))?;
         Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
@@ -309,40 +287,27 @@ impl NativeRouter {
         let fields = PyDict::new(py);
         let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1000.0;
         let decided = record.decided.0;
-        fields.set_item("id", Engine::id(self.engine.nonce(), record.number))?;
-        fields.set_item("part", record.wanted.name())?;
-        fields.set_item("age_s", seconds(decided, now))?;
-        fields.set_item("model", registered.model(record.pool))?;
-        fields.set_item("key", &*record.key)?;
-        fields.set_item("dp_rank", record.rank)?;
-        fields.set_item("reason", record.reason.name())?;
-        fields.set_item("prompt_tokens", record.prompt_tokens)?;
-        fields.set_item("best_matched_tokens", record.best_matched_tokens)?;
-        fields.set_item("matched_tokens", record.matched_tokens)?;
-        fields.set_item("cached_tokens", record.usage.cached_tokens)?;
-        fields.set_item("engine_prompt_tokens", record.usage.prompt_tokens)?;
-        fields.set_item("output_tokens", record.usage.output_tokens)?;
-        fields.set_item("candidates", record.candidates)?;
-        fields.set_item("attempt", record.attempt)?;
-        fields.set_item("outcome", record.ended.map(|(_, ending)| ending.name()))?;
-        fields.set_item(
-            "ttft_s",
-            record.first_token.map(|at| seconds(decided, at.0)),
-        )?;
-        fields.set_item(
-            "duration_s",
-            record.ended.map(|(at, _)| seconds(decided, at.0)),
-        )?;
-        let worker = &record.worker;
-        fields.set_item("running", worker.running.get())?;
-        fields.set_item("waiting", worker.waiting.get())?;
-        fields.set_item("kv_usage", worker.kv_usage.get())?;
-        fields.set_item("stale_load", worker.is_stale)?;
-        fields.set_item("inflight", worker.inflight)?;
-        fields.set_item("pending_prefill_tokens", worker.pending_prefill_tokens)?;
-        fields.set_item("decode_tokens", worker.decode_tokens)?;
-        fields.set_item("credited_tokens", worker.credited_tokens)?;
-        fields.set_item("gpu", record.gpu.as_deref())?;
+        let (worker, usage) = (&record.worker, record.usage);
+        set_items!(fields, record => prompt_tokens, best_matched_tokens, matched_tokens, candidates, attempt);
+        set_items!(fields, usage => cached_tokens, output_tokens);
+        set_items!(fields, known worker => running, waiting, kv_usage);
+        set_items!(fields, worker => inflight, pending_prefill_tokens, decode_tokens, credited_tokens);
+        set_items!(
+            fields,
+            id: Engine::id(self.engine.nonce(), record.number),
+            part: record.wanted.name(),
+            age_s: seconds(decided, now),
+            model: registered.model(record.pool),
+            key: &*record.key,
+            dp_rank: record.rank,
+            reason: record.reason.name(),
+            engine_prompt_tokens: usage.prompt_tokens,
+            outcome: record.ended.map(|(_, ending)| ending.name()),
+            ttft_s: record.first_token.map(|at| seconds(decided, at.0)),
+            duration_s: record.ended.map(|(at, _)| seconds(decided, at.0)),
+            stale_load: worker.is_stale,
+            gpu: record.gpu.as_deref(),
+        );
         let shadows = PyList::empty(py);
         for shadow in &record.shadows {
             shadows.append((

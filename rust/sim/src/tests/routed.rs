@@ -25,7 +25,9 @@ pub fn selector(rule: Box<dyn Rule>) -> Selector {
     let pool = PoolSettings::new(rule, 16, Placements::default());
     let mut selector = Selector::new(settings, pool);
     for name in NAMES {
-        selector.add_worker(name, Profile::default(), Millis(0));
+        selector
+            .workers_mut()
+            .add(name, Profile::default(), Millis(0));
     }
     selector
 }
@@ -88,7 +90,7 @@ fn the_real_policies_route_and_leave_nothing_behind() {
             cached(&aware),
             cached(&round)
         );
-        for (_, id) in selector.workers() {
+        for (_, id) in selector.fleet().ids() {
             assert_eq!(selector.book().inflight(id), 0);
         }
     }
@@ -119,7 +121,7 @@ fn pairs_leave_nothing_behind_whatever_fails() {
             role: worker.role,
             ..Profile::default()
         };
-        selector.add_worker(name, profile, Millis(0));
+        selector.workers_mut().add(name, profile, Millis(0));
     }
     let mut gateway = Routed::new(&mut selector, &w, &NAMES, Keys::default()).unwrap();
     let faults = [
@@ -135,7 +137,7 @@ fn pairs_leave_nothing_behind_whatever_fails() {
     };
     let out = run(&w, &workers, &mut gateway, &options, |_| true).unwrap();
     selector.validate().unwrap();
-    for (_, id) in selector.workers() {
+    for (_, id) in selector.fleet().ids() {
         assert_eq!(selector.book().inflight(id), 0);
     }
     let count = |wanted| out.status.iter().filter(|s| **s == wanted).count();

@@ -14,7 +14,9 @@ fn outcomes(lag: Option<f64>, options: &Options) -> (Outcomes, Vec<Selector>) {
     let mut selectors: Vec<_> = (0..4).map(|_| selector(cache_aware())).collect();
     let routed = (1_u64..).zip(&mut selectors).map(|(origin, selector)| {
         if lag.is_some() {
-            selector.share(origin, &[77], 3_600_000, 1 << 24);
+            selector
+                .sharing_mut()
+                .share(origin, &[77], 3_600_000, 1 << 24);
         }
         Routed::new(selector, &w, &NAMES, Keys::default()).unwrap()
     });
@@ -48,7 +50,7 @@ fn gateways_that_share_find_what_another_placed() {
             predicted(&alone)
         );
         for selector in &selectors {
-            let told = selector.told();
+            let told = selector.sharing().unwrap().counters();
             assert!(told.applied > 300 && told.blocks > 0, "{told:?}");
             assert_eq!((told.strangers, told.dropped), (0, 0));
         }
@@ -60,7 +62,7 @@ fn messages_that_arrive_after_the_run_bring_nothing() {
     let (alone, _) = outcomes(None, &Options::default());
     let (shared, selectors) = outcomes(Some(1e6), &Options::default());
     assert_eq!(format!("{alone:?}"), format!("{shared:?}"));
-    assert_eq!(selectors[0].told().applied, 0);
+    assert_eq!(selectors[0].sharing().unwrap().counters().applied, 0);
 }
 
 #[test]
@@ -73,7 +75,13 @@ fn bookings_of_all_are_known_to_all_and_end_with_their_requests() {
     let (out, selectors) = outcomes(Some(0.005), &late);
     assert!(out.status.iter().all(|s| *s == Status::Finished));
     for selector in &selectors {
-        let open: usize = selector.origins().iter().map(|(_, open)| open).sum();
+        let open: usize = selector
+            .sharing()
+            .unwrap()
+            .origins()
+            .iter()
+            .map(|(_, open)| open)
+            .sum();
         assert!(open <= 1, "{open}");
     }
     let (again, _) = outcomes(Some(0.005), &late);

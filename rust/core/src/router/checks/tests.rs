@@ -37,7 +37,7 @@ fn complete(checks: &mut Checks, entry: u32, found: u64) {
 fn request(checks: &mut Checks, found: u64) -> bool {
     promise(checks, 1);
     complete(checks, 1, found);
-    checks.heard(W, Millis(2_000))
+    checks.caught_up(W, Millis(2_000))
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn less_by_more_than_a_block_is_a_mismatch_once_the_stream_told_of_that_time() {
         let mut checks = reporting();
         promise(&mut checks, 1);
         complete(&mut checks, 1, found);
-        checks.heard(W, Millis(1_249));
+        checks.caught_up(W, Millis(1_249));
         assert_eq!(checks.totals(W), (2 - mismatches, 0), "{found}");
-        checks.heard(W, Millis(1_250));
+        checks.caught_up(W, Millis(1_250));
         assert_eq!(checks.totals(W), (2, mismatches), "{found}");
         assert_eq!((checks.blocks, checks.follows(W)), (0, false));
     }
@@ -72,7 +72,7 @@ fn what_an_event_gives_up_was_not_promised() {
             if late {
                 give_up(&mut checks);
             }
-            checks.heard(W, Millis(2_000));
+            checks.caught_up(W, Millis(2_000));
             assert_eq!(checks.totals(W), (2, mismatches), "{found} {depth} {late}");
             assert_eq!(checks.blocks, 0);
         }
@@ -87,7 +87,7 @@ fn more_than_one_in_a_hundred_by_four_are_too_many() {
     }
     assert!(request(&mut checks, 0), "the fifth, of six");
     checks.start_over(W);
-    assert!(!checks.heard(W, Millis(3_000)), "it begins anew");
+    assert!(!checks.caught_up(W, Millis(3_000)), "it begins anew");
     assert_eq!(checks.totals(W), (6, 5), "what was counted stays counted");
     for _ in 0..KEPT {
         assert!(!request(&mut checks, 160));
@@ -116,11 +116,11 @@ fn what_says_nothing_is_not_counted() {
     checks.ended(W, booking(2));
     promise(&mut checks, 3);
     complete(&mut checks, 3, 0);
-    checks.lose_sight(W);
+    checks.lose_track(W);
     checks.promised(W, booking(4), &path(1), 17, SIZES);
     let other = WorkerId { slot: 0, ..W };
     checks.completed(other, booking(4), (0, None), Millis(1_000));
-    checks.heard(W, Millis(9_000));
+    checks.caught_up(W, Millis(9_000));
     assert_eq!(checks.totals(W), (1, 0));
     assert_eq!((checks.blocks, checks.follows(W)), (0, false));
 }

@@ -54,10 +54,16 @@ impl Fleet {
         };
         let pool = PoolSettings::new(Box::new(rule), 16, placements);
         let mut selector = Selector::new(settings, pool);
-        let ids =
-            ["a", "b", "c"].map(|name| selector.add_worker(name, Profile::default(), Millis(0)));
+        let ids = ["a", "b", "c"].map(|name| {
+            selector
+                .workers_mut()
+                .add(name, Profile::default(), Millis(0))
+        });
         for id in ids {
-            selector.set_worth(id, believed(FeedState::Live, 16));
+            selector
+                .feed(id)
+                .unwrap()
+                .set_trust(believed(FeedState::Live, 16));
         }
         Self {
             selector,
@@ -105,7 +111,9 @@ impl Fleet {
         let parent = from.checked_sub(1).map(|at| path[at]);
         let worker = self.ids[worker];
         self.selector
-            .announce(worker, parent, &path[from..], medium, Millis(now));
+            .feed(worker)
+            .unwrap()
+            .announce(parent, &path[from..], medium, Millis(now));
         self.selector.validate().unwrap();
     }
 
@@ -155,8 +163,8 @@ fn found(fleet: &mut Fleet, pick: Pick, cached_tokens: u64, now: u64) -> (u64, u
         device_tokens: 0,
         reuses_all: true,
     };
-    assert_eq!(fleet.selector.heard(worker, heard), None);
-    fleet.selector.checked(worker)
+    assert_eq!(fleet.selector.feed(worker).unwrap().applied(heard), None);
+    fleet.selector.feed(worker).unwrap().checked()
 }
 
 #[test]
@@ -171,7 +179,7 @@ fn an_answer_may_be_one_block_of_the_engine_less_than_promised() {
     ] {
         let mut fleet = Fleet::new(RULE);
         let worth = believed(FeedState::Live, size);
-        fleet.selector.set_worth(fleet.ids[1], worth);
+        fleet.selector.feed(fleet.ids[1]).unwrap().set_trust(worth);
         fleet.announce(1, &path, 0, Medium::Gpu, 0);
         let pick = fleet.select(&path, 1);
         assert_eq!(found(&mut fleet, pick, 192, 2), (1, 0));
@@ -206,9 +214,17 @@ fn what_was_asked_while_messages_were_missing_is_not_compared() {
     ] {
         let mut fleet = Fleet::new(RULE);
         fleet.announce(1, &path, 0, Medium::Gpu, 0);
-        fleet.selector.set_worth(fleet.ids[1], believed(before, 16));
+        fleet
+            .selector
+            .feed(fleet.ids[1])
+            .unwrap()
+            .set_trust(believed(before, 16));
         let pick = fleet.select(&path, 1);
-        fleet.selector.set_worth(fleet.ids[1], believed(after, 16));
+        fleet
+            .selector
+            .feed(fleet.ids[1])
+            .unwrap()
+            .set_trust(believed(after, 16));
         let counted = u64::from(before == FeedState::Degraded);
         assert_eq!(found(&mut fleet, pick, 192, 2), (counted, 0), "{before:?}");
     }
@@ -221,7 +237,9 @@ fn a_block_that_is_missing_ends_the_credit() {
     fleet.announce(1, &path[..4], 0, Medium::Gpu, 0);
     fleet
         .selector
-        .withdraw(fleet.ids[1], &path[2..3], Medium::Gpu);
+        .feed(fleet.ids[1])
+        .unwrap()
+        .withdraw(&path[2..3], Medium::Gpu);
     let pick = fleet.look(&path, 1);
     assert_eq!((pick.offer, pick.matched_tokens), (1, 32));
 }
@@ -274,7 +292,9 @@ fn what_an_event_gives_up_is_not_expected_again() {
     let at = fleet.select(&path, 0).offer;
     fleet
         .selector
-        .withdraw(fleet.ids[at], &path[600..601], Medium::Gpu);
+        .feed(fleet.ids[at])
+        .unwrap()
+        .withdraw(&path[600..601], Medium::Gpu);
     assert_eq!(fleet.matched(&path, 1), 600);
     // The owner still waits, so what is left is renewed.
     assert_eq!(fleet.matched(&path, 3_000), 600);
@@ -319,14 +339,18 @@ fn what_was_confirmed_is_doubtful_while_a_stream_is_suspect_and_placements_count
     assert_eq!(fleet.matched(&path, 2), 10);
     fleet
         .selector
-        .set_worth(fleet.ids[at], believed(FeedState::Suspect, 16));
+        .feed(fleet.ids[at])
+        .unwrap()
+        .set_trust(believed(FeedState::Suspect, 16));
     assert_eq!(fleet.matched(&path, 3), 10);
     assert_eq!(fleet.held(at, &path, 3), ([0; 3], 6));
     assert_eq!(fleet.doubtful(at, &path, 3), [4, 0, 0]);
     assert_eq!(fleet.matched(&path, 100_000), 10, "no event can confirm it");
     fleet
         .selector
-        .set_worth(fleet.ids[at], believed(FeedState::Live, 16));
+        .feed(fleet.ids[at])
+        .unwrap()
+        .set_trust(believed(FeedState::Live, 16));
     assert_eq!(fleet.held(at, &path, 100_001), ([4, 0, 0], 6));
     assert_eq!(fleet.doubtful(at, &path, 100_001), [0; 3]);
     fleet.matched(&path, 103_000);
@@ -339,7 +363,9 @@ fn only_whole_engine_blocks_count() {
     let path = prompt(0, 8);
     fleet
         .selector
-        .set_worth(fleet.ids[0], believed(FeedState::Live, 64));
+        .feed(fleet.ids[0])
+        .unwrap()
+        .set_trust(believed(FeedState::Live, 64));
     fleet.announce(0, &path[..4], 0, Medium::Gpu, 0);
     let mut other = path[..3].to_vec();
     other.extend(prompt(500, 5));
@@ -353,7 +379,9 @@ fn the_engine_block_of_the_last_token_is_computed_again() {
     let path = prompt(0, 8);
     fleet
         .selector
-        .set_worth(fleet.ids[0], believed(FeedState::Live, 64));
+        .feed(fleet.ids[0])
+        .unwrap()
+        .set_trust(believed(FeedState::Live, 64));
     fleet.announce(0, &path, 0, Medium::Gpu, 0);
     for (prompt_tokens, matched) in [(128, 64), (129, 128), (130, 128)] {
         let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
@@ -405,12 +433,20 @@ fn disk_that_begins_where_host_memory_ends_is_credited() {
         let rule = Box::new(OverlapCost::DEFAULT);
         let pool = PoolSettings::new(rule, 16, Placements::default());
         let mut selector = Selector::new(settings, pool);
-        let worker = selector.add_worker("a", Profile::default(), Millis(0));
-        selector.set_worth(worker, believed(FeedState::Live, 16));
+        let worker = selector
+            .workers_mut()
+            .add("a", Profile::default(), Millis(0));
+        selector
+            .feed(worker)
+            .unwrap()
+            .set_trust(believed(FeedState::Live, 16));
         let path = prompt(0, 16);
         let mut announce = |from: usize, to: usize, medium| {
             let parent = from.checked_sub(1).map(|at| path[at]);
-            selector.announce(worker, parent, &path[from..to], medium, Millis(0));
+            selector
+                .feed(worker)
+                .unwrap()
+                .announce(parent, &path[from..to], medium, Millis(0));
         };
         announce(0, 4, Medium::Gpu);
         announce(4, 8, Medium::Cpu);
@@ -472,7 +508,7 @@ fn text_is_believed_as_if_there_were_no_events_and_said_so() {
     fleet.close(failed.booking.unwrap(), Ending::Failed, 60_002);
     assert_eq!(fleet.matched(&other, 60_003), 0);
     let worker = fleet.ids[pick.offer];
-    fleet.selector.withdraw_all(worker);
+    fleet.selector.feed(worker).unwrap().withdraw_all();
     assert_eq!(fleet.matched(&path, 60_004), 0, "the cache was dropped");
 }
 
@@ -486,7 +522,9 @@ fn a_pick_on_a_suspect_stream_says_so() {
     let suspect = |fleet: &mut Fleet, worker: usize| {
         fleet
             .selector
-            .set_worth(fleet.ids[worker], believed(FeedState::Suspect, 16));
+            .feed(fleet.ids[worker])
+            .unwrap()
+            .set_trust(believed(FeedState::Suspect, 16));
     };
     suspect(&mut fleet, 1);
     assert_eq!(fleet.look(&path, 2).reason, Reason::Prefix, "not its own");

@@ -124,7 +124,9 @@ fn selector(veto: Option<f64>, registered: bool) -> Selector {
     let mut selector = Selector::new(settings, PoolSettings::new(cache_aware(), 16, placements));
     selector.add_pool(PoolSettings::new(cache_aware(), 16, placements));
     for name in NAMES {
-        selector.add_worker(name, Profile::default(), Millis(0));
+        selector
+            .workers_mut()
+            .add(name, Profile::default(), Millis(0));
     }
     selector
 }
@@ -157,8 +159,7 @@ impl Side {
                 excluded,
                 dry_run,
             } => {
-                let hashes: Vec<SequenceHash> =
-                    (1..4).map(|i| SequenceHash(prompt * 8 + i)).collect();
+                let hashes: Vec<_> = (1..4).map(|i| SequenceHash(prompt * 8 + i)).collect();
                 let request = Request {
                     pool: PoolId(pool),
                     wanted: Wanted::ALL[wanted],
@@ -170,7 +171,7 @@ impl Side {
                 };
                 offers.reset();
                 if let Some(at) = excluded.filter(|&at| at < offers.len()) {
-                    offers.set_standing(at, Standing::Excluded);
+                    offers.set_eligibility(at, Eligibility::Excluded);
                 }
                 let before = offers.ruled_out();
                 let survey = s.show(offers, &request);
@@ -182,10 +183,11 @@ impl Side {
                 let pick = s.select(offers, &request, dry_run);
                 self.bookings
                     .extend(pick.iter().filter_map(|pick| pick.booking));
-                let standings: Vec<Standing> = offers.iter().map(|offer| offer.standing).collect();
+                let eligibilities: Vec<Eligibility> =
+                    offers.iter().map(|offer| offer.eligibility).collect();
                 format!(
-                    "{shown:?} {seen:?} {pick:?} {standings:?} {:?}",
-                    s.seen_by(number)
+                    "{shown:?} {seen:?} {pick:?} {eligibilities:?} {:?}",
+                    s.trace().get(number)
                 )
             }
             Step::Pair { prompt } => {
@@ -215,7 +217,7 @@ impl Side {
                 format!("{:?}", s.close(booking, ending, Usage::default(), now))
             }
             Step::Ready(at, ready) => {
-                s.set_ready(name(at), ready);
+                s.workers_mut().set_ready(name(at), ready);
                 String::new()
             }
             Step::Add(at, role, slow_start_ms, pool) => {
@@ -225,9 +227,11 @@ impl Side {
                     pools: pool.map(|pool| Box::from([PoolId(pool)])),
                     ..Profile::default()
                 };
-                format!("{:?}", s.add_worker(name(at), profile, now))
+                format!("{:?}", s.workers_mut().add(name(at), profile, now))
             }
-            Step::Weigh(at, weight) => format!("{:?}", s.set_weight(name(at), weight)),
+            Step::Weigh(at, weight) => {
+                format!("{:?}", s.workers_mut().set_weight(name(at), weight))
+            }
             Step::Report(at, live, age) => {
                 let report = Report {
                     running: Some(f64::from(live)).into(),
@@ -235,11 +239,14 @@ impl Side {
                     at: Millis(now.0.saturating_sub(age)),
                     ..Report::NONE
                 };
-                format!("{:?}", s.set_report(&[name(at).into()], &report, now))
+                format!(
+                    "{:?}",
+                    s.workers_mut().set_report(&[name(at).into()], &report, now)
+                )
             }
-            Step::Reset(at) => format!("{:?}", s.reset_cache(name(at), now)),
-            Step::Drain(at) => format!("{:?}", s.drain_worker(name(at))),
-            Step::Remove(at) => format!("{:?}", s.remove_worker(name(at))),
+            Step::Reset(at) => format!("{:?}", s.workers_mut().reset_cache(name(at), now)),
+            Step::Drain(at) => format!("{:?}", s.workers_mut().drain(name(at))),
+            Step::Remove(at) => format!("{:?}", s.workers_mut().remove(name(at))),
             _ => String::new(),
         }
     }
@@ -288,16 +295,22 @@ fn rows_of_a_list_that_comes_again_are_kept() {
     let mut offers = Offers::versioned(list, 1);
     let request = Request::default();
     selector.select(&mut offers, &request, false).unwrap();
-    let made = selector.call;
+    let made = selector.fleet.calls();
     selector.select(&mut offers, &request, false).unwrap();
-    assert_eq!(selector.call, made, "no survey");
-    selector.set_ready("a", false);
+    assert_eq!(selector.fleet.calls(), made, "no survey");
+    selector.workers_mut().set_ready("a", false);
     selector.select(&mut offers, &request, false).unwrap();
-    assert_eq!((selector.call, selector.rows.len()), (made + 1, 5));
+    assert_eq!(
+        (selector.fleet.calls(), selector.candidates.rows().len()),
+        (made + 1, 5)
+    );
     offers.reset();
-    selector.set_weight("b", 3.0).unwrap();
+    selector.workers_mut().set_weight("b", 3.0).unwrap();
     selector.select(&mut offers, &request, false).unwrap();
-    assert_eq!((selector.call, selector.rows[0].weight), (made + 1, 3.0));
+    assert_eq!(
+        (selector.fleet.calls(), selector.candidates.rows()[0].weight),
+        (made + 1, 3.0)
+    );
 }
 
 #[test]
@@ -307,8 +320,8 @@ fn a_clock_that_goes_back_goes_back_in_a_slow_start() {
         slow_start_ms: 100,
         ..Profile::default()
     };
-    selector.remove_worker("a");
-    selector.add_worker("a", profile, Millis(1_000));
+    selector.workers_mut().remove("a");
+    selector.workers_mut().add("a", profile, Millis(1_000));
     let mut offers = Offers::versioned(NAMES.map(Offer::new).to_vec(), 1);
     let weights = [1_200, 1_200, 1_050].map(|now| {
         let request = Request {
@@ -316,7 +329,7 @@ fn a_clock_that_goes_back_goes_back_in_a_slow_start() {
             ..Request::default()
         };
         selector.select(&mut offers, &request, true).unwrap();
-        selector.rows[0].weight * 1000.0
+        selector.candidates.rows()[0].weight * 1000.0
     });
     assert_eq!(
         weights.map(|weight| weight.to_string()),
@@ -349,11 +362,11 @@ fn workers_whose_rows_are_kept_stay_and_those_no_longer_offered_go() {
     };
     let gone: Vec<String> = (0..200).map(|n| format!("gone{n}")).collect();
     offer(&gone, 1)(&mut selector);
-    assert_eq!(selector.workers().len(), 200 + NAMES.len());
+    assert_eq!(selector.fleet().ids().len(), 200 + NAMES.len());
     let here: Vec<String> = (0..3).map(|n| format!("here{n}")).collect();
     let mut select = offer(&here, 2);
     let mut until = 0;
-    while selector.workers().len() > 100 {
+    while selector.fleet().ids().len() > 100 {
         select(&mut selector);
         until += 1;
     }
@@ -361,7 +374,7 @@ fn workers_whose_rows_are_kept_stay_and_those_no_longer_offered_go() {
     for _ in 0..2_000 {
         select(&mut selector);
     }
-    let known = selector.workers();
+    let known = selector.fleet().ids();
     let known = |name: &String| known.iter().any(|(known, _)| **known == **name);
     assert!(here.iter().all(known), "offered in every call");
     selector.validate().unwrap();

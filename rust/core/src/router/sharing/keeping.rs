@@ -4,10 +4,12 @@
 //! It is what peers are told, less the bookings, which belong to a process that is gone; and it is believed as peers are.
 //! While it is written or read, a [`Sharing`] of its own stands in for the router's, so that nothing of it is told on.
 
-use super::{Sharing, Told, Walk};
+use super::inbox::Inbox;
+use super::peers::Peers;
+use super::{Sharing, SharingCounters, Walk};
 use crate::error::{Error, Result};
 use crate::ids::Millis;
-use crate::router::selector::Selector;
+use crate::router::Selector;
 use crate::share::{Entries, Entry, Keeping, Kind, Message, put};
 
 /// Who tells what was kept; the stand-in itself is another.
@@ -27,7 +29,6 @@ fn lend<R>(
     let mut exchange = |selector: &mut Selector| {
         if let (Some(own), Some(other)) = (own.as_mut(), &mut selector.sharing) {
             std::mem::swap(&mut own.epochs, &mut other.epochs);
-            std::mem::swap(&mut own.epoch_bytes, &mut other.epoch_bytes);
         }
         std::mem::swap(own, &mut selector.sharing);
     };
@@ -38,15 +39,11 @@ fn lend<R>(
 }
 
 fn stand_in(fingerprints: &[u64], ttl_ms: u64) -> Sharing {
-    let mut sharing = Sharing {
+    Sharing {
         // What a file holds takes about as much here.
-        limit: usize::MAX,
-        ..Sharing::new(STAND_IN, ttl_ms, 0)
-    };
-    for (index, &fingerprint) in fingerprints.iter().enumerate() {
-        sharing.pool(index as u32, fingerprint);
+        peers: Peers::new(usize::MAX),
+        ..Sharing::new(STAND_IN, fingerprints, ttl_ms, 0)
     }
-    sharing
 }
 
 /// Writes what workers hold.
@@ -74,10 +71,11 @@ impl Keeper {
     pub fn next(&mut self, selector: &mut Selector) -> Option<Vec<Vec<u8>>> {
         let walk = &mut self.walk;
         lend(&mut self.sharing, selector, |selector| {
+            let mut exchange = selector.sharing_mut();
             if let Some(walk) = walk {
-                return selector.snapshot_next(walk);
+                return exchange.snapshot_next(walk);
             }
-            let (head, begun) = selector.snapshot_begin()?;
+            let (head, begun) = exchange.snapshot_begin()?;
             *walk = Some(begun);
             Some(vec![head])
         })
@@ -191,8 +189,8 @@ impl<'a> Kept<'a> {
         let mut sharing = stand_in(fingerprints, ttl_ms);
         // Alone, a router does not count how often caches were lost.
         for &(name, epoch) in &self.workers {
-            let epoch = epoch.max(sharing.epoch(name));
-            sharing.lost(name, epoch, true);
+            let epoch = epoch.max(sharing.epochs.of(name));
+            sharing.epochs.set(name, epoch, usize::MAX);
         }
         Ok(Restoring {
             unknown_models: self.fingerprints.len() - models,
@@ -241,6 +239,11 @@ impl Restoring<'_> {
     pub fn step(&mut self, selector: &mut Selector, now: Millis) -> bool {
         let left = &mut self.left;
         lend(&mut self.sharing, selector, |selector| {
+            let mut inbox = Inbox {
+                selector,
+                origin: KEPT,
+                now,
+            };
             let mut done = 0;
             while done < STEP {
                 let Some(Ok(entry)) = left.next() else {
@@ -250,7 +253,7 @@ impl Restoring<'_> {
                     Entry::Placed { chain, .. } => chain.len(),
                     _ => 1,
                 };
-                selector.apply(KEPT, 0, entry, now);
+                inbox.apply(0, entry);
             }
             true
         })
@@ -258,7 +261,9 @@ impl Restoring<'_> {
 
     /// Counters of what was taken in.
     #[must_use]
-    pub fn told(&self) -> Told {
-        self.sharing.as_ref().map_or_else(Told::default, |s| s.told)
+    pub fn counters(&self) -> SharingCounters {
+        self.sharing
+            .as_ref()
+            .map_or_else(SharingCounters::default, |s| s.counters)
     }
 }

@@ -1,28 +1,29 @@
 //! Routes that rules learned, told and heard.
 //!
 //! A route is told when its lesson is, once its worker answered: of a request that fails nothing was told that would have
-//! to be taken back. Heard ones are of the lower rank (`policy/routes`). Only chained hashes name a prefix; where pools
+//! to be taken back. Receipt ones are of the lower rank (`policy/routes`). Only chained hashes name a prefix; where pools
 //! compare tokens, nothing is told.
 
 use crate::ids::Millis;
 use crate::load::BookingId;
-use crate::policy::{Claim, RouteCursor};
+use crate::policy::{Claim, RoutePosition};
 use crate::router::fleet::Fleet;
+use crate::router::pools::Pools;
 use crate::router::request::PoolId;
-use crate::router::selector::Selector;
-use crate::share::{Entry, Keys, Kind, Message, put};
+use crate::share::{Entry, Keys, Kind};
 
-use super::Sharing;
+use super::snapshot::Parts;
+use super::{Exchange, Sharing};
 
 /// Routes of one message of a snapshot: what is told, and heard, under one lock.
 const PART: usize = 512;
 
 /// How far the routes of a pool were told.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct RoutesTold {
+pub struct RouteCursor {
     /// Rules that were told whole.
     rules: usize,
-    told: RouteCursor,
+    told: RoutePosition,
 }
 
 /// Makes entries of claims: one of those that follow each other and have worker and time in common.
@@ -49,103 +50,62 @@ fn entries(
     }
 }
 
-impl Selector {
+impl Sharing {
     /// A booking is about to teach the rules of its pool.
-    pub(in crate::router) fn say_routes(&mut self, id: BookingId, pool: PoolId, now: Millis) {
-        let Some(sharing) = &mut self.sharing else {
-            return;
-        };
-        let shared = &self.pools[pool.0 as usize];
-        if !shared.tells_routes() {
+    pub(in crate::router) fn routes(
+        &mut self,
+        fleet: &Fleet,
+        pools: &Pools,
+        (id, pool): (BookingId, PoolId),
+        now: Millis,
+    ) {
+        let shared = &pools[pool];
+        if !shared.blocks().name_prefixes() {
             return;
         }
         let mut claims = Vec::new();
-        for (part, rule) in shared.numbered() {
+        for (part, _, rule) in shared.rules().parts() {
             claims.clear();
             rule.teaches(id, now, &mut |claim| claims.push(claim));
-            entries(sharing, &self.fleet, (pool, part), &claims, |s, e| {
-                s.journal.say(e, &[]);
-            });
+            entries(self, fleet, (pool, part), &claims, Sharing::publish_entry);
         }
     }
+}
 
+impl Exchange<'_> {
     /// Further messages of a snapshot: the routes of a pool, some at a time; `None` at the end.
     pub fn snapshot_routes(
         &mut self,
         pool: PoolId,
-        told: &mut RoutesTold,
+        told: &mut RouteCursor,
         now: Millis,
     ) -> Option<Vec<u8>> {
-        let sharing = self.sharing.as_mut()?;
-        let shared = self.pools.get(pool.0 as usize)?;
-        if !shared.tells_routes() {
+        let sharing = self.0.sharing.as_mut()?;
+        let shared = self.0.pools.get(pool)?;
+        if !shared.blocks().name_prefixes() {
             return None;
         }
         loop {
-            let (part, rule) = shared.numbered().nth(told.rules)?;
+            let (part, _, rule) = shared.rules().parts().nth(told.rules)?;
             let mut claims = Vec::new();
             let further =
                 rule.publish_routes(told.told, PART, now, &mut |claim| claims.push(claim));
             let Some(further) = further else {
-                *told = RoutesTold {
+                *told = RouteCursor {
                     rules: told.rules + 1,
-                    told: RouteCursor::default(),
+                    told: RoutePosition::default(),
                 };
                 continue;
             };
             told.told = further;
-            let (mut bytes, mut count) = (Vec::new(), 0);
-            entries(sharing, &self.fleet, (pool, part), &claims, |_, e| {
-                put(&mut bytes, e, &[]);
-                count += 1;
+            let mut parts = Parts::new(sharing, Kind::Continued, usize::MAX);
+            let place = (pool, part);
+            entries(sharing, &self.0.fleet, place, &claims, |_, entry| {
+                parts.put(entry, &[]);
             });
-            if count > 0 {
-                let message = Message {
-                    kind: Kind::Continued,
-                    origin: sharing.origin,
-                    first: sharing.journal.next(),
-                    count,
-                    entries: &bytes,
-                };
-                return Some(message.encode());
+            if let Some(message) = parts.end().pop() {
+                return Some(message);
             }
-        }
-    }
-
-    /// Another router learned routes.
-    pub(super) fn learn_remote(
-        &mut self,
-        origin: u64,
-        number: u64,
-        (pool, part, worker): (u32, u32, u32),
-        age_ms: u64,
-        keys: Keys<'_>,
-        now: Millis,
-    ) {
-        let Some((pool, worker, current)) = self.theirs(origin, (pool, worker), number) else {
-            return;
-        };
-        if !current {
-            self.sharing_mut().told.stale += 1;
-            return;
-        }
-        let order = self.fleet.member(worker).map(|member| member.order);
-        let rule = self.pools[pool.0 as usize].rule_numbered(part);
-        let heard = order.zip(rule).and_then(|(order, rule)| {
-            let claim = |(key, depth)| Claim {
-                order,
-                age_ms,
-                key,
-                depth,
-            };
-            let taken = keys.iter().map(|key| rule.receive_route(claim(key), now));
-            taken.map(|taken| taken.map(u64::from)).sum::<Option<u64>>()
-        });
-        let told = &mut self.sharing_mut().told;
-        match heard {
-            Some(taken) => told.routes += taken,
-            // A rule that learns no routes.
-            None => told.strangers += 1,
         }
     }
 }

@@ -24,11 +24,11 @@ fn keep(from: &mut Selector) -> Vec<u8> {
     keep_while(from, |_| {})
 }
 
-fn restore(to: &mut Selector, bytes: &[u8], now: u64) -> crate::Result<Told> {
+fn restore(to: &mut Selector, bytes: &[u8], now: u64) -> crate::Result<SharingCounters> {
     let kept = Kept::read(bytes, SEED)?;
     let mut restoring = kept.restore(&[77], TTL_MS)?;
     while restoring.step(to, Millis(now)) {}
-    Ok(restoring.told())
+    Ok(restoring.counters())
 }
 
 fn all_held(selector: &Selector) -> Vec<BTreeSet<u64>> {
@@ -45,7 +45,9 @@ fn limited(bytes: Option<usize>) -> Selector {
     let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch::default());
     let mut selector = Selector::new(settings, PoolSettings::new(rule, 16, Placements::default()));
     for name in WORKERS {
-        selector.add_worker(name, crate::router::Profile::default(), Millis(0));
+        selector
+            .workers_mut()
+            .add(name, crate::router::Profile::default(), Millis(0));
     }
     selector
 }
@@ -69,7 +71,7 @@ fn a_router_that_starts_later_knows_what_workers_hold_and_no_request() {
     for shares in [false, true] {
         let mut b = router(2, 1000);
         if !shares {
-            b.unshare(Millis(0));
+            b.sharing_mut().unshare(Millis(0));
         }
         let counts = restore(&mut b, &bytes, 200).unwrap();
         assert_eq!(all_held(&a), all_held(&b));
@@ -91,8 +93,8 @@ fn a_router_that_starts_later_knows_what_workers_hold_and_no_request() {
     let mut c = router(3, 1000);
     for message in told.into_iter().chain(tell(&mut a)) {
         assert!(matches!(
-            c.hear(&message, Millis(102)),
-            Ok(Heard::Applied(_))
+            c.sharing_mut().receive(&message, Millis(102)),
+            Ok(Receipt::Applied(_))
         ));
     }
     assert_eq!(all_held(&a), all_held(&c));
@@ -129,16 +131,16 @@ fn a_cache_that_was_lost_since_stays_lost() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     traffic(&mut a, 0..50);
     let bytes = keep(&mut a);
-    b.reset_cache("a", Millis(51));
+    b.workers_mut().reset_cache("a", Millis(51));
     let counts = restore(&mut b, &bytes, 52).unwrap();
     assert!(counts.stale > 0 && held(&b, "a").is_empty());
     assert_eq!(held(&b, "b"), held(&a, "b"));
     // One that was lost before is no second loss for whoever tells nobody.
-    a.reset_cache("b", Millis(53));
+    a.workers_mut().reset_cache("b", Millis(53));
     traffic(&mut a, 54..90);
     let bytes = keep(&mut a);
     let mut c = router(3, 1000);
-    c.unshare(Millis(0));
+    c.sharing_mut().unshare(Millis(0));
     restore(&mut c, &bytes, 91).unwrap();
     restore(&mut c, &bytes, 92).unwrap();
     assert_eq!(all_held(&a), all_held(&c));
@@ -156,16 +158,16 @@ fn other_hashes_are_refused_and_strangers_are_skipped() {
     ));
     assert_eq!(kept.workers().collect::<Vec<_>>(), WORKERS);
     let mut b = router(2, 1000);
-    b.remove_worker("c");
+    b.workers_mut().remove("c");
     let counts = restore(&mut b, &bytes, 60).unwrap();
     assert!(counts.strangers > 0);
     assert_eq!(held(&a, "d"), held(&b, "d"));
-    assert_eq!(b.find("c"), None);
+    assert_eq!(b.fleet().find("c"), None);
     for message in tell(&mut a).iter().chain(&snapshot(&mut a, Millis(60))) {
         assert!(Kept::read(message, SEED).is_err());
         assert!(restore(&mut b, message, 60).is_err());
     }
-    assert!(b.hear(&bytes, Millis(61)).is_err());
+    assert!(b.sharing_mut().receive(&bytes, Millis(61)).is_err());
 }
 
 /// Entries with seal and checksum, as only one who knows the seed can write them.
@@ -289,7 +291,7 @@ proptest! {
         let bytes = keep_while(&mut a, |a| {
             let Some((family, own, length, reset)) = steps.next() else { return };
             if reset && own % 5 == 0 {
-                a.reset_cache(WORKERS[family as usize % 4], Millis(before));
+                a.workers_mut().reset_cache(WORKERS[family as usize % 4], Millis(before));
             }
             ask(a, &prompt(family, 20, own, length), before);
             for (always, now) in always.iter_mut().zip(all_held(a)) {
@@ -299,7 +301,7 @@ proptest! {
         let entries = Keeping::open(&Message::decode(&bytes).unwrap(), SEED).unwrap();
         prop_assert_eq!(Entries::new(entries).filter(Result::is_err).count(), 0);
         let mut b = router(2, 1_000_000);
-        b.unshare(Millis(0));
+        b.sharing_mut().unshare(Millis(0));
         let counts = restore(&mut b, &bytes, before).unwrap();
         prop_assert_eq!(counts.strangers, 0);
         b.validate().unwrap();

@@ -12,6 +12,8 @@ mod faults;
 mod fleet;
 #[path = "sharing_hostile.rs"]
 mod hostile;
+#[path = "sharing_random.rs"]
+mod random;
 #[path = "sharing_routes.rs"]
 mod routes;
 
@@ -41,10 +43,16 @@ fn router(origin: u64, capacity: u32) -> Selector {
     };
     let mut selector = Selector::new(settings, PoolSettings::new(rule, 16, placements));
     for name in WORKERS {
-        selector.add_worker(name, crate::router::Profile::default(), Millis(0));
+        selector
+            .workers_mut()
+            .add(name, crate::router::Profile::default(), Millis(0));
     }
-    selector.share(origin, &[77], TTL_MS, 1 << 20);
+    selector.sharing_mut().share(origin, &[77], TTL_MS, 1 << 20);
     selector
+}
+
+fn counts(selector: &Selector) -> SharingCounters {
+    selector.sharing().unwrap().counters()
 }
 
 /// A prompt of `length` blocks that shares its first `shared` with others of its family.
@@ -82,9 +90,9 @@ fn ask_one_of(
 }
 
 fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
-    let worker = selector.find(name).unwrap();
+    let worker = selector.fleet().find(name).unwrap();
     let mut found = BTreeSet::new();
-    let Some(Store::Exact(index)) = &selector.pools[0].index else {
+    let Some(Store::Exact(index)) = selector.pools[PoolId(0)].blocks().index() else {
         panic!("chained blocks are in the exact index");
     };
     index.tell(worker, Medium::Gpu, |_, chain| {
@@ -98,7 +106,7 @@ type Load = (u32, u64, u64, u64);
 
 fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
     let load = |name| {
-        let worker = selector.find(name).unwrap();
+        let worker = selector.fleet().find(name).unwrap();
         let book = selector.book();
         let columns = (
             book.inflight(worker),
@@ -113,31 +121,37 @@ fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
 
 /// All that `from` waits to tell.
 fn tell(from: &mut Selector) -> Vec<Vec<u8>> {
-    std::iter::from_fn(|| from.tell()).collect()
+    std::iter::from_fn(|| from.sharing_mut().publish()).collect()
 }
 
 fn snapshot(from: &mut Selector, now: Millis) -> Vec<Vec<u8>> {
-    let mut messages = from.snapshot_words();
-    let (head, mut walk) = from.snapshot_begin().unwrap();
+    let mut messages = from.sharing().unwrap().snapshot_changes();
+    let (head, mut walk) = from.sharing_mut().snapshot_begin().unwrap();
     messages.push(head);
-    while let Some(parts) = from.snapshot_next(&mut walk) {
+    while let Some(parts) = from.sharing_mut().snapshot_next(&mut walk) {
         messages.extend(parts);
     }
-    let mut told = RoutesTold::default();
-    while let Some(part) = from.snapshot_routes(PoolId(0), &mut told, now) {
+    let mut told = RouteCursor::default();
+    while let Some(part) = from
+        .sharing_mut()
+        .snapshot_routes(PoolId(0), &mut told, now)
+    {
         messages.push(part);
     }
-    messages.extend(from.snapshot_end());
+    messages.push(from.sharing().unwrap().snapshot_end());
     messages
 }
 
 /// Lets `to` hear `message`; asks `from` for a snapshot if something is missing.
 fn deliver(from: &mut Selector, to: &mut Selector, message: &[u8], now: u64) {
-    if to.hear(message, Millis(now)) != Ok(Heard::Gap) {
+    if to.sharing_mut().receive(message, Millis(now)) != Ok(Receipt::Gap) {
         return;
     }
     for part in snapshot(from, Millis(now)) {
-        assert_ne!(to.hear(&part, Millis(now)), Ok(Heard::Gap));
+        assert_ne!(
+            to.sharing_mut().receive(&part, Millis(now)),
+            Ok(Receipt::Gap)
+        );
     }
 }
 
@@ -148,9 +162,19 @@ fn what_one_routes_the_other_knows() {
     let booking = ask(&mut a, &path, 5);
     let worker = a.book().worker(booking).unwrap();
     for message in tell(&mut a) {
-        assert!(matches!(b.hear(&message, Millis(6)), Ok(Heard::Applied(_))));
-        assert_eq!(b.hear(&message, Millis(6)), Ok(Heard::Applied(0)), "again");
-        assert_eq!(a.hear(&message, Millis(6)), Ok(Heard::Own));
+        assert!(matches!(
+            b.sharing_mut().receive(&message, Millis(6)),
+            Ok(Receipt::Applied(_))
+        ));
+        assert_eq!(
+            b.sharing_mut().receive(&message, Millis(6)),
+            Ok(Receipt::Applied(0)),
+            "again"
+        );
+        assert_eq!(
+            a.sharing_mut().receive(&message, Millis(6)),
+            Ok(Receipt::Own)
+        );
     }
     assert_eq!(loads(&a), loads(&b));
     let name = a.fleet.name(worker).unwrap();
@@ -158,7 +182,7 @@ fn what_one_routes_the_other_knows() {
     assert!(a.first_token(booking, Millis(9)));
     a.close(booking, Ending::Completed, Usage::default(), Millis(10));
     for message in tell(&mut a) {
-        b.hear(&message, Millis(11)).unwrap();
+        b.sharing_mut().receive(&message, Millis(11)).unwrap();
     }
     assert_eq!(loads(&a), loads(&b));
     let counts = b.ledger();
@@ -176,14 +200,14 @@ fn a_failed_request_takes_its_blocks_back_everywhere() {
     let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
     let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
     for message in tell(&mut a) {
-        b.hear(&message, Millis(6)).unwrap();
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
     }
     // Shares the first four blocks, at the same worker.
     ask_one_of(&[&name], &mut b, &prompt(1, 4, 2, 6), 7);
     assert_eq!(held(&b, &name).len(), 11);
     a.close(booking, Ending::Failed, Usage::default(), Millis(8));
     for message in tell(&mut a) {
-        b.hear(&message, Millis(9)).unwrap();
+        b.sharing_mut().receive(&message, Millis(9)).unwrap();
     }
     assert_eq!(held(&b, &name).len(), 6);
     assert_eq!(held(&a, &name).len(), 0);
@@ -201,7 +225,7 @@ fn hearsay_ends_and_what_was_found_again_stays() {
         })
         .into();
     for message in tell(&mut a) {
-        b.hear(&message, Millis(6)).unwrap();
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
     }
     ask_one_of(&[&names[0]], &mut b, &one, 7);
     let other = ["a", "b", "c"].into_iter().find(|name| **name != *names[1]);
@@ -220,25 +244,25 @@ fn a_lost_cache_is_lost_for_all_and_once() {
     let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
     let placed = tell(&mut a);
     // Both see the restart; one hears of the placement from before only now.
-    a.reset_cache(&name, Millis(6));
-    b.reset_cache(&name, Millis(6));
+    a.workers_mut().reset_cache(&name, Millis(6));
+    b.workers_mut().reset_cache(&name, Millis(6));
     for message in &placed {
-        b.hear(message, Millis(7)).unwrap();
+        b.sharing_mut().receive(message, Millis(7)).unwrap();
     }
-    assert_eq!((held(&b, &name).len(), b.told().stale), (0, 1));
+    assert_eq!((held(&b, &name).len(), counts(&b).stale), (0, 1));
     let cleared = tell(&mut b);
     let new = prompt(2, 1, 3, 5);
     for message in tell(&mut a) {
-        b.hear(&message, Millis(8)).unwrap();
+        b.sharing_mut().receive(&message, Millis(8)).unwrap();
     }
     let again = ask(&mut a, &new, 9);
     for message in cleared {
-        a.hear(&message, Millis(10)).unwrap();
+        a.sharing_mut().receive(&message, Millis(10)).unwrap();
     }
     let name = a.fleet.name(a.book().worker(again).unwrap()).unwrap();
     assert_eq!(held(&a, &name).len(), 5, "the same loss is no second one");
     for message in tell(&mut a) {
-        b.hear(&message, Millis(11)).unwrap();
+        b.sharing_mut().receive(&message, Millis(11)).unwrap();
     }
     assert_eq!(held(&b, &name).len(), 5);
 }
@@ -248,17 +272,17 @@ fn who_hears_of_a_lost_cache_places_on_the_new_one() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     ask_one_of(&["a"], &mut a, &prompt(1, 4, 1, 9), 5);
     for message in tell(&mut a) {
-        b.hear(&message, Millis(6)).unwrap();
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
     }
-    b.reset_cache("a", Millis(7));
+    b.workers_mut().reset_cache("a", Millis(7));
     for message in tell(&mut b) {
-        a.hear(&message, Millis(8)).unwrap();
+        a.sharing_mut().receive(&message, Millis(8)).unwrap();
     }
     ask_one_of(&["a"], &mut a, &prompt(2, 4, 1, 5), 9);
     for message in tell(&mut a) {
-        b.hear(&message, Millis(10)).unwrap();
+        b.sharing_mut().receive(&message, Millis(10)).unwrap();
     }
-    assert_eq!((held(&b, "a").len(), b.told().stale), (5, 0));
+    assert_eq!((held(&b, "a").len(), counts(&b).stale), (5, 0));
     assert_eq!(
         tell(&mut b),
         [] as [Vec<u8>; 0],
@@ -269,27 +293,38 @@ fn who_hears_of_a_lost_cache_places_on_the_new_one() {
 #[test]
 fn a_booking_waits_for_its_worker() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
-    a.add_worker("new", crate::router::Profile::default(), Millis(1));
+    a.workers_mut()
+        .add("new", crate::router::Profile::default(), Millis(1));
     let booking = ask_one_of(&["new"], &mut a, &prompt(1, 4, 1, 9), 5);
     a.first_token(booking, Millis(6));
     for message in tell(&mut a) {
-        b.hear(&message, Millis(7)).unwrap();
+        b.sharing_mut().receive(&message, Millis(7)).unwrap();
     }
-    assert_eq!((b.book().len(), b.origins()), (0, vec![(1, 1)]));
-    let id = b.add_worker("new", crate::router::Profile::default(), Millis(8));
+    assert_eq!(
+        (b.book().len(), b.sharing().unwrap().origins()),
+        (0, vec![(1, 1)])
+    );
+    let id = b
+        .workers_mut()
+        .add("new", crate::router::Profile::default(), Millis(8));
     assert_eq!((b.book().inflight(id), b.book().decode_blocks(id)), (1, 9));
     // It leaves and comes back; the booking still waits for its end.
-    b.remove_worker("new");
+    b.workers_mut().remove("new");
     b.validate().unwrap();
     assert_eq!(b.book().len(), 0);
-    let id = b.add_worker("new", crate::router::Profile::default(), Millis(9));
+    let id = b
+        .workers_mut()
+        .add("new", crate::router::Profile::default(), Millis(9));
     assert_eq!(b.book().inflight(id), 1);
     // Who made it takes the worker out, and the booking with it.
-    a.remove_worker("new");
+    a.workers_mut().remove("new");
     for message in tell(&mut a) {
-        b.hear(&message, Millis(10)).unwrap();
+        b.sharing_mut().receive(&message, Millis(10)).unwrap();
     }
-    assert_eq!((b.book().len(), b.origins()), (0, vec![(1, 0)]));
+    assert_eq!(
+        (b.book().len(), b.sharing().unwrap().origins()),
+        (0, vec![(1, 0)])
+    );
     b.validate().unwrap();
 }
 
@@ -297,25 +332,25 @@ fn a_booking_waits_for_its_worker() {
 fn after_a_loss_that_one_saw_what_the_other_places_counts() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     for message in tell(&mut b) {
-        a.hear(&message, Millis(1)).unwrap();
+        a.sharing_mut().receive(&message, Millis(1)).unwrap();
     }
     let name = WORKERS[0];
     let before = ask_one_of(&[name], &mut b, &prompt(1, 4, 1, 9), 2);
-    a.reset_cache(name, Millis(5));
+    a.workers_mut().reset_cache(name, Millis(5));
     // Placed by one who did not know yet.
     for message in tell(&mut b) {
-        a.hear(&message, Millis(6)).unwrap();
+        a.sharing_mut().receive(&message, Millis(6)).unwrap();
     }
-    assert_eq!((held(&a, name).len(), a.told().stale), (0, 1));
+    assert_eq!((held(&a, name).len(), counts(&a).stale), (0, 1));
     for message in tell(&mut a) {
-        b.hear(&message, Millis(6)).unwrap();
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
     }
     assert_eq!(held(&b, name).len(), 0);
     ask_one_of(&[name], &mut b, &prompt(2, 4, 1, 5), 7);
     for message in tell(&mut b) {
-        a.hear(&message, Millis(8)).unwrap();
+        a.sharing_mut().receive(&message, Millis(8)).unwrap();
     }
-    assert_eq!((held(&a, name).len(), a.told().stale), (5, 1));
+    assert_eq!((held(&a, name).len(), counts(&a).stale), (5, 1));
     assert_eq!(held(&a, name), held(&b, name));
     assert!(tell(&mut a).is_empty(), "it ends there");
     b.close(before, Ending::Completed, Usage::default(), Millis(9));
@@ -330,18 +365,21 @@ fn an_old_snapshot_changes_nothing_and_is_followed_by_what_comes() {
     a.close(first, Ending::Completed, Usage::default(), Millis(6));
     ask(&mut a, &prompt(2, 4, 1, 9), 6);
     for message in snapshot(&mut a, Millis(99)) {
-        b.hear(&message, Millis(7)).unwrap();
+        b.sharing_mut().receive(&message, Millis(7)).unwrap();
     }
     tell(&mut a);
     for message in &old {
-        assert_ne!(b.hear(message, Millis(8)), Ok(Heard::Gap));
+        assert_ne!(
+            b.sharing_mut().receive(message, Millis(8)),
+            Ok(Receipt::Gap)
+        );
     }
     assert_eq!(loads(&a), loads(&b));
     ask(&mut a, &prompt(3, 4, 1, 9), 9);
     for message in tell(&mut a) {
         assert!(matches!(
-            b.hear(&message, Millis(9)),
-            Ok(Heard::Applied(1..))
+            b.sharing_mut().receive(&message, Millis(9)),
+            Ok(Receipt::Applied(1..))
         ));
     }
     assert_eq!(loads(&a), loads(&b));
@@ -355,23 +393,23 @@ fn parts_of_a_snapshot_from_before_a_loss_are_stale_after_it() {
     let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
     tell(&mut a);
     let parts = snapshot(&mut a, Millis(99));
-    b.hear(&parts[0], Millis(6)).unwrap();
+    b.sharing_mut().receive(&parts[0], Millis(6)).unwrap();
     // News go another way than snapshots, and faster.
-    a.reset_cache(&name, Millis(7));
+    a.workers_mut().reset_cache(&name, Millis(7));
     for message in tell(&mut a) {
-        b.hear(&message, Millis(8)).unwrap();
+        b.sharing_mut().receive(&message, Millis(8)).unwrap();
     }
     for part in &parts[1..] {
-        b.hear(part, Millis(9)).unwrap();
+        b.sharing_mut().receive(part, Millis(9)).unwrap();
     }
     assert_eq!(held(&b, &name).len(), 0);
-    assert!(b.told().stale > 0);
+    assert!(counts(&b).stale > 0);
     for part in snapshot(&mut a, Millis(99)) {
-        b.hear(&part, Millis(10)).unwrap();
+        b.sharing_mut().receive(&part, Millis(10)).unwrap();
     }
     ask_one_of(&[&name], &mut a, &prompt(2, 4, 1, 5), 11);
     for message in tell(&mut a) {
-        b.hear(&message, Millis(12)).unwrap();
+        b.sharing_mut().receive(&message, Millis(12)).unwrap();
     }
     assert_eq!(held(&b, &name).len(), 5);
 }
@@ -383,24 +421,25 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
         ask(&mut a, &prompt(1, 4, own, 9), 5);
     }
     for message in tell(&mut a) {
-        b.hear(&message, Millis(6)).unwrap();
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
     }
-    assert_eq!(b.origins(), [(1, 9)]);
-    assert_eq!(b.forget_origin(1, Millis(7)), 9);
+    assert_eq!(b.sharing().unwrap().origins(), [(1, 9)]);
+    assert_eq!(b.sharing_mut().forget_origin(1, Millis(7)), 9);
     assert_eq!(b.book().len(), 0);
     let mut c = Selector::new(
         Settings::default(),
         PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default()),
     );
-    c.share(3, &[78], TTL_MS, 1 << 20);
+    c.sharing_mut().share(3, &[78], TTL_MS, 1 << 20);
     for message in snapshot(&mut a, Millis(8)) {
-        c.hear(&message, Millis(8)).unwrap();
+        c.sharing_mut().receive(&message, Millis(8)).unwrap();
     }
-    assert!(c.told().strangers > 9 && c.book().is_empty());
+    assert!(counts(&c).strangers > 9 && c.book().is_empty());
     c.validate().unwrap();
     // Of a worker that it knows it counts the load, whatever the model.
     for name in WORKERS {
-        c.add_worker(name, crate::router::Profile::default(), Millis(9));
+        c.workers_mut()
+            .add(name, crate::router::Profile::default(), Millis(9));
     }
     assert_eq!(loads(&c), loads(&a));
     c.validate().unwrap();
@@ -416,7 +455,7 @@ fn a_snapshot_keeps_the_order_of_evictions() {
     }
     let mut b = router(2, 60);
     for message in snapshot(&mut a, Millis(300)) {
-        b.hear(&message, Millis(300)).unwrap();
+        b.sharing_mut().receive(&message, Millis(300)).unwrap();
     }
     for name in WORKERS {
         assert_eq!(held(&a, name), held(&b, name));
@@ -427,150 +466,14 @@ fn a_snapshot_keeps_the_order_of_evictions() {
         ask(&mut c, &prompt(step % 5, 3, step, 9), step);
     }
     for message in tell(&mut c) {
-        a.hear(&message, Millis(400)).unwrap();
-        b.hear(&message, Millis(400)).unwrap();
+        a.sharing_mut().receive(&message, Millis(400)).unwrap();
+        b.sharing_mut().receive(&message, Millis(400)).unwrap();
         for name in WORKERS {
             assert_eq!(held(&a, name), held(&b, name));
         }
     }
     a.validate().unwrap();
     b.validate().unwrap();
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Ask(u64, u64, usize),
-    First(prop::sample::Index),
-    Close(prop::sample::Index, bool),
-    Reset(usize),
-    Tell,
-    Restart,
-}
-
-fn steps() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (0..4_u64, 0..40_u64, 1..12_usize).prop_map(|(f, o, n)| Step::Ask(f, o, n)),
-        3 => any::<prop::sample::Index>().prop_map(Step::First),
-        3 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(i, f)| Step::Close(i, f)),
-        1 => (0..4_usize).prop_map(Step::Reset),
-        5 => Just(Step::Tell),
-        1 => Just(Step::Restart),
-    ]
-}
-
-proptest! {
-    /// Every message may be lost, come twice or late; then all is delivered, and everybody believes the same of the load
-    /// and at least what all placed since the worker's last loss.
-    #[test]
-    fn all_agree_once_the_network_heals(
-        plan in proptest::collection::vec((0..3_usize, steps(), any::<[u8; 2]>()), 1..150),
-    ) {
-        let mut routers: Vec<Selector> = (1..=3).map(|origin| router(origin, 100_000)).collect();
-        let mut open: Vec<Vec<BookingId>> = vec![Vec::new(); 3];
-        let mut late: Vec<(usize, usize, Vec<u8>)> = Vec::new();
-        let mut born = 10;
-        for (now, (at, step, fates)) in plan.into_iter().enumerate() {
-            let now = now as u64;
-            match step {
-                Step::Ask(family, own, length) => {
-                    let path = prompt(family, 3, own, length);
-                    let booking = ask(&mut routers[at], &path, now);
-                    open[at].push(booking);
-                }
-                Step::First(which) if !open[at].is_empty() => {
-                    let booking = open[at][which.index(open[at].len())];
-                    routers[at].first_token(booking, Millis(now));
-                }
-                Step::Close(which, failed) if !open[at].is_empty() => {
-                    let which = which.index(open[at].len());
-                    let booking = open[at].swap_remove(which);
-                    let ending = if failed { Ending::Failed } else { Ending::Completed };
-                    routers[at].close(booking, ending, Usage::default(), Millis(now));
-                }
-                Step::Reset(worker) => {
-                    routers[at].reset_cache(WORKERS[worker], Millis(now));
-                }
-                Step::Restart => {
-                    // The others notice its silence.
-                    routers[at] = router(born, 100_000);
-                    open[at].clear();
-                    late.retain(|(from, ..)| *from != at);
-                    let gone: Vec<u64> = if born == 10 { vec![1, 2, 3] } else { (1..born).collect() };
-                    let alive: Vec<u64> = routers.iter().map(|r| r.sharing.as_ref().unwrap().origin).collect();
-                    for other in &mut routers {
-                        for origin in gone.iter().filter(|o| !alive.contains(o)) {
-                            other.forget_origin(*origin, Millis(now));
-                        }
-                    }
-                    born += 1;
-                }
-                Step::Tell => {
-                    let messages = tell(&mut routers[at]);
-                    for to in (0..3).filter(|&to| to != at) {
-                        for (i, message) in messages.iter().enumerate() {
-                            match fates[(i + to) % 2] % 5 {
-                                0 => {}
-                                1 => late.push((at, to, message.clone())),
-                                twice => {
-                                    for _ in 0..=u8::from(twice == 2) {
-                                        let _ = routers[to].hear(message, Millis(now));
-                                    }
-                                }
-                            }
-                        }
-                    }
-                }
-                _ => {}
-            }
-            if fates[0] % 7 == 0 && !late.is_empty() {
-                let (_, to, message) = late.swap_remove(usize::from(fates[1]) % late.len());
-                let _ = routers[to].hear(&message, Millis(now));
-            }
-        }
-        // Healing: what is late comes, then everybody says how far it has told. Losses may be told in turn.
-        for (_, to, message) in late {
-            let _ = routers[to].hear(&message, Millis(1_000));
-        }
-        for _ in 0..3 {
-            for from in 0..3 {
-                let mut messages = tell(&mut routers[from]);
-                messages.extend(routers[from].heartbeat(7));
-                for to in (0..3).filter(|&to| to != from) {
-                    let [from, to] = routers.get_disjoint_mut([from, to]).unwrap();
-                    for message in &messages {
-                        deliver(from, to, message, 1_000);
-                    }
-                }
-            }
-        }
-        let truth = loads(&routers[0]);
-        let total: usize = open.iter().map(Vec::len).sum();
-        prop_assert_eq!(truth.values().map(|load| load.0 as usize).sum::<usize>(), total);
-        for other in &routers[1..] {
-            prop_assert_eq!(&truth, &loads(other));
-        }
-        for (router, open) in routers.iter_mut().zip(open) {
-            router.validate().unwrap();
-            for (booking, ending) in open.into_iter().zip([Ending::Failed, Ending::Completed].into_iter().cycle()) {
-                router.tokens(booking, 40, Millis(1_000));
-                router.close(booking, ending, Usage::default(), Millis(1_000));
-            }
-        }
-        for from in 0..3 {
-            let messages = tell(&mut routers[from]);
-            for to in (0..3).filter(|&to| to != from) {
-                let [from, to] = routers.get_disjoint_mut([from, to]).unwrap();
-                for message in &messages {
-                    deliver(from, to, message, 1_000);
-                }
-            }
-        }
-        for router in &routers {
-            router.validate().unwrap();
-            prop_assert!(loads(router).values().all(|load| *load == (0, 0, 0, 0)));
-            prop_assert!(router.book().loads().iter().all(|load| load.output_blocks == 0));
-        }
-    }
 }
 
 #[test]
@@ -580,17 +483,22 @@ fn speeds_are_learned_from_own_first_tokens_only() {
         let now = i * 10_000;
         let id = ask_one_of(&["a"], &mut a, &prompt(i, 0, i, 50), now);
         for message in tell(&mut a) {
-            b.hear(&message, Millis(now + 5)).unwrap();
+            b.sharing_mut().receive(&message, Millis(now + 5)).unwrap();
         }
         a.first_token(id, Millis(now + 100));
         for message in tell(&mut a) {
-            // Told with the next round of messages.
-            b.hear(&message, Millis(now + 1_000)).unwrap();
+            // SharingCounters with the next round of messages.
+            b.sharing_mut()
+                .receive(&message, Millis(now + 1_000))
+                .unwrap();
         }
         a.close(id, Ending::Completed, Usage::default(), Millis(now + 2_000));
     }
     let learned = |selector: &Selector| {
-        let load = *selector.book().load(selector.find("a").unwrap()).unwrap();
+        let load = *selector
+            .book()
+            .load(selector.fleet().find("a").unwrap())
+            .unwrap();
         (load.speed.get(), load.observed_prefill_tps.get())
     };
     let (speed, observed) = learned(&a);

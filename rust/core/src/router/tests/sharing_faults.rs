@@ -17,18 +17,21 @@ fn numbers_beyond_all_bounds_are_a_gap() {
         }
         .encode()
     };
-    b.hear(&message(Kind::Snapshot, u64::MAX, 0), Millis(6))
+    b.sharing_mut()
+        .receive(&message(Kind::Snapshot, u64::MAX, 0), Millis(6))
         .unwrap();
-    b.hear(&message(Kind::Heartbeat, u64::MAX, 7), Millis(6))
+    b.sharing_mut()
+        .receive(&message(Kind::Heartbeat, u64::MAX, 7), Millis(6))
         .unwrap();
     assert_eq!(
-        b.hear(&message(Kind::Heartbeat, 5, 7), Millis(6)),
-        Ok(Heard::Applied(0))
+        b.sharing_mut()
+            .receive(&message(Kind::Heartbeat, 5, 7), Millis(6)),
+        Ok(Receipt::Applied(0))
     );
     for message in tell(&mut a) {
         assert!(matches!(
-            b.hear(&message, Millis(7)),
-            Ok(Heard::Applied(1..))
+            b.sharing_mut().receive(&message, Millis(7)),
+            Ok(Receipt::Applied(1..))
         ));
     }
 }
@@ -38,17 +41,21 @@ fn a_message_with_other_entries_than_it_says_starts_its_sender_over() {
     for more in [-1, 1] {
         let (mut from, mut to) = (router(1, 100), router(2, 100));
         for message in snapshot(&mut from, Millis(0)) {
-            to.hear(&message, Millis(0)).unwrap();
+            to.sharing_mut().receive(&message, Millis(0)).unwrap();
         }
         ask(&mut from, &prompt(1, 2, 3, 4), 1);
         let bytes = tell(&mut from).remove(0);
         let message = Message::decode(&bytes).unwrap();
         let count = message.count.wrapping_add_signed(more);
         let error = to
-            .hear(&Message { count, ..message }.encode(), Millis(1))
+            .sharing_mut()
+            .receive(&Message { count, ..message }.encode(), Millis(1))
             .unwrap_err();
         assert!(error.to_string().contains("says that it has"), "{error}");
-        assert!(to.origins().is_empty(), "it is heard anew");
+        assert!(
+            to.sharing().unwrap().origins().is_empty(),
+            "it is heard anew"
+        );
         assert_eq!(loads(&to)["a"].0 + loads(&to)["b"].0, 0);
         to.validate().unwrap();
     }
@@ -68,18 +75,18 @@ fn what_is_used_all_the_time_is_in_a_snapshot() {
     for path in others.iter().chain([&lasting]) {
         serve(&mut from, path);
     }
-    let (head, mut walk) = from.snapshot_begin().unwrap();
+    let (head, mut walk) = from.sharing_mut().snapshot_begin().unwrap();
     let mut messages = vec![head];
-    while let Some(parts) = from.snapshot_next(&mut walk) {
+    while let Some(parts) = from.sharing_mut().snapshot_next(&mut walk) {
         messages.extend(parts);
         // More than one step tells, and behind it what lasts.
         for path in others.iter().chain([&lasting]) {
             serve(&mut from, path);
         }
     }
-    messages.extend(from.snapshot_end());
+    messages.push(from.sharing().unwrap().snapshot_end());
     for message in &messages {
-        to.hear(message, Millis(9)).unwrap();
+        to.sharing_mut().receive(message, Millis(9)).unwrap();
     }
     let all: BTreeSet<u64> = lasting.iter().map(|hash| hash.0).collect();
     let known = WORKERS.map(|name| all.is_subset(&held(&to, name)));

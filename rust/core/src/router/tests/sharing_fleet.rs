@@ -32,7 +32,7 @@ fn weight(about: &About) -> u32 {
 impl Site {
     fn new(origin: u64) -> Self {
         let mut selector = router(origin, 100_000);
-        selector.share_fleet();
+        selector.sharing_mut().share_fleet();
         Self {
             selector,
             workers: WORKERS
@@ -48,20 +48,22 @@ impl Site {
         self.act(name, Word::Here(about(weight)), now);
         let ready = new.then_some(Word::Ready(true));
         let words = [Word::Here(about(weight))].into_iter().chain(ready);
-        self.selector.say_words(name, words);
+        self.selector.sharing_mut().publish_changes(name, words);
     }
 
     fn set_ready(&mut self, name: &str, ready: bool, now: u64) {
         if self.workers.contains_key(name) {
             self.act(name, Word::Ready(ready), now);
-            self.selector.say_words(name, [Word::Ready(ready)]);
+            self.selector
+                .sharing_mut()
+                .publish_changes(name, [Word::Ready(ready)]);
         }
     }
 
     fn remove(&mut self, name: &str, word: Word, now: u64) {
         if self.workers.contains_key(name) {
             self.act(name, word.clone(), now);
-            self.selector.say_words(name, [word]);
+            self.selector.sharing_mut().publish_changes(name, [word]);
         }
     }
 
@@ -69,32 +71,36 @@ impl Site {
         let known = self.workers.contains_key(name);
         match word {
             Word::Gone => {
-                self.selector.remove_worker(name);
+                self.selector.workers_mut().remove(name);
                 self.workers.remove(name);
             }
             Word::Draining if known => {
-                self.selector.drain_worker(name);
+                self.selector.workers_mut().drain(name);
                 self.workers.remove(name);
             }
             Word::Here(about) => {
                 self.selector
-                    .add_worker(name, Profile::default(), Millis(now));
-                self.selector.set_weight(name, about.weight).unwrap();
+                    .workers_mut()
+                    .add(name, Profile::default(), Millis(now));
+                self.selector
+                    .workers_mut()
+                    .set_weight(name, about.weight)
+                    .unwrap();
                 let entry = self.workers.entry(name.into()).or_insert((0, true));
                 entry.0 = weight(&about);
             }
             Word::Ready(ready) if known => {
-                self.selector.set_ready(name, ready);
+                self.selector.workers_mut().set_ready(name, ready);
                 self.workers.get_mut(name).unwrap().1 = ready;
             }
             _ => {}
         }
     }
 
-    fn hear(&mut self, message: &[u8], now: u64) -> crate::error::Result<Heard> {
-        let heard = self.selector.hear(message, Millis(now));
-        for (name, _) in self.selector.words_due() {
-            let due = self.selector.take_word(&name).unwrap();
+    fn receive(&mut self, message: &[u8], now: u64) -> crate::error::Result<Receipt> {
+        let heard = self.selector.sharing_mut().receive(message, Millis(now));
+        for (name, _) in self.selector.sharing().unwrap().changes_due() {
+            let due = self.selector.sharing_mut().take_change(&name).unwrap();
             let ready = due.ready.map(Word::Ready);
             for word in due.standing.into_iter().chain(ready) {
                 self.act(&name, word, now);
@@ -116,7 +122,7 @@ impl Site {
     fn loads(&self) -> BTreeMap<&str, Load> {
         let book = self.selector.book();
         let load = |name: &String| {
-            let worker = self.selector.find(name).unwrap();
+            let worker = self.selector.fleet().find(name).unwrap();
             (
                 book.inflight(worker),
                 book.pending_prefill_tokens(worker),
@@ -133,11 +139,11 @@ impl Site {
     /// Its own open requests by listed worker.
     fn own(&self) -> BTreeMap<String, u32> {
         let mut found = BTreeMap::new();
-        for (id, worker, ..) in self.selector.book().open_bookings() {
-            let Some(name) = self.selector.fleet.name(worker) else {
+        for booked in self.selector.decisions.iter() {
+            let Some(name) = self.selector.fleet.name(booked.worker) else {
                 continue;
             };
-            if !self.selector.open[id.entry as usize].remote && self.workers.contains_key(&*name) {
+            if !booked.is_remote && self.workers.contains_key(&*name) {
                 *found.entry(name.to_string()).or_default() += 1;
             }
         }
@@ -158,17 +164,17 @@ impl Site {
 
 fn hear_all(from: &mut Site, to: &mut Site, now: u64) {
     for message in tell(&mut from.selector) {
-        to.hear(&message, now).unwrap();
+        to.receive(&message, now).unwrap();
         to.selector.validate().unwrap();
     }
 }
 
 fn deliver_to(from: &mut Site, to: &mut Site, message: &[u8], now: u64) {
-    if to.hear(message, now) != Ok(Heard::Gap) {
+    if to.receive(message, now) != Ok(Receipt::Gap) {
         return;
     }
     for part in snapshot(&mut from.selector, Millis(now)) {
-        assert_ne!(to.hear(&part, now), Ok(Heard::Gap));
+        assert_ne!(to.receive(&part, now), Ok(Receipt::Gap));
     }
 }
 
@@ -183,8 +189,8 @@ fn a_new_worker_is_there_before_what_is_booked_on_it() {
     a.ask(&prompt(1, 3, 2, 4), 4);
     hear_all(&mut a, &mut b, 5);
     assert_eq!(b.workers, BTreeMap::from([("new".into(), (3, true))]));
-    assert_eq!((a.loads(), b.selector.told().strangers), (b.loads(), 0));
-    assert_eq!(b.selector.told().changes, 6);
+    assert_eq!((a.loads(), counts(&b.selector).strangers), (b.loads(), 0));
+    assert_eq!(counts(&b.selector).changes, 6);
     assert_eq!(
         tell(&mut b.selector).len(),
         1,
@@ -193,10 +199,10 @@ fn a_new_worker_is_there_before_what_is_booked_on_it() {
     // And before what a snapshot says.
     let mut c = Site::new(3);
     for part in snapshot(&mut a.selector, Millis(6)) {
-        c.hear(&part, 6).unwrap();
+        c.receive(&part, 6).unwrap();
     }
     assert_eq!((&c.workers, c.loads()), (&a.workers, a.loads()));
-    assert_eq!(c.selector.told().strangers, 0);
+    assert_eq!(counts(&c.selector).strangers, 0);
 }
 
 #[test]
@@ -205,12 +211,15 @@ fn who_does_not_share_the_fleet_keeps_its_own() {
     a.add("new", 3, 2);
     a.remove("a", Word::Gone, 3);
     for message in tell(&mut a.selector) {
-        b.hear(&message, Millis(4)).unwrap();
+        b.sharing_mut().receive(&message, Millis(4)).unwrap();
     }
-    assert!(b.find("new").is_none() && b.find("a").is_some());
-    assert_eq!((b.words_due(), b.told().changes), (vec![], 0));
-    b.say_words("a", [Word::Gone]);
-    assert_eq!(b.snapshot_words(), [] as [Vec<u8>; 0]);
+    assert!(b.fleet().find("new").is_none() && b.fleet().find("a").is_some());
+    assert_eq!(
+        (b.sharing().unwrap().changes_due(), counts(&b).changes),
+        (vec![], 0)
+    );
+    b.sharing_mut().publish_changes("a", [Word::Gone]);
+    assert_eq!(b.sharing().unwrap().snapshot_changes(), [] as [Vec<u8>; 0]);
 }
 
 #[test]
@@ -221,7 +230,7 @@ fn what_one_said_outlives_it() {
     hear_all(&mut a, &mut b, 3);
     hear_all(&mut b, &mut c, 4);
     assert_eq!(c.workers["a"], (1, true), "only who said it says it");
-    b.selector.forget_origin(1, Millis(5));
+    b.selector.sharing_mut().forget_origin(1, Millis(5));
     hear_all(&mut b, &mut c, 6);
     assert_eq!(c.workers["a"], (1, false));
 }
@@ -287,7 +296,7 @@ proptest! {
                     site.remove(NAMES[name], word, now);
                 }
                 Step::Reset(name) => {
-                    site.selector.reset_cache(WORKERS[name], Millis(now));
+                    site.selector.workers_mut().reset_cache(WORKERS[name], Millis(now));
                 }
                 Step::Restart => {
                     let gone = site.selector.sharing.as_ref().unwrap().origin;
@@ -295,7 +304,7 @@ proptest! {
                     born += 1;
                     late.retain(|(from, to, _)| *from != at && *to != at);
                     for site in &mut sites {
-                        site.selector.forget_origin(gone, Millis(now));
+                        site.selector.sharing_mut().forget_origin(gone, Millis(now));
                     }
                 }
                 Step::Tell => {
@@ -307,7 +316,7 @@ proptest! {
                                 1 => late.push((at, to, message.clone())),
                                 twice => {
                                     for _ in 0..=u8::from(twice == 2) {
-                                        let _ = sites[to].hear(message, now);
+                                        let _ = sites[to].receive(message, now);
                                     }
                                 }
                             }
@@ -318,16 +327,16 @@ proptest! {
             }
             if fates[0] % 7 == 0 && !late.is_empty() {
                 let (_, to, message) = late.swap_remove(usize::from(fates[1]) % late.len());
-                let _ = sites[to].hear(&message, now);
+                let _ = sites[to].receive(&message, now);
             }
         }
         for (_, to, message) in late {
-            let _ = sites[to].hear(&message, 1_000);
+            let _ = sites[to].receive(&message, 1_000);
         }
         for _ in 0..3 {
             for from in 0..3 {
                 let mut messages = tell(&mut sites[from].selector);
-                messages.extend(sites[from].selector.heartbeat(7));
+                messages.extend(sites[from].selector.sharing().unwrap().heartbeat(7));
                 for to in (0..3).filter(|&to| to != from) {
                     let [from, to] = sites.get_disjoint_mut([from, to]).unwrap();
                     for message in &messages {

@@ -1,14 +1,15 @@
 //! Messages that are well formed and lie.
 
 use super::*;
-use crate::router::sharing::{ALL_ORIGINS, Kept, MOST_ORIGINS, Remote};
+use crate::router::sharing::Kept;
+use crate::router::sharing::peers::{ALL_ORIGINS, MOST_ORIGINS, Remote};
 use crate::share::{Chain, Entries, Entry, Keeping, Kind, Message, put};
 
 const LIMIT: usize = 4096;
 
 fn small_router() -> Selector {
     let mut selector = router(1, 12);
-    selector.share(1, &[77], TTL_MS, LIMIT);
+    selector.sharing_mut().share(1, &[77], TTL_MS, LIMIT);
     selector
 }
 
@@ -56,12 +57,17 @@ fn a_chain_that_contradicts_another_is_refused_whole_and_counted() {
     placed(0, 0, None, &[31, 32, 31], &mut entries);
     placed(0, 1, Some(12), &[11], &mut entries);
     placed(0, 1, Some(12), &[13, 14], &mut entries);
-    let outcome = selector.hear(&encoded(Kind::Delta, 9, 0, 10, &entries), Millis(1));
-    assert_eq!(outcome, Ok(Heard::Applied(10)));
+    let outcome = selector
+        .sharing_mut()
+        .receive(&encoded(Kind::Delta, 9, 0, 10, &entries), Millis(1));
+    assert_eq!(outcome, Ok(Receipt::Applied(10)));
     selector.validate().unwrap();
     assert_eq!(held(&selector, "a"), [11, 12, 13].into());
     assert_eq!(held(&selector, "b"), [13, 14].into());
-    assert_eq!((selector.told().conflicts, selector.told().blocks), (3, 5));
+    assert_eq!(
+        (counts(&selector).conflicts, counts(&selector).blocks),
+        (3, 5)
+    );
 }
 
 #[test]
@@ -72,7 +78,8 @@ fn a_block_that_a_peer_put_elsewhere_does_not_stand_twice() {
     placed(0, 0, None, &[21, 12], &mut entries);
     placed(0, 0, None, &[13], &mut entries);
     selector
-        .hear(&encoded(Kind::Delta, 9, 0, 7, &entries), Millis(1))
+        .sharing_mut()
+        .receive(&encoded(Kind::Delta, 9, 0, 7, &entries), Millis(1))
         .unwrap();
     ask(&mut selector, &hashes(&[11, 12, 13, 14]), 2);
     selector.validate().unwrap();
@@ -90,11 +97,15 @@ fn numbers_of_workers_and_models_cost_nothing_but_what_is_named() {
         let name = "w";
         put(&mut entries, Entry::Worker { index, epoch, name }, &[]);
         selector
-            .hear(&encoded(Kind::Delta, origin, 0, 2, &entries), Millis(1))
+            .sharing_mut()
+            .receive(&encoded(Kind::Delta, origin, 0, 2, &entries), Millis(1))
             .unwrap();
     }
     let sharing = selector.sharing.as_ref().unwrap();
-    assert_eq!((sharing.peers.len(), selector.told().crowded), (40, 0));
+    assert_eq!(
+        (sharing.peers.iter().count(), counts(&selector).crowded),
+        (40, 0)
+    );
     assert!(
         sharing.memory_bytes() < 40 * 512,
         "{}",
@@ -107,19 +118,29 @@ fn one_router_too_many_is_refused_and_none_is_forgotten_for_it() {
     let mut selector = small_router();
     let hello = |origin| encoded(Kind::Snapshot, origin, 5, 0, &[]);
     for origin in 0..MOST_ORIGINS as u64 {
-        selector.hear(&hello(100 + origin), Millis(1)).unwrap();
+        selector
+            .sharing_mut()
+            .receive(&hello(100 + origin), Millis(1))
+            .unwrap();
     }
     for kind in [Kind::Snapshot, Kind::Delta, Kind::Heartbeat] {
-        let error = selector.hear(&encoded(kind, 7, 0, 1, &[0]), Millis(1));
+        let error = selector
+            .sharing_mut()
+            .receive(&encoded(kind, 7, 0, 1, &[0]), Millis(1));
         assert!(error.unwrap_err().to_string().contains("1024 routers"));
     }
     let (mut entries, index, fingerprint) = (Vec::new(), 0, 77);
     put(&mut entries, Entry::Pool { index, fingerprint }, &[]);
-    let error = selector.hear(&encoded(Kind::Words, 7, 0, 1, &entries), Millis(1));
+    let error = selector
+        .sharing_mut()
+        .receive(&encoded(Kind::Words, 7, 0, 1, &entries), Millis(1));
     assert!(error.unwrap_err().to_string().contains("more than words"));
-    assert_eq!(selector.origins().len(), MOST_ORIGINS);
-    selector.forget_origin(100, Millis(2));
-    selector.hear(&hello(7), Millis(2)).unwrap();
+    assert_eq!(selector.sharing().unwrap().origins().len(), MOST_ORIGINS);
+    selector.sharing_mut().forget_origin(100, Millis(2));
+    selector
+        .sharing_mut()
+        .receive(&hello(7), Millis(2))
+        .unwrap();
     selector.validate().unwrap();
 }
 
@@ -139,23 +160,31 @@ fn a_router_has_so_many_bytes_and_has_them_again_once_bookings_end() {
         put(&mut entries, entry, &[]);
     }
     selector
-        .hear(&encoded(Kind::Delta, 9, 0, 105, &entries), Millis(1))
+        .sharing_mut()
+        .receive(&encoded(Kind::Delta, 9, 0, 105, &entries), Millis(1))
         .unwrap();
     selector.validate().unwrap();
-    let open = selector.origins()[0].1;
+    let open = selector.sharing().unwrap().origins()[0].1;
     let most = LIMIT / Remote::BYTES;
     assert!((most / 2..=most).contains(&open));
-    assert_eq!(selector.told().crowded, 100 - open as u64);
+    assert_eq!(counts(&selector).crowded, 100 - open as u64);
     let mut entries = Vec::new();
     for key in 0..100 {
         put(&mut entries, Entry::Closed { key, failed: false }, &[]);
     }
     selector
-        .hear(&encoded(Kind::Delta, 9, 105, 100, &entries), Millis(2))
+        .sharing_mut()
+        .receive(&encoded(Kind::Delta, 9, 105, 100, &entries), Millis(2))
         .unwrap();
     selector.validate().unwrap();
-    assert_eq!((selector.origins()[0].1, loads(&selector)["a"].0), (0, 0));
-    let heard = selector.sharing.as_ref().unwrap().heard;
+    assert_eq!(
+        (
+            selector.sharing().unwrap().origins()[0].1,
+            loads(&selector)["a"].0
+        ),
+        (0, 0)
+    );
+    let heard = selector.sharing().unwrap().peers.memory_bytes();
     assert!(heard < LIMIT / 4, "{heard}");
 }
 
@@ -262,10 +291,10 @@ proptest! {
                 Attack::Message(origin, kind, lies) => {
                     let entries = written(&lies);
                     let count = Entries::new(&entries).count() as u32;
-                    let next = selector.sharing.as_ref().unwrap().peers.get(&origin);
+                    let next = selector.sharing.as_ref().unwrap().peers.get(origin);
                     let first = next.map_or(0, |peer| peer.next);
                     let first = if kind == Kind::Snapshot { first + 1 } else { first };
-                    let _ = selector.hear(&encoded(kind, origin, first, count, &entries), at);
+                    let _ = selector.sharing_mut().receive(&encoded(kind, origin, first, count, &entries), at);
                 }
                 Attack::Kept(lies) => {
                     let mut bytes = Vec::new();
@@ -293,15 +322,15 @@ proptest! {
                     selector.close(booking, ending, Usage::default(), at);
                 }
                 Attack::Reset(worker) => {
-                    selector.reset_cache(WORKERS[worker], at);
+                    selector.workers_mut().reset_cache(WORKERS[worker], at);
                 }
                 Attack::Close(..) => {}
             }
             selector.validate().unwrap();
             let sharing = selector.sharing.as_ref().unwrap();
-            prop_assert!(sharing.heard <= ALL_ORIGINS * LIMIT);
-            prop_assert!(sharing.peers.values().all(|peer| peer.bytes <= LIMIT));
-            prop_assert!(sharing.epoch_bytes <= LIMIT + 4 * 200);
+            prop_assert!(sharing.peers.memory_bytes() <= ALL_ORIGINS * LIMIT);
+            prop_assert!(sharing.peers.iter().all(|(_, peer)| peer.bytes() <= LIMIT));
+            prop_assert!(sharing.epochs.bytes <= LIMIT + 4 * 200);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Routes that are learned at message boundaries, among three routers.
 
 use super::*;
-use crate::policy::{BoundaryLearned, BoundaryLearning, RouteCursor, Teaches};
+use crate::hashing::Scheme;
+use crate::policy::{BoundaryLearned, BoundaryLearning, RoutePosition, Teaches};
 use crate::router::Wanted;
 
 fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
@@ -27,9 +28,11 @@ fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
     let pool = PoolSettings::new(Box::new(rule), 16, Placements::default());
     let mut selector = Selector::new(settings, pool);
     for name in WORKERS {
-        selector.add_worker(name, crate::router::Profile::default(), Millis(0));
+        selector
+            .workers_mut()
+            .add(name, crate::router::Profile::default(), Millis(0));
     }
-    selector.share(origin, &[77], TTL_MS, 1 << 20);
+    selector.sharing_mut().share(origin, &[77], TTL_MS, 1 << 20);
     selector
 }
 
@@ -58,9 +61,9 @@ type Known = BTreeMap<(u64, u32), BTreeSet<String>>;
 
 fn known(selector: &Selector, now: u64) -> Known {
     let mut found = Known::new();
-    let rule = selector.pools[0].rule(Wanted::Whole);
+    let rule = selector.pools[PoolId(0)].rules().get(Wanted::Whole);
     rule.publish_routes(
-        RouteCursor::default(),
+        RoutePosition::default(),
         usize::MAX,
         Millis(now),
         &mut |claim| {
@@ -75,7 +78,7 @@ fn known(selector: &Selector, now: u64) -> Known {
 
 fn hear_all(to: &mut Selector, messages: &[Vec<u8>], now: u64) {
     for message in messages {
-        to.hear(message, Millis(now)).unwrap();
+        to.sharing_mut().receive(message, Millis(now)).unwrap();
         to.validate().unwrap();
     }
 }
@@ -95,13 +98,23 @@ fn a_route_is_told_when_it_is_learned_and_nothing_of_its_blocks() {
     }
     hear_all(&mut b, &told, 8);
     assert_eq!(known(&b, 8), known(&a, 8));
-    assert_eq!((b.routes(), b.remote_routes(), b.told().routes), (2, 2, 2));
+    assert_eq!(
+        (
+            b.pools().routes(),
+            b.pools().remote_routes(),
+            counts(&b).routes
+        ),
+        (2, 2, 2)
+    );
     a.close(booking, Ending::Failed, Usage::default(), Millis(9));
-    assert_eq!(a.routes(), 2, "it answered");
+    assert_eq!(a.pools().routes(), 2, "it answered");
     let failing = ask_chat(&mut a, &prompt(2, 3, 1, 9), &WORKERS, 10);
     a.close(failing, Ending::Failed, Usage::default(), Millis(11));
     hear_all(&mut b, &tell(&mut a), 12);
-    assert_eq!((a.routes(), b.routes(), b.told().strangers), (2, 2, 0));
+    assert_eq!(
+        (a.pools().routes(), b.pools().routes(), counts(&b).strangers),
+        (2, 2, 0)
+    );
 }
 
 #[test]
@@ -130,9 +143,9 @@ fn an_age_is_told_too_and_a_route_ends_everywhere_at_once() {
     // What is over is not told, and not taken in if it was told before.
     let mut c = learner(3, 100, 1000);
     hear_all(&mut c, &snapshot(&mut a, Millis(1100)), 9000);
-    assert_eq!(c.routes(), 0);
+    assert_eq!(c.pools().routes(), 0);
     hear_all(&mut c, &told, 1);
-    assert_eq!(c.routes(), 2, "older than the clock");
+    assert_eq!(c.pools().routes(), 2, "older than the clock");
     assert_eq!((pick(&mut c, 400), pick(&mut c, 401)), ("prefix", "hash"));
 }
 
@@ -151,12 +164,24 @@ fn heard_routes_go_first_and_own_ones_are_never_overwritten() {
     serve(&mut a, &prompt(2, 3, 1, 9), "a", 4);
     serve(&mut a, &prompt(3, 3, 1, 9), "a", 5);
     hear_all(&mut b, &tell(&mut a), 6);
-    assert_eq!((b.routes(), b.remote_routes()), (4, 2), "the last heard");
+    assert_eq!(
+        (b.pools().routes(), b.pools().remote_routes()),
+        (4, 2),
+        "the last heard"
+    );
     serve(&mut b, &prompt(3, 3, 1, 9), "a", 7);
-    assert_eq!((b.routes(), b.remote_routes()), (4, 0), "now its own");
+    assert_eq!(
+        (b.pools().routes(), b.pools().remote_routes()),
+        (4, 0),
+        "now its own"
+    );
     serve(&mut a, &prompt(4, 3, 1, 9), "a", 8);
     hear_all(&mut b, &tell(&mut a), 9);
-    assert_eq!((b.routes(), b.remote_routes()), (4, 0), "no room");
+    assert_eq!(
+        (b.pools().routes(), b.pools().remote_routes()),
+        (4, 0),
+        "no room"
+    );
     assert!(
         known(&b, 9)
             .keys()
@@ -169,21 +194,21 @@ fn routes_on_a_lost_cache_end_and_older_ones_are_ignored() {
     let (mut a, mut b) = (learner(1, 100, TTL_MS), learner(2, 100, TTL_MS));
     serve(&mut a, &prompt(1, 3, 1, 9), "a", 1);
     let before = tell(&mut a);
-    b.reset_cache("a", Millis(2));
+    b.workers_mut().reset_cache("a", Millis(2));
     hear_all(&mut b, &before, 3);
-    assert_eq!((b.routes(), b.told().stale), (0, 1));
+    assert_eq!((b.pools().routes(), counts(&b).stale), (0, 1));
     hear_all(&mut a, &tell(&mut b), 4);
-    assert_eq!(a.routes(), 0);
+    assert_eq!(a.pools().routes(), 0);
     serve(&mut a, &prompt(2, 3, 1, 9), "a", 5);
     hear_all(&mut b, &tell(&mut a), 6);
-    assert_eq!((b.routes(), b.told().stale), (2, 1));
+    assert_eq!((b.pools().routes(), counts(&b).stale), (2, 1));
     // A worker that leaves takes its routes along, here only.
-    b.remove_worker("a");
-    assert_eq!((a.routes(), b.routes()), (2, 0));
+    b.workers_mut().remove("a");
+    assert_eq!((a.pools().routes(), b.pools().routes()), (2, 0));
     serve(&mut a, &prompt(3, 3, 1, 9), "a", 7);
     hear_all(&mut b, &tell(&mut a), 8);
-    assert_eq!(b.routes(), 0);
-    assert!(b.told().strangers > 0);
+    assert_eq!(b.pools().routes(), 0);
+    assert!(counts(&b).strangers > 0);
 }
 
 #[test]
@@ -197,7 +222,7 @@ fn a_snapshot_of_many_routes_comes_in_parts_and_in_the_order_of_evictions() {
             own,
         );
     }
-    assert_eq!(a.routes(), 2400);
+    assert_eq!(a.pools().routes(), 2400);
     let mut b = learner(2, 1000, TTL_MS);
     let parts = snapshot(&mut a, Millis(2000));
     assert!(parts.len() >= 2 + 2400 / 512);
@@ -235,15 +260,22 @@ fn rules_that_learn_no_routes_and_pools_that_compare_tokens_hear_none() {
     serve(&mut a, &prompt(1, 3, 1, 9), "a", 1);
     let told = tell(&mut a);
     hear_all(&mut plain, &told, 2);
-    assert_eq!((plain.told().strangers, plain.told().routes), (1, 0));
-    a.pools[0].placements.scheme = crate::hashing::Scheme::Units;
+    assert_eq!((counts(&plain).strangers, counts(&plain).routes), (1, 0));
+    let compares_tokens = Placements {
+        scheme: Scheme::Units,
+        ..Placements::default()
+    };
+    a.pools
+        .blocks_mut(PoolId(0))
+        .set_placements(compares_tokens);
     serve(&mut a, &prompt(2, 3, 1, 9), "a", 3);
     let mut b = learner(3, 100, TTL_MS);
     hear_all(&mut b, &told, 4);
     hear_all(&mut b, &tell(&mut a), 5);
-    assert_eq!(b.routes(), 2, "those of before");
+    assert_eq!(b.pools().routes(), 2, "those of before");
     assert!(
-        a.snapshot_routes(PoolId(0), &mut RoutesTold::default(), Millis(6))
+        a.sharing_mut()
+            .snapshot_routes(PoolId(0), &mut RouteCursor::default(), Millis(6))
             .is_none()
     );
 }
@@ -293,7 +325,7 @@ impl Site {
     }
 
     fn epoch(&self, name: &str) -> u64 {
-        self.selector.sharing.as_ref().unwrap().epoch(name)
+        self.selector.sharing().unwrap().epochs.of(name)
     }
 }
 
@@ -349,7 +381,7 @@ proptest! {
                     sites[at].selector.close(booking, ending, Usage::default(), Millis(now));
                 }
                 Move::Reset(worker) => {
-                    sites[at].selector.reset_cache(WORKERS[worker], Millis(now));
+                    sites[at].selector.workers_mut().reset_cache(WORKERS[worker], Millis(now));
                 }
                 Move::Restart => {
                     let gone = sites[at].selector.sharing.as_ref().unwrap().origin;
@@ -357,7 +389,7 @@ proptest! {
                     born += 1;
                     late.retain(|(from, to, _)| *from != at && *to != at);
                     for site in &mut sites {
-                        site.selector.forget_origin(gone, Millis(now));
+                        site.selector.sharing_mut().forget_origin(gone, Millis(now));
                     }
                     // What nobody heard of it nobody knows.
                     lessons.retain(|lesson| lesson.at != at);
@@ -371,7 +403,7 @@ proptest! {
                                 1 => late.push((at, to, message.clone())),
                                 twice => {
                                     for _ in 0..=u8::from(twice == 2) {
-                                        let _ = sites[to].selector.hear(message, Millis(now));
+                                        let _ = sites[to].selector.sharing_mut().receive(message, Millis(now));
                                     }
                                 }
                             }
@@ -382,16 +414,16 @@ proptest! {
             }
             if fates[0] % 7 == 0 && !late.is_empty() {
                 let (_, to, message) = late.swap_remove(usize::from(fates[1]) % late.len());
-                let _ = sites[to].selector.hear(&message, Millis(now));
+                let _ = sites[to].selector.sharing_mut().receive(&message, Millis(now));
             }
         }
         for (_, to, message) in late {
-            let _ = sites[to].selector.hear(&message, Millis(1_000));
+            let _ = sites[to].selector.sharing_mut().receive(&message, Millis(1_000));
         }
         for _ in 0..3 {
             for from in 0..3 {
                 let mut messages = tell(&mut sites[from].selector);
-                messages.extend(sites[from].selector.heartbeat(7));
+                messages.extend(sites[from].selector.sharing().unwrap().heartbeat(7));
                 for to in (0..3).filter(|&to| to != from) {
                     let [from, to] = sites.get_disjoint_mut([from, to]).unwrap();
                     for message in &messages {

@@ -8,10 +8,15 @@ fn a_lost_message_leaves_blocks_in_doubt_and_placements_count_as_without_events(
     let mut fleet = Fleet::new(RULE);
     let (path, other) = (prompt(0, 10), prompt(100, 6));
     fleet.announce(1, &path[..8], 0, Medium::Gpu, 0);
-    assert_eq!(fleet.selector.doubt(fleet.ids[1], Millis(1)), 8);
+    assert_eq!(
+        fleet.selector.feed(fleet.ids[1]).unwrap().doubt(Millis(1)),
+        8
+    );
     fleet
         .selector
-        .set_worth(fleet.ids[1], believed(FeedState::Degraded, 16));
+        .feed(fleet.ids[1])
+        .unwrap()
+        .set_trust(believed(FeedState::Degraded, 16));
     assert_eq!(fleet.held(1, &path, 2), ([0; 3], 0));
     assert_eq!(fleet.doubtful(1, &path, 2), [8, 0, 0]);
     // What an event names again is sure, and what a removal names is gone.
@@ -20,14 +25,20 @@ fn a_lost_message_leaves_blocks_in_doubt_and_placements_count_as_without_events(
     assert_eq!(fleet.doubtful(1, &path, 4), [4, 0, 0]);
     fleet
         .selector
-        .withdraw(fleet.ids[1], &path[6..7], Medium::Gpu);
+        .feed(fleet.ids[1])
+        .unwrap()
+        .withdraw(&path[6..7], Medium::Gpu);
     assert_eq!(fleet.doubtful(1, &path, 5), [2, 0, 0]);
     let pick = fleet.select(&path, 6);
     assert_eq!(pick.offer, 1);
     assert_eq!(fleet.doubtful(1, &path, 1_000_000), [6, 0, 0]);
     // Half an hour is the most that blocks are in doubt; placements have no end here.
     fleet.announce(1, &other, 0, Medium::Gpu, 1_000_001);
-    fleet.selector.doubt(fleet.ids[1], Millis(1_000_002));
+    fleet
+        .selector
+        .feed(fleet.ids[1])
+        .unwrap()
+        .doubt(Millis(1_000_002));
     assert_eq!(fleet.doubtful(1, &other, 2_800_001), [6, 0, 0]);
     fleet.matched(&other, 2_800_003);
     assert_eq!(fleet.doubtful(1, &other, 2_800_004), [0; 3]);
@@ -44,12 +55,14 @@ fn what_is_doubtful_makes_room_for_what_is_sure() {
         },
         ..Profile::default()
     };
-    fleet.selector.add_worker("b", profile, Millis(0));
+    fleet.selector.workers_mut().add("b", profile, Millis(0));
     fleet.announce(1, &old, 0, Medium::Gpu, 0);
-    fleet.selector.doubt(fleet.ids[1], Millis(1));
+    fleet.selector.feed(fleet.ids[1]).unwrap().doubt(Millis(1));
     fleet
         .selector
-        .set_worth(fleet.ids[1], believed(FeedState::Degraded, 16));
+        .feed(fleet.ids[1])
+        .unwrap()
+        .set_trust(believed(FeedState::Degraded, 16));
     fleet.announce(1, &new, 0, Medium::Gpu, 2);
     assert_eq!(fleet.held(1, &new, 3), ([6, 0, 0], 0));
     assert_eq!(fleet.doubtful(1, &old, 3), [6, 0, 0]);

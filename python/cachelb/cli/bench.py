@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from cachelb.bench import measure
+from cachelb.bench import Report, measure
 from cachelb.bench.running import LEAST_CALLS, MOST_CALLS, TASKS
-
-if TYPE_CHECKING:
-    from cachelb.bench import Report
 
 _EXAMPLES = """\b
 Examples:

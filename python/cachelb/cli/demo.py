@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from cachelb.cli.options import THREADS, policy_option, run
 from cachelb.cli.table import print_comparison, seconds
+from cachelb.sim.comparison import Comparison
 from cachelb.sim.fleet import FleetSpec
+from cachelb.sim.metrics import Metrics
 from cachelb.sim.workloads import Workload, build
-
-if TYPE_CHECKING:
-    from cachelb.sim.comparison import Comparison
-    from cachelb.sim.metrics import Metrics
 
 _POLICY, _YARDSTICK = "adaptive", "round-robin"
 _POLICIES = "adaptive,prefill-times-batch,overlap-cost,sticky-until-saturated,cache-aware,least-loaded,round-robin"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
@@ -13,15 +14,9 @@ from rich.text import Text
 
 from cachelb.cli.table import printable
 from cachelb.errors import did_you_mean
-from cachelb.records import read_records
-from cachelb.records.analysis import analyse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cachelb.records import RecordFiles
-    from cachelb.records.analysis import Analysis
-    from cachelb.types import DecisionRecord
+from cachelb.records import RecordFiles, read_records
+from cachelb.records.analysis import Analysis, analyse
+from cachelb.types import DecisionRecord
 
 _PIPE_WIDTH = 160
 _EXAMPLES = """\b

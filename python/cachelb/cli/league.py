@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -15,16 +15,11 @@ from cachelb.cli.table import console, fits
 from cachelb.errors import CachelbError
 from cachelb.sim.calls import split_list
 from cachelb.sim.fleet import DEFAULT_MODEL
-from cachelb.sim.league import COMPARED, LOADS, REALISM, League, Store, as_dict, markdown, play
+from cachelb.sim.league import COMPARED, LOADS, REALISM, League, Standings, Store, as_dict, markdown, play
 from cachelb.sim.league.documents import HEADS, bound_tables, group_tables, legend, ratio_text, rest_texts
 from cachelb.sim.league.traces import PARTS
 from cachelb.sim.league.yardsticks import BUDGET, HORIZON
 from cachelb.sim.workloads import WORKLOADS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cachelb.sim.league import Standings
 
 _POLICIES = (
     "adaptive,adaptive+events,cache-aware,kv-aware,prefill-times-batch(crowding=1),"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cachelb.cli.options import policy_option, run, threads_option
 from cachelb.cli.source import Source
 from cachelb.cli.table import print_comparison, print_worst, table_text
+from cachelb.sim.comparison import Comparison
 from cachelb.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb.sim.gpus import GPUS, MODELS
 from cachelb.sim.metrics import Slo
@@ -19,9 +20,6 @@ from cachelb.sim.simulation import Signals
 from cachelb.sim.sweep import Sweep
 from cachelb.sim.workloads import WORKLOADS
 from cachelb.sim.worst import worst_requests
-
-if TYPE_CHECKING:
-    from cachelb.sim.comparison import Comparison
 
 _SIGNALS = Signals()
 _POLICIES = "adaptive,cache-aware,prefill-times-batch,least-loaded,round-robin"

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from cachelb import policies
 from cachelb.config import schema
-from cachelb.config.model import KvEventsConfig
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig
 from cachelb.events import ZmqSource
 from cachelb.policies import KvAware
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cachelb.config.model import PolicyConfig, RouterConfig, WorkerConfig
 
 
 def build(config: RouterConfig) -> Router[str]:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cachelb.doctor.client import NOT_FOUND, AskError
+from cachelb.doctor.client import NOT_FOUND, AskError, WorkerClient
+from cachelb.doctor.settings import Settings
 from cachelb.doctor.verdicts import Check
 from cachelb.events.discovery import parse_page
 from cachelb.events.endpoints import Endpoint, default_endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cachelb.doctor.client import WorkerClient
-    from cachelb.doctor.settings import Settings
 
 _CONFIG: Final = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _PAGE_SIZE: Final = re.compile(r"^sglang:page_size\{.*\} (\d+)", re.MULTILINE)

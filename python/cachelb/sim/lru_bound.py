@@ -13,22 +13,18 @@ that the prompts of a workload form.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.arguments import listed, whole
 from cachelb.sim.checks import MOST_REQUESTS
 from cachelb.sim.expand import blocks_per_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import numpy.typing as npt
-
-    from cachelb.sim.traces import Request
-    from cachelb.sim.workloads import Workload
+from cachelb.sim.traces import Request
+from cachelb.sim.workloads import Workload
 
 _NEVER = int(np.iinfo(np.int64).max)
 _ROOT = -1

@@ -18,14 +18,12 @@ None of them publishes the tokens of its waiting requests there, so `queued_toke
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from cachelb.sources.base import LoadReport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _T = TypeVar("_T")
 

@@ -7,14 +7,11 @@ import asyncio
 import logging
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cachelb.errors import ConfigError
 from cachelb.integrations.ext_proc.server import EndpointPicker
 from cachelb.router import Router
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _log = logging.getLogger("cachelb.ext_proc")
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from cachelb.sim.workloads.draft import Draft, Piece, Plan, Zipf, around
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 
 def churn(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cachelb.sim.workloads.draft import Draft, Plan
 from cachelb.sim.workloads.sessions import SessionKind, shared_texts, write_sessions
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 
 def agent(

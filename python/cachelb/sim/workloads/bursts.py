@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cachelb.sim.workloads.arrivals import Bursts
 from cachelb.sim.workloads.draft import Draft, Plan, around
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 
 def bursts(

@@ -6,13 +6,9 @@ That one mixes ShareGPT chats with the documents of L-Eval and LooGLE, with mean
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cachelb.sim.workloads.draft import Draft, Plan, around
 from cachelb.sim.workloads.sessions import SessionKind, write_session
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 _CHAT = SessionKind("chat", 4.0, 120, 100, 220, 10.0, 32_000)
 

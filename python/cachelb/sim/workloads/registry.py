@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb.sim.checks import MOST_REQUESTS, check_arguments
 from cachelb.sim.workloads.adversarial import churn, giants, hot_set, tenants
@@ -21,11 +22,7 @@ from cachelb.sim.workloads.prefix_groups import prefix_groups, prefix_shift
 from cachelb.sim.workloads.rag import rag
 from cachelb.sim.workloads.shared_prefix import shared_prefix
 from cachelb.sim.workloads.tool_agent import tool_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 RATE_SHIFT = 2.2
 """Factor on the rate of ``rate-shift`` half way: from 10 to 22 arrivals per second."""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cachelb.sim.workloads.draft import Zipf, around
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cachelb.sim.workloads.draft import Draft, Piece
+from cachelb.sim.workloads.draft import Draft, Piece, Zipf, around
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.arguments import listed, number
 from cachelb.sim.checks import check_arguments
 from cachelb.sim.mixing import mix
 from cachelb.sim.workloads.arrivals import Poisson, microseconds, positive
 from cachelb.sim.workloads.columns import check_ends, check_rows, gather, joined_offsets, runs, summary
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import numpy.typing as npt
 
 _MOST_PARTS = 65_536
 _COLUMNS = {

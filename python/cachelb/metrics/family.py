@@ -32,6 +32,18 @@ def rows_of(values: Mapping[str, float]) -> list[Row]:
     return [((label,), value) for label, value in values.items()]
 
 
+def single(value: float | None) -> list[Row]:
+    """Return the row of a family without labels; none for None.
+
+    Args:
+        value: The value.
+
+    Returns:
+        The row.
+    """
+    return [] if value is None else [((), value)]
+
+
 def counter(name: str, text: str, unit: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Family:
     """Make a family that only ever grows; the arguments are those of `Family`."""
     return Family(name, "counter", text, unit, labels, rows)

@@ -33,14 +33,7 @@ def rows_of(values: Mapping[str, float]) -> list[Row]:
 
 
 def single(value: float | None) -> list[Row]:
-    """Return the row of a family without labels; none for None.
-
-    Args:
-        value: The value.
-
-    Returns:
-        The row.
-    """
+    """Return the row of a family without labels; none for None."""
     return [] if value is None else [((), value)]
 
 

@@ -178,7 +178,7 @@ class _Run:
 
     def stats(self) -> MetricsSourceStats:
         """Return the counters."""
-        workers = {key: poller.stats() for key, poller in list(self._pollers.items())}
+        workers = {key: poller.stats for key, poller in list(self._pollers.items())}
         return MetricsSourceStats(
             polls=self._past_polls + sum(worker.polls for worker in workers.values()),
             failures=self._past_failures + sum(worker.failures for worker in workers.values()),
@@ -215,7 +215,7 @@ class _Run:
                     task.cancel()
                     leaving.add(task)
                     task.add_done_callback(leaving.discard)
-                    gone = self._pollers.pop(key).stats()
+                    gone = self._pollers.pop(key).stats
                     self._past_polls += gone.polls
                     self._past_failures += gone.failures
                 for key in addresses.keys() - tasks.keys():

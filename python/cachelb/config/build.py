@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from cachelb import policies
@@ -36,12 +37,7 @@ def event_source(config: RouterConfig) -> ZmqSource | None:
         events = KvEventsConfig()
     if events is None or not events.enabled:
         return None
-    return ZmqSource(
-        default_port=events.default_port,
-        replay_port=events.replay_port,
-        topic_filter=events.topic_filter,
-        relay=events.relay,
-    )
+    return ZmqSource(**{key: value for key, value in asdict(events).items() if key != "enabled"})
 
 
 def router_arguments(config: RouterConfig) -> dict[str, Any]:

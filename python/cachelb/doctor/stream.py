@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 from cachelb.doctor.pages import Facts
@@ -39,9 +38,7 @@ class Stream:
         self._source.start(self.tap)
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._source.stop()
         self._router.close()
 

@@ -14,7 +14,6 @@ from cachelb.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
     from typing import Self
 
     from cachelb.events.desk import Desk
@@ -185,9 +184,7 @@ class Relay:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def _given(self) -> list[tuple[str, int]]:

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import zmq
@@ -100,9 +99,7 @@ class EventPublisher:
         self.open()
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def open(self) -> None:

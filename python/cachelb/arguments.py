@@ -55,6 +55,12 @@ def whole(name: str, value: object, least: int, most: int = (1 << 31) - 1) -> in
     return value
 
 
+def require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
+    """Refuse an argument of another type; the value is not named, as it may be a secret."""
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(f"{name} must be {words}, got {type(value).__name__}")
+
+
 def listed(name: str, items: Iterable[T], most: int = MOST_ITEMS) -> list[T]:
     """Read a finite iterable of at most `most` items; a string is refused."""
     if isinstance(items, (str, bytes)):

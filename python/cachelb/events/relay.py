@@ -6,9 +6,9 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cachelb.arguments import listed, whole
+from cachelb.arguments import listed, require, whole
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys, require, require_zmq
+from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys, require_zmq
 from cachelb.events.stats import RelayStats
 from cachelb.runs import Runs
 

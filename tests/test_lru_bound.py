@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.models.reuse_profile import ReuseProfile
 
-from cachelb.sim.lru_bound import HitCount, PoolProfile, ReuseProfile
+from cachelb.sim.lru_bound import HitCount, PoolProfile
 from cachelb.sim.traces import Request, read_trace
 from cachelb.sim.workloads import WORKLOADS, Workload, build, read_mooncake
 from cachelb.sim.workloads.workload import make

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -55,6 +53,12 @@ def whole(name: str, value: object, least: int, most: int = (1 << 31) - 1) -> in
         bound = f"at least {least}" if value < least else f"at most {most}"
         raise ValueError(f"{name} must be {bound}, got {shown}")
     return value
+
+
+def require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
+    """Refuse an argument of another type; the value is not named, as it may be a secret."""
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(f"{name} must be {words}, got {type(value).__name__}")
 
 
 def listed(name: str, items: Iterable[T], most: int = MOST_ITEMS) -> list[T]:

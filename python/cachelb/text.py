@@ -15,13 +15,10 @@ prompts would differ from their first byte on, however much they share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import accumulate
 from json import JSONEncoder
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+from typing import Any
 
 _MARK = "\x1f"
 # Asking for dict and list first costs a quarter of asking for the abstract class alone.

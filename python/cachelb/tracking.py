@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Self
 
     from cachelb.openai import Usage
@@ -184,9 +183,7 @@ class TrackedStream(Generic[_T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:
@@ -264,9 +261,7 @@ class TrackedIterator(Generic[_T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __del__(self) -> None:

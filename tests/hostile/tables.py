@@ -12,12 +12,13 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from tests.models.reuse_profile import ReuseProfile
 
 from cachelb import NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError, sim
 from cachelb.sim import FleetSpec, Incident, Measurement, Signals, Slo, WorkerSpec, Workload, fit_scale, workloads
 from cachelb.sim.expand import blocks_per_id
 from cachelb.sim.gpus import find_gpu, find_model, kv_tokens
-from cachelb.sim.lru_bound import PoolProfile, ReuseProfile
+from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.timing import Roofline
 from cachelb.sim.traces import Request, read_trace
 from cachelb.sim.workloads import WORKLOADS, Draft, Plan, Poisson

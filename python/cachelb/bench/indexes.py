@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from cachelb import BlockTracker, RadixTree
-from cachelb.bench.prompts import BLOCK, CHARS
-
-if TYPE_CHECKING:
-    from cachelb.bench.prompts import Prompt
+from cachelb.bench.prompts import BLOCK, CHARS, Prompt
 
 
 class Index(Protocol):

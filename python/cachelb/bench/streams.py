@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cachelb.bench.prompts import BLOCK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 STEP = 64
 """Blocks stored by a message, and as many removed once the worker is full."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import statistics
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
 
 from cachelb.bench.rows import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _TURN = 8
 

@@ -34,12 +34,5 @@ def app() -> None:
     """Compare routing policies for fleets of LLM engines, and look into routers that run."""
 
 
-app.add_command(bench)
-app.add_command(config)
-app.add_command(demo)
-app.add_command(doctor)
-app.add_command(explain)
-app.add_command(league)
-app.add_command(learn)
-app.add_command(replay)
-app.add_command(watch)
+for command in (bench, config, demo, doctor, explain, league, learn, replay, watch):
+    app.add_command(command)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from cachelb.bench import measure
+from cachelb.bench import Report, measure
 from cachelb.bench.running import LEAST_CALLS, MOST_CALLS, TASKS
-
-if TYPE_CHECKING:
-    from cachelb.bench import Report
+from cachelb.cli.options import json_option, option
 
 _EXAMPLES = """\b
 Examples:
@@ -28,14 +25,8 @@ Examples:
 @click.option(
     "--task", "tasks", type=click.Choice(TASKS), multiple=True, help="Which tasks; may be repeated. All by default."
 )
-@click.option(
-    "--calls",
-    type=click.IntRange(LEAST_CALLS, MOST_CALLS),
-    default=400,
-    show_default=True,
-    help="Calls per row.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@option("--calls", 400, click.IntRange(LEAST_CALLS, MOST_CALLS), "Calls per row.")
+@json_option()
 def bench(*, tasks: tuple[str, ...], calls: int, as_json: bool) -> None:
     """Measure cachelb's structures and decisions on this machine.
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cachelb import config as configuration
+from cachelb.cli.options import json_option
+from cachelb.cli.table import console
 from cachelb.errors import ConfigError
 
 _INVALID = 2
-_PIPE_WIDTH = 160
 _EXAMPLES = """\b
 Examples:
   cachelb config gateway.toml
@@ -27,7 +27,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--show", "as_list", is_flag=True, help="Print every value that takes effect and where it comes from.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@json_option("text")
 @click.pass_context
 def config(context: click.Context, *, file: Path, as_list: bool, as_json: bool) -> None:
     """Check the configuration FILE (.toml, .yaml, .json) with the CACHELB_* variables laid over it.
@@ -98,7 +98,5 @@ def _print(loaded: configuration.RouterConfig) -> None:
         table.add_row(*map(Text, (row.path, written, row.origin)), style=None if row.origin == "default" else "bold")
     for path, reason in loaded.unused.items():
         table.add_row(*map(Text, (path, "not used", reason)), style="dim")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPE_WIDTH)
-    console.print(table)
+    out = console()
+    out.print(table)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from cachelb.cli.options import THREADS, policy_option, run
+from cachelb.cli.options import NOT_NEGATIVE, POSITIVE, THREADS, json_option, option, policy_option, run
 from cachelb.cli.table import print_comparison, seconds
+from cachelb.sim.comparison import Comparison
 from cachelb.sim.fleet import FleetSpec
+from cachelb.sim.metrics import Metrics
 from cachelb.sim.workloads import Workload, build
-
-if TYPE_CHECKING:
-    from cachelb.sim.comparison import Comparison
-    from cachelb.sim.metrics import Metrics
 
 _POLICY, _YARDSTICK = "adaptive", "round-robin"
 _POLICIES = "adaptive,prefill-times-batch,overlap-cost,sticky-until-saturated,cache-aware,least-loaded,round-robin"
@@ -30,15 +26,13 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @policy_option(_POLICIES)
-@click.option("--requests", type=click.IntRange(min=3), default=2000, show_default=True, help="Requests to generate.")
+@option("--requests", 2000, click.IntRange(min=3), "Requests to generate.")
 @click.option(
     "--fleet", default="8xa100-80", show_default=True, metavar="GROUPS", help="Workers, as `cachelb replay` has."
 )
-@click.option(
-    "--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="How much faster."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of workload and policies.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@option("--speed", 1.0, POSITIVE, "How much faster.")
+@option("--seed", 0, NOT_NEGATIVE, "Seed of workload and policies.")
+@json_option()
 def demo(*, names: list[str], requests: int, fleet: str, speed: float, seed: int, as_json: bool) -> None:
     """Run policies over a generated workload on a simulated fleet.
 

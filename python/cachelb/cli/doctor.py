@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cachelb.cli.table import printable
+from cachelb.cli.options import COUNT, json_option, option
+from cachelb.cli.table import console, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from cachelb.doctor import Check, Diagnosis, Settings, Verdict
     from cachelb.tokenizers import Tokenizer
 
-_PIPE_WIDTH: Final = 160
 _PORT: Final = click.IntRange(1, 65_535)
 _STYLES: Final[dict[Verdict, str]] = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 _EXAMPLES = """\b
@@ -36,11 +35,9 @@ Examples:
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @click.option("--api-key", envvar="VLLM_API_KEY", help="Key of the engines' API; or the variable VLLM_API_KEY.")
 @click.option("--model", metavar="NAME", help="Model or adapter to probe; the first base model by default.")
-@click.option(
-    "--block-size", type=click.IntRange(min=1), help="Block size of the router, to compare with the engines'."
-)
-@click.option("--events-port", type=_PORT, help="Port of the event socket, for engines that do not tell it.")
-@click.option("--replay-port", type=_PORT, help="Port of the replay socket, with --events-port.")
+@option("--block-size", None, COUNT, "Block size of the router, to compare with the engines'.")
+@option("--events-port", None, _PORT, "Port of the event socket, for engines that do not tell it.")
+@option("--replay-port", None, _PORT, "Port of the replay socket, with --events-port.")
 @click.option(
     "--tokenizer",
     "tokenizer_path",
@@ -56,7 +53,7 @@ Examples:
     show_default=True,
     help="Seconds an answer, or the events of a prompt, may take.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the tables.")
+@json_option("the tables")
 def doctor(
     *,
     urls: tuple[str, ...],
@@ -125,16 +122,14 @@ def _load(path: Path) -> Tokenizer:
 
 def _print(diagnosis: Diagnosis) -> None:
     """Print a table per worker, and one for the fleet."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPE_WIDTH)
+    out = console()
     for report in diagnosis.workers:
-        console.print(_table(report.worker, report.checks))
+        out.print(_table(report.worker, report.checks))
     if diagnosis.fleet:
-        console.print(_table("the fleet", diagnosis.fleet))
+        out.print(_table("the fleet", diagnosis.fleet))
     failed = [report.worker for report in diagnosis.workers if report.verdict == "fail"]
     if failed:
-        console.print(Text(f"{len(failed)} of {len(diagnosis.workers)} workers fail: {printable(', '.join(failed))}"))
+        out.print(Text(f"{len(failed)} of {len(diagnosis.workers)} workers fail: {printable(', '.join(failed))}"))
 
 
 def _table(title: str, checks: Sequence[Check]) -> Table:

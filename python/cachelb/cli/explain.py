@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cachelb.cli.table import printable
+from cachelb.cli.options import COUNT, json_option, option
+from cachelb.cli.table import console, new_table, printable
 from cachelb.errors import did_you_mean
-from cachelb.records import read_records
-from cachelb.records.analysis import analyse
+from cachelb.records import RecordFiles, read_records
+from cachelb.records.analysis import Analysis, analyse
+from cachelb.types import DecisionRecord
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cachelb.records import RecordFiles
-    from cachelb.records.analysis import Analysis
-    from cachelb.types import DecisionRecord
-
-_PIPE_WIDTH = 160
 _EXAMPLES = """\b
 Examples:
   cachelb explain decisions.jsonl
@@ -34,9 +28,9 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Causes to show.")
+@option("--top", 10, COUNT, "Causes to show.")
 @click.option("--worker", "workers", metavar="KEY", multiple=True, help="Only decisions for this worker; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the tables.")
+@json_option("the tables")
 def explain(*, files: tuple[Path, ...], top: int, workers: tuple[str, ...], as_json: bool) -> None:
     """Rank why prompt tokens were not served from a cache, from the decision records in FILE.
 
@@ -105,35 +99,23 @@ def _first(named: Sequence[object]) -> str:
 
 def _print(analysis: Analysis, top: int) -> None:
     """Print everything for people."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPE_WIDTH)
-    console.print(_funnel(analysis))
-    console.print(_losses(analysis, top))
+    out = console()
+    out.print(_funnel(analysis))
+    out.print(_losses(analysis, top))
     if analysis.reported:
-        console.print(_disagreement(analysis))
+        out.print(_disagreement(analysis))
     else:
-        console.print("No engine reported cached tokens: pass cached_tokens= to on_complete() to see the last step.")
+        out.print("No engine reported cached tokens: pass cached_tokens= to on_complete() to see the last step.")
     if analysis.shadows:
-        console.print(_shadows(analysis))
+        out.print(_shadows(analysis))
     if analysis.left_out:
         told = ", ".join(f"{count:,} {why}" for why, count in analysis.left_out.items())
-        console.print(Text(f"not counted: {printable(told)}", style="dim"))
-
-
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    """Begin a table: text columns, then number columns."""
-    table = Table(title=title, title_justify="left")
-    for header in left:
-        table.add_column(header, overflow="fold")
-    for header in right:
-        table.add_column(header, justify="right", no_wrap=True)
-    return table
+        out.print(Text(f"not counted: {printable(told)}", style="dim"))
 
 
 def _funnel(analysis: Analysis) -> Table:
     """Show the steps from the prompt to the engine's cache."""
-    table = _table(f"Token funnel of {analysis.requests:,} requests", ["step"], ["tokens", "of prompt"])
+    table = new_table(f"Token funnel of {analysis.requests:,} requests", ["step"], ["tokens", "of prompt"])
     steps = [
         ("prompt", analysis.prompt_tokens),
         ("held by the best candidate", analysis.best_matched_tokens),
@@ -148,7 +130,7 @@ def _funnel(analysis: Analysis) -> Table:
 
 def _losses(analysis: Analysis, top: int) -> Table:
     """Rank the losses."""
-    table = _table("Lost tokens, the most first", ["step", "cause", "look at"], ["tokens", "of prompt", "requests"])
+    table = new_table("Lost tokens, the most first", ["step", "cause", "look at"], ["tokens", "of prompt", "requests"])
     for loss in analysis.losses[:top]:
         numbers = (f"{loss.tokens:,}", _share(loss.tokens, analysis.prompt_tokens), f"{loss.requests:,}")
         table.add_row(loss.step, Text(printable(loss.cause)), loss.advice, *numbers)
@@ -158,7 +140,7 @@ def _losses(analysis: Analysis, top: int) -> Table:
 def _disagreement(analysis: Analysis) -> Table:
     """Show where router and engines disagree."""
     numbers = ["requests", "believed", "reported", "engine had less", "engine had more"]
-    table = _table("Router and engines", ["worker"], numbers)
+    table = new_table("Router and engines", ["worker"], numbers)
     for key, worker in analysis.workers.items():
         believed = _share(worker.matched_tokens, worker.prompt_tokens)
         reported = _share(worker.cached_tokens, worker.prompt_tokens)
@@ -170,7 +152,7 @@ def _disagreement(analysis: Analysis) -> Table:
 def _shadows(analysis: Analysis) -> Table:
     """Compare the shadow policies."""
     numbers = ["decisions", "agreed", "tokens held by its picks", "by the router's"]
-    table = _table("Shadow policies", ["policy"], numbers)
+    table = new_table("Shadow policies", ["policy"], numbers)
     for policy, shadow in analysis.shadows.items():
         agreed = _share(shadow.agreed, shadow.decisions)
         held = (f"{shadow.matched_tokens:,}", f"{shadow.first_matched_tokens:,}")

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
-from cachelb.cli.options import ALL, policy_option, threads_option
+from cachelb.cli.options import ALL, COUNT, FILE, NOT_NEGATIVE, option, policy_option, threads_option
 from cachelb.cli.progress import progress_bar
 from cachelb.cli.table import console, fits
 from cachelb.errors import CachelbError
 from cachelb.sim.calls import split_list
 from cachelb.sim.fleet import DEFAULT_MODEL
-from cachelb.sim.league import COMPARED, LOADS, REALISM, League, Store, as_dict, markdown, play
+from cachelb.sim.league import COMPARED, LOADS, REALISM, League, Standings, Store, as_dict, markdown, play
 from cachelb.sim.league.documents import HEADS, bound_tables, group_tables, legend, ratio_text, rest_texts
 from cachelb.sim.league.traces import PARTS
 from cachelb.sim.league.yardsticks import BUDGET, HORIZON
 from cachelb.sim.workloads import WORKLOADS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cachelb.sim.league import Standings
 
 _POLICIES = (
     "adaptive,adaptive+events,cache-aware,kv-aware,prefill-times-batch(crowding=1),"
@@ -88,20 +83,15 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     show_default=True,
     help=f"Faults and delays, each a cell of its own, separated by commas; {ALL!r} for every one. See below.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The first seed.")
-@click.option(
+@option("--seed", 1, NOT_NEGATIVE, "The first seed.")
+@option(
     "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Cells per setting, each with the next seed: of generators, of starts of recorded sessions, of policies.",
+    1,
+    COUNT,
+    "Cells per setting, each with the next seed: of generators, of starts of recorded sessions, of policies.",
 )
-@click.option(
-    "--part",
-    type=click.Choice(PARTS),
-    default="all",
-    show_default=True,
-    help="Half of each trace: by a hash of the session, or by time where it has none.",
+@option(
+    "--part", "all", click.Choice(PARTS), "Half of each trace: by a hash of the session, or by time where it has none."
 )
 @click.option(
     "--window",
@@ -109,18 +99,10 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     help="Figures are of COUNT requests behind the first AFTER, which 'adaptive' places for every policy, as in "
     "1000:100. Policies may then be NAME+rollout and NAME+clairvoyant.",
 )
-@click.option(
-    "--store",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep runs in this file, and run only what it lacks.",
-)
+@option("--store", None, FILE, "Keep runs in this file, and run only what it lacks.")
 @click.option("--again", metavar="NAMES", help="Policies whose runs in the store are made again: they have changed.")
 @threads_option()
-@click.option(
-    "--svg",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw the ratios of all cells, as .svg, .png or .pdf. Needs cachelb[plots].",
-)
+@option("--svg", None, FILE, "Draw the ratios of all cells, as .svg, .png or .pdf. Needs cachelb[plots].")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown instead of the tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the figures of every run.")
 def league(

@@ -11,26 +11,24 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, json_option, option
 from cachelb.cli.progress import progress_bar
+from cachelb.cli.table import console
 from cachelb.errors import CachelbError
 from cachelb.records import read_records
 
 if TYPE_CHECKING:
     from cachelb.learned import LearnedModel, Samples, Score
 
-_PIPE_WIDTH = 160
 _TABLES = (".csv", ".csv.xz")
-_LOG = click.argument("log", metavar="LOG", type=click.Path(path_type=Path, dir_okay=False))
-_FEATURES = click.option(
+_LOG = click.argument("log", metavar="LOG", type=FILE)
+_FEATURES = option(
     "--features",
-    type=click.Choice(["extended", "paper"]),
-    default="extended",
-    show_default=True,
-    help="Columns the model sees: all nine, or Lodestar's seven.",
+    "extended",
+    click.Choice(["extended", "paper"]),
+    "Columns the model sees: all nine, or Lodestar's seven.",
 )
-_EPOCHS = click.option(
-    "--epochs", type=click.IntRange(min=1), default=20, show_default=True, help="Passes of the network over the log."
-)
+_EPOCHS = option("--epochs", 20, COUNT, "Passes of the network over the log.")
 _FIT_EXAMPLES = """\b
 Examples:
   cachelb learn fit decisions.jsonl -o costs.model
@@ -56,22 +54,17 @@ def learn() -> None:
 
 @learn.command(epilog=_FIT_EXAMPLES)
 @_LOG
-@click.option(
-    "-o", "--output", metavar="FILE", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Where to."
-)
-@click.option(
+@click.option("-o", "--output", metavar="FILE", required=True, type=FILE, help="Where to.")
+@option(
     "--kind",
-    type=click.Choice(["mlp", "linear", "trees"]),
-    default="mlp",
-    show_default=True,
-    help="The paper's network, linear regression, or boosted trees.",
+    "mlp",
+    click.Choice(["mlp", "linear", "trees"]),
+    "The paper's network, linear regression, or boosted trees.",
 )
 @_FEATURES
 @_EPOCHS
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the training.")
-@click.option(
-    "--model-version", type=click.IntRange(min=0), default=1, show_default=True, help="Number it is kept under."
-)
+@option("--seed", 0, NOT_NEGATIVE, "Seed of the training.")
+@option("--model-version", 1, NOT_NEGATIVE, "Number it is kept under.")
 def fit(*, log: Path, output: Path, kind: str, features: str, epochs: int, seed: int, model_version: int) -> None:
     """Train a model on LOG and write it to FILE."""
     from cachelb.learned import LearnedModel
@@ -103,13 +96,11 @@ def fit(*, log: Path, output: Path, kind: str, features: str, epochs: int, seed:
 
 @learn.command(epilog=_EVALUATE_EXAMPLES)
 @_LOG
-@click.option(
-    "--model", "file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="A trained model to add."
-)
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions of each figure.")
+@click.option("--model", "file", metavar="FILE", type=FILE, help="A trained model to add.")
+@option("--seeds", 5, COUNT, "Repetitions of each figure.")
 @_FEATURES
 @_EPOCHS
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@json_option()
 def evaluate(*, log: Path, file: Path | None, seeds: int, features: str, epochs: int, as_json: bool) -> None:
     """Say how well each predictor does on a fifth of LOG that it was not trained on.
 
@@ -137,10 +128,8 @@ def evaluate(*, log: Path, file: Path | None, seeds: int, features: str, epochs:
         rows = [{"predictor": name, "split": split} | asdict(score) for (name, split), score in scores.items()]
         click.echo(json.dumps({"samples": len(samples), "missing": samples.missing, "scores": rows}, indent=2))
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPE_WIDTH)
-    console.print(_table(f"{log.name}: {len(samples):,} samples, {seeds} seeds", scores))
+    out = console()
+    out.print(_table(f"{log.name}: {len(samples):,} samples, {seeds} seeds", scores))
     if samples.missing:
         click.echo(f"the log does not tell {', '.join(samples.missing)}; they were 0 throughout")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from cachelb.sim.fleet import FleetSpec
 
 Command = TypeVar("Command", bound="Callable[..., Any] | click.Command")
+
+COUNT = click.IntRange(min=1)
+NOT_NEGATIVE = click.IntRange(min=0)
+POSITIVE = click.FloatRange(min=0, min_open=True)
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 ALL = "all"
 """Stands for every policy."""
@@ -68,15 +74,19 @@ def policy_option(default: str) -> Callable[[Command], Command]:
     )
 
 
+def option(name: str, default: object, kind: click.ParamType[Any], text: str) -> Callable[[Command], Command]:
+    """Make an option whose help shows its default, if it has one."""
+    return click.option(name, type=kind, default=default, show_default=default is not None, help=text)
+
+
+def json_option(instead_of: str = "the table") -> Callable[[Command], Command]:
+    """Make the option that prints JSON."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON instead of {instead_of}.")
+
+
 def threads_option() -> Callable[[Command], Command]:
-    """Give a command ``--threads``; it receives ``threads``."""
-    return click.option(
-        "--threads",
-        type=click.IntRange(min=1),
-        default=THREADS,
-        show_default=True,
-        help="Runs at a time; their number changes no figure.",
-    )
+    """Make the option for the number of threads."""
+    return option("--threads", THREADS, COUNT, "Runs at a time; their number changes no figure.")
 
 
 def run(

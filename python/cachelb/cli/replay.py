@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from cachelb.cli.options import policy_option, run, threads_option
+from cachelb.cli.options import (
+    COUNT,
+    FILE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    json_option,
+    option,
+    policy_option,
+    run,
+    threads_option,
+)
 from cachelb.cli.source import Source
 from cachelb.cli.table import print_comparison, print_worst, table_text
+from cachelb.sim.comparison import Comparison
 from cachelb.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb.sim.gpus import GPUS, MODELS
 from cachelb.sim.metrics import Slo
@@ -20,10 +31,8 @@ from cachelb.sim.sweep import Sweep
 from cachelb.sim.workloads import WORKLOADS
 from cachelb.sim.worst import worst_requests
 
-if TYPE_CHECKING:
-    from cachelb.sim.comparison import Comparison
-
 _SIGNALS = Signals()
+_SECONDS = click.FloatRange(min=0)
 _POLICIES = "adaptive,cache-aware,prefill-times-batch,least-loaded,round-robin"
 _WORST = 5
 _EXAMPLES = f"""\b
@@ -61,47 +70,22 @@ def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
     "--fleet", default="8xa100-80", show_default=True, metavar="GROUPS", help="Workers, such as 8xa30+4xh100:tp2."
 )
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model that the workers serve.")
-@click.option(
-    "--kv-tokens",
-    type=click.IntRange(min=1),
-    help="Tokens EACH worker can cache; what its memory leaves by default.",
-)
-@click.option("--block-size", type=click.IntRange(min=1), help="Tokens per block; 16, or what the file says.")
-@click.option(
-    "--mfu",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Factor on the arithmetic that the GPUs reach; a ranking should hold from 0.8 to 1.25.",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Generators: arrivals per second; of sessions, where turns follow each other.",
-)
-@click.option("--count", type=click.IntRange(min=1), help="Generators: requests.")
-@click.option("--limit", type=click.IntRange(min=1), help="Files: read the first rows only.")
-@click.option(
-    "--speed",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Divide the arrival times: 2 sends requests twice as fast.",
-)
-@click.option(
+@option("--kv-tokens", None, COUNT, "Tokens EACH worker can cache; what its memory leaves by default.")
+@option("--block-size", None, COUNT, "Tokens per block; 16, or what the file says.")
+@option("--mfu", 1.0, POSITIVE, "Factor on the arithmetic that the GPUs reach; a ranking should hold from 0.8 to 1.25.")
+@option("--rate", None, POSITIVE, "Generators: arrivals per second; of sessions, where turns follow each other.")
+@option("--count", None, COUNT, "Generators: requests.")
+@option("--limit", None, COUNT, "Files: read the first rows only.")
+@option("--speed", 1.0, POSITIVE, "Divide the arrival times: 2 sends requests twice as fast.")
+@option(
     "--jitter",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="Delay each arrival by up to so many seconds; Mooncake's timestamps come in batches 3 s apart.",
+    0.0,
+    _SECONDS,
+    "Delay each arrival by up to so many seconds; Mooncake's timestamps come in batches 3 s apart.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Runs per policy, each with the next seed: of the policies, of generators and of --jitter.",
+@option("--seed", 0, NOT_NEGATIVE, "The first seed.")
+@option(
+    "--seeds", 1, COUNT, "Runs per policy, each with the next seed: of the policies, of generators and of --jitter."
 )
 @click.option(
     "--sweep",
@@ -116,41 +100,25 @@ def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
     callback=_parsed(Slo.parse),
     help="Also print goodput: requests per second within the limits.",
 )
-@click.option(
-    "--event-lag",
-    type=click.FloatRange(min=0),
-    default=_SIGNALS.event_lag_s,
-    show_default=True,
-    help="Seconds KV events take to reach the gateway.",
-)
-@click.option(
-    "--scrape-interval",
-    type=click.FloatRange(min=0, min_open=True),
-    default=_SIGNALS.scrape_interval_s,
-    show_default=True,
-    help="Seconds between load reports.",
-)
-@click.option(
-    "--gateways",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Routers that share the fleet and know nothing of each other.",
-)
+@option("--event-lag", _SIGNALS.event_lag_s, _SECONDS, "Seconds KV events take to reach the gateway.")
+@option("--scrape-interval", _SIGNALS.scrape_interval_s, POSITIVE, "Seconds between load reports.")
+@option("--gateways", 1, COUNT, "Routers that share the fleet and know nothing of each other.")
 @threads_option()
 @click.option("--explain", is_flag=True, help=f"Also print the {_WORST} slowest requests of each policy, and why.")
-@click.option(
+@option(
     "--export",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the requests of the first seed to a .jsonl, .jsonl.gz or .jsonl.xz file, which can be replayed.",
+    None,
+    FILE,
+    "Write the requests of the first seed to a .jsonl, .jsonl.gz or .jsonl.xz file, which can be replayed.",
 )
-@click.option(
+@option(
     "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a page with pictures of the first seed: distributions, load over time, single requests. "
+    None,
+    FILE,
+    "Write a page with pictures of the first seed: distributions, load over time, single requests. "
     "Needs cachelb[plots].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@json_option()
 def replay(
     *,
     workload: str,

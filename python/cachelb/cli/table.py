@@ -82,6 +82,16 @@ def print_worst(cell: Cell, worst: Sequence[WorstRequest]) -> None:
     console().print(table)
 
 
+def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Begin a table: text columns, then number columns."""
+    table = Table(title=title, title_justify="left")
+    for header in texts:
+        table.add_column(header, overflow="fold")
+    for header in numbers:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
 def fits(out: Console, table: Table) -> bool:
     """Return whether a table fits the width of a console without a cut or a fold."""
     return out.measure(table, options=out.options.update(width=10 * _PIPE_WIDTH)).maximum <= out.width

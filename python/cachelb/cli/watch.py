@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cachelb.cli.table import printable
+from cachelb.cli.options import COUNT, option
+from cachelb.cli.table import console, new_table, printable
 from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page
 from cachelb.sources.http import PageClient, PageError, metrics_address
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from cachelb.sources.http import Address
 
-_PIPE_WIDTH = 160
 _TIMEOUT_S = 5.0
 _MICRO = 1e6
 _MEGABYTE = 1 << 20
@@ -51,7 +51,7 @@ Examples:
     help="Seconds between two looks.",
 )
 @click.option("--once", is_flag=True, help="Look once and leave.")
-@click.option("--count", type=click.IntRange(min=1), help="Look this often and leave.")
+@option("--count", None, COUNT, "Look this often and leave.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per look.")
 def watch(*, url: str, interval_s: float, once: bool, count: int | None, as_json: bool) -> None:
     """Show the router of the gateway whose metrics page is at URL, again and again, until Ctrl-C.
@@ -157,14 +157,13 @@ async def _print_json(looks: AsyncIterator[_Look]) -> None:
 
 async def _print_tables(looks: AsyncIterator[_Look]) -> None:
     """Redraw in place on a terminal, else print one after the other."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPE_WIDTH)
+    out = console()
+    if not out.is_terminal:
         async for look in looks:
-            console.print(_drawn(look))
+            out.print(_drawn(look))
         return
     shown: RenderableType = Text("")
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=out, auto_refresh=False) as live:
         async for look in looks:
             # A page that cannot be had leaves the last figures on the screen, with the problem above them.
             shown = _drawn(look) if look.figures is not None else Group(_problem(look), *_last(shown))
@@ -274,10 +273,7 @@ def _shared(look: _Look, sharing: SharingFigures) -> str:
 
 
 def _peers(sharing: SharingFigures) -> Table:
-    table = Table()
-    table.add_column("peer", overflow="fold")
-    for header in ("silent", "lag", "bookings", "gaps", "snapshots"):
-        table.add_column(header, justify="right", no_wrap=True)
+    table = new_table(None, ["peer"], ["silent", "lag", "bookings", "gaps", "snapshots"])
     for peer in sharing.peers:
         counts = map(_count, (peer.bookings, peer.gaps, peer.snapshots))
         table.add_row(*map(Text, (printable(peer.peer), _seconds(peer.silent_s), _seconds(peer.lag_s), *counts)))

@@ -40,7 +40,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import Any
 
 from cachelb.config.document import Document
 from cachelb.config.environment import read_environment
@@ -49,9 +50,6 @@ from cachelb.config.layer import read_layer
 from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig
 from cachelb.config.resolve import resolve
 from cachelb.config.show import Shown, show
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 __all__ = ["KvEventsConfig", "PolicyConfig", "RouterConfig", "Shown", "WorkerConfig", "load", "show"]
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 from cachelb import policies
 from cachelb.config import schema
-from cachelb.config.model import KvEventsConfig
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig
 from cachelb.events import ZmqSource
 from cachelb.policies import KvAware
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cachelb.config.model import PolicyConfig, RouterConfig, WorkerConfig
 
 
 def build(config: RouterConfig) -> Router[str]:
@@ -40,12 +37,7 @@ def event_source(config: RouterConfig) -> ZmqSource | None:
         events = KvEventsConfig()
     if events is None or not events.enabled:
         return None
-    return ZmqSource(
-        default_port=events.default_port,
-        replay_port=events.replay_port,
-        topic_filter=events.topic_filter,
-        relay=events.relay,
-    )
+    return ZmqSource(**{key: value for key, value in asdict(events).items() if key != "enabled"})
 
 
 def router_arguments(config: RouterConfig) -> dict[str, Any]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from cachelb.config import schema
 from cachelb.config.document import Document, Keys
 from cachelb.errors import ConfigError, did_you_mean
 from cachelb.secret import from_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _PREFIX = "CACHELB_"
 _OURS_ELSEWHERE = frozenset({"CACHELB_DATA"})  # where the tests find their traces

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from cachelb.config import schema
 from cachelb.config.document import Document, Setting, kind
 from cachelb.errors import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PAIRED = "vllm_prefill_decode"
 """The mode of vllm-router that names prefill and decode workers."""

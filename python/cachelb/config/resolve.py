@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from cachelb import policies
 from cachelb._core import worker_name
@@ -18,9 +18,6 @@ from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, Wor
 from cachelb.errors import did_you_mean
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 

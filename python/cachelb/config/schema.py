@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb import policies
+from cachelb.config.document import Setting
 from cachelb.config.model import KvEventsConfig
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cachelb.config.document import Setting
 
 SLOTS = ("policy", "prefill_policy", "decode_policy")
 """The router's options that name a policy."""

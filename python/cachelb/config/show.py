@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb._core import worker_name
 from cachelb.config import schema
 from cachelb.config.document import Keys, dotted
 from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _DEFAULT = "default"
 _SET = "set"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from cachelb.sources.http import PageClient, PageError, metrics_address
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OK: Final = 200
 NOT_FOUND: Final = 404

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from cachelb._core import worker_name
 from cachelb.doctor.client import WorkerClient
@@ -14,9 +15,6 @@ from cachelb.doctor.probe import Prober
 from cachelb.doctor.settings import Settings
 from cachelb.doctor.stream import Stream, not_checked
 from cachelb.doctor.verdicts import Check, Diagnosis, WorkerReport, of_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _AT_ONCE: Final = 8
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Mapping
 
+from cachelb.doctor.pages import Facts
 from cachelb.doctor.verdicts import Check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-
-    from cachelb.doctor.pages import Facts
 
 
 def check_fleet(fleet: Mapping[str, Facts]) -> list[Check]:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cachelb.doctor.client import NOT_FOUND, AskError
+from cachelb.doctor.client import NOT_FOUND, AskError, WorkerClient
+from cachelb.doctor.settings import Settings
 from cachelb.doctor.verdicts import Check
 from cachelb.events.discovery import parse_page
 from cachelb.events.endpoints import Endpoint, default_endpoint
+from cachelb.exposition import Samples, split_series, unescape
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cachelb.doctor.client import WorkerClient
-    from cachelb.doctor.settings import Settings
-
-_CONFIG: Final = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-_PAGE_SIZE: Final = re.compile(r"^sglang:page_size\{.*\} (\d+)", re.MULTILINE)
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_SAMPLES: Final = Samples(rb"vllm:cache_config_info|sglang:page_size")
 _EVENTS_FIX: Final = (
     'start the engine with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq", '
     '"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}\''
@@ -87,9 +81,9 @@ async def check_cache(client: WorkerClient, facts: Facts, settings: Settings) ->
     except AskError as error:
         fix = "pass --block-size, or let the engine show its metrics"
         return [Check("block-size", "warn", f"not told: {error}", fix)]
-    match = _CONFIG.search(page)
-    labels = dict(_LABEL.findall(match[1])) if match else {}
-    size = labels.get("block_size") or ((found := _PAGE_SIZE.search(page)) and found[1])
+    shown = {name: (labels, value) for name, labels, value in map(_read, reversed(_SAMPLES.of(page.encode())))}
+    labels, _ = shown.get("vllm:cache_config_info", ({}, ""))
+    size = labels.get("block_size") or shown.get("sglang:page_size", ({}, ""))[1].partition(".")[0]
     facts.block_size = int(size) if size and size.isdigit() and int(size) else None
     checks = [_block_size(facts.block_size, settings.block_size)]
     if "enable_prefix_caching" in labels:
@@ -100,6 +94,12 @@ async def check_cache(client: WorkerClient, facts: Facts, settings: Settings) ->
             else Check("prefix-caching", "fail", "off", "start the engine with --enable-prefix-caching")
         )
     return checks
+
+
+def _read(sample: tuple[bytes, bytes]) -> tuple[str, dict[str, str], str]:
+    """Read name, labels and value of a sample."""
+    name, labels = split_series(sample[0])
+    return name.decode(), {label.decode(): unescape(text) for label, text in labels.items()}, sample[1].decode()
 
 
 def _block_size(engine: int | None, router: int | None) -> Check:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cachelb.doctor.client import AskError
+from cachelb.doctor.client import AskError, WorkerClient
+from cachelb.doctor.pages import Facts
+from cachelb.doctor.settings import Settings
+from cachelb.doctor.stream import Stream
 from cachelb.doctor.verdicts import Check
-
-if TYPE_CHECKING:
-    from cachelb.doctor.client import WorkerClient
-    from cachelb.doctor.pages import Facts
-    from cachelb.doctor.settings import Settings
-    from cachelb.doctor.stream import Stream
 
 _DEFAULT_BLOCK: Final = 16
 _BLOCKS: Final = 4

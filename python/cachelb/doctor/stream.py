@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Callable
+from typing import Final, Self
 
-from cachelb.doctor.tap import Tap
+from cachelb.doctor.pages import Facts
+from cachelb.doctor.settings import Settings
+from cachelb.doctor.tap import Announced, StreamNotes, Tap
 from cachelb.doctor.verdicts import Check, of_ranks
 from cachelb.events import ZmqSource
 from cachelb.router import Router
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from cachelb.doctor.pages import Facts
-    from cachelb.doctor.settings import Settings
-    from cachelb.doctor.tap import Announced, StreamNotes
 
 _DEFAULT_BLOCK: Final = 16
 _ON_ITS_WAY_S: Final = 1.0
@@ -43,9 +38,7 @@ class Stream:
         self._source.start(self.tap)
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._source.stop()
         self._router.close()
 

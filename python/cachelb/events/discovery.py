@@ -7,17 +7,14 @@ import contextlib
 import json
 import threading
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 from cachelb.events.endpoints import Endpoint, worker_host
 from cachelb.sources.http import PageClient, PageError, metrics_address
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TypeAlias
-
-    Found: TypeAlias = Mapping[int, Endpoint] | Exception
+Found: TypeAlias = Mapping[int, Endpoint] | Exception
 
 _PAGE: Final = "/kv_event_sources"
 _TIMEOUT_S: Final = 5.0

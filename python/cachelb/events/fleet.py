@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 import zmq
 
 from cachelb._core import worker_name
-from cachelb.events.discovery import Discovery
+from cachelb.events.discovery import Discovery, Found
 from cachelb.events.endpoints import Endpoint, default_endpoint
 from cachelb.events.relayed import RelayEndpoint
 from cachelb.events.relayed_stream import RelayedStream
+from cachelb.events.sink import KvSink
+from cachelb.events.sockets import Hub
 from cachelb.events.stats import StreamStats, ZmqSourceStats
 from cachelb.events.stream import Stream, StreamSettings
 from cachelb.sources.http import PageError, address_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
-    from cachelb.events.discovery import Found
-    from cachelb.events.sink import KvSink
-    from cachelb.events.sockets import Hub
-
-    Where: TypeAlias = tuple[str, int | None]
+Where: TypeAlias = tuple[str, int | None]
 
 _log = logging.getLogger("cachelb.events")
 

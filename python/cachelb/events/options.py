@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cachelb._core import worker_name
-from cachelb.arguments import seconds, whole
+from cachelb.arguments import require, seconds, whole
 from cachelb.events.endpoints import Endpoint, check_port
 from cachelb.secret import read
 
@@ -115,9 +115,3 @@ def _checked(
         require("a key of endpoints", key, str, "a worker's key")
         require(f"the endpoint of {worker_name(key)!r}", endpoint, Endpoint, "an Endpoint")
     return {worker_name(key): endpoint for key, endpoint in endpoints.items()}
-
-
-def require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
-    """Refuse an argument of another type."""
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise TypeError(f"{name} must be {words}, got {type(value).__name__}")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import zmq
 
 from cachelb.events.frames import END, split_replay
-from cachelb.events.sockets import received
-
-if TYPE_CHECKING:
-    from cachelb.events.sockets import Hub
+from cachelb.events.sockets import Hub, received
 
 _AT_ONCE: Final = 256
 _PASSAGES: Final = 1024

@@ -6,15 +6,14 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cachelb.arguments import listed, whole
+from cachelb.arguments import listed, require, whole
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys, require, require_zmq
+from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys, require_zmq
 from cachelb.events.stats import RelayStats
 from cachelb.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
     from typing import Self
 
     from cachelb.events.desk import Desk
@@ -185,9 +184,7 @@ class Relay:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def _given(self) -> list[tuple[str, int]]:

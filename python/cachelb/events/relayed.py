@@ -9,17 +9,14 @@ The state is also sent every two seconds, with the number of the last live messa
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from cachelb.events.frames import split_live
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TypeAlias
-
-    Where: TypeAlias = tuple[str, int | None]
+Where: TypeAlias = tuple[str, int | None]
 
 _KEY: Final = struct.Struct(">I")
 _RANK: Final = struct.Struct(">i")

@@ -5,18 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import zmq
 
-from cachelb.events.relayed import split_relayed, stream_name
-from cachelb.events.stream import Stream
-
-if TYPE_CHECKING:
-    from cachelb.events.relayed import RelayEndpoint, StreamSign, Where
-    from cachelb.events.sink import KvSink
-    from cachelb.events.sockets import Hub, Keys
-    from cachelb.events.stream import StreamSettings
+from cachelb.events.relayed import RelayEndpoint, StreamSign, Where, split_relayed, stream_name
+from cachelb.events.sink import KvSink
+from cachelb.events.sockets import Hub, Keys
+from cachelb.events.stream import Stream, StreamSettings
 
 _log = logging.getLogger("cachelb.events")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol, TypeAlias
 
 import zmq
 from zmq.utils import z85
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import TypeAlias
-
-    Keys: TypeAlias = tuple[bytes, bytes]
+Keys: TypeAlias = tuple[bytes, bytes]
 
 _MAX_SOCKETS: Final = 32_768
 """Sockets of one context. ZeroMQ's default of 1023 allows some 300 streams: each has a monitor of two sockets."""

@@ -8,15 +8,12 @@ import os
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from cachelb.events.fleet import Fleet
+from cachelb.events.fleet import Fleet, FleetSettings
+from cachelb.events.sink import KvSink
 from cachelb.events.sockets import Hub
-
-if TYPE_CHECKING:
-    from cachelb.events.fleet import FleetSettings
-    from cachelb.events.sink import KvSink
-    from cachelb.events.stats import ZmqSourceStats
+from cachelb.events.stats import ZmqSourceStats
 
 _log = logging.getLogger("cachelb.events")
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import csv
 import lzma
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cachelb.learned.samples import FEATURES, Samples
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Mapping
 
 _COLUMNS = {
     "kv_hit_ratio": "kv_hit_ratio",

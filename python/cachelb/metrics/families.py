@@ -57,7 +57,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from cachelb.metrics.family import counter, gauge, rows_of
+from cachelb.metrics.family import counter, gauge, rows_of, single
 from cachelb.metrics.shared_state import of_state
 
 if TYPE_CHECKING:
@@ -132,50 +132,29 @@ def families(stats: RouterStats) -> Iterator[Family]:
 
 def _of_requests(stats: RouterStats) -> Iterator[Family]:
     funnel = stats.funnel
-    yield counter(
-        "funnel_requests",
-        "Completed requests whose engine reported cached tokens.",
-        "{request}",
-        (),
-        [((), funnel.requests)],
-    )
+    text = "Completed requests whose engine reported cached tokens."
+    yield counter("funnel_requests", text, "{request}", (), single(funnel.requests))
     steps = {
         "prompt": funnel.prompt_tokens,
         "best_matched": funnel.best_matched_tokens,
         "selected_matched": funnel.selected_matched_tokens,
         "engine_cached": funnel.engine_cached_tokens,
     }
-    yield counter(
-        "funnel_tokens",
-        "Prompt tokens of those requests: all, held by the best candidate, by the picked one, cached by its engine.",
-        "{token}",
-        ("step",),
-        rows_of(steps),
-    )
-    yield counter(
-        "decisions", "Picks by policy and reason.", "{decision}", ("policy", "reason"), list(stats.decisions.items())
-    )
+    text = "Prompt tokens of those requests: all, held by the best candidate, by the picked one, cached by its engine."
+    yield counter("funnel_tokens", text, "{token}", ("step",), rows_of(steps))
+    picks = list(stats.decisions.items())
+    yield counter("decisions", "Picks by policy and reason.", "{decision}", ("policy", "reason"), picks)
     yield counter("requests", "Requests by how they ended.", "{request}", ("outcome",), rows_of(stats.endings))
-    yield counter(
-        "abandoned",
-        "Decisions dropped without being ended.",
-        "{decision}",
-        (),
-        [((), stats.endings.get("abandoned", 0))],
-    )
-    yield counter("unread_usage", "Counts of engines left out.", "{count}", (), [((), stats.unread_usage)])
-    yield counter("no_worker", "Selections that found nobody.", "{selection}", (), [((), stats.no_worker)])
-    yield gauge(
-        "open_requests",
-        "Requests booked and not ended, by gateways that share too.",
-        "{request}",
-        (),
-        [((), stats.open_requests)],
-    )
+    dropped = single(stats.endings.get("abandoned", 0))
+    yield counter("abandoned", "Decisions dropped without being ended.", "{decision}", (), dropped)
+    yield counter("unread_usage", "Counts of engines left out.", "{count}", (), single(stats.unread_usage))
+    yield counter("no_worker", "Selections that found nobody.", "{selection}", (), single(stats.no_worker))
+    text = "Requests booked and not ended, by gateways that share too."
+    yield gauge("open_requests", text, "{request}", (), single(stats.open_requests))
 
 
 def _of_workers(workers: Sequence[WorkerStats]) -> Iterator[Family]:
-    known = [((worker.key, "" if worker.dp_rank is None else str(worker.dp_rank)), worker) for worker in workers]
+    known = [(_who(worker), worker) for worker in workers]
     for name, text, unit, attribute in (
         ("inflight", "Requests booked and not ended.", "{request}", "inflight"),
         ("pending_prefill_tokens", "Uncached tokens without a first token.", "{token}", "pending_prefill_tokens"),
@@ -191,13 +170,13 @@ def _of_workers(workers: Sequence[WorkerStats]) -> Iterator[Family]:
         yield gauge(name, text, unit, _WORKER, [row for row in values if row[1] is not None])
     states: list[Row] = [((*labels, worker.state), 1) for labels, worker in known]
     yield gauge("worker_state", "1 for the state a worker is in.", "1", (*_WORKER, "state"), states)
-    yield gauge(
-        "index_blocks",
-        "Blocks a worker is believed to hold. Without events of its engine, all of them are speculative.",
-        "{block}",
-        (*_WORKER, "medium", "state"),
-        [row for labels, worker in known for row in _blocks(labels, worker)],
-    )
+    blocks = [row for labels, worker in known for row in _blocks(labels, worker)]
+    text = "Blocks a worker is believed to hold. Without events of its engine, all of them are speculative."
+    yield gauge("index_blocks", text, "{block}", (*_WORKER, "medium", "state"), blocks)
+
+
+def _who(worker: WorkerStats) -> tuple[str, str]:
+    return worker.key, "" if worker.dp_rank is None else str(worker.dp_rank)
 
 
 def _blocks(labels: tuple[str, str], worker: WorkerStats) -> Iterator[Row]:
@@ -210,20 +189,13 @@ def _blocks(labels: tuple[str, str], worker: WorkerStats) -> Iterator[Row]:
 
 
 def _of_indexes(stats: RouterStats) -> Iterator[Family]:
-    yield gauge("index_bytes", "Bytes of the block indexes.", "By", (), [((), stats.index_bytes)])
-    yield gauge("memory_bytes", "Bytes of native memory.", "By", (), [((), stats.memory_bytes)])
+    yield gauge("index_bytes", "Bytes of the block indexes.", "By", (), single(stats.index_bytes))
+    yield gauge("memory_bytes", "Bytes of native memory.", "By", (), single(stats.memory_bytes))
     routes = [(("local",), stats.routes - stats.remote_routes), (("remote",), stats.remote_routes)]
     yield gauge("routes", "Prefixes that boundary-learning remembers.", "{route}", ("trust",), routes)
-    yield counter(
-        "evictions", "Blocks that left the indexes, by cause.", "{block}", ("cause",), rows_of(stats.evictions)
-    )
-    yield counter(
-        "kv_dropped",
-        "What the indexes were told and could not take.",
-        "{change}",
-        ("reason",),
-        rows_of(stats.dropped),
-    )
+    evictions, dropped = rows_of(stats.evictions), rows_of(stats.dropped)
+    yield counter("evictions", "Blocks that left the indexes, by cause.", "{block}", ("cause",), evictions)
+    yield counter("kv_dropped", "What the indexes were told and could not take.", "{change}", ("reason",), dropped)
 
 
 def _of_learners(learners: Sequence[LearnedStats]) -> Iterator[Family]:
@@ -251,50 +223,24 @@ def _of_learners(learners: Sequence[LearnedStats]) -> Iterator[Family]:
 
 
 def _of_events(stats: RouterStats) -> Iterator[Family]:
-    streams = [
-        ((worker.key, "" if worker.dp_rank is None else str(worker.dp_rank)), worker.kv_events)
-        for worker in stats.workers
-        if worker.kv_events is not None
-    ]
-    yield counter(
-        "kv_events",
-        "KV events of a worker's engine.",
-        "{event}",
-        (*_WORKER, "kind", "medium"),
-        [((*labels, *what), count) for labels, stream in streams for what, count in stream.events.items()],
-    )
-    yield gauge(
-        "kv_event_lag_seconds",
-        "Time from the making of the latest message to its arrival.",
-        "s",
-        _WORKER,
-        [(labels, stream.lag_s) for labels, stream in streams if stream.lag_s is not None],
-    )
-    yield gauge(
-        "kv_stream_state",
-        "1 for how far the events of a worker can be believed.",
-        "1",
-        (*_WORKER, "state"),
-        [((*labels, stream.state), 1) for labels, stream in streams],
-    )
-    yield counter("kv_gaps", "Gaps in the numbers of messages.", "{gap}", (), [((), stats.kv_gaps)])
+    streams = [(_who(worker), worker.kv_events) for worker in stats.workers if worker.kv_events is not None]
+    events: list[Row] = [((*who, *what), count) for who, stream in streams for what, count in stream.events.items()]
+    yield counter("kv_events", "KV events of a worker's engine.", "{event}", (*_WORKER, "kind", "medium"), events)
+    lags = [(who, stream.lag_s) for who, stream in streams if stream.lag_s is not None]
+    text = "Time from the making of the latest message to its arrival."
+    yield gauge("kv_event_lag_seconds", text, "s", _WORKER, lags)
+    states: list[Row] = [((*who, stream.state), 1) for who, stream in streams]
+    text = "1 for how far the events of a worker can be believed."
+    yield gauge("kv_stream_state", text, "1", (*_WORKER, "state"), states)
+    yield counter("kv_gaps", "Gaps in the numbers of messages.", "{gap}", (), single(stats.kv_gaps))
     yield counter("kv_replays", "Replays by how they ended.", "{replay}", ("result",), rows_of(stats.kv_replays))
-    yield counter("kv_resyncs", "Gaps that no replay closed.", "{resync}", (), [((), stats.kv_resyncs)])
-    yield counter("kv_restarts", "Restarts of engines.", "{restart}", (), [((), stats.kv_restarts)])
-    yield counter(
-        "kv_repairs",
-        "Times that what events said could not be true and was dropped.",
-        "{repair}",
-        ("reason",),
-        rows_of(stats.kv_repairs),
-    )
-    yield counter(
-        "kv_checks",
-        "Requests whose reported cached tokens were compared with what events promised.",
-        "{request}",
-        (*_WORKER, "result"),
-        [((*labels, *row[0]), row[1]) for labels, stream in streams for row in rows_of(_checks(stream))],
-    )
+    yield counter("kv_resyncs", "Gaps that no replay closed.", "{resync}", (), single(stats.kv_resyncs))
+    yield counter("kv_restarts", "Restarts of engines.", "{restart}", (), single(stats.kv_restarts))
+    text = "Times that what events said could not be true and was dropped."
+    yield counter("kv_repairs", text, "{repair}", ("reason",), rows_of(stats.kv_repairs))
+    checks: list[Row] = [((*who, *row[0]), row[1]) for who, stream in streams for row in rows_of(_checks(stream))]
+    text = "Requests whose reported cached tokens were compared with what events promised."
+    yield counter("kv_checks", text, "{request}", (*_WORKER, "result"), checks)
 
 
 def _checks(stream: KvEventStats) -> dict[str, int]:

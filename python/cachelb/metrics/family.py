@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
 
 Row: TypeAlias = "tuple[tuple[str, ...], float]"
 """Values of the labels, and the value."""
@@ -32,6 +30,11 @@ class Family:
 def rows_of(values: Mapping[str, float]) -> list[Row]:
     """Make a row of each value, labelled with its key."""
     return [((label,), value) for label, value in values.items()]
+
+
+def single(value: float | None) -> list[Row]:
+    """Return the row of a family without labels; none for None."""
+    return [] if value is None else [((), value)]
 
 
 def counter(name: str, text: str, unit: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Family:

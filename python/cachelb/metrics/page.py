@@ -5,22 +5,15 @@ The page may hold other metrics too: lines other than samples of `cachelb_` are 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isinf, isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from cachelb.exposition import Samples, split_series, unescape
 
-# The quantifiers are possessive: no page makes them backtrack.
-_SAMPLE = re.compile(
-    r'^cachelb_([a-z_]++)(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?+[ \t]++([^ \t\r\n]++)', re.MULTILINE
-)
-_LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\\n]++|\\.)*+)"')
-_ESCAPE = re.compile(r"\\(.)")
-_UNESCAPED = {"n": "\n"}
+_SAMPLES = Samples(rb"cachelb_[a-z_]++")
 
 _GAUGES = {
     "inflight": "inflight",
@@ -104,7 +97,7 @@ class Figures:
     def select_seconds(self, share: float) -> float | None:
         """Return the upper bound in seconds of the bucket that reaches a share of the selections, None for none."""
         buckets = sorted(self.select_buckets.items())
-        if not buckets or buckets[-1][1] == 0:
+        if not buckets or buckets[-1][1] <= 0:
             return None
         return next(bound for bound, count in buckets if count >= share * buckets[-1][1])
 
@@ -164,15 +157,14 @@ def read_page(page: bytes) -> Figures | None:
 
 
 def _samples(page: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
-    for name, label_text, number in _SAMPLE.findall(page.decode("utf-8", "replace")):
+    for series, number in _SAMPLES.of(page):
         value = _number(number)
-        # No figure of a router is infinite, and JSON has no infinity.
-        if value is None or isinf(value) or name.endswith("_created"):
+        if value is None or isinf(value):
             continue
-        labels = {
-            label: _ESCAPE.sub(lambda m: _UNESCAPED.get(m[1], m[1]), text) for label, text in _LABEL.findall(label_text)
-        }
-        yield name, labels, value
+        name, labels = split_series(series)
+        if not name.endswith(b"_created"):
+            read = {label.decode(): unescape(text) for label, text in labels.items()}
+            yield name.decode().removeprefix("cachelb_"), read, value
 
 
 def _of_worker(worker: WorkerFigures, name: str, labels: Mapping[str, str], value: float) -> None:
@@ -216,7 +208,7 @@ def _of_sharing(sharing: SharingFigures, name: str, labels: Mapping[str, str], v
             sharing.counts[name] = value
 
 
-def _number(text: str) -> float | None:
+def _number(text: str | bytes) -> float | None:
     try:
         value = float(text)
     except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cachelb.metrics.family import counter, gauge, rows_of
+from cachelb.metrics.family import counter, gauge, rows_of, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,20 +16,11 @@ if TYPE_CHECKING:
 def of_state(stats: StateStats | None) -> Iterator[Family]:
     """Make the families of shared state; where nothing is shared, they have no series."""
     peers = {} if stats is None else {peer.address or f"{peer.origin:016x}": peer for peer in stats.peers}
-    yield gauge(
-        "state_peers",
-        "Other routers that are heard.",
-        "{router}",
-        (),
-        _one(None if stats is None else len(stats.peers)),
-    )
-    yield gauge(
-        "state_started",
-        "1 for how the router began to share: warm, told by another one, or cold.",
-        "1",
-        ("start", "detail"),
-        [] if stats is None else [(_start(stats.start), 1)],
-    )
+    count = None if stats is None else len(stats.peers)
+    yield gauge("state_peers", "Other routers that are heard.", "{router}", (), single(count))
+    started: list[Row] = [] if stats is None else [(_start(stats.start), 1)]
+    text = "1 for how the router began to share: warm, told by another one, or cold."
+    yield gauge("state_started", text, "1", ("start", "detail"), started)
     yield from _of_peers(peers)
     messages = {} if stats is None else {"sent": stats.sent, "received": stats.received}
     yield counter("state_messages", "Messages of shared state.", "{message}", ("direction",), rows_of(messages))
@@ -41,7 +32,7 @@ def of_state(stats: StateStats | None) -> Iterator[Family]:
         ("failures", "Errors of the transport.", "{error}"),
         ("blocks", "Blocks that others placed and nobody here knew of.", "{block}"),
     ):
-        yield counter(f"state_{name}", text, unit, (), _one(None if stats is None else getattr(stats, name)))
+        yield counter(f"state_{name}", text, unit, (), single(None if stats is None else getattr(stats, name)))
     results = ("applied", "orphans", "strangers", "stale", "dropped", "conflicts", "crowded")
     entries = {} if stats is None else {name.removesuffix("s"): getattr(stats, name) for name in results}
     yield counter("state_entries", "Entries by what became of them.", "{entry}", ("result",), rows_of(entries))
@@ -63,10 +54,6 @@ def _of_peers(peers: dict[str, PeerStats]) -> Iterator[Family]:
 
 def _rows(peers: dict[str, PeerStats], attribute: str) -> list[Row]:
     return [((name,), getattr(peer, attribute)) for name, peer in peers.items()]
-
-
-def _one(value: int | None) -> list[Row]:
-    return [] if value is None else [((), value)]
 
 
 def _start(told: str) -> tuple[str, str]:

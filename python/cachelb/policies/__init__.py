@@ -10,16 +10,13 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cachelb.errors import did_you_mean
 from cachelb.policies import plugins
 from cachelb.policies.base import BuiltinPolicy, classes
 from cachelb.policies.custom import FleetView, Policy, PolicyLike, RequestView, lowest
 from cachelb.policies.learned import Learner
-
-if TYPE_CHECKING:
-    from typing import Any
 
 POLICIES: dict[str, type[BuiltinPolicy]] = {policy.name: policy for policy in classes({"learned": Learner})}
 """The policies that come with cachelb, by name."""

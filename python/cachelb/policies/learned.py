@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.types import LearnedStats
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 
 class Learner(BuiltinPolicy):

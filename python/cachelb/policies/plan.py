@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from cachelb._core import Policy as NativePolicy
 from cachelb.arguments import listed
@@ -11,13 +12,7 @@ from cachelb.arguments import whole as whole_number
 from cachelb.errors import did_you_mean
 from cachelb.policies import make
 from cachelb.policies.base import BuiltinPolicy
-from cachelb.policies.custom import Watched, check
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Self
-
-    from cachelb.policies.custom import PolicyLike
+from cachelb.policies.custom import PolicyLike, Watched, check
 
 _MOST_SHADOWS = 64
 

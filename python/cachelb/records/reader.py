@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cachelb.records.schema import SchemaError, read_line
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator
-
-    from cachelb.types import DecisionRecord
+from cachelb.types import DecisionRecord
 
 _NAMED = 20
 _LONGEST = 1 << 20

@@ -20,7 +20,6 @@ from cachelb.secret import read as read_secret
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from os import PathLike
-    from types import TracebackType
     from typing import Literal, Self, Unpack
 
     from cachelb.config import RouterConfig
@@ -504,9 +503,7 @@ class Router(Observation[W]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from cachelb.arguments import LONGEST_S, MOST_TOKENS, listed, number, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 MOST_REQUESTS: Final = 10_000_000
 """Of a workload; 64 bytes each at least."""

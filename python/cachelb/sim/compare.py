@@ -18,6 +18,7 @@ from cachelb.sim.contender import Contender
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.metrics import Cost, Slo, measure
+from cachelb.sim.shared import Shared
 from cachelb.sim.simulation import MOST_GATEWAYS, Signals, prepare, simulate
 from cachelb.sim.timing import Roofline
 from cachelb.sim.workloads import Workload
@@ -227,8 +228,7 @@ class _Batch:
         self._tasks = tasks
         self._slo = slo
         self._progress = progress
-        self._left = Counter(task.requests for task in tasks)
-        self._made: dict[tuple[int, float, float | None], _Requests] = {}
+        self._shared = Shared(Counter(task.requests for task in tasks))
         self._lock = threading.Lock()
         self._done = 0.0
         self._stopped = False
@@ -247,7 +247,7 @@ class _Batch:
     def _one(self, task: _Task) -> Run:
         """Run one."""
         setup = task.setup
-        requests = self._take(task)
+        requests: _Requests = self._shared.take(task.requests, lambda: _Requests(setup.workload(task.seed)))
         told = 0
 
         def tell(done: int) -> None:
@@ -276,22 +276,8 @@ class _Batch:
             infinite=requests.profile.hits(),
         )
         self._tell(1 - told / max(1, len(requests.workload)))
-        self._drop(task)
+        self._shared.drop(task.requests)
         return Run(task.seed, metrics, Cost.of(result), result if task.keep else None)
-
-    def _take(self, task: _Task) -> _Requests:
-        """Return the requests of a task, made once."""
-        with self._lock:
-            if task.requests not in self._made:
-                self._made[task.requests] = _Requests(task.setup.workload(task.seed))
-            return self._made[task.requests]
-
-    def _drop(self, task: _Task) -> None:
-        """Forget requests that no task needs any more."""
-        with self._lock:
-            self._left[task.requests] -= 1
-            if not self._left[task.requests]:
-                del self._made[task.requests]
 
     def _tell(self, share: float) -> None:
         """Pass on how much is done."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb.sim.calls import Call
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 KV_EVENTS, ORACLE = "+events", "+oracle"
 """Endings of a name: engines publish their KV events; caches and loads are known at once and exactly."""

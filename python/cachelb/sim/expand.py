@@ -6,15 +6,11 @@ so two rows share exactly the leading blocks of their common ids.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.arguments import MOST_TOKENS, whole
 from cachelb.sim.mixing import mix, mix_in_place
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _MOST_ID_TOKENS = 65_536
 _CHUNK = 65_536  # blocks worked on at a time

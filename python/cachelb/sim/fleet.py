@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cachelb.arguments import listed, whole
 from cachelb.sim.checks import check_fields, pairs
 from cachelb.sim.gpus import GIB, MOST_DEVICES, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
 from cachelb.sim.timing import Polynomial, Roofline, Scaled, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEFAULT_MODEL = "llama-3-8b"
 

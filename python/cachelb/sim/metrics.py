@@ -263,12 +263,7 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
     kv_use = by_worker[:, :, _KV_USE].ravel()
     return Metrics(
         offered=offered,
-        finished=counts[Status.FINISHED],
-        rejected=counts[Status.REJECTED],
-        failed=counts[Status.FAILED],
-        too_long=counts[Status.TOO_LONG],
-        unfinished=counts[Status.UNFINISHED],
-        aborted=counts[Status.ABORTED],
+        **{status.name.lower(): count for status, count in counts.items()},
         completed=_share(counts[Status.FINISHED], offered),
         ttft_s=Quantiles.of(result.ttft_s),
         tpot_s=Quantiles.of(result.tpot_s),

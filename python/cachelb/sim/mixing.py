@@ -5,14 +5,10 @@ The same input gives the same output in every process and on every platform: int
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    U64 = npt.NDArray[np.uint64]
+U64 = npt.NDArray[np.uint64]
 
 _WORD = 2**64
 _STEP = 0x9E3779B97F4A7C15

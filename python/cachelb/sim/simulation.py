@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb._core import SimWorkload
 from cachelb._core import simulate as native_simulate
 from cachelb.arguments import listed, number, whole
+from cachelb.policies import PolicyLike
 from cachelb.router import Router
 from cachelb.sim.checks import check_fields, seconds_or_for_ever
 from cachelb.sim.contender import KV_EVENTS, ORACLE, YARDSTICKS, Contender
-from cachelb.sim.gateway import RouterGateway
+from cachelb.sim.fleet import FleetSpec
+from cachelb.sim.gateway import Gateway, RouterGateway
 from cachelb.sim.result import SimResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from cachelb.policies import PolicyLike
-    from cachelb.sim.fleet import FleetSpec
-    from cachelb.sim.gateway import Gateway
-    from cachelb.sim.workloads import Workload
+from cachelb.sim.workloads import Workload
 
 _LEAST_INTERVAL_S = 1e-4
 _MOST_SAMPLES = 100_000_000

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from cachelb.arguments import listed
 from cachelb.sim.calls import number_or_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Setting: TypeAlias = "int | float | str"
 """A value of a setting."""

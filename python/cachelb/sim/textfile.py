@@ -8,13 +8,11 @@ import lzma
 import math
 import sys
 import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from cachelb.errors import TraceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _SHOWN_CHARS = 60
 _MAX_ID = 2**64 - 1

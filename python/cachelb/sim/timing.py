@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cachelb.arguments import number
 from cachelb.errors import TraceError
 from cachelb.sim.checks import check_fields
+from cachelb.sim.gpus import GpuProfile, ModelProfile
 from cachelb.sim.textfile import read_lines, shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cachelb.sim.gpus import GpuProfile, ModelProfile
 
 SEQUENCE_SECONDS = 8e-6
 """Host time per sequence and pass; 5 and 8 us cannot be told apart in the checks."""

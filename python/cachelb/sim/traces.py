@@ -8,16 +8,13 @@ an equal id means an equal whole prefix, so rows show shared prefixes without an
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cachelb.arguments import whole as whole_number
 from cachelb.errors import TraceError
 from cachelb.sim.textfile import id_list, json_object, number, read_lines, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MOONCAKE_ID_TOKENS = 512
 """Tokens one hash id of a Mooncake trace stands for."""

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from cachelb.sim.result import Status
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from cachelb.sim.result import SimResult
+from cachelb.sim.result import SimResult, Status
 
 _LARGE_SHARE = 0.05
 _ENDS = {

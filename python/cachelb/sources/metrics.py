@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cachelb.arguments import seconds, whole
+from cachelb.arguments import require, seconds, whole
 from cachelb.runs import Runs
 from cachelb.sources.http import address_of, default_metrics_url, metrics_address
 from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
@@ -99,10 +99,10 @@ class MetricsSource:
         interval_s, timeout_s = seconds("interval_s", interval_s), seconds("timeout_s", timeout_s)
         whole("max_concurrency", max_concurrency, 1)
         headers = {} if headers is None else headers
-        _require("headers", headers, Mapping, "a mapping of names to values")
+        require("headers", headers, Mapping, "a mapping of names to values")
         for name, text in headers.items():
-            _require("a header's name", name, str, "text")
-            _require(f"header {name!r}", text, str, "text")
+            require("a header's name", name, str, "text")
+            require(f"header {name!r}", text, str, "text")
         self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, dict(headers or {}), tls)
         self._max_concurrency = max_concurrency
         metrics_address("http://host/metrics", self._settings.headers)  # bad headers are refused here, not per poll
@@ -133,12 +133,6 @@ class MetricsSource:
         """
         run = self._runs.latest
         return MetricsSourceStats(0, 0, {}) if run is None else run.stats()
-
-
-def _require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
-    """Refuse an argument of another type; the value is not named, as headers are secrets."""
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise TypeError(f"{name} must be {words}, got {type(value).__name__}")
 
 
 def _log_crash(task: asyncio.Task[None]) -> None:
@@ -178,7 +172,7 @@ class _Run:
 
     def stats(self) -> MetricsSourceStats:
         """Return the counters."""
-        workers = {key: poller.stats() for key, poller in list(self._pollers.items())}
+        workers = {key: poller.stats for key, poller in list(self._pollers.items())}
         return MetricsSourceStats(
             polls=self._past_polls + sum(worker.polls for worker in workers.values()),
             failures=self._past_failures + sum(worker.failures for worker in workers.values()),
@@ -215,7 +209,7 @@ class _Run:
                     task.cancel()
                     leaving.add(task)
                     task.add_done_callback(leaving.discard)
-                    gone = self._pollers.pop(key).stats()
+                    gone = self._pollers.pop(key).stats
                     self._past_polls += gone.polls
                     self._past_failures += gone.failures
                 for key in addresses.keys() - tasks.keys():

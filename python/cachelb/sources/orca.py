@@ -12,14 +12,11 @@ import binascii
 import json
 import math
 import struct
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
 
 from cachelb.errors import CachelbError
 from cachelb.sources.base import LoadReport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _HEADER = "endpoint-load-metrics"
 _HEADER_BINARY = "endpoint-load-metrics-bin"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cachelb._core import worker_name
@@ -92,25 +92,7 @@ class Poller:
         self._router = router
         self._throughput = Throughput()
         self._told: tuple[int | None, int | None] = (None, None)
-        self._polls = 0
-        self._failures = 0
-        self._dropped = 0
-        self._refused = 0
-        self._readable: bool | None = None
-        self._last_error: str | None = None
-        self._engine: str | None = None
-
-    def stats(self) -> WorkerPolls:
-        """Return the counters; callable from any thread."""
-        return WorkerPolls(
-            polls=self._polls,
-            failures=self._failures,
-            dropped=self._dropped,
-            refused=self._refused,
-            readable=self._readable,
-            last_error=self._last_error,
-            engine=self._engine,
-        )
+        self.stats = WorkerPolls()  # replaced whole, so that any thread may read it
 
     async def poll_forever(self, slots: asyncio.Semaphore) -> None:
         """Poll until cancelled.
@@ -149,7 +131,7 @@ class Poller:
         """Fetch one page and report it; return whether it could be read."""
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
-        self._polls += 1
+        self.stats = replace(self.stats, polls=self.stats.polls + 1)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 body = await client.get()
@@ -160,14 +142,13 @@ class Poller:
             self._fail(type(error).__name__)
             return False
         page = read_metrics_page(body)
-        self._dropped += page.dropped
+        self.stats = replace(self.stats, dropped=self.stats.dropped + page.dropped)
         if page.engine is None:
             self._fail("no known metrics", "the page has no metric of vLLM, SGLang or TensorRT-LLM")
             return False
-        self._engine = page.engine
-        if self._readable is False:
+        if self.stats.readable is False:
             _log.info("the metrics page of %s is readable again", worker_name(self._key))
-        self._readable = True
+        self.stats = replace(self.stats, engine=page.engine, readable=True)
         self._report(page, sent_s, loop.time())
         return True
 
@@ -193,19 +174,17 @@ class Poller:
         except KeyError:
             self._told = (None, None)  # removed a moment ago; the source ends this poller with its next look at keys()
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
-            self._refused += 1
-            if self._refused == 1:
+            self.stats = replace(self.stats, refused=self.stats.refused + 1)
+            if self.stats.refused == 1:
                 trace = None if isinstance(error, ValueError) else error
                 name = worker_name(self._key)
                 _log.warning("the router refuses what the engine of %s states: %s", name, error, exc_info=trace)
 
     def _fail(self, kind: str, detail: str = "") -> None:
         """Count a failure; log the first of a row."""
-        self._failures += 1
-        self._last_error = kind
-        if self._readable is not False:
+        if self.stats.readable is not False:
             _log.warning("the metrics page of %s is not readable: %s", worker_name(self._key), detail or kind)
-        self._readable = False
+        self.stats = replace(self.stats, failures=self.stats.failures + 1, last_error=kind, readable=False)
 
 
 def pause_s(interval_s: float, took_s: float, failures: int) -> float:

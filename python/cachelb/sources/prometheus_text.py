@@ -17,15 +17,13 @@ None of them publishes the tokens of its waiting requests there, so `queued_toke
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from cachelb.exposition import Samples, split_series
 from cachelb.sources.base import LoadReport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _T = TypeVar("_T")
 
@@ -134,13 +132,11 @@ _METRICS: dict[bytes, dict[bytes, _Sample]] = {
     },
 }
 
-# OpenTelemetry and Ray turn the colon into an underscore. The quantifiers are possessive: no page makes them backtrack.
+# OpenTelemetry and Ray turn the colon into an underscore.
 _NAMES = b"|".join(
     engine + rb"[:_](?:" + b"|".join(sorted(names, reverse=True)) + b")" for engine, names in _METRICS.items()
 )
-_LABELS = rb"""\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}"""
-_SAMPLE = re.compile(rb"\n((?:" + _NAMES + rb")(?=[ \t{])(?:" + _LABELS + rb")?+)(?:[ \t]++([^ \t\r\n]++))?")
-_LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]++|\\.)*+)"')
+_SAMPLES = Samples(_NAMES)
 
 
 @dataclass(slots=True)
@@ -171,7 +167,7 @@ def read_metrics_page(page: bytes) -> MetricsPage:
     ranks: dict[int | None, _Rank] = {}
     engine: bytes | None = None
     dropped = 0
-    for text, number in _SAMPLE.findall(b"\n" + page):
+    for text, number in _SAMPLES.of(page):
         series = _series(text)
         engine = engine or series.engine
         if series.engine != engine:  # a page that republishes other engines: the first one is the worker itself
@@ -207,9 +203,8 @@ class _Series:
 @lru_cache(maxsize=8192)  # a page has the same series every time, and reading labels is most of the work
 def _series(text: bytes) -> _Series:
     """Work out what a name with its labels stands for."""
-    name, _, label_text = text.partition(b"{")
+    name, labels = split_series(text)
     engine, metric = name.split(b":", 1) if b":" in name else name.split(b"_", 1)
-    labels = dict(_LABEL.findall(label_text))
     how = _METRICS[engine][metric]
     # Totals stand under an empty priority, next to one sample per priority.
     is_part = bool(labels.get(b"priority")) or (how.only is not None and labels.get(how.only[0]) != how.only[1])

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from cachelb.events.options import bind_address, require_zmq
+from cachelb.secret import Secret
 from cachelb.state.attachment import Attachment
+from cachelb.state.carrier import Carrier
 from cachelb.state.options import exchange_settings, peer_addresses
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeAlias
-
-    from cachelb.secret import Secret
-    from cachelb.state.carrier import Carrier
-
-    Peers: TypeAlias = Sequence[str] | Callable[[], Sequence[str]]
+Peers: TypeAlias = Sequence[str] | Callable[[], Sequence[str]]
 
 
 class ZmqMesh(Attachment):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from cachelb.secret import Secret
 from cachelb.state.attachment import Attachment
+from cachelb.state.carrier import Carrier
 from cachelb.state.options import exchange_settings, megabytes, text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cachelb.secret import Secret
-    from cachelb.state.carrier import Carrier
 
 
 class RedisState(Attachment):

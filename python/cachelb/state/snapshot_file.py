@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from os import PathLike
+from typing import Any
 
 from cachelb.arguments import number, seconds
+from cachelb.router import Router
 from cachelb.router.snapshots import TTL_S
 from cachelb.state.keeping import FileKeeper
-
-if TYPE_CHECKING:
-    from os import PathLike
-    from typing import Any
-
-    from cachelb.router import Router
-    from cachelb.types import Restored
+from cachelb.types import Restored
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,17 @@ import itertools
 import logging
 import math
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import zmq
 
-from cachelb.events.sockets import Listeners, bound_pair, curve_keys, make_server, make_socket, received
+from cachelb.events.sockets import Keys, Listeners, bound_pair, curve_keys, make_server, make_socket, received
+from cachelb.secret import Secret
 from cachelb.state.carrier import Asked, Heard, Refused
 from cachelb.state.lookup import Lookup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cachelb.events.sockets import Keys
-    from cachelb.secret import Secret
 
 _log = logging.getLogger("cachelb.state")
 

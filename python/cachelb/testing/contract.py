@@ -7,19 +7,16 @@ import operator
 import random
 import threading
 import tracemalloc
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb import policies
+from cachelb._core import Decision, FleetView, RequestView
 from cachelb.errors import NoWorkerAvailable
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.router import Router
 from cachelb.testing.oracle import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cachelb._core import Decision, FleetView, RequestView
 
 BLOCK = 16
 KEYS: tuple[str, ...] = ("w0", "w1", "w2", "w3")

@@ -8,16 +8,12 @@ fast, and nothing here shares code with the native index except the hash functio
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from cachelb._core import hash_blocks
+from cachelb._core import Namespace, hash_blocks
 from cachelb.arguments import number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from cachelb._core import Namespace
 
 MEDIA: Final = ("gpu", "cpu", "disk")
 

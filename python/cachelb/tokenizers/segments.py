@@ -23,10 +23,8 @@ import re
 import threading
 from array import array
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 ENTRY_TOKENS: Final = 64
 """Overhead of an entry, in tokens of four bytes: key, array object and place in the order."""

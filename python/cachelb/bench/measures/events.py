@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cachelb import Router
 from cachelb.bench.prompts import BLOCK
+from cachelb.bench.rows import Row
 from cachelb.bench.running import can_write_events
-from cachelb.bench.streams import CHAIN, WORKERS, Stream
+from cachelb.bench.streams import CHAIN, WORKERS, Message, Stream
 from cachelb.bench.timing import in_turns, summarised
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cachelb.bench.rows import Row
-    from cachelb.bench.streams import Message
 
 MESSAGES_PER_CALL = 20
 _NOTE = f"messages of 64 blocks stored, then as many removed; prompts of {CHAIN * BLOCK:,} tokens"

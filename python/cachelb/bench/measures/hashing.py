@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from cachelb import hash_blocks
 from cachelb.bench.prompts import BLOCK, Contender, prompts
+from cachelb.bench.rows import Row
 from cachelb.bench.timing import timed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cachelb.bench.rows import Row
 
 LENGTHS = (512, 2_048, 32_768)
 _OWN = (

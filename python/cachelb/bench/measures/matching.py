@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cachelb.bench.indexes import OWN
+from cachelb.bench.indexes import OWN, Index
 from cachelb.bench.prompts import WORKERS, Prompt, Truth, prompts
+from cachelb.bench.rows import Row
 from cachelb.bench.timing import timed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cachelb.bench.indexes import Index
-    from cachelb.bench.rows import Row
 
 LENGTHS = (512, 2_048, 8_192)
 _HELD_TOKENS = 2_000_000

@@ -5,17 +5,12 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cachelb.bench.indexes import OWN
+from cachelb.bench.indexes import OWN, Index
 from cachelb.bench.prompts import BLOCK, WORKERS, Prompt, prompts
 from cachelb.bench.rows import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cachelb.bench.indexes import Index
 
 _LENGTH = 2_048
 _PROMPTS = 4_000

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from cachelb import Router
-from cachelb.bench.prompts import WORKERS, Contender, prompts
+from cachelb.bench.prompts import WORKERS, Contender, Prompt, prompts
+from cachelb.bench.rows import Row
 from cachelb.bench.timing import timed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cachelb.bench.prompts import Prompt
-    from cachelb.bench.rows import Row
 
 LENGTHS = (512, 8_192)
 KEYS = [f"http://w{worker}:8000" for worker in range(WORKERS)]

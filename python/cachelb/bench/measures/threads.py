@@ -8,18 +8,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from cachelb import Router
-from cachelb.bench.indexes import OWN
-from cachelb.bench.prompts import WORKERS, prompts
+from cachelb.bench.indexes import OWN, Index
+from cachelb.bench.prompts import WORKERS, Prompt, prompts
 from cachelb.bench.rows import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cachelb.bench.indexes import Index
-    from cachelb.bench.prompts import Prompt
 
 THREADS = (1, 2, 4, 8, 16)
 _LENGTH = 2_048

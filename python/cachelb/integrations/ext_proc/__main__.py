@@ -7,16 +7,15 @@ import asyncio
 import logging
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cachelb.errors import ConfigError
 from cachelb.integrations.ext_proc.server import EndpointPicker
 from cachelb.router import Router
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _log = logging.getLogger("cachelb.ext_proc")
+_OWN = frozenset({"config", "listen", "grace_s", "max_body_mb", "max_held_mb", "priority"})
+"""Options that `EndpointPicker` does not have by this name."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -57,21 +56,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 async def serve(options: argparse.Namespace) -> None:
     """Serve until a signal comes."""
     with Router.from_config(options.config) as router:
+        settings = {name: value for name, value in vars(options).items() if name not in _OWN}
         picker = EndpointPicker(
             router,
             max_body_bytes=int(options.max_body_mb * (1 << 20)),
-            large_bodies=options.large_bodies,
             max_held_bytes=int(options.max_held_mb * (1 << 20)),
-            max_streams=options.max_streams,
-            body_timeout_s=options.body_timeout_s,
-            idle_timeout_s=options.idle_timeout_s,
-            stream_timeout_s=options.stream_timeout_s,
-            fallbacks=options.fallbacks,
             priorities=dict(options.priority),
-            shed_inflight=options.shed_inflight,
-            rewrite_model=options.rewrite_model,
-            expose_headers=options.expose_headers,
-            conformance=options.conformance,
+            **settings,
         )
         end = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

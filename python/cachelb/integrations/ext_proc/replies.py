@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from cachelb.integrations.ext_proc.messages import OVERWRITE_OR_ADD, ProcessingResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cachelb.integrations.ext_proc.picking import Pick, Refusal
+from cachelb.integrations.ext_proc.picking import Pick, Refusal
 
 DESTINATION = "x-gateway-destination-endpoint"
 NAMESPACE = "envoy.lb"

@@ -23,7 +23,6 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from types import TracebackType
     from typing import Literal, Self
 
     from cachelb.integrations.ext_proc.picking import BodyMode
@@ -249,7 +248,5 @@ class EndpointPicker(Generic[W]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.stop()

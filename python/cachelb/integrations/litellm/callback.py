@@ -14,21 +14,18 @@ import logging
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.litellm.reading import candidates, is_prompt_list, metadata, tags, tried, usage
 from cachelb.integrations.offered import OfferedWorkers
 from cachelb.openai import routing_arguments
 from cachelb.router import Router
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cachelb.decision import Decision
-    from cachelb.types import RequestArguments
+from cachelb.types import RequestArguments
 
 _log = logging.getLogger("cachelb.integrations.litellm")
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import secrets
 import socket
 import time
+from collections.abc import Callable, Sequence
 from os import getpid
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-from cachelb.integrations.ray_serve.messages import News
+from cachelb.integrations.ray_serve.messages import News, Reply
 from cachelb.state.carrier import Asked, Heard
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeAlias
-
-    from cachelb.integrations.ray_serve.messages import Reply
-
-    Trade: TypeAlias = Callable[[str, str, int, News], Reply]
+Trade: TypeAlias = Callable[[str, str, int, News], Reply]
 
 
 class RayCarrier:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 _REPLY_BYTES = 4 << 20
 _GONE_S = 60.0

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb.router import Router
 from cachelb.secret import VARIABLE
 from cachelb.secret import read as read_secret
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RAY_NAMES = frozenset(
     {

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cachelb._core import hash_blocks, hash_text
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
 
 _REPLY_BYTES = 4 << 20
 _CHUNK_BYTES = 256

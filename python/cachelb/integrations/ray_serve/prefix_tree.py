@@ -6,10 +6,8 @@ Ray's words are kept here: a tenant is a worker. Sizes count characters (code po
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 
 class TextTree(Protocol):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cachelb
 from cachelb.arguments import listed, number, whole
@@ -15,9 +16,6 @@ from cachelb.sim.league.realism import Realism, find_realism
 from cachelb.sim.league.traces import PARTS, Trace
 from cachelb.sim.league.window import WARM_UP, Window
 from cachelb.sim.simulation import Signals
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LOADS = (0.5, 0.7, 0.85, 0.95, 1.05)
 """Loads, as shares of a fleet's capacity."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb.sim.league.figures import COMPARED, SLO
-from cachelb.sim.league.standings import GROUPS, NEAR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cachelb.sim.league.standings import Ratio, Score, Standings
+from cachelb.sim.league.standings import GROUPS, NEAR, Ratio, Score, Standings
 
 SCHEMA = 1
 """Version of the JSON document; a new key keeps it, a changed or removed one raises it."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from cachelb.errors import did_you_mean
-from cachelb.sim.metrics import Slo
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cachelb.sim.metrics import Metrics
+from cachelb.sim.metrics import Metrics, Slo
 
 Figures: TypeAlias = "Mapping[str, float | None]"
 """By name; None for a figure that a run does not have."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cachelb.errors import did_you_mean
 from cachelb.sim.simulation import Incident, Signals
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cachelb.sim.workloads import Workload
+from cachelb.sim.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)

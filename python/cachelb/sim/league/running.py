@@ -19,7 +19,6 @@ from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.league.capacity import capacity, capacity_key
 from cachelb.sim.league.cells import FIRST_SEED, Cell, League, digest
 from cachelb.sim.league.figures import SLO, figures_of
-from cachelb.sim.league.shared import Shared
 from cachelb.sim.league.standings import Row, Standings
 from cachelb.sim.league.store import Store
 from cachelb.sim.league.traces import Trace, fingerprint
@@ -27,6 +26,7 @@ from cachelb.sim.league.window import Excerpt, Window
 from cachelb.sim.league.yardsticks import BUDGET, HORIZON, STARTS, clairvoyant, rollout
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.metrics import measure
+from cachelb.sim.shared import Shared
 from cachelb.sim.simulation import prepare, simulate
 
 if TYPE_CHECKING:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cachelb.sim.contender import CLAIRVOYANT, YARDSTICKS
-from cachelb.sim.league.figures import COMPARED, Compared
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cachelb.sim.league.figures import Figures
+from cachelb.sim.league.figures import COMPARED, Compared, Figures
 
 NEAR = 1.03
 """Ratio of the mean TTFT up to which a policy counts as near the best."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.arguments import whole
 from cachelb.errors import did_you_mean
@@ -17,11 +19,6 @@ from cachelb.sim.mixing import mix
 from cachelb.sim.simulation import Signals, simulate
 from cachelb.sim.workloads import WORKLOADS, Workload, build, read_agent_sessions, read_sessions, read_workload
 from cachelb.sim.workloads.reading import guess_format
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
 
 PARTS = ("all", "develop", "report")
 """The parts of a trace that a league can run on."""

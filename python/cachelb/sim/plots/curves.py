@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.sim.metrics import hit_rate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import numpy.typing as npt
-
-    from cachelb.sim.result import SimResult
+from cachelb.sim.result import SimResult
 
 CURVE_POINTS = 400
 """Points of a distribution or of a course of time; more than a screen shows is only weight."""

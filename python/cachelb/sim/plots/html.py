@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb.sim.plots import curves
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cachelb.sim.result import SimResult
+from cachelb.sim.result import SimResult
 
 _STYLE = "body{font-family:sans-serif;margin:2em auto;max-width:75em}pre{background:#f6f6f6;padding:1em;overflow:auto}"
 

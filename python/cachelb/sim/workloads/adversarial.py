@@ -1,14 +1,18 @@
-"""Traffic that breaks simple rules: prefixes that die, hot sets that move, giants, unequal tenants."""
+"""Traffic that breaks simple rules.
+
+Prefixes die, hot sets move, giants come between small prompts, tenants are unequal, most traffic shares one prompt, or
+requests come together, so that nothing has been reported back when the next one is placed.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Literal
 
+from cachelb.sim.workloads.arrivals import Bursts
 from cachelb.sim.workloads.draft import Draft, Piece, Plan, Zipf, around
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 
 def churn(
@@ -176,4 +180,82 @@ def tenants(
         question = draft.piece(around(draft.lengths, question_tokens))
         answer = around(draft.lengths, output_tokens[tenant])
         draft.request([text, question], answer, session=f"tenant-{tenant}")
+    return draft.finish()
+
+
+def monopoly(
+    plan: Plan,
+    *,
+    share: float = 0.8,
+    system_tokens: int = 4_000,
+    question_tokens: int = 200,
+    output_tokens: int = 120,
+) -> Workload:
+    """Generate single questions, most of them behind the same system prompt.
+
+    Args:
+        plan: How many, how fast, from which seed.
+        share: Part of the requests with that prompt; the others have one as long of their own.
+        system_tokens: Its length.
+        question_tokens: Median length of a question.
+        output_tokens: Median length of an answer.
+
+    Returns:
+        The workload.
+
+    Raises:
+        ValueError: ``share`` is not between 0 and 1.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share must be from 0 to 1, got {share}")
+    draft = Draft("monopoly", plan)
+    system = draft.piece(system_tokens)
+    while not draft.full:
+        common = float(draft.prefixes.random()) < share
+        first = system if common else draft.piece(system_tokens)
+        question = draft.piece(around(draft.lengths, question_tokens))
+        draft.request([first, question], around(draft.lengths, output_tokens))
+    return draft.finish()
+
+
+def bursts(
+    plan: Plan,
+    *,
+    size: int = 15,
+    period_s: float = 3.0,
+    prefixes: Literal["same", "distinct", "pairs"] = "same",
+    prefix_tokens: int = 4_000,
+    question_tokens: int = 300,
+    output_tokens: int = 150,
+) -> Workload:
+    """Generate bursts; the arrival process of the plan is not used.
+
+    Args:
+        plan: How many, from which seed.
+        size: Requests of a burst, all at one instant.
+        period_s: Seconds between two bursts.
+        prefixes: ``"same"``: a burst has one prefix of its own; ``"distinct"``: each request has;
+            ``"pairs"``: two requests of a burst have.
+        prefix_tokens: Median length of a prefix.
+        question_tokens: Median length of the rest.
+        output_tokens: Median length of an answer.
+
+    Returns:
+        The workload.
+
+    Raises:
+        ValueError: A number makes no sense.
+    """
+    sharing = {"same": size, "distinct": 1, "pairs": 2}
+    if prefixes not in sharing:
+        raise ValueError(f"prefixes must be one of {', '.join(sharing)}, got {prefixes!r}")
+    draft = Draft(
+        "bursts" if prefixes == "same" else f"bursts-{prefixes}", replace(plan, arrivals=Bursts(size, period_s))
+    )
+    prefix = draft.piece(prefix_tokens)
+    while not draft.full:
+        if len(draft) % size % sharing[prefixes] == 0:
+            prefix = draft.piece(around(draft.lengths, prefix_tokens, 0.3))
+        question = draft.piece(around(draft.lengths, question_tokens))
+        draft.request([prefix, question], around(draft.lengths, output_tokens))
     return draft.finish()

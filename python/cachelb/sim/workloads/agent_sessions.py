@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,9 +18,6 @@ from cachelb.sim.expand import expand_ids
 from cachelb.sim.textfile import id_list, json_object, number, read_lines, shown, whole
 from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson
 from cachelb.sim.workloads.workload import Workload, make
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 ID_TOKENS = 64
 """Tokens that one hash id stands for."""

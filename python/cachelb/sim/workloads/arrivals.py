@@ -7,17 +7,15 @@ Times are rounded to microseconds: platforms may differ in the last bit of a log
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.arguments import number, whole
 from cachelb.sim.checks import MOST_REQUESTS, pairs
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Seconds = npt.NDArray[np.float64]
+Seconds = npt.NDArray[np.float64]
 
 
 _LEAST, _MOST = 1e-9, 1e9

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.arguments import MOST_TOKENS, number, whole
 from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb.sim.mixing import mix, mix_in_place
 from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson, microseconds
 from cachelb.sim.workloads.workload import Workload, make
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy.typing as npt
 
 _CHUNK_BLOCKS = 1_000_000
 _MOST_EXPONENT = 100.0

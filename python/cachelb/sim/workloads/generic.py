@@ -13,11 +13,13 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.errors import TraceError
 from cachelb.sim.expand import expand_ids
@@ -25,11 +27,6 @@ from cachelb.sim.mixing import mix, mix_in_place, unmix
 from cachelb.sim.textfile import id_list, json_object, number, read_lines, shown, whole
 from cachelb.sim.workloads.traces import BLOCK_SIZE, at_least_one, unshared
 from cachelb.sim.workloads.workload import Workload, make
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
 
 CHARS_PER_TOKEN = 4
 """Characters of a ``text`` that stand for a token: no tokenizer is involved."""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cachelb.sim.workloads.draft import Draft, Plan, Zipf, around
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 
 def prefill_only(

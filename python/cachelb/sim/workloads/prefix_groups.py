@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from cachelb.arguments import number
 from cachelb.sim.workloads.draft import Draft, Piece, Plan, near
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 MIXED_SHARES = (0.1, 0.3, 0.5, 0.7)
 """The shares that the mixed set has in equal parts."""

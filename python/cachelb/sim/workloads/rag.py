@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cachelb.sim.workloads.draft import Draft, Plan, Zipf, around
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
-
+from cachelb.sim.workloads.workload import Workload
 
 _DRAWS = 200
 """For each document of a prompt, until one that was not found."""

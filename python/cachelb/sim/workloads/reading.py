@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cachelb.arguments import MOST_TOKENS, whole
 from cachelb.errors import TraceError
@@ -12,9 +11,7 @@ from cachelb.sim.textfile import json_object, read_lines
 from cachelb.sim.workloads.agent_sessions import ID_TOKENS, read_agent_sessions
 from cachelb.sim.workloads.generic import read_generic
 from cachelb.sim.workloads.traces import BLOCK_SIZE, read_azure, read_mooncake, read_sessions
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 FORMATS = ("mooncake", "sharegpt", "sessions", "agents", "azure", "generic")
 """Formats of `read_workload`."""

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelb.sim.checks import MOST_REQUESTS, check_arguments
-from cachelb.sim.workloads.adversarial import churn, giants, hot_set, tenants
-from cachelb.sim.workloads.agent import agent
+from cachelb.sim.workloads.adversarial import bursts, churn, giants, hot_set, monopoly, tenants
 from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson, Steps, parse_arrivals, positive
-from cachelb.sim.workloads.bursts import bursts
-from cachelb.sim.workloads.chat import chat
 from cachelb.sim.workloads.draft import Plan
-from cachelb.sim.workloads.long_documents import long_documents
-from cachelb.sim.workloads.monopoly import monopoly
 from cachelb.sim.workloads.prefill_only import prefill_only
 from cachelb.sim.workloads.prefix_groups import prefix_groups, prefix_shift
 from cachelb.sim.workloads.rag import rag
+from cachelb.sim.workloads.sessions import agent, chat, long_documents
 from cachelb.sim.workloads.shared_prefix import shared_prefix
 from cachelb.sim.workloads.tool_agent import tool_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 RATE_SHIFT = 2.2
 """Factor on the rate of ``rate-shift`` half way: from 10 to 22 arrivals per second."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.sim.checks import pairs
 from cachelb.sim.workloads.arrivals import Poisson, positive
 from cachelb.sim.workloads.draft import Draft, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 LLMD_STAGES = ((9, 30), (3, 210), (4, 180), (5, 120), (6, 120), (8, 90), (10, 70), (12, 60), (15, 50), (20, 50))
 """Rate and seconds of the stages of llm-d's published benchmark; the first one only warms up."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cachelb.arguments import MOST_TOKENS, whole
 from cachelb.sim.workloads.draft import Draft, Plan, Zipf, around
-
-if TYPE_CHECKING:
-    from cachelb.sim.workloads.workload import Workload
+from cachelb.sim.workloads.workload import Workload
 
 _CHUNK_TOKENS = 512
 

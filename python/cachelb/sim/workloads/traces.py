@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.arguments import MOST_TOKENS, listed
 from cachelb.arguments import whole as whole_number
@@ -17,16 +18,9 @@ from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb.sim.expand import expand_ids
 from cachelb.sim.mixing import mix
 from cachelb.sim.textfile import id_list, json_object, number, read_lines, shown, whole
-from cachelb.sim.traces import MOONCAKE_ID_TOKENS, read_trace
+from cachelb.sim.traces import MOONCAKE_ID_TOKENS, Request, read_trace
 from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson
 from cachelb.sim.workloads.workload import Workload, make
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from cachelb.sim.traces import Request
 
 BLOCK_SIZE = 16
 _MOST_DIGITS = 20

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb.arguments import listed, number
 from cachelb.sim.checks import check_arguments
 from cachelb.sim.mixing import mix
 from cachelb.sim.workloads.arrivals import Poisson, microseconds, positive
 from cachelb.sim.workloads.columns import check_ends, check_rows, gather, joined_offsets, runs, summary
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import numpy.typing as npt
 
 _MOST_PARTS = 65_536
 _COLUMNS = {
@@ -31,6 +28,10 @@ _COLUMNS = {
     "output_hashes": np.uint64,
     "output_offsets": np.uint64,
 }
+_OPTIONAL = {"abort_s": np.float64, "boundaries": np.uint32, "boundary_offsets": np.uint64}
+_BY_ROW = ("arrival_s", "think_s", "prompt_tokens", "output_tokens", "abort_s")
+_RUNS = {"hashes": "offsets", "output_hashes": "output_offsets", "boundaries": "boundary_offsets"}
+"""Columns of any length per row, with those of their offsets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +116,7 @@ class Workload:
         Returns:
             All columns but ``session``, contiguous.
         """
-        optional = ("abort_s", "boundaries", "boundary_offsets")
-        keys = [*_COLUMNS, *(key for key in optional if getattr(self, key) is not None)]
+        keys = [*_COLUMNS, *(key for key in _OPTIONAL if getattr(self, key) is not None)]
         return {key: np.ascontiguousarray(getattr(self, key)) for key in keys}
 
     def prompt(self, row: int) -> npt.NDArray[np.uint64]:
@@ -237,26 +237,12 @@ class Workload:
         parent = place[self.parent[rows]]
         check_rows(parent < np.arange(len(rows)), "a parent must come before its child; it is at", parent)
         check_rows(parent >= -1, "a parent is left out of", rows)
-        hashes, offsets = gather(self.hashes, self.offsets, rows)
-        output_hashes, output_offsets = gather(self.output_hashes, self.output_offsets, rows)
-        ends, end_offsets = gather(*_ends(self), rows)
-        known = self.boundaries is not None
-        return replace(
-            self,
-            arrival_s=self.arrival_s[rows],
-            parent=parent,
-            think_s=self.think_s[rows],
-            prompt_tokens=self.prompt_tokens[rows],
-            output_tokens=self.output_tokens[rows],
-            hashes=hashes,
-            offsets=offsets,
-            output_hashes=output_hashes,
-            output_offsets=output_offsets,
-            session=None if self.session is None else [self.session[row] for row in rows],
-            abort_s=None if self.abort_s is None else self.abort_s[rows],
-            boundaries=ends if known else None,
-            boundary_offsets=end_offsets if known else None,
-        )
+        changed = {key: column[rows] for key in _BY_ROW if (column := getattr(self, key)) is not None}
+        for values, offsets in _RUNS.items():
+            if getattr(self, values) is not None:
+                changed[values], changed[offsets] = gather(getattr(self, values), getattr(self, offsets), rows)
+        session = None if self.session is None else [self.session[row] for row in rows]
+        return replace(self, parent=parent, session=session, **changed)
 
     def in_order(self) -> Workload:
         """Sort by arrival.
@@ -522,46 +508,27 @@ def make(  # the one place that fills columns in
     name: str,
     *,
     block_size: int,
-    prompt_tokens: npt.ArrayLike,
-    output_tokens: npt.ArrayLike,
-    hashes: npt.NDArray[np.uint64],
-    offsets: npt.ArrayLike,
     arrival_s: npt.ArrayLike,
-    parent: npt.ArrayLike | None = None,
-    think_s: npt.ArrayLike | None = None,
-    output_hashes: npt.NDArray[np.uint64] | None = None,
-    output_offsets: npt.ArrayLike | None = None,
     session: list[str] | None = None,
-    abort_s: npt.ArrayLike | None = None,
-    boundaries: npt.ArrayLike | None = None,
-    boundary_offsets: npt.ArrayLike | None = None,
     seed: int = 0,
+    **columns: npt.ArrayLike | None,
 ) -> Workload:
-    """Make a workload from the known columns, in the order given; the others get neutral values.
+    """Make a workload from the known columns, in the order given; None and the others get neutral values.
 
     By default no request follows another, pauses are 0 and answers have unknown blocks.
     """
     count = len(np.asarray(arrival_s))
-    return Workload(
-        name=name,
-        block_size=block_size,
-        seed=seed,
-        arrival_s=np.asarray(arrival_s, dtype=np.float64),
-        parent=np.full(count, -1, dtype=np.int64) if parent is None else np.asarray(parent, dtype=np.int64),
-        think_s=np.zeros(count) if think_s is None else np.asarray(think_s, dtype=np.float64),
-        prompt_tokens=np.asarray(prompt_tokens, dtype=np.uint32),
-        output_tokens=np.asarray(output_tokens, dtype=np.uint32),
-        hashes=hashes,
-        offsets=np.asarray(offsets, dtype=np.uint64),
-        output_hashes=np.empty(0, dtype=np.uint64) if output_hashes is None else output_hashes,
-        output_offsets=np.zeros(count + 1, dtype=np.uint64)
-        if output_offsets is None
-        else np.asarray(output_offsets, dtype=np.uint64),
-        session=session,
-        abort_s=None if abort_s is None else np.asarray(abort_s, dtype=np.float64),
-        boundaries=None if boundaries is None else np.asarray(boundaries, dtype=np.uint32),
-        boundary_offsets=None if boundary_offsets is None else np.asarray(boundary_offsets, dtype=np.uint64),
-    ).validate()
+    neutral: dict[str, npt.ArrayLike] = {
+        "parent": np.full(count, -1),
+        "think_s": np.zeros(count),
+        "output_hashes": np.empty(0, dtype=np.uint64),
+        "output_offsets": np.zeros(count + 1),
+    }
+    known = {key: column for key, column in columns.items() if column is not None}
+    made: dict[str, Any] = {**neutral, **known, "arrival_s": arrival_s}
+    for key in made.keys() - {"hashes", "output_hashes"}:
+        made[key] = np.asarray(made[key], dtype=(_COLUMNS | _OPTIONAL)[key])
+    return Workload(name, block_size, seed, session=session, **made).validate()
 
 
 def _patience(workload: Workload) -> npt.NDArray[np.float64]:

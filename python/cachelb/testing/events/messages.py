@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeAlias
 
 import msgpack  # type: ignore[import-untyped]
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Form: TypeAlias = Literal["map", "array"]
 """How an event is encoded: vLLM sends maps since 0.24, arrays before."""

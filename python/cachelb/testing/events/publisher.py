@@ -9,8 +9,9 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import zmq
 
@@ -19,10 +20,6 @@ from cachelb.events.endpoints import Endpoint
 from cachelb.events.sockets import REQUEST_BYTES, make_socket
 from cachelb.testing.events.messages import Form, encode_batch
 from cachelb.testing.fleet.sockets import TcpAddress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 _T = TypeVar("_T")
 
@@ -102,9 +99,7 @@ class EventPublisher:
         self.open()
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def open(self) -> None:

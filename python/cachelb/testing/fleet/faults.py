@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from random import Random
+from random import Random
+from typing import Final, Literal, TypeAlias, get_args
 
 FaultKind: TypeAlias = Literal["refuse", "reset", "status", "stall", "die"]
 """The kind of a fault; `FakeWorker.fail` describes each."""

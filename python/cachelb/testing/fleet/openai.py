@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cachelb._core import Namespace
 from cachelb.testing.fleet.engine import Job
+from cachelb.testing.fleet.options import WorkerOptions
 from cachelb.testing.fleet.tokens import answer_words, encode, render_chat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    from cachelb.testing.fleet.options import WorkerOptions
 
 DEFAULT_MODEL = "fake-model"
 _MAX_TOKEN = 2**32 - 1

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import socket
 import sys
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 _HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 1024

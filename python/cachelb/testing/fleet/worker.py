@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from cachelb.testing.fleet.counts import Counts, SeenRequest
 from cachelb.testing.fleet.faults import Fault, FaultKind, FaultRates
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cachelb.testing.fleet.counts import Counts, SeenRequest
-    from cachelb.testing.fleet.loop_thread import LoopThread
-    from cachelb.testing.fleet.replica import Replica
+from cachelb.testing.fleet.loop_thread import LoopThread
+from cachelb.testing.fleet.replica import Replica
 
 
 class FakeWorker:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
 
 
 class Shared:

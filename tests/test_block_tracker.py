@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cachelb
-from cachelb import BlockTracker, Match, Namespace, SnapshotError, hash_blocks
+from cachelb import BlockTracker, Match, SnapshotError, hash_blocks
 
 
 class Clock:
@@ -25,16 +25,6 @@ class Clock:
         return self.now
 
 
-def test_every_worker_is_answered_not_only_the_best() -> None:
-    tracker = BlockTracker(block_size=1)
-    tracker.record_request([1, 2, 3, 4], "a")
-    tracker.record_request([1, 2], "b")
-    tracker.record_request([9], "c")
-    assert tracker.overlaps([1, 2, 3, 4]) == {"a": 4, "b": 2}
-    assert tracker.find_best_worker([1, 2, 3, 4, 5]) is not None
-    assert tuple(tracker.find_best_worker([1, 2, 3, 4, 5]) or ()) == ("a", 4, 5)
-
-
 def test_among_restricts_before_the_best_is_chosen() -> None:
     tracker = BlockTracker(block_size=1)
     tracker.record_request([1, 2, 3], "a")
@@ -45,52 +35,12 @@ def test_among_restricts_before_the_best_is_chosen() -> None:
     assert tracker.overlaps_of_hashes(hash_blocks([1, 2, 3], 1), among={"a"}) == {"a": 3}
 
 
-def test_recording_returns_what_is_new_and_keeps_the_first_blocks_of_a_long_prompt() -> None:
-    tracker = BlockTracker(block_size=2, max_blocks_per_worker=3)
-    assert tracker.record_request(range(5), "a") == 2
-    assert tracker.record_request(range(5), "a") == 0
-    assert tracker.record_request(range(100), "a") == 1
-    assert tracker.overlaps(range(100)) == {"a": 3}
-    assert (tracker.block_count("a"), tracker.block_count(), tracker.block_count("nobody")) == (3, 3, 0)
-
-
-@pytest.mark.parametrize("matcher", ["kary", "binary", "linear"])
-def test_a_removed_block_ends_the_overlap_until_it_returns(matcher: str) -> None:
-    tracker = BlockTracker(block_size=1, matcher=matcher)
-    chain = hash_blocks(range(5), 1)
-    assert tracker.store("w", chain) == 5
-    assert tracker.remove("w", chain[1:2]) == 1
-    assert tracker.overlaps(range(5)) == {"w": 1}
-    assert tracker.store("w", chain[1:2], parent=chain[0]) == 1
-    assert tracker.overlaps(range(5)) == {"w": 5}
-
-
-def test_namespaces_do_not_share_blocks() -> None:
-    tracker = BlockTracker(block_size=1)
-    tracker.record_request([1, 2], "a", namespace=Namespace("adapter"))
-    assert tracker.overlaps([1, 2]) == {}
-    assert tracker.overlaps([1, 2], namespace="adapter") == {}
-    assert tracker.overlaps([1, 2], namespace=Namespace("adapter")) == {"a": 2}
-
-
 def test_unknown_workers_hold_nothing_and_are_no_error() -> None:
     tracker = BlockTracker(block_size=1)
     assert (tracker.remove("x", [1]), tracker.clear("x"), tracker.evict_worker("x", 0), tracker.remove_worker("x")) == (
         (0, 0, 0, 0)
     )
     assert tracker.workers() == []
-
-
-def test_a_removed_worker_comes_back_with_nothing_under_its_own_name() -> None:
-    tracker = BlockTracker(block_size=1)
-    tracker.record_request([1, 2], "old")
-    assert tracker.overlaps([1, 2]) == {"old": 2}
-    assert tracker.remove_worker("old") == 2
-    tracker.record_request([1], "new")
-    assert tracker.overlaps([1, 2]) == {"new": 1}
-    assert tracker.store("old", []) == 0
-    assert tracker.overlaps([1, 2]) == {"new": 1}
-    assert tracker.workers() == ["new", "old"]
 
 
 def test_an_entry_with_a_time_to_live_ends() -> None:
@@ -140,21 +90,6 @@ def test_damaged_snapshots_are_refused() -> None:
             BlockTracker.restore(bad)
     with pytest.raises(TypeError, match="data must be bytes, got str"):
         BlockTracker.restore("text")  # type: ignore[arg-type]
-
-
-def test_lookups_change_nothing() -> None:
-    tracker = BlockTracker(block_size=1, max_blocks_per_worker=6)
-    for prompt in ([1, 2, 3], [4, 5, 6]):
-        tracker.record_request(prompt, "a")
-    before = tracker.snapshot()
-    for _ in range(100):
-        tracker.find_best_worker([1, 2, 3])
-        tracker.overlaps([1, 2, 3], among=["a"])
-        tracker.overlaps_of_hashes([1, 2])
-    assert tracker.snapshot() == before
-    tracker.record_request([7, 8, 9], "a")
-    assert tracker.overlaps([1, 2, 3]) == {}
-    assert tracker.overlaps([4, 5, 6]) == {"a": 3}
 
 
 def test_ties_are_broken_by_name_and_prompt_and_not_by_order() -> None:

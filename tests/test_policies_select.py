@@ -287,14 +287,6 @@ def test_permuting_the_list_moves_picks_only_among_exact_ties(name: str) -> None
             held.pop(rng.randrange(len(held))).on_complete()
 
 
-def test_fresh_lists_and_strings_are_the_same_workers() -> None:
-    policy = CacheAware(seed=1)
-    first = policy.select_worker([f"gpu{i}" for i in range(64)], tokens=range(64))
-    again = policy.select_worker([f"gpu{i}" for i in reversed(range(64))], tokens=range(64))
-    assert again.worker == first.worker
-    assert len(policy.loads()) == 64
-
-
 def test_pods_that_churn_leave_no_trace() -> None:
     policy = CacheAware(seed=1)
     sizes = []

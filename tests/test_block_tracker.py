@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -114,53 +113,6 @@ def test_hashes_of_all_64_bits_are_kept() -> None:
     assert tracker.store("a", chain) == 3
     for form in (chain, tuple(chain), np.array(chain, np.uint64), np.array(chain, "<u8").tobytes()):
         assert tracker.overlaps_of_hashes(form) == {"a": 3}
-
-
-@pytest.mark.parametrize(
-    ("call", "kind", "text"),
-    [
-        (lambda t: t.store("a", [1, -1]), ValueError, r"hashes\[1\] must be from 0 to 18446744073709551615, got -1"),
-        (lambda t: t.store("a", [2**64]), ValueError, r"hashes\[0\] must be"),
-        (lambda t: t.store("a", [1], parent=-1), ValueError, "parent must be from 0"),
-        (lambda t: t.store("a", np.zeros(2)), TypeError, "got an array of float64"),
-        (lambda t: t.store(5, [1]), TypeError, "worker"),
-        (lambda t: t.evict_worker("a", -1), ValueError, "max_blocks must be from 0"),
-        (lambda t: t.overlaps([1], among="a"), TypeError, "among must be an iterable of str, got one str"),
-        (lambda t: t.overlaps([1], among=5), TypeError, "among must be an iterable of str, got int"),
-        (lambda t: t.overlaps([1], among=["a", 5]), TypeError, r"among\[1\] must be str, got int"),
-        (lambda t: t.record_request([1], "a", ttl_s=0), ValueError, "ttl_s must be more than 0"),
-        (lambda t: t.record_request([1], "a", ttl_s=float("nan")), ValueError, "ttl_s must be more than 0"),
-        (lambda t: t.record_request(["x"], "a"), TypeError, r"tokens\[0\] must be int, got str"),
-    ],
-)
-def test_wrong_arguments_change_nothing(call: Any, kind: type[Exception], text: str) -> None:
-    tracker = BlockTracker(block_size=1)
-    with pytest.raises(kind, match=text):
-        call(tracker)
-    assert tracker.workers() == []
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "text"),
-    [
-        ({"block_size": 0}, ValueError, "block_size must be from 1 to 1024, got 0"),
-        ({"max_blocks_per_worker": 0}, ValueError, "max_blocks_per_worker must be from 1 to 4294967295, got 0"),
-        ({"hashing": "sha"}, ValueError, 'hashing must be "chained", "eagle" or "positional", got "sha"'),
-        ({"matcher": "jump"}, ValueError, 'matcher must be "kary", "binary" or "linear", got "jump"'),
-        ({"clock": 5}, TypeError, "clock must be callable and return seconds, got int"),
-    ],
-)
-def test_wrong_settings_are_refused(options: dict[str, Any], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text):
-        BlockTracker(**options)
-
-
-@pytest.mark.parametrize(("told", "kind"), [("noon", TypeError), (-1.0, ValueError), (float("nan"), ValueError)])
-def test_a_clock_that_tells_no_time_is_refused(told: Any, kind: type[Exception]) -> None:
-    tracker = BlockTracker(clock=lambda: told)
-    with pytest.raises(kind, match="clock must return seconds"):
-        tracker.record_request([1], "a", ttl_s=1)
-    assert tracker.workers() == []
 
 
 def test_positional_hashing_warns_and_is_inexact() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-
 import numpy as np
 import pytest
 
 import cachelb
-from cachelb import BlockTracker, Match, SnapshotError, hash_blocks
+from cachelb import BlockTracker, Match, hash_blocks
 
 
 class Clock:
@@ -80,17 +77,6 @@ def test_a_snapshot_restores_settings_workers_and_answers() -> None:
     restored.validate()
 
 
-def test_damaged_snapshots_are_refused() -> None:
-    tracker = BlockTracker(block_size=1)
-    tracker.record_request([1, 2, 3], "a")
-    data = tracker.snapshot()
-    for bad in (b"", b"cachelb", data[:-1], data + b"x", data[:30] + b"?" + data[31:]):
-        with pytest.raises(SnapshotError, match="snapshot refused"):
-            BlockTracker.restore(bad)
-    with pytest.raises(TypeError, match="data must be bytes, got str"):
-        BlockTracker.restore("text")  # type: ignore[arg-type]
-
-
 def test_ties_are_broken_by_name_and_prompt_and_not_by_order() -> None:
     forward, backward = BlockTracker(block_size=1), BlockTracker(block_size=1)
     names = [f"w{number}" for number in range(4)]
@@ -141,37 +127,6 @@ def test_a_match_is_a_value() -> None:
             assert (worker, matched, total) == ("a", 1, 2)
         case _:
             pytest.fail("no match")
-
-
-def test_threads_leave_a_sound_tracker() -> None:
-    tracker = BlockTracker(block_size=1, max_blocks_per_worker=50)
-    failures: list[BaseException] = []
-
-    def work(number: int) -> None:
-        try:
-            for step in range(400):
-                prompt = [step % 3, number % 2, step % 5, *range(step % 11)]
-                tracker.record_request(prompt, f"w{(step + number) % 6}")
-                tracker.find_best_worker(prompt)
-                assert all(depth <= len(prompt) for depth in tracker.overlaps(prompt).values())
-                if step % 7 == number % 7:
-                    tracker.remove_worker(f"w{step % 6}")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test must see it
-            failures.append(error)
-
-    switch = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(switch)
-    assert failures == []
-    tracker.validate()
-    assert tracker.block_count() == sum(tracker.block_count(name) for name in tracker.workers())
 
 
 def test_the_package_exports_the_core() -> None:

@@ -5,7 +5,6 @@ Lists are block contents; a block holds one token. Letters name blocks where ord
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,25 +181,6 @@ def test_long_churn_returns_memory_to_the_level_of_a_fresh_index() -> None:
     index.validate()
     index.remove_worker("w")
     assert index.memory_bytes <= 64 * 1024
-
-
-def test_the_count_is_what_the_inserts_returned() -> None:
-    index = tracker()
-    added: list[int] = []
-    barrier = threading.Barrier(2)
-
-    def record() -> None:
-        for start in range(60):
-            barrier.wait()
-            added.append(index.record_request(range(start, start + 10), "w"))
-
-    threads = [threading.Thread(target=record) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(added) == index.block_count("w") == 600
-    index.validate()
 
 
 def test_a_block_costs_tens_of_bytes_and_a_further_holder_almost_none() -> None:

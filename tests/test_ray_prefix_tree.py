@@ -46,15 +46,17 @@ def evicting(tree: PrefixTree) -> Iterator[PrefixTree]:
     assert not any(thread.name == "cachelb-prefix-tree" for thread in threading.enumerate())
 
 
-def test_loop_evicts_from_those_above_the_threshold(evicting: PrefixTree) -> None:
-    evicting.add_tenants(["over", "under", "far over"], 0)
-    evicting.insert("small", "under", 1)
-    evicting.insert("hello", "over", 2)
-    evicting.insert("bigstring", "far over", 3)
-    evicting.insert("excess", "over", 4)
-    evicting.insert("more", "far over", 5)
-    wait_until(lambda: evicting.getattr("tenant_to_char_count") == {"over": 6, "under": 5, "far over": 4})
+def test_loop_evicts_from_those_above_the_threshold_down_to_the_target(evicting: PrefixTree) -> None:
+    evicting.add_tenants(["over", "at it", "far over"], 0)
+    evicting.insert("ten letter", "at it", 1)
+    for time_s, (tenant, text) in enumerate(
+        [("over", "a"), ("over", "bb"), ("far over", "bigstring"), ("over", "excesses"), ("far over", "more")], 2
+    ):
+        evicting.insert(text, tenant, time_s)
+    wait_until(lambda: evicting.getattr("tenant_to_char_count") == {"over": 8, "at it": 10, "far over": 4})
     assert evicting.prefix_match("excess") == ("excess", ["over"])
+    evicting.insert("ten letters", "at it", 9)
+    wait_until(lambda: evicting.getattr("tenant_to_char_count")["at it"] == 0)
 
 
 def test_attributes_are_set_and_read_as_an_actor_needs_it(tree: PrefixTree) -> None:

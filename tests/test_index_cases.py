@@ -160,13 +160,14 @@ def test_every_length_around_the_search_and_storage_steps_is_exact(length: int, 
 
 
 def test_hashes_that_are_no_chain_match_only_in_place() -> None:
-    index = tracker()
-    index.store("w", [10, 20, 30])
-    index.store("w", [40], parent=10)
-    index.store("v", [20])
     asked = {(10, 20, 30): 3, (10, 40): 2, (20, 30): 0, (10, 30): 1, (10, 20, 40): 2, (10, 10): 1, (40,): 0}
-    assert {hashes: index.overlaps_of_hashes(list(hashes)).get("w", 0) for hashes in asked} == asked
-    assert index.block_count("v") == 0, "20 stands behind 10"
+    index = tracker()
+    for each in (index, NaiveTracker(block_size=1)):
+        each.store("w", [10, 20, 30])
+        each.store("w", [40], parent=10)
+        each.store("v", [20])
+        assert {hashes: each.overlaps_of_hashes(list(hashes)).get("w", 0) for hashes in asked} == asked
+        assert each.block_count("v") == 0, "20 stands behind 10"
     index.validate()
 
 

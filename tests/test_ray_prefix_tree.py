@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTree as RaysTree
 from tests.gateways import wait_until
@@ -86,6 +86,11 @@ CALLS = st.one_of(
 @pytest.mark.parametrize("kind", list(KINDS))
 @settings(max_examples=3 * settings().max_examples)
 @given(calls=st.lists(CALLS, max_size=40))
+@example(calls=[("insert", ("abab", "t1")), ("remove_tenants", (["t1", "t3"],)), ("add_tenants", (["t1"], 0.0))])
+@example(calls=[("insert", ("abab", "t1")), ("add_tenants", (["t1", "t3"], 0.0)), ("get_smallest_tenants", ())])
+@example(calls=[("insert", ("aaaa", "t1")), ("insert", ("aab", "t2")), ("evict_tenant_by_lru", ("t1", 4))])
+@example(calls=[("insert", ("ab", "t1")), ("tick", ()), ("insert", ("b", "t1")), ("evict_tenant_by_lru", ("t1", 1))])
+@example(calls=[("insert", ("x", "t3")), ("evict_tenant_by_lru", ("t3", 5)), ("prefix_match", ("x", ["t3", "t2"]))])
 def test_answers_are_those_of_rays_own_tree(kind: str, calls: list[tuple[str, tuple[Any, ...]]]) -> None:
     ours, rays, now = KINDS[kind](), RaysTree(), 1.0
     ours.add_tenants(["t1", "t2"], 0)

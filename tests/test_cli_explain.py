@@ -178,7 +178,3 @@ def test_a_missing_file_and_a_file_without_records_are_told_apart(path: Path) ->
     result = run(path)
     assert result.exit_code == 1
     assert f"no decision records in 1 lines, first {path}:1: not JSON" in result.stderr
-
-
-def test_help_shows_examples() -> None:
-    assert "cachelb explain decisions.jsonl" in run("--help").stdout.partition("Examples:")[2]

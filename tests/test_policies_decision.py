@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.test_threads import run
 
 import cachelb
 from cachelb import policies
@@ -182,27 +182,18 @@ def test_a_cycle_through_the_worker_is_collected() -> None:
 def test_threads_leave_counters_equal_to_a_recount(name: str) -> None:
     policy = policies.make(name, seed=1)
     kept: list[list[cachelb.Decision[str]]] = [[] for _ in range(8)]
-    errors: list[Exception] = []
 
-    def run(which: int) -> None:
-        try:
-            for i in range(1_000):
-                decision = policy.select_worker(WORKERS, tokens=range(i % 7, 48))
-                decision.on_first_token()
-                if i % 100 == 0:
-                    kept[which].append(decision)
-                else:
-                    decision.on_complete()
-                    decision.on_complete()
-        except Exception as error:  # noqa: BLE001 - shown by the assertion below
-            errors.append(error)
+    def work(which: int) -> None:
+        for i in range(1_000):
+            decision = policy.select_worker(WORKERS, tokens=range(i % 7, 48))
+            decision.on_first_token()
+            if i % 100 == 0:
+                kept[which].append(decision)
+            else:
+                decision.on_complete()
+                decision.on_complete()
 
-    threads = [threading.Thread(target=run, args=(which,)) for which in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    run(work)
     policy.validate()
     assert sum(policy.loads().values()) == 80
     assert policy.stats()["completed"] == 8 * 990

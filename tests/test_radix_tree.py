@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
 from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.test_threads import run
 
 from cachelb import PrefixMatch, RadixTree, SnapshotError
 
@@ -47,35 +47,26 @@ def tree_size(prompts: int) -> int:
 
 def test_t15_counts_hold_after_threads() -> None:
     tree = RadixTree(max_units=3000)
-    failed: list[BaseException] = []
 
     def work(seed: int) -> None:
         dice = random.Random(seed)
-        try:
-            for _ in range(1500):
-                worker = f"w{dice.randrange(6)}"
-                key = "".join(dice.choices("abé", k=dice.randrange(30)))
-                match dice.randrange(12):
-                    case 0:
-                        tree.evict(dice.randrange(3000))
-                    case 1:
-                        tree.remove_worker(worker)
-                    case 2 | 3 | 4:
-                        found = tree.match_prefix(key)
-                        assert found.matched <= found.total == len(key)
-                    case 5:
-                        tree.insert(key, worker, remote=True)
-                    case _:
-                        tree.insert(key, worker)
-        except BaseException as error:  # noqa: BLE001  (reported by the main thread)
-            failed.append(error)
+        for _ in range(1500):
+            worker = f"w{dice.randrange(6)}"
+            key = "".join(dice.choices("abé", k=dice.randrange(30)))
+            match dice.randrange(12):
+                case 0:
+                    tree.evict(dice.randrange(3000))
+                case 1:
+                    tree.remove_worker(worker)
+                case 2 | 3 | 4:
+                    found = tree.match_prefix(key)
+                    assert found.matched <= found.total == len(key)
+                case 5:
+                    tree.insert(key, worker, remote=True)
+                case _:
+                    tree.insert(key, worker)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    run(work)
     tree.validate()
     assert tree.size() == sum(tree.size(worker) for worker in tree.workers()) <= 3000
 

@@ -35,9 +35,9 @@ CIRCLES: Final = (
 )
 # Forms of a word; the words of the field in its place; the number of names that have it.
 WORDS: Final[Mapping[str, tuple[str, int]]] = {
-    "tell tells telling told untold": ("publish, report, remote", 73),
-    "hear heard hearing hears hearsay": ("receive, remote", 25),
-    "say said saying says": ("publish, announce", 16),
+    "tell tells telling told untold": ("publish, report, remote", 66),
+    "hear heard hearing hears hearsay": ("receive, remote", 23),
+    "say said saying says": ("publish, announce", 13),
     "standing": ("eligibility, fleet state", 1),
     "sight": ("fleet state", 0),
     "trail trails": ("trace", 0),
@@ -45,10 +45,10 @@ WORDS: Final[Mapping[str, tuple[str, int]]] = {
     "worth": ("trust", 8),
     "reach": ("scope, eligible", 9),
     "fed": ("with events", 5),
-    "ahead": ("early", 13),
+    "ahead": ("early", 12),
     "offer offers": ("candidate", 31),
     "unproven": ("doubtful, speculative", 0),
-    "nobody somebody whoever": ("none, worker, router, client", 4),
+    "nobody somebody whoever": ("none, worker, router, client", 3),
 }
 NO_CODE: Final = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from tests.loops import wanted, without
 
-    from cachelb.integrations.litellm import CachelbCallback
+from cachelb.integrations.litellm import CachelbCallback
+from cachelb.testing import FakeFleet
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 litellm: Any = importlib.import_module("litellm")  # its types stay outside: reading them takes a minute
 
@@ -76,3 +80,23 @@ async def chat(router: Any, text: str = PROMPT, **options: Any) -> str:
     answer = await router.acompletion(**{"model": "m", "messages": messages(text), "max_tokens": 2} | options)
     key: str = answer._hidden_params["model_id"]
     return key
+
+
+def in_litellm(workers: int, **options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Run a test with LiteLLM's `router` and a `callback` in front of one group of a `fleet`."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(**kwargs: Any) -> None:
+            async def main(fleet: FakeFleet, callback: CachelbCallback) -> None:
+                async with hosted(callback, groups(m=fleet.urls), **options) as router:
+                    made = {"fleet": fleet, "callback": callback, "router": router}
+                    await test(**kwargs, **wanted(test, made))
+
+            with FakeFleet(workers) as fleet:
+                asyncio.run(main(fleet, CachelbCallback(seed=1)))
+
+        run.__signature__ = without(test, {"fleet", "callback", "router"})  # type: ignore[attr-defined]  # for pytest
+        return run
+
+    return decorate

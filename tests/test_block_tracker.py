@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from typing import Any
-
 import numpy as np
 import pytest
 
 import cachelb
-from cachelb import BlockTracker, Match, Namespace, SnapshotError, hash_blocks
+from cachelb import BlockTracker, Match, hash_blocks
 
 
 class Clock:
@@ -25,16 +21,6 @@ class Clock:
         return self.now
 
 
-def test_every_worker_is_answered_not_only_the_best() -> None:
-    tracker = BlockTracker(block_size=1)
-    tracker.record_request([1, 2, 3, 4], "a")
-    tracker.record_request([1, 2], "b")
-    tracker.record_request([9], "c")
-    assert tracker.overlaps([1, 2, 3, 4]) == {"a": 4, "b": 2}
-    assert tracker.find_best_worker([1, 2, 3, 4, 5]) is not None
-    assert tuple(tracker.find_best_worker([1, 2, 3, 4, 5]) or ()) == ("a", 4, 5)
-
-
 def test_among_restricts_before_the_best_is_chosen() -> None:
     tracker = BlockTracker(block_size=1)
     tracker.record_request([1, 2, 3], "a")
@@ -45,52 +31,12 @@ def test_among_restricts_before_the_best_is_chosen() -> None:
     assert tracker.overlaps_of_hashes(hash_blocks([1, 2, 3], 1), among={"a"}) == {"a": 3}
 
 
-def test_recording_returns_what_is_new_and_keeps_the_first_blocks_of_a_long_prompt() -> None:
-    tracker = BlockTracker(block_size=2, max_blocks_per_worker=3)
-    assert tracker.record_request(range(5), "a") == 2
-    assert tracker.record_request(range(5), "a") == 0
-    assert tracker.record_request(range(100), "a") == 1
-    assert tracker.overlaps(range(100)) == {"a": 3}
-    assert (tracker.block_count("a"), tracker.block_count(), tracker.block_count("nobody")) == (3, 3, 0)
-
-
-@pytest.mark.parametrize("matcher", ["kary", "binary", "linear"])
-def test_a_removed_block_ends_the_overlap_until_it_returns(matcher: str) -> None:
-    tracker = BlockTracker(block_size=1, matcher=matcher)
-    chain = hash_blocks(range(5), 1)
-    assert tracker.store("w", chain) == 5
-    assert tracker.remove("w", chain[1:2]) == 1
-    assert tracker.overlaps(range(5)) == {"w": 1}
-    assert tracker.store("w", chain[1:2], parent=chain[0]) == 1
-    assert tracker.overlaps(range(5)) == {"w": 5}
-
-
-def test_namespaces_do_not_share_blocks() -> None:
-    tracker = BlockTracker(block_size=1)
-    tracker.record_request([1, 2], "a", namespace=Namespace("adapter"))
-    assert tracker.overlaps([1, 2]) == {}
-    assert tracker.overlaps([1, 2], namespace="adapter") == {}
-    assert tracker.overlaps([1, 2], namespace=Namespace("adapter")) == {"a": 2}
-
-
 def test_unknown_workers_hold_nothing_and_are_no_error() -> None:
     tracker = BlockTracker(block_size=1)
     assert (tracker.remove("x", [1]), tracker.clear("x"), tracker.evict_worker("x", 0), tracker.remove_worker("x")) == (
         (0, 0, 0, 0)
     )
     assert tracker.workers() == []
-
-
-def test_a_removed_worker_comes_back_with_nothing_under_its_own_name() -> None:
-    tracker = BlockTracker(block_size=1)
-    tracker.record_request([1, 2], "old")
-    assert tracker.overlaps([1, 2]) == {"old": 2}
-    assert tracker.remove_worker("old") == 2
-    tracker.record_request([1], "new")
-    assert tracker.overlaps([1, 2]) == {"new": 1}
-    assert tracker.store("old", []) == 0
-    assert tracker.overlaps([1, 2]) == {"new": 1}
-    assert tracker.workers() == ["new", "old"]
 
 
 def test_an_entry_with_a_time_to_live_ends() -> None:
@@ -131,32 +77,6 @@ def test_a_snapshot_restores_settings_workers_and_answers() -> None:
     restored.validate()
 
 
-def test_damaged_snapshots_are_refused() -> None:
-    tracker = BlockTracker(block_size=1)
-    tracker.record_request([1, 2, 3], "a")
-    data = tracker.snapshot()
-    for bad in (b"", b"cachelb", data[:-1], data + b"x", data[:30] + b"?" + data[31:]):
-        with pytest.raises(SnapshotError, match="snapshot refused"):
-            BlockTracker.restore(bad)
-    with pytest.raises(TypeError, match="data must be bytes, got str"):
-        BlockTracker.restore("text")  # type: ignore[arg-type]
-
-
-def test_lookups_change_nothing() -> None:
-    tracker = BlockTracker(block_size=1, max_blocks_per_worker=6)
-    for prompt in ([1, 2, 3], [4, 5, 6]):
-        tracker.record_request(prompt, "a")
-    before = tracker.snapshot()
-    for _ in range(100):
-        tracker.find_best_worker([1, 2, 3])
-        tracker.overlaps([1, 2, 3], among=["a"])
-        tracker.overlaps_of_hashes([1, 2])
-    assert tracker.snapshot() == before
-    tracker.record_request([7, 8, 9], "a")
-    assert tracker.overlaps([1, 2, 3]) == {}
-    assert tracker.overlaps([4, 5, 6]) == {"a": 3}
-
-
 def test_ties_are_broken_by_name_and_prompt_and_not_by_order() -> None:
     forward, backward = BlockTracker(block_size=1), BlockTracker(block_size=1)
     names = [f"w{number}" for number in range(4)]
@@ -179,53 +99,6 @@ def test_hashes_of_all_64_bits_are_kept() -> None:
     assert tracker.store("a", chain) == 3
     for form in (chain, tuple(chain), np.array(chain, np.uint64), np.array(chain, "<u8").tobytes()):
         assert tracker.overlaps_of_hashes(form) == {"a": 3}
-
-
-@pytest.mark.parametrize(
-    ("call", "kind", "text"),
-    [
-        (lambda t: t.store("a", [1, -1]), ValueError, r"hashes\[1\] must be from 0 to 18446744073709551615, got -1"),
-        (lambda t: t.store("a", [2**64]), ValueError, r"hashes\[0\] must be"),
-        (lambda t: t.store("a", [1], parent=-1), ValueError, "parent must be from 0"),
-        (lambda t: t.store("a", np.zeros(2)), TypeError, "got an array of float64"),
-        (lambda t: t.store(5, [1]), TypeError, "worker"),
-        (lambda t: t.evict_worker("a", -1), ValueError, "max_blocks must be from 0"),
-        (lambda t: t.overlaps([1], among="a"), TypeError, "among must be an iterable of str, got one str"),
-        (lambda t: t.overlaps([1], among=5), TypeError, "among must be an iterable of str, got int"),
-        (lambda t: t.overlaps([1], among=["a", 5]), TypeError, r"among\[1\] must be str, got int"),
-        (lambda t: t.record_request([1], "a", ttl_s=0), ValueError, "ttl_s must be more than 0"),
-        (lambda t: t.record_request([1], "a", ttl_s=float("nan")), ValueError, "ttl_s must be more than 0"),
-        (lambda t: t.record_request(["x"], "a"), TypeError, r"tokens\[0\] must be int, got str"),
-    ],
-)
-def test_wrong_arguments_change_nothing(call: Any, kind: type[Exception], text: str) -> None:
-    tracker = BlockTracker(block_size=1)
-    with pytest.raises(kind, match=text):
-        call(tracker)
-    assert tracker.workers() == []
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "text"),
-    [
-        ({"block_size": 0}, ValueError, "block_size must be from 1 to 1024, got 0"),
-        ({"max_blocks_per_worker": 0}, ValueError, "max_blocks_per_worker must be from 1 to 4294967295, got 0"),
-        ({"hashing": "sha"}, ValueError, 'hashing must be "chained", "eagle" or "positional", got "sha"'),
-        ({"matcher": "jump"}, ValueError, 'matcher must be "kary", "binary" or "linear", got "jump"'),
-        ({"clock": 5}, TypeError, "clock must be callable and return seconds, got int"),
-    ],
-)
-def test_wrong_settings_are_refused(options: dict[str, Any], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text):
-        BlockTracker(**options)
-
-
-@pytest.mark.parametrize(("told", "kind"), [("noon", TypeError), (-1.0, ValueError), (float("nan"), ValueError)])
-def test_a_clock_that_tells_no_time_is_refused(told: Any, kind: type[Exception]) -> None:
-    tracker = BlockTracker(clock=lambda: told)
-    with pytest.raises(kind, match="clock must return seconds"):
-        tracker.record_request([1], "a", ttl_s=1)
-    assert tracker.workers() == []
 
 
 def test_positional_hashing_warns_and_is_inexact() -> None:
@@ -254,37 +127,6 @@ def test_a_match_is_a_value() -> None:
             assert (worker, matched, total) == ("a", 1, 2)
         case _:
             pytest.fail("no match")
-
-
-def test_threads_leave_a_sound_tracker() -> None:
-    tracker = BlockTracker(block_size=1, max_blocks_per_worker=50)
-    failures: list[BaseException] = []
-
-    def work(number: int) -> None:
-        try:
-            for step in range(400):
-                prompt = [step % 3, number % 2, step % 5, *range(step % 11)]
-                tracker.record_request(prompt, f"w{(step + number) % 6}")
-                tracker.find_best_worker(prompt)
-                assert all(depth <= len(prompt) for depth in tracker.overlaps(prompt).values())
-                if step % 7 == number % 7:
-                    tracker.remove_worker(f"w{step % 6}")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test must see it
-            failures.append(error)
-
-    switch = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(switch)
-    assert failures == []
-    tracker.validate()
-    assert tracker.block_count() == sum(tracker.block_count(name) for name in tracker.workers())
 
 
 def test_the_package_exports_the_core() -> None:

@@ -25,7 +25,9 @@ SEVEN = {
 }
 
 
-@pytest.mark.parametrize("command", [(), ("replay",), ("league",), ("demo",)])
+@pytest.mark.parametrize(
+    "command", [(), *((name,) for name in ("replay", "league", "demo", "config", "explain", "watch", "doctor"))]
+)
 def test_help_shows_an_example(command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0

@@ -84,7 +84,3 @@ def test_what_takes_no_effect_is_said(file: Path) -> None:
         "not used: policy.load_factor, since env CACHELB_POLICY names another policy"
     ]
     assert "not used" in run(file, "--show", CACHELB_POLICY="random").stdout
-
-
-def test_help_shows_examples() -> None:
-    assert "cachelb config gateway.toml" in run("--help").stdout.partition("Examples:")[2]

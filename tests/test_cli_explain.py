@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.models.decision_records import decision_record
 
 from cachelb.cli.app import app
 from cachelb.records.schema import decision_line, lost_line
-from cachelb.types import DecisionRecord, ShadowPick
+from cachelb.types import ShadowPick
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-PLAIN = DecisionRecord(
-    id="d",
-    part="whole",
-    time_s=0.0,
-    model=None,
-    policy="cache-aware",
-    key="gpu0",
-    dp_rank=None,
-    reason="prefix",
-    prompt_tokens=1000,
-    best_matched_tokens=1000,
-    matched_tokens=1000,
-    cached_tokens=1000,
-    engine_prompt_tokens=None,
-    output_tokens=1,
-    candidates=2,
-    attempt=0,
-    outcome="completed",
-    ttft_s=None,
-    duration_s=1.0,
-    shadows=(),
-)
 
 
 @pytest.fixture
@@ -52,7 +29,7 @@ def run(*arguments: object) -> Result:
 def write(path: Path, *changes: dict[str, Any], times: int = 1) -> None:
     with path.open("a") as file:
         for change in changes * times:
-            file.write(decision_line(replace(PLAIN, **change)))
+            file.write(decision_line(decision_record(**change)))
 
 
 def explained(*arguments: object) -> Any:
@@ -201,7 +178,3 @@ def test_a_missing_file_and_a_file_without_records_are_told_apart(path: Path) ->
     result = run(path)
     assert result.exit_code == 1
     assert f"no decision records in 1 lines, first {path}:1: not JSON" in result.stderr
-
-
-def test_help_shows_examples() -> None:
-    assert "cachelb explain decisions.jsonl" in run("--help").stdout.partition("Examples:")[2]

@@ -191,10 +191,6 @@ def test_what_a_page_says_cannot_command_the_terminal() -> None:
     assert "\x1b" not in output
 
 
-def test_help_shows_examples() -> None:
-    assert "cachelb watch http://127.0.0.1:8080/metrics" in run("--help").stdout.partition("Examples:")[2]
-
-
 # --- pages ---
 
 

@@ -525,12 +525,6 @@ def test_an_unknown_model_names_those_there_are() -> None:
         assert "serves base, adapter, not other" in result.stdout
 
 
-def test_help_has_examples() -> None:
-    result = run("--help")
-    assert result.exit_code == 0
-    assert "cachelb doctor http://gpu0:8000 http://gpu1:8000" in result.stdout
-
-
 def test_neither_key_nor_password_nor_prompt_is_shown() -> None:
     with FakeFleet(1, kv_events=True) as fleet:
         url = fleet.urls[0].replace("http://", "http://ann:hidden1@")

@@ -7,16 +7,17 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, run, serve
+from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, URLS, run, serve, served
 
 from cachelb import Router
 from cachelb.integrations.ext_proc.messages import ProcessingRequest, ProcessingResponse
 
 if TYPE_CHECKING:
+    from tests.models.ext_proc_client import Service
+
     from cachelb.policies.custom import FleetView, RequestView
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
-URLS = [f"http://{address}" for address in (A, B, C)]
 PROMPT = "The five boxing wizards jump quickly over the lazy dog. " * 20
 NONE = {"request": 0, "answer": 0}
 STREAMED = {"request": 1, "answer": 1}
@@ -29,50 +30,44 @@ def body_of(prompt: object = PROMPT, **fields: object) -> bytes:
 # --- the pick ---
 
 
-def test_headers_wait_for_the_body_and_header_and_metadata_are_equal() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.send_headers()
-            await stream.send_body(body_of()[:50], end=False)
-            waiting = asyncio.ensure_future(stream.read())
-            await stream.send_body(body_of()[50:])
-            reply = await waiting
-            assert reply.WhichOneof("response") == "request_headers"
-            assert reply.request_headers.response.clear_route_cache
-            header = reply.request_headers.response.header_mutation.set_headers[0]
-            assert header.header.key == DESTINATION
-            endpoints = header.header.raw_value.decode().split(",")
-            assert sorted(endpoints) == [A, B, C]
-            assert reply.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION].string_value == ",".join(
-                endpoints
-            )
-            assert await stream.read_body("request_body") == body_of()
-            assert router.loads()[f"http://{endpoints[0]}"] == 1
-            stream.call.cancel()
-            await service.settled()
-
-    run(main())
+@served()
+async def test_headers_wait_for_the_body_and_header_and_metadata_are_equal(
+    router: Router[str], service: Service
+) -> None:
+    stream = service.stream()
+    await stream.send_headers()
+    await stream.send_body(body_of()[:50], end=False)
+    waiting = asyncio.ensure_future(stream.read())
+    await stream.send_body(body_of()[50:])
+    reply = await waiting
+    assert reply.WhichOneof("response") == "request_headers"
+    assert reply.request_headers.response.clear_route_cache
+    header = reply.request_headers.response.header_mutation.set_headers[0]
+    assert header.header.key == DESTINATION
+    endpoints = header.header.raw_value.decode().split(",")
+    assert sorted(endpoints) == [A, B, C]
+    assert reply.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION].string_value == ",".join(
+        endpoints
+    )
+    assert await stream.read_body("request_body") == body_of()
+    assert router.loads()[f"http://{endpoints[0]}"] == 1
+    stream.call.cancel()
+    await service.settled()
 
 
-def test_requests_that_begin_alike_go_to_one_worker() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            first = await service.stream().request(body_of())
-            messages = [{"role": "user", "content": PROMPT}]
-            for body in (
-                body_of(PROMPT + "and more"),
-                body_of([*range(500)]),
-                json.dumps({"messages": messages}).encode(),
-            ):
-                again = [await service.stream().request(body) for _ in range(2)]
-                assert again[0].endpoints[0] == again[1].endpoints[0]
-            assert (await service.stream().request(body_of(PROMPT + "other"))).endpoints[0] == first.endpoints[0]
-            assert router.stats().funnel.selected_matched_tokens == 0  # nobody finished yet
-
-    run(main())
+@served()
+async def test_requests_that_begin_alike_go_to_one_worker(router: Router[str], service: Service) -> None:
+    first = await service.stream().request(body_of())
+    messages = [{"role": "user", "content": PROMPT}]
+    for body in (
+        body_of(PROMPT + "and more"),
+        body_of([*range(500)]),
+        json.dumps({"messages": messages}).encode(),
+    ):
+        again = [await service.stream().request(body) for _ in range(2)]
+        assert again[0].endpoints[0] == again[1].endpoints[0]
+    assert (await service.stream().request(body_of(PROMPT + "other"))).endpoints[0] == first.endpoints[0]
+    assert router.stats().funnel.selected_matched_tokens == 0  # nobody finished yet
 
 
 def test_long_body_comes_back_unchanged_in_small_pieces() -> None:
@@ -89,44 +84,37 @@ def test_long_body_comes_back_unchanged_in_small_pieces() -> None:
     run(main())
 
 
-def test_request_with_trailers_is_picked_at_the_trailers() -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1)) as service:
-            stream = service.stream()
-            await stream.send_headers()
-            await stream.send_body(body_of(), end=False)
-            await stream.send_trailers()
-            picked = await stream.read_picked(body=False)
-            assert len(picked.endpoints) == 3
-            part = (await stream.read()).request_body.response.body_mutation.streamed_response
-            assert (part.body, part.end_of_stream) == (body_of(), False)
-            assert (await stream.read()).WhichOneof("response") == "request_trailers"
-
-    run(main())
+@served()
+async def test_request_with_trailers_is_picked_at_the_trailers(service: Service) -> None:
+    stream = service.stream()
+    await stream.send_headers()
+    await stream.send_body(body_of(), end=False)
+    await stream.send_trailers()
+    picked = await stream.read_picked(body=False)
+    assert len(picked.endpoints) == 3
+    part = (await stream.read()).request_body.response.body_mutation.streamed_response
+    assert (part.body, part.end_of_stream) == (body_of(), False)
+    assert (await stream.read()).WhichOneof("response") == "request_trailers"
 
 
-def test_buffered_body_is_answered_once_with_the_pick() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            for _ in range(2):
-                stream = service.stream(BUFFERED)
-                await stream.send_headers()
-                passed = await stream.read()
-                assert passed.WhichOneof("response") == "request_headers"
-                assert not passed.request_headers.response.header_mutation.set_headers
-                await stream.send_body(body_of())
-                picked = await stream.read_picked(body=False)
-                assert picked.body == b""
-                await stream.answer_headers()
-                reply = await stream.answer_body(b"{}")
-                assert reply.WhichOneof("response") == "response_body"
-                assert not reply.response_body.response.HasField("body_mutation")
-                await stream.finish()
-            await service.settled()
-            assert [record.reason for record in router.recent()] == ["cold", "prefix"]
-
-    run(main())
+@served()
+async def test_buffered_body_is_answered_once_with_the_pick(router: Router[str], service: Service) -> None:
+    for _ in range(2):
+        stream = service.stream(BUFFERED)
+        await stream.send_headers()
+        passed = await stream.read()
+        assert passed.WhichOneof("response") == "request_headers"
+        assert not passed.request_headers.response.header_mutation.set_headers
+        await stream.send_body(body_of())
+        picked = await stream.read_picked(body=False)
+        assert picked.body == b""
+        await stream.answer_headers()
+        reply = await stream.answer_body(b"{}")
+        assert reply.WhichOneof("response") == "response_body"
+        assert not reply.response_body.response.HasField("body_mutation")
+        await stream.finish()
+    await service.settled()
+    assert [record.reason for record in router.recent()] == ["cold", "prefix"]
 
 
 @pytest.mark.parametrize("modes", [NONE, STREAMED], ids=["none", "streamed"])
@@ -181,19 +169,16 @@ def test_request_without_a_body_goes_to_any_ready_worker() -> None:
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
-def test_connection_that_is_upgraded_is_not_waited_for(modes: dict[str, int]) -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1)) as service:
-            stream = service.stream(modes)
-            await stream.send_headers({"upgrade": "websocket"}, method="GET", path="/v1/realtime")
-            assert len((await stream.read_picked(body=False)).endpoints) == 3
-            await stream.answer_headers(101)
-            await stream.send_body(b"frame", end=False)
-            reply = await stream.read()
-            streamed = reply.request_body.response.body_mutation.streamed_response.body
-            assert streamed == (b"frame" if modes is DUPLEX else b"")
-
-    run(main())
+@served()
+async def test_connection_that_is_upgraded_is_not_waited_for(service: Service, modes: dict[str, int]) -> None:
+    stream = service.stream(modes)
+    await stream.send_headers({"upgrade": "websocket"}, method="GET", path="/v1/realtime")
+    assert len((await stream.read_picked(body=False)).endpoints) == 3
+    await stream.answer_headers(101)
+    await stream.send_body(b"frame", end=False)
+    reply = await stream.read()
+    streamed = reply.request_body.response.body_mutation.streamed_response.body
+    assert streamed == (b"frame" if modes is DUPLEX else b"")
 
 
 @pytest.mark.parametrize(
@@ -208,13 +193,12 @@ def test_connection_that_is_upgraded_is_not_waited_for(modes: dict[str, int]) ->
     ],
     ids=["multipart", "deep", "array", "no messages", "no token", "half a character"],
 )
-def test_body_that_is_no_completion_request_is_left_to_the_worker(body: bytes, counted: str | None) -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1)) as service:
-            assert (await service.stream().request(body)).body == body
-            assert service.picker.counts == {"picked": 1, **({counted: 1} if counted else {})}
-
-    run(main())
+@served()
+async def test_body_that_is_no_completion_request_is_left_to_the_worker(
+    service: Service, body: bytes, counted: str | None
+) -> None:
+    assert (await service.stream().request(body)).body == body
+    assert service.picker.counts == {"picked": 1, **({counted: 1} if counted else {})}
 
 
 # --- whom to choose from ---
@@ -232,14 +216,11 @@ def test_body_that_is_no_completion_request_is_left_to_the_worker(body: bytes, c
     ],
     ids=["one", "two", "text", "text in a list", "no port", "a stranger too"],
 )
-def test_pick_is_from_the_subset_only(subset: object, chosen: list[str]) -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1)) as service:
-            for turn in range(4):
-                picked = await service.stream().request(body_of(f"{turn}" * 400), subset=subset)
-                assert sorted(picked.endpoints) == chosen
-
-    run(main())
+@served()
+async def test_pick_is_from_the_subset_only(service: Service, subset: object, chosen: list[str]) -> None:
+    for turn in range(4):
+        picked = await service.stream().request(body_of(f"{turn}" * 400), subset=subset)
+        assert sorted(picked.endpoints) == chosen
 
 
 @pytest.mark.parametrize("subset", [[], "", ["10.9.9.9:1"], [B]], ids=["empty", "no text", "stranger", "not ready"])
@@ -401,24 +382,21 @@ def test_tenant_priority_and_model_come_from_the_headers() -> None:
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
-def test_model_is_renamed_in_the_body_if_asked(modes: dict[str, int]) -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1), rewrite_model=True) as service:
-            stream = service.stream(modes)
-            await stream.send_headers({"x-gateway-model-name-rewrite": "llama-v2"})
-            if modes is BUFFERED:
-                await stream.read()
-            await stream.send_body(body_of(model="llama", temperature=0.25))
-            picked = await stream.read_picked(body=modes is DUPLEX)
-            assert json.loads(picked.body) == {
-                "prompt": PROMPT,
-                "max_tokens": 8,
-                "model": "llama-v2",
-                "temperature": 0.25,
-            }
-            assert picked.headers.get("content-length") == (str(len(picked.body)) if modes is BUFFERED else None)
-
-    run(main())
+@served(rewrite_model=True)
+async def test_model_is_renamed_in_the_body_if_asked(service: Service, modes: dict[str, int]) -> None:
+    stream = service.stream(modes)
+    await stream.send_headers({"x-gateway-model-name-rewrite": "llama-v2"})
+    if modes is BUFFERED:
+        await stream.read()
+    await stream.send_body(body_of(model="llama", temperature=0.25))
+    picked = await stream.read_picked(body=modes is DUPLEX)
+    assert json.loads(picked.body) == {
+        "prompt": PROMPT,
+        "max_tokens": 8,
+        "model": "llama-v2",
+        "temperature": 0.25,
+    }
+    assert picked.headers.get("content-length") == (str(len(picked.body)) if modes is BUFFERED else None)
 
 
 def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
@@ -445,42 +423,35 @@ def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
-def test_body_over_the_limit_is_413(modes: dict[str, int]) -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router, max_body_bytes=1000, large_bodies="refuse") as service:
-            stream = service.stream(modes)
-            await stream.send_headers()
-            if modes is BUFFERED:
-                await stream.read()
-                await stream.send_body(b"x" * 1001)
-            else:
-                await stream.send_body(b"x" * 1000, end=False)
-                await stream.send_body(b"x", end=False)
-            status, headers, _ = await stream.read_refusal()
-            assert (status, headers) == (413, {"content-type": "application/json"})
-            assert router.stats().open_requests == 0
-            assert service.picker.counts == {"too-large": 1}
-
-    run(main())
+@served(max_body_bytes=1000, large_bodies="refuse")
+async def test_body_over_the_limit_is_413(router: Router[str], service: Service, modes: dict[str, int]) -> None:
+    stream = service.stream(modes)
+    await stream.send_headers()
+    if modes is BUFFERED:
+        await stream.read()
+        await stream.send_body(b"x" * 1001)
+    else:
+        await stream.send_body(b"x" * 1000, end=False)
+        await stream.send_body(b"x", end=False)
+    status, headers, _ = await stream.read_refusal()
+    assert (status, headers) == (413, {"content-type": "application/json"})
+    assert router.stats().open_requests == 0
+    assert service.picker.counts == {"too-large": 1}
 
 
-def test_body_over_the_limit_passes_unread() -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1), max_body_bytes=1000) as service:
-            stream = service.stream()
-            await stream.send_headers()
-            await stream.send_body(b"x" * 900, end=False)
-            await stream.send_body(b"y" * 900, end=False)
-            picked = await stream.read_picked(body=False)
-            assert len(picked.endpoints) == 3
-            first = (await stream.read()).request_body.response.body_mutation.streamed_response
-            assert (first.body, first.end_of_stream) == (b"x" * 900 + b"y" * 900, False)
-            await stream.send_body(b"z" * 900)
-            assert await stream.read_body("request_body") == b"z" * 900
-            assert service.picker.counts == {"picked": 1, "too-large": 1}
-
-    run(main())
+@served(max_body_bytes=1000)
+async def test_body_over_the_limit_passes_unread(service: Service) -> None:
+    stream = service.stream()
+    await stream.send_headers()
+    await stream.send_body(b"x" * 900, end=False)
+    await stream.send_body(b"y" * 900, end=False)
+    picked = await stream.read_picked(body=False)
+    assert len(picked.endpoints) == 3
+    first = (await stream.read()).request_body.response.body_mutation.streamed_response
+    assert (first.body, first.end_of_stream) == (b"x" * 900 + b"y" * 900, False)
+    await stream.send_body(b"z" * 900)
+    assert await stream.read_body("request_body") == b"z" * 900
+    assert service.picker.counts == {"picked": 1, "too-large": 1}
 
 
 # --- the wire ---
@@ -513,23 +484,16 @@ def test_unknown_fields_are_carried_along() -> None:
     assert message.SerializeToString() == b"\x22\x04\x0a\x02ab" + unknown
 
 
-def test_message_of_a_kind_from_the_future_is_passed_over() -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1)) as service:
-            stream = service.stream()
-            await stream.send(ProcessingRequest.FromString(b"\xca\x3e\x02hi"))
-            assert (await stream.request(body_of())).body == body_of()
-
-    run(main())
+@served()
+async def test_message_of_a_kind_from_the_future_is_passed_over(service: Service) -> None:
+    stream = service.stream()
+    await stream.send(ProcessingRequest.FromString(b"\xca\x3e\x02hi"))
+    assert (await stream.request(body_of())).body == body_of()
 
 
-def test_proxy_that_only_watches_gets_no_pick() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.send(ProcessingRequest(observability_mode=True))
-            assert await stream.read() is None
-            assert service.picker.counts == {"observed": 1}
-
-    run(main())
+@served()
+async def test_proxy_that_only_watches_gets_no_pick(service: Service) -> None:
+    stream = service.stream()
+    await stream.send(ProcessingRequest(observability_mode=True))
+    assert await stream.read() is None
+    assert service.picker.counts == {"observed": 1}

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DUPLEX, run, serve, until
+from tests.models.ext_proc_client import BUFFERED, DUPLEX, URLS, run, serve, served, until
 
 from cachelb import Router
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tests.models.ext_proc_client import Service, Stream
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
-URLS = [f"http://{address}" for address in (A, B, C)]
 BODY = json.dumps({"prompt": "The five boxing wizards jump quickly over the lazy dog. " * 20}).encode()
 USAGE = b'"usage":{"prompt_tokens":64,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":48}}'
 NO_ANSWER_BODY = {"request": 4, "answer": 0}
@@ -30,38 +29,32 @@ def endings(router: Router[str]) -> dict[str, int]:
 # --- who served it ---
 
 
-def test_fallback_that_served_the_request_is_booked_in_place_of_the_pick() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router, expose_headers=["x-cachelb-worker"]) as service:
-            stream = service.stream()
-            picked, fallback, _ = (await stream.request(BODY)).endpoints
-            assert router.loads()[f"http://{picked}"] == 1
-            added = await stream.answer_headers(served=fallback)
-            assert added["x-cachelb-worker"] == f"http://{fallback}"
-            assert router.loads() == {url: int(url.endswith(fallback)) for url in URLS}
-            await stream.answer_body(b"{" + USAGE + b"}")
-            assert endings(router) == {"failed": 1, "completed": 1}
-            assert service.picker.counts == {"picked": 1, "served-fallback": 1}
-            # It holds the prompt now, and is picked for it.
-            assert (await service.stream().request(BODY)).endpoints[0] == fallback
-
-    run(main())
+@served(expose_headers=["x-cachelb-worker"])
+async def test_fallback_that_served_the_request_is_booked_in_place_of_the_pick(
+    router: Router[str], service: Service
+) -> None:
+    stream = service.stream()
+    picked, fallback, _ = (await stream.request(BODY)).endpoints
+    assert router.loads()[f"http://{picked}"] == 1
+    added = await stream.answer_headers(served=fallback)
+    assert added["x-cachelb-worker"] == f"http://{fallback}"
+    assert router.loads() == {url: int(url.endswith(fallback)) for url in URLS}
+    await stream.answer_body(b"{" + USAGE + b"}")
+    assert endings(router) == {"failed": 1, "completed": 1}
+    assert service.picker.counts == {"picked": 1, "served-fallback": 1}
+    # It holds the prompt now, and is picked for it.
+    assert (await service.stream().request(BODY)).endpoints[0] == fallback
 
 
-def test_pick_that_served_the_request_stays_booked() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            picked = (await stream.request(BODY)).endpoints[0]
-            added = await stream.answer_headers(served=picked)
-            assert added == {}
-            assert router.loads()[f"http://{picked}"] == 1
-            await stream.answer_body(b"{}")
-            assert endings(router) == {"completed": 1}
-
-    run(main())
+@served()
+async def test_pick_that_served_the_request_stays_booked(router: Router[str], service: Service) -> None:
+    stream = service.stream()
+    picked = (await stream.request(BODY)).endpoints[0]
+    added = await stream.answer_headers(served=picked)
+    assert added == {}
+    assert router.loads()[f"http://{picked}"] == 1
+    await stream.answer_body(b"{}")
+    assert endings(router) == {"completed": 1}
 
 
 def test_clients_see_of_the_decision_what_is_exposed_by_name() -> None:
@@ -90,34 +83,28 @@ def test_workers_may_share_an_address() -> None:
     run(main())
 
 
-def test_request_served_by_a_stranger_is_booked_nowhere() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.request(BODY)
-            await stream.answer_headers(served="10.9.9.9:1")
-            assert router.stats().open_requests == 0
-            assert endings(router) == {"cancelled": 1}
-            assert service.picker.counts["served-unknown"] == 1
-
-    run(main())
+@served()
+async def test_request_served_by_a_stranger_is_booked_nowhere(router: Router[str], service: Service) -> None:
+    stream = service.stream()
+    await stream.request(BODY)
+    await stream.answer_headers(served="10.9.9.9:1")
+    assert router.stats().open_requests == 0
+    assert endings(router) == {"cancelled": 1}
+    assert service.picker.counts["served-unknown"] == 1
 
 
-def test_request_served_by_a_worker_that_left_meanwhile_is_booked_nowhere() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            fallback = (await stream.request(BODY)).endpoints[1]
-            router.set_ready(f"http://{fallback}", False)
-            await stream.answer_headers(served=fallback)
-            assert router.stats().open_requests == 0
-            assert service.picker.counts["served-unbooked"] == 1
-            reply = await stream.answer_body(b"{}")
-            assert reply.response_body.response.body_mutation.streamed_response.body == b"{}"
-
-    run(main())
+@served()
+async def test_request_served_by_a_worker_that_left_meanwhile_is_booked_nowhere(
+    router: Router[str], service: Service
+) -> None:
+    stream = service.stream()
+    fallback = (await stream.request(BODY)).endpoints[1]
+    router.set_ready(f"http://{fallback}", False)
+    await stream.answer_headers(served=fallback)
+    assert router.stats().open_requests == 0
+    assert service.picker.counts["served-unbooked"] == 1
+    reply = await stream.answer_body(b"{}")
+    assert reply.response_body.response.body_mutation.streamed_response.body == b"{}"
 
 
 def test_conformance_tests_choose_the_worker_and_see_who_served() -> None:
@@ -160,32 +147,26 @@ def test_conformance_tests_choose_the_worker_and_see_who_served() -> None:
         (504, None, "failed"),
     ],
 )
-def test_status_decides_how_the_request_ends(status: int, details: str | None, ending: str) -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.request(BODY)
-            await stream.answer_headers(status, details=details)
-            assert endings(router) == ({ending: 1} if status >= 400 else {})
-            await stream.answer_body(b"{}")
-            await stream.finish()
-            await service.settled()
-            assert endings(router) == {ending: 1}
-
-    run(main())
+@served()
+async def test_status_decides_how_the_request_ends(
+    router: Router[str], service: Service, status: int, details: str | None, ending: str
+) -> None:
+    stream = service.stream()
+    await stream.request(BODY)
+    await stream.answer_headers(status, details=details)
+    assert endings(router) == ({ending: 1} if status >= 400 else {})
+    await stream.answer_body(b"{}")
+    await stream.finish()
+    await service.settled()
+    assert endings(router) == {ending: 1}
 
 
-def test_answer_without_a_body_completes_at_its_headers() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.request(BODY)
-            await stream.answer_headers(204, end=True)
-            assert endings(router) == {"completed": 1}
-
-    run(main())
+@served()
+async def test_answer_without_a_body_completes_at_its_headers(router: Router[str], service: Service) -> None:
+    stream = service.stream()
+    await stream.request(BODY)
+    await stream.answer_headers(204, end=True)
+    assert endings(router) == {"completed": 1}
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "streamed"])
@@ -219,18 +200,14 @@ def test_usage_is_read_from_the_last_events_however_they_are_cut(modes: dict[str
     run(main())
 
 
-def test_trailers_end_the_answer() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.request(BODY)
-            await stream.answer_headers()
-            await stream.answer_body(b"{" + USAGE + b"}", end=False)
-            assert (await stream.answer_trailers()).WhichOneof("response") == "response_trailers"
-            assert [record.cached_tokens for record in router.recent()] == [48]
-
-    run(main())
+@served()
+async def test_trailers_end_the_answer(router: Router[str], service: Service) -> None:
+    stream = service.stream()
+    await stream.request(BODY)
+    await stream.answer_headers()
+    await stream.answer_body(b"{" + USAGE + b"}", end=False)
+    assert (await stream.answer_trailers()).WhichOneof("response") == "response_trailers"
+    assert [record.cached_tokens for record in router.recent()] == [48]
 
 
 async def _before_the_pick(stream: Stream) -> None:
@@ -260,51 +237,43 @@ PHASES = [_before_the_pick, _before_the_answer, _within_the_answer, _at_the_end]
 @pytest.mark.parametrize(
     ("phase", "ending"), [(PHASES[0], {}), (PHASES[1], {"cancelled": 1}), (PHASES[2], {"cancelled": 1})]
 )
-def test_stream_that_ends_early_cancels_the_request(phase: Any, ending: dict[str, int], how: str) -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            await phase(stream)
-            if how == "cancel":
-                stream.call.cancel()
-            else:
-                await stream.finish()
-            await service.settled()
-            assert endings(router) == ending
-            assert router.stats().open_requests == 0
-
-    run(main())
+@served()
+async def test_stream_that_ends_early_cancels_the_request(
+    router: Router[str], service: Service, phase: Any, ending: dict[str, int], how: str
+) -> None:
+    stream = service.stream()
+    await phase(stream)
+    if how == "cancel":
+        stream.call.cancel()
+    else:
+        await stream.finish()
+    await service.settled()
+    assert endings(router) == ending
+    assert router.stats().open_requests == 0
 
 
-def test_end_of_the_stream_completes_a_request_whose_answer_is_not_sent_here() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream(NO_ANSWER_BODY)
-            await stream.request(BODY)
-            await stream.answer_headers()
-            assert router.stats().open_requests == 1
-            await stream.finish()
-            await service.settled()
-            assert endings(router) == {"completed": 1}
-
-    run(main())
+@served()
+async def test_end_of_the_stream_completes_a_request_whose_answer_is_not_sent_here(
+    router: Router[str], service: Service
+) -> None:
+    stream = service.stream(NO_ANSWER_BODY)
+    await stream.request(BODY)
+    await stream.answer_headers()
+    assert router.stats().open_requests == 1
+    await stream.finish()
+    await service.settled()
+    assert endings(router) == {"completed": 1}
 
 
-def test_stopping_breaks_off_open_streams_and_releases_them() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            streams = [service.stream() for _ in range(4)]
-            for stream in streams:
-                await stream.request(BODY)
-            assert router.stats().open_requests == 4
-            await service.picker.stop(0)
-            await service.settled()
-            assert endings(router) == {"cancelled": 4}
-
-    run(main())
+@served()
+async def test_stopping_breaks_off_open_streams_and_releases_them(router: Router[str], service: Service) -> None:
+    streams = [service.stream() for _ in range(4)]
+    for stream in streams:
+        await stream.request(BODY)
+    assert router.stats().open_requests == 4
+    await service.picker.stop(0)
+    await service.settled()
+    assert endings(router) == {"cancelled": 4}
 
 
 # --- nothing stays booked ---
@@ -354,19 +323,15 @@ def test_300_streams_at_once_with_aborts_leave_nothing_booked() -> None:
     run(main())
 
 
-def test_client_that_stops_reading_holds_nothing_once_it_is_gone() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router, max_body_bytes=10 << 20) as service:
-            stream = service.stream()
-            await stream.send_headers()
-            # More than the connection's window: the picker has to wait until somebody reads.
-            body = json.dumps({"prompt": "x" * 9_000_000}).encode()
-            for start in range(0, len(body), 60_000):
-                await stream.send_body(body[start : start + 60_000], end=start + 60_000 >= len(body))
-            await until(lambda: router.stats().open_requests == 1)
-            stream.call.cancel()
-            await service.settled()
-            assert endings(router) == {"cancelled": 1}
-
-    run(main())
+@served(max_body_bytes=10 << 20)
+async def test_client_that_stops_reading_holds_nothing_once_it_is_gone(router: Router[str], service: Service) -> None:
+    stream = service.stream()
+    await stream.send_headers()
+    # More than the connection's window: the picker has to wait until somebody reads.
+    body = json.dumps({"prompt": "x" * 9_000_000}).encode()
+    for start in range(0, len(body), 60_000):
+        await stream.send_body(body[start : start + 60_000], end=start + 60_000 >= len(body))
+    await until(lambda: router.stats().open_requests == 1)
+    stream.call.cancel()
+    await service.settled()
+    assert endings(router) == {"cancelled": 1}

@@ -224,10 +224,3 @@ def test_example_names_what_the_picker_reads_and_writes() -> None:
         keys = [f"http://{socket['address']}:{socket['port_value']}" for socket in sockets["workers"]]
         assert router.keys() == keys
     assert f"{sockets['picker'][0]['address']}:{sockets['picker'][0]['port_value']}" == parse(["--config", "x"]).listen
-
-
-@pytest.mark.parametrize("missing", ["google.protobuf", "grpc"])
-def test_missing_extra_is_named(missing: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None\nimport {MODULE}"
-    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert "pip install 'cachelb[extproc]'" in run.stderr

@@ -7,8 +7,6 @@ import contextlib
 import http.client
 import json
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -465,14 +463,3 @@ def test_exit_leaves_no_thread_socket_or_file(fleet: FakeFleet) -> None:
     assert [worker.counts.open for worker in workers] == [0] * 6
     with pytest.raises(RuntimeError, match="fleet is closed"):
         workers[0].start()
-
-
-def test_importing_the_testing_package_does_not_import_aiohttp() -> None:
-    code = "import sys, cachelb.testing; assert 'aiohttp' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_missing_aiohttp_is_named() -> None:
-    code = "import sys; sys.modules['aiohttp'] = None; from cachelb.testing import FakeFleet"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ImportError: cachelb.testing.FakeFleet needs aiohttp: pip install 'cachelb[testing]'" in run.stderr

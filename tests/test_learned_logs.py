@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.models.decision_records import decision_record
 
 import cachelb
 from cachelb.cli.main import main
 from cachelb.learned import FEATURES, LearnedModel, Samples, evaluate, evaluate_model, read_lodestar
 from cachelb.records import JsonlRecords
 from cachelb.records.samples import samples_of
-from cachelb.types import DecisionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from cachelb.types import DecisionRecord
 
 COMP = "comp__latency_predictor_model_output_pod_specific_data.csv.xz"
 P2048 = "p2048__processed_dataset.csv.xz"
@@ -27,28 +29,8 @@ P2048 = "p2048__processed_dataset.csv.xz"
 
 def record(key: str, time_s: float, ttft_s: float | None, duration_s: float, tokens: tuple[int, int]) -> DecisionRecord:
     prompt, matched = tokens
-    return DecisionRecord(
-        id=f"{key}{time_s}",
-        part="whole",
-        time_s=time_s,
-        model=None,
-        policy="random",
-        key=key,
-        dp_rank=None,
-        reason="random",
-        prompt_tokens=prompt,
-        best_matched_tokens=matched,
-        matched_tokens=matched,
-        cached_tokens=None,
-        engine_prompt_tokens=None,
-        output_tokens=None,
-        candidates=2,
-        attempt=0,
-        outcome="ok",
-        ttft_s=ttft_s,
-        duration_s=duration_s,
-        shadows=(),
-    )
+    sizes = {"prompt_tokens": prompt, "best_matched_tokens": matched, "matched_tokens": matched, "cached_tokens": None}
+    return decision_record(key=key, time_s=time_s, ttft_s=ttft_s, duration_s=duration_s, **sizes)
 
 
 def column(samples: Samples, name: str) -> list[float]:

@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import pytest
-from tests.litellm_host import PROMPT, chat, groups, hosted, messages, settled
+from tests.litellm_host import PROMPT, chat, groups, hosted, in_litellm, messages, settled
 
 from cachelb.integrations.litellm import CachelbCallback
 from cachelb.testing import FakeFleet
@@ -26,33 +26,25 @@ async def idle(callback: CachelbCallback) -> None:
     assert callback._bookings == {}
 
 
-def test_conversations_stay_where_their_prompt_is() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            first = [await chat(router, f"{number}{PROMPT}") for number in range(6)]
-            again = [await chat(router, f"{number}{PROMPT}") for number in range(6)]
-            await idle(callback)
-        assert again == first
-        assert len(set(first)) == 3
-        assert endings(callback) == {"completed": 12}
-        assert sum(record.cached_tokens or 0 for record in callback.router.recent(12)) > 6 * 400
-        assert callback.fallbacks.total() == callback.unread == callback.expired == 0
-
-    with FakeFleet(3) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(3)
+async def test_conversations_stay_where_their_prompt_is(callback: CachelbCallback, router: Any) -> None:
+    first = [await chat(router, f"{number}{PROMPT}") for number in range(6)]
+    again = [await chat(router, f"{number}{PROMPT}") for number in range(6)]
+    await idle(callback)
+    assert again == first
+    assert len(set(first)) == 3
+    assert endings(callback) == {"completed": 12}
+    assert sum(record.cached_tokens or 0 for record in callback.router.recent(12)) > 6 * 400
+    assert callback.fallbacks.total() == callback.unread == callback.expired == 0
 
 
-def test_text_completions_are_routed_by_text_and_by_token_ids() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            for prompt in (PROMPT, PROMPT, list(range(200)), list(range(200))):
-                await router.atext_completion(model="m", prompt=prompt, max_tokens=1)
-            await idle(callback)
-        assert [record.matched_tokens > 100 for record in callback.router.recent(4)] == [False, True, False, True]
-        assert callback.unread == 0
-
-    with FakeFleet(2) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(2)
+async def test_text_completions_are_routed_by_text_and_by_token_ids(callback: CachelbCallback, router: Any) -> None:
+    for prompt in (PROMPT, PROMPT, list(range(200)), list(range(200))):
+        await router.atext_completion(model="m", prompt=prompt, max_tokens=1)
+    await idle(callback)
+    assert [record.matched_tokens > 100 for record in callback.router.recent(4)] == [False, True, False, True]
+    assert callback.unread == 0
 
 
 def test_groups_of_one_router_do_not_mix() -> None:
@@ -69,34 +61,30 @@ def test_groups_of_one_router_do_not_mix() -> None:
         asyncio.run(run(fleet, CachelbCallback(seed=1)))
 
 
-def test_retry_goes_to_another_deployment_and_books_once() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls), num_retries=2) as router:
-            home = await chat(router)
-            for status in (500, 503):
-                fleet.workers[int(home[-1])].fail("status", times=1, status=status)
-                assert await chat(router) != home
-            await idle(callback)
-        assert endings(callback) == {"completed": 3, "failed": 1, "backpressure": 1}
-
-    with FakeFleet(3) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(3, num_retries=2)
+async def test_retry_goes_to_another_deployment_and_books_once(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any
+) -> None:
+    home = await chat(router)
+    for status in (500, 503):
+        fleet.workers[int(home[-1])].fail("status", times=1, status=status)
+        assert await chat(router) != home
+    await idle(callback)
+    assert endings(callback) == {"completed": 3, "failed": 1, "backpressure": 1}
 
 
-def test_metadata_shared_by_requests_does_not_mix_them_up() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls), num_retries=1) as router:
-            metadata: dict[str, Any] = {"team": "a"}
-            home = await chat(router, metadata=metadata)
-            fleet.workers[int(home[-1])].fail("status", times=1, status=500)
-            assert await chat(router, metadata=metadata) != home
-            both = [chat(router, f"{number}{PROMPT}", metadata=metadata) for number in range(8)]
-            assert len(set(await asyncio.gather(*both))) == 2
-            await idle(callback)
-        assert endings(callback) == {"completed": 10, "failed": 1}
-
-    with FakeFleet(2) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(2, num_retries=1)
+async def test_metadata_shared_by_requests_does_not_mix_them_up(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any
+) -> None:
+    metadata: dict[str, Any] = {"team": "a"}
+    home = await chat(router, metadata=metadata)
+    fleet.workers[int(home[-1])].fail("status", times=1, status=500)
+    assert await chat(router, metadata=metadata) != home
+    both = [chat(router, f"{number}{PROMPT}", metadata=metadata) for number in range(8)]
+    assert len(set(await asyncio.gather(*both))) == 2
+    await idle(callback)
+    assert endings(callback) == {"completed": 10, "failed": 1}
 
 
 def test_deployment_in_cooldown_gets_nothing_and_stays_known() -> None:
@@ -116,18 +104,16 @@ def test_deployment_in_cooldown_gets_nothing_and_stays_known() -> None:
         asyncio.run(run(fleet, CachelbCallback(seed=1)))
 
 
-def test_whole_group_down_fails_as_without_the_callback() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls), num_retries=3) as router:
-            fleet.fail("status", status=500)
-            with pytest.raises(Exception, match="planned by the test"):
-                await chat(router)
-            await idle(callback)
-        assert endings(callback) == {"failed": 4}
-        assert [worker.counts.faults["500"] for worker in fleet.workers] == [2, 2]
-
-    with FakeFleet(2) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(2, num_retries=3)
+async def test_whole_group_down_fails_as_without_the_callback(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any
+) -> None:
+    fleet.fail("status", status=500)
+    with pytest.raises(Exception, match="planned by the test"):
+        await chat(router)
+    await idle(callback)
+    assert endings(callback) == {"failed": 4}
+    assert [worker.counts.faults["500"] for worker in fleet.workers] == [2, 2]
 
 
 def test_fallback_to_another_group_is_booked_there() -> None:
@@ -143,118 +129,98 @@ def test_fallback_to_another_group_is_booked_there() -> None:
         asyncio.run(run(fleet, CachelbCallback(seed=1)))
 
 
-def test_client_errors_do_not_count_against_the_worker() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            fleet.workers[0].fail("status", times=1, status=400)
-            with pytest.raises(Exception, match="planned by the test"):
-                await chat(router)
-            await idle(callback)
-        assert endings(callback) == {"client": 1}
-
-    with FakeFleet(1) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(1)
+async def test_client_errors_do_not_count_against_the_worker(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any
+) -> None:
+    fleet.workers[0].fail("status", times=1, status=400)
+    with pytest.raises(Exception, match="planned by the test"):
+        await chat(router)
+    await idle(callback)
+    assert endings(callback) == {"client": 1}
 
 
-def test_timeout_of_litellm_counts_against_the_worker() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            fleet.workers[0].fail("stall", times=1)
-            with pytest.raises(Exception, match="Timeout"):
-                await chat(router, timeout=0.2)
-            await idle(callback)
-        assert endings(callback) == {"failed": 1}
-
-    with FakeFleet(1) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(1)
+async def test_timeout_of_litellm_counts_against_the_worker(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any
+) -> None:
+    fleet.workers[0].fail("stall", times=1)
+    with pytest.raises(Exception, match="Timeout"):
+        await chat(router, timeout=0.2)
+    await idle(callback)
+    assert endings(callback) == {"failed": 1}
 
 
-def test_requested_deployment_is_not_routed() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            assert [await chat(router, model=key) for key in ("m/1", "m/0", "m/1")] == ["m/1", "m/0", "m/1"]
-        assert sum(callback.router.stats().decisions.values()) == callback.fallbacks.total() == 0
-
-    with FakeFleet(2) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(2)
+async def test_requested_deployment_is_not_routed(callback: CachelbCallback, router: Any) -> None:
+    assert [await chat(router, model=key) for key in ("m/1", "m/0", "m/1")] == ["m/1", "m/0", "m/1"]
+    assert sum(callback.router.stats().decisions.values()) == callback.fallbacks.total() == 0
 
 
 # --- streams ---
 
 
 @pytest.mark.parametrize("usage", [True, False])
-def test_stream_is_booked_until_its_end(usage: bool) -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            for _ in range(2):
-                stream = await router.acompletion(
-                    model="m",
-                    messages=messages(),
-                    stream=True,
-                    max_tokens=4,
-                    stream_options={"include_usage": usage},
-                )
-                assert callback.router.stats().open_requests == 1
-                assert len([chunk async for chunk in stream]) >= 4
-                await idle(callback)
-        assert endings(callback) == {"completed": 2}
-        told = [record.cached_tokens for record in callback.router.recent(2)]
-        assert told == ([0, 448] if usage else [None, None])
-
-    with FakeFleet(1) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(1)
+async def test_stream_is_booked_until_its_end(callback: CachelbCallback, router: Any, usage: bool) -> None:
+    for _ in range(2):
+        stream = await router.acompletion(
+            model="m",
+            messages=messages(),
+            stream=True,
+            max_tokens=4,
+            stream_options={"include_usage": usage},
+        )
+        assert callback.router.stats().open_requests == 1
+        assert len([chunk async for chunk in stream]) >= 4
+        await idle(callback)
+    assert endings(callback) == {"completed": 2}
+    told = [record.cached_tokens for record in callback.router.recent(2)]
+    assert told == ([0, 448] if usage else [None, None])
 
 
-def test_stream_that_breaks_off_failed() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            fleet.workers[0].fail("die", times=1, after_chunks=2)
-            stream = await router.acompletion(model="m", messages=messages(), stream=True, max_tokens=9)
-            with pytest.raises(Exception, match="Error"):
-                [chunk async for chunk in stream]
-            await idle(callback)
-        assert endings(callback) == {"failed": 1}
-
-    with FakeFleet(1) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(1)
+async def test_stream_that_breaks_off_failed(fleet: FakeFleet, callback: CachelbCallback, router: Any) -> None:
+    fleet.workers[0].fail("die", times=1, after_chunks=2)
+    stream = await router.acompletion(model="m", messages=messages(), stream=True, max_tokens=9)
+    with pytest.raises(Exception, match="Error"):
+        [chunk async for chunk in stream]
+    await idle(callback)
+    assert endings(callback) == {"failed": 1}
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
-def test_stream_that_the_client_gives_up_is_cancelled(closed: bool) -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            fleet.workers[0].fail("stall", times=1, after_chunks=2)
-            stream = await router.acompletion(model="m", messages=messages(), stream=True, max_tokens=9)
-            await anext(stream)
-            assert callback.router.stats().open_requests == 1
-            if closed:
-                await stream.aclose()
-            del stream
-            gc.collect()  # LiteLLM's objects refer to each other
-            await idle(callback)
-            await settled(lambda: fleet.workers[0]._replica.counts.aborted == 1)
-        assert endings(callback) == {"cancelled": 1}
-
-    with FakeFleet(1) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(1)
+async def test_stream_that_the_client_gives_up_is_cancelled(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any, closed: bool
+) -> None:
+    fleet.workers[0].fail("stall", times=1, after_chunks=2)
+    stream = await router.acompletion(model="m", messages=messages(), stream=True, max_tokens=9)
+    await anext(stream)
+    assert callback.router.stats().open_requests == 1
+    if closed:
+        await stream.aclose()
+    del stream
+    gc.collect()  # LiteLLM's objects refer to each other
+    await idle(callback)
+    await settled(lambda: fleet.workers[0]._replica.counts.aborted == 1)
+    assert endings(callback) == {"cancelled": 1}
 
 
-def test_request_that_the_client_gives_up_is_cancelled() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls)) as router:
-            fleet.workers[0].fail("stall", times=1)
-            task = asyncio.create_task(chat(router))
-            await settled(lambda: fleet.workers[0]._replica.counts.faults["stall"] == 1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            del task
-            gc.collect()  # LiteLLM's objects refer to each other
-            await idle(callback)
-        assert endings(callback) == {"cancelled": 1}
-
-    with FakeFleet(1) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(1)
+async def test_request_that_the_client_gives_up_is_cancelled(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any
+) -> None:
+    fleet.workers[0].fail("stall", times=1)
+    task = asyncio.create_task(chat(router))
+    await settled(lambda: fleet.workers[0]._replica.counts.faults["stall"] == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del task
+    gc.collect()  # LiteLLM's objects refer to each other
+    await idle(callback)
+    assert endings(callback) == {"cancelled": 1}
 
 
 def test_nothing_stays_booked_after_a_storm() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -221,21 +219,3 @@ def test_a_meter_does_not_keep_a_router_alive() -> None:
 
 
 # --- without the extras ---
-
-
-@pytest.mark.parametrize(
-    ("blocked", "code", "extra"),
-    [
-        ("prometheus_client", "m.PrometheusCollector(router)", "prometheus"),
-        ("opentelemetry", "m.instrument(router, None)", "otel"),
-    ],
-)
-def test_a_missing_extra_is_named(blocked: str, code: str, extra: str) -> None:
-    program = (
-        f"import sys; sys.modules[{blocked!r}] = None\n"
-        "import cachelb, cachelb.metrics as m\n"
-        "router = cachelb.Router(['a'])\n"
-        f"try:\n    {code}\nexcept ModuleNotFoundError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert f"pip install 'cachelb[{extra}]'" in done.stdout

@@ -112,20 +112,6 @@ def test_a_retry_teaches_the_worker_that_served() -> None:
     assert again.worker != failed.worker
 
 
-def test_a_busy_holder_is_left_and_the_server_becomes_one_too() -> None:
-    policy = BoundaryLearning(seed=1)
-    first = policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS)
-    first.on_complete()
-    held = [policy.select_worker(WORKERS, tokens=branch(256, 300 + n)) for n in range(3)]
-    assert {one.reason for one in held} == {"prefix"}
-    assert {one.worker for one in held} == {first.worker}
-    diverted = policy.select_worker(WORKERS, tokens=branch(256, 600), boundaries=[256])
-    assert (diverted.reason, diverted.worker != first.worker) == ("diverted", True)
-    diverted.on_complete()
-    after = policy.select_worker(WORKERS, tokens=branch(256, 700))
-    assert (after.reason, after.worker) == ("prefix", diverted.worker)
-
-
 def test_block_sizes_are_the_routers_and_alignment_is_rounded_up_to_them() -> None:
     for block_size, alignment, expected in [(16, 16, 4), (64, 16, 2), (32, 48, 2), (1, 1, 4), (16, 256, 1)]:
         policy = BoundaryLearning(block_size=block_size, block_alignment=alignment)

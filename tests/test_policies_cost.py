@@ -12,12 +12,8 @@ import cachelb
 from cachelb import policies
 from cachelb.policies import (
     EstimatedTtft,
-    KvAware,
     LeastExpectedWait,
-    OverlapCost,
     PrefillTimesBatch,
-    PrefixCache,
-    PrefixCacheAndLoad,
     QueueOverThroughput,
     StickyUntilSaturated,
 )
@@ -167,56 +163,39 @@ def test_weight_attracts_requests(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tau", "expected"), [(0.5, ("w2", "cold")), (0.49, ("w1", "prefix"))], ids=["not above", "above"]
+    ("name", "options", "matched", "busy", "expected"),
+    [
+        ("prefix-cache", {"tau": 0.5}, 800, (9, 0), ("w2", "cold")),
+        ("prefix-cache", {"tau": 0.49}, 800, (9, 0), ("w1", "prefix")),
+        ("prefix-cache", {"gate": False}, 1600, (100, 0), ("w1", "prefix")),
+        ("prefix-cache", {"gate": True}, 1600, (100, 0), ("w2", "spill")),
+        ("prefix-cache-and-load", {"scope": "fleet"}, 1600, (0, 8), ("w1", "prefix")),
+        ("prefix-cache-and-load", {"scope": "fleet"}, 1600, (0, 9), ("w1", "imbalance")),
+        ("prefix-cache-and-load", {"scope": "fleet"}, 1600, (9, 0), ("w2", "imbalance")),
+        ("prefix-cache-and-load", {"scope": "candidate"}, 1600, (0, 9), ("w1", "prefix")),
+        ("prefix-cache-and-load", {"scope": "candidate"}, 1600, (9, 0), ("w2", "spill")),
+        ("prefill-times-batch", {}, 1600, (98, 0), ("w1", "prefix")),
+        ("prefill-times-batch", {}, 1600, (100, 0), ("w2", "spill")),
+        ("kv-aware", {}, 1600, (5, 0), ("w1", "prefix")),
+        ("kv-aware", {}, 1600, (100, 0), ("w2", "spill")),
+        ("kv-aware", {"scoring": "cost"}, 1600, (98, 0), ("w1", "prefix")),
+        ("kv-aware", {"scoring": "cost"}, 1600, (100, 0), ("w2", "spill")),
+        ("sticky-until-saturated", {}, 800, (1, 0), ("w2", "cold")),
+        ("sticky-until-saturated", {"min_matched_tokens": 700}, 800, (1, 0), ("w1", "sticky")),
+        ("sticky-until-saturated", {"affinity_threshold": 0.5}, 800, (1, 0), ("w1", "sticky")),
+        ("least-expected-wait", {}, 0, (2, 1), ("w2", "least-loaded")),
+        ("estimated-ttft", {"ttft_slo_ms": 5.0}, 0, (0, 0), ("w2", "slo-unattainable")),
+        ("estimated-ttft", {"ttft_slo_ms": 1e6}, 0, (0, 0), ("w2", "cold")),
+    ],
 )
-def test_prefix_cache_goes_by_share_above_tau(tau: float, expected: tuple[str, str]) -> None:
-    policy = PrefixCache(tau=tau, seed=1)
-    hold(policy, "w1", PROMPT[:800])
-    held = decoding(policy, "w1", 9)
+def test_options_reach_the_rule(
+    name: str, options: dict[str, Any], matched: int, busy: tuple[int, int], expected: tuple[str, str]
+) -> None:
+    policy = policies.make(name, seed=1, clock=still, **options)
+    hold(policy, "w1", PROMPT[:matched])
+    held = [decoding(policy, worker, count) for worker, count in zip(PAIR, busy, strict=True)]
     assert picked(policy) == expected
-    assert len(held) == 9
-
-
-def test_prefix_cache_follows_the_prefix_into_overload_unless_gated() -> None:
-    for gate, expected in ((False, ("w1", "prefix")), (True, ("w2", "spill"))):
-        policy = PrefixCache(gate=gate, seed=1)
-        hold(policy, "w1")
-        held = decoding(policy, "w1", 100)
-        assert picked(policy) == expected
-        assert len(held) == 100
-
-
-def test_prefix_cache_and_load_drops_affinity_when_anybody_is_far_ahead() -> None:
-    for busy, count, fleet, candidate in (
-        ("w2", 8, ("w1", "prefix"), ("w1", "prefix")),
-        ("w2", 9, ("w1", "imbalance"), ("w1", "prefix")),
-        ("w1", 9, ("w2", "imbalance"), ("w2", "spill")),
-    ):
-        for scope, expected in (("fleet", fleet), ("candidate", candidate)):
-            policy = policies.make("prefix-cache-and-load", scope=scope, seed=1)
-            hold(policy, "w1")
-            held = decoding(policy, busy, count)
-            assert picked(policy) == expected, (busy, count, scope)
-            assert len(held) == count
-
-
-def test_prefix_cache_and_load_bounds_holders_by_the_spread() -> None:
-    policy = PrefixCacheAndLoad(imbalance_threshold=100, seed=1)
-    hold(policy, "w1")
-    held = [*decoding(policy, "w1", 6), *decoding(policy, "w2", 2), *decoding(policy, "w3", 1)]
-    decision = policy.select_worker(["w1", "w2", "w3"], tokens=PROMPT, dry_run=True)
-    assert (decision.key, decision.reason) == ("w3", "spill")
-    assert len(held) == 9
-
-
-def test_overlap_cost_weighs_cached_blocks_against_decoding() -> None:
-    for blocks, expected in ((50, ("w1", "prefix")), (150, ("w2", "spill"))):
-        policy = OverlapCost(seed=1)
-        hold(policy, "w1")
-        decode = policy.select_worker(["w1"], tokens=array("I", [7] * 16 * blocks))
-        decode.on_first_token()
-        assert picked(policy) == expected
-        decode.on_complete()
+    assert tuple(map(len, held)) == busy
 
 
 def test_overlap_cost_takes_the_older_name_of_its_scale() -> None:
@@ -226,25 +205,6 @@ def test_overlap_cost_takes_the_older_name_of_its_scale() -> None:
         decode = policy.select_worker(["w1"], tokens=array("I", [7] * 16 * 150))
         decode.on_first_token()
         assert picked(policy)[0] == expected, options
-
-
-def test_prefill_times_batch_multiplies_work_and_requests() -> None:
-    policy = PrefillTimesBatch(seed=1)
-    hold(policy, "w1")
-    held = decoding(policy, "w1", 98)
-    assert picked(policy) == ("w1", "prefix"), "16 * 99 against 1,600"
-    held += decoding(policy, "w1", 2)
-    assert picked(policy) == ("w2", "spill"), "16 * 101"
-
-
-def test_sticky_holders_are_left_once_they_answer_too_late() -> None:
-    for waiting, reason in ((0, "sticky"), (20_000, "sticky"), (40_000, "sticky-broken")):
-        policy = StickyUntilSaturated(peak_prefill_throughput=2_000, seed=1)
-        hold(policy, "w1")
-        held = policy.select_worker(["w1"], prompt_tokens=waiting)
-        assert picked(policy) == ("w2" if reason == "sticky-broken" else "w1", reason)
-        held.on_first_token()
-        assert picked(policy) == ("w1", "sticky")
 
 
 def test_sticky_uses_the_speed_it_observed() -> None:
@@ -259,33 +219,12 @@ def test_sticky_uses_the_speed_it_observed() -> None:
     assert held.key == "w1"
 
 
-def test_sticky_needs_most_of_the_prompt_or_many_of_its_tokens() -> None:
-    long = array("I", range(3200))
-    for options, expected in (
-        ({}, "cold"),
-        ({"min_matched_tokens": 1500}, "sticky"),
-        ({"affinity_threshold": 0.5}, "sticky"),
-    ):
-        policy = policies.make("sticky-until-saturated", seed=1, **options)
-        hold(policy, "w1")
-        assert picked(policy, long)[1] == expected, options
-
-
 def test_sticky_explores_as_often_as_told() -> None:
     policy = StickyUntilSaturated(exploration_probability=0.2, seed=1)
     hold(policy, "w1")
     reasons = Counter(policy.select_worker(PAIR, tokens=PROMPT).reason for _ in range(1000))
     assert 150 <= reasons["explore"] <= 250
     assert reasons["explore"] + reasons["sticky"] == 1000
-
-
-def test_expected_wait_compares_seconds() -> None:
-    policy = LeastExpectedWait(cache_aware=False, seed=1)
-    policy.update_load("w1", queued_tokens=4_000, prefill_tps=2_000, kv_usage=0.5)
-    policy.update_load("w2", queued_tokens=1_000, prefill_tps=400)
-    assert picked(policy) == ("w1", "least-loaded"), "2.15 s against 2.5 s"
-    policy.update_load("w1", queued_tokens=4_000, prefill_tps=2_000, kv_usage=0.95)
-    assert picked(policy) == ("w2", "least-loaded"), "4.85 s"
 
 
 def test_expected_wait_counts_what_was_sent_since_the_report_and_what_is_cached() -> None:
@@ -297,13 +236,6 @@ def test_expected_wait_counts_what_was_sent_since_the_report_and_what_is_cached(
         held = policy.select_worker(["w1"], prompt_tokens=1_000)
         assert picked(policy)[0] == expected, "1 s and 0.016 s against 0 s and 1.6 s"
         assert held.key == "w1"
-
-
-def test_expected_wait_without_reports_counts_requests() -> None:
-    policy = LeastExpectedWait(seed=1)
-    held = [*decoding(policy, "w1", 2), *decoding(policy, "w2", 1)]
-    assert picked(policy) == ("w2", "least-loaded")
-    assert len(held) == 3
 
 
 def test_reports_too_old_to_use_are_named() -> None:
@@ -340,25 +272,6 @@ def test_queue_over_throughput_takes_one_number_or_one_by_worker() -> None:
         assert picked(policy) == (expected, "least-loaded"), throughput
 
 
-def test_estimated_ttft_adds_queue_and_prefill() -> None:
-    now = [0.0]
-    policy = EstimatedTtft(seed=1, clock=lambda: now[0])
-    prompt = array("I", range(8000))
-    hold(policy, "w1", prompt[:7008])
-    assert picked(policy, prompt) == ("w1", "prefix")
-    held = policy.select_worker(["w1"], tokens=array("I", [7] * 8000))
-    assert picked(policy, prompt) == ("w2", "spill"), "164.9 + 32.0 ms against 164.9 ms"
-    now[0] = 0.1
-    assert picked(policy, prompt) == ("w1", "prefix"), "100 ms of the queue are done"
-    held.on_complete()
-
-
-def test_estimated_ttft_names_an_objective_nobody_meets() -> None:
-    prompt = array("I", range(8000))
-    for slo, reason in ((164.0, "slo-unattainable"), (166.0, "cold")):
-        assert picked(EstimatedTtft(ttft_slo_ms=slo, prefill=A100_8B, seed=1), prompt)[1] == reason
-
-
 def test_estimated_ttft_may_refuse_what_nobody_can_serve_in_time() -> None:
     policy = EstimatedTtft(ttft_slo_ms=100, on_slo="reject", prefill=A100_8B, seed=1)
     with pytest.raises(cachelb.NoWorkerAvailable) as info:
@@ -366,17 +279,6 @@ def test_estimated_ttft_may_refuse_what_nobody_can_serve_in_time() -> None:
     assert info.value.reasons == dict.fromkeys(PAIR, "slo-unattainable")
     assert (sum(policy.loads().values()), policy.block_count()) == (0, 0)
     assert policy.select_worker(PAIR, tokens=PROMPT).reason == "cold"
-
-
-def test_estimated_ttft_passes_over_who_decodes_too_slowly() -> None:
-    with cachelb.Router(PAIR, policy="estimated-ttft", tbt_slo_ms=50, seed=1) as router:
-        first = router.select_worker(tokens=PROMPT)
-        first.on_complete()
-        other = ({*PAIR} - {first.key}).pop()
-        router.update_load(first.key, running=30, gen_tps=500)
-        assert router.select_worker(tokens=PROMPT, dry_run=True).key == other
-        router.update_load(first.key, running=30, gen_tps=600)
-        assert router.select_worker(tokens=PROMPT, dry_run=True).key == first.key
 
 
 def test_estimated_ttft_fetches_blocks_where_that_is_faster() -> None:
@@ -388,35 +290,6 @@ def test_estimated_ttft_fetches_blocks_where_that_is_faster() -> None:
         held = policy.select_worker(["w1"], tokens=array("I", [7] * 4000))
         assert picked(policy, prompt)[0] == expected, "84 + 32 ms against 63 + 32 ms, or 148 ms"
         assert held.key == "w1"
-
-
-def test_kv_aware_prefers_the_longest_prefix_until_its_holder_is_overloaded() -> None:
-    policy = KvAware(seed=1)
-    assert picked(policy)[1] == "cold"
-    hold(policy, "w1")
-    held = decoding(policy, "w1", 5)
-    assert picked(policy) == ("w1", "prefix")
-    held += decoding(policy, "w1", 95)
-    assert picked(policy) == ("w2", "spill")
-
-
-def test_kv_aware_by_cost_weighs_work_against_requests() -> None:
-    policy = KvAware(scoring="cost", seed=1)
-    hold(policy, "w1")
-    held = decoding(policy, "w1", 98)
-    assert picked(policy) == ("w1", "prefix")
-    held += decoding(policy, "w1", 2)
-    assert picked(policy) == ("w2", "spill")
-
-
-def test_two_equal_prompts_in_a_row_meet_on_one_worker() -> None:
-    policy = KvAware(seed=1)
-    first, second = (policy.select_worker(PAIR, tokens=PROMPT) for _ in range(2))
-    assert (second.key, second.reason) == (first.key, "prefix")
-    failed = KvAware(seed=1)
-    failed.select_worker(PAIR, tokens=PROMPT).on_error(500)
-    assert picked(failed)[1] == "cold", "taken back at once"
-    assert picked(policy, array("I", range(1, 1601)))[1] == "cold"
 
 
 # === options ===
@@ -460,6 +333,8 @@ def test_two_equal_prompts_in_a_row_meet_on_one_worker() -> None:
         ("least-expected-wait", {"load_check_interval_secs": 0}, ValueError, "load_check_interval_secs"),
         ("least-expected-wait", {"max_waiting_requests": -1}, ValueError, "max_waiting_requests"),
         ("least-expected-wait", {"cache_aware": "yes"}, TypeError, "cache_aware must be bool, got str"),
+        ("prefill-times-batch", {"crowding": -1.0}, ValueError, "crowding"),
+        ("prefill-times-batch", {"crowding": "1"}, TypeError, "crowding"),
         ("queue-over-throughput", {"throughput": 0}, ValueError, "throughput must be a finite number above 0"),
         ("queue-over-throughput", {"throughput": "fast"}, TypeError, "throughput must be a number"),
         ("queue-over-throughput", {"throughput": {"w1": -1}}, ValueError, r'throughput\["w1"\]'),
@@ -507,9 +382,3 @@ def test_prefill_times_batch_keeps_to_busy_holders_where_all_are_busy() -> None:
         picks[crowding] = picked(policy)
         assert len(waiting + held) == 6
     assert picks == {0.0: ("w2", "spill"), 1.0: ("w1", "prefix")}
-
-
-@pytest.mark.parametrize("crowding", [-1.0, float("nan"), "1", True])
-def test_crowding_is_a_number_that_is_not_negative(crowding: object) -> None:
-    with pytest.raises((TypeError, ValueError), match="crowding"):
-        policies.make("prefill-times-batch", crowding=crowding)

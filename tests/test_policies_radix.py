@@ -188,16 +188,6 @@ def test_options_of_ray_are_checked() -> None:
 # === exploit-explore ===
 
 
-def test_more_cached_than_new_is_exploited() -> None:
-    router = Router(["a", "b"], policy="exploit-explore", seed=1, hash_seed=1)
-    router.select_worker(tokens=range(600), among=["a"]).on_complete()
-    reasons = {}
-    for new in (384, 592, 800):
-        decision = router.select_worker(tokens=[*range(592), *range(9000, 9000 + new)], dry_run=True)
-        reasons[new] = (decision.worker, decision.reason)
-    assert reasons == {384: ("a", "prefix"), 592: ("b", "cold"), 800: ("b", "cold")}
-
-
 def test_capacity_is_in_tokens() -> None:
     policy = policies.ExploitExplore(max_tokens=160, block_size=32)
     policy.select_worker(["a"], tokens=range(640)).on_complete()

@@ -12,7 +12,6 @@ from cachelb import policies
 from cachelb.policies import CacheAware, RoundRobin, Session
 
 WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
-BOTH = ["sticky", "manual"]
 
 
 def serve(policy: Session, session: str, workers: list[str] = WORKERS) -> tuple[str, str]:
@@ -21,10 +20,6 @@ def serve(policy: Session, session: str, workers: list[str] = WORKERS) -> tuple[
     decision.on_first_token()
     decision.on_complete()
     return decision.key, decision.reason
-
-
-def without(worker: str) -> list[str]:
-    return [other for other in WORKERS if other != worker]
 
 
 @pytest.mark.parametrize(
@@ -50,61 +45,6 @@ def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], 
         Session(**options)
 
 
-def test_new_sessions_spread_and_a_new_worker_moves_none() -> None:
-    policy = Session()
-    homes = {str(i): serve(policy, str(i))[0] for i in range(100)}
-    assert Counter(homes.values()) == dict.fromkeys(WORKERS, 25)
-    grown = [*WORKERS, "gpu4"]
-    assert {session: serve(policy, session, grown) for session in homes} == {
-        session: (home, "session") for session, home in homes.items()
-    }
-    assert serve(policy, "another", grown)[0] == "gpu4"
-
-
-@pytest.mark.parametrize("mode", BOTH)
-def test_a_session_moves_once_and_only_manual_returns(mode: Any) -> None:
-    policy = Session(mode=mode)
-    home, _ = serve(policy, "chat")
-    policy.set_ready(home, False)
-    moved, reason = serve(policy, "chat")
-    assert (moved != home, reason) == (True, "session-moved")
-    assert serve(policy, "chat") == (moved, "session")
-    policy.set_ready(home, True)
-    assert serve(policy, "chat") == (home if mode == "manual" else moved, "session")
-
-
-@pytest.mark.parametrize("mode", BOTH)
-def test_a_removed_worker_that_returns_does_not_get_its_sessions_back(mode: Any) -> None:
-    policy = Session(mode=mode)
-    home, _ = serve(policy, "chat")
-    policy.remove_worker(home)
-    moved, reason = serve(policy, "chat", without(home))
-    assert reason == "session-moved"
-    assert serve(policy, "chat") == (moved, "session")
-
-
-@pytest.mark.parametrize("mode", BOTH)
-def test_a_retry_after_a_failure_does_not_rebind(mode: Any) -> None:
-    policy = Session(mode=mode)
-    home, _ = serve(policy, "chat")
-    failed = policy.select_worker(WORKERS, session="chat")
-    with failed.retry() as elsewhere:
-        elsewhere.on_first_token()
-    assert (elsewhere.key != home, elsewhere.reason) == (True, "session-moved")
-    assert serve(policy, "chat") == (home, "session")
-
-
-def test_a_session_whose_first_request_fails_is_new_again() -> None:
-    policy = Session()
-    first = policy.select_worker(WORKERS, session="chat")
-    first.on_error(503)
-    assert policy.finish_session("chat") is False
-    second = policy.select_worker(WORKERS, session="chat")
-    second.on_first_token()
-    second.on_error(503)
-    assert policy.select_worker(WORKERS, session="chat").reason == "session"
-
-
 def test_idle_sessions_are_forgotten_each_mode_by_its_own_time() -> None:
     now = 0.0
     sticky = Session(ttl_s=10, max_idle_secs=1000, clock=lambda: now)
@@ -125,19 +65,6 @@ def test_the_idlest_session_makes_room() -> None:
     assert [policy.finish_session(session) for session in "abc"] == [True, False, True]
     with pytest.raises(TypeError):
         policy.finish_session(5)  # type: ignore[arg-type]
-
-
-def test_an_overloaded_worker_is_left_for_one_request_unless_hard() -> None:
-    soft, hard = Session(), Session(hard=True)
-    home, _ = serve(soft, "chat")
-    assert serve(hard, "chat")[0] == home, "equal seeds agree"
-    held = [policy.select_worker([home]) for policy in (soft, hard) for _ in range(10)]
-    away = soft.select_worker(WORKERS, session="chat")
-    assert (away.reason, away.key != home) == ("spill", True)
-    assert hard.select_worker(WORKERS, session="chat").key == home
-    for decision in held:
-        decision.on_complete()
-    assert serve(soft, "chat") == (home, "session")
 
 
 def test_hard_raises_while_the_sessions_worker_is_away() -> None:
@@ -173,15 +100,6 @@ def test_a_cache_aware_base_places_by_prefix_and_keeps_its_own_options() -> None
         WORKERS, blocks=cachelb.hash_blocks(range(320), 32, seed=7), session="c", dry_run=True
     )
     assert by_blocks.matched_tokens == 160
-
-
-def test_a_prompts_head_stands_in_for_a_session() -> None:
-    policy = Session()
-    first = policy.select_worker(WORKERS, tokens=range(300))
-    first.on_complete()
-    again = policy.select_worker(WORKERS, tokens=[*range(256), 7, 7])
-    assert (again.key, again.reason) == (first.key, "session")
-    assert policy.select_worker(WORKERS, tokens=range(15)).reason == "no-key"
 
 
 def test_hash_mode_agrees_with_rendezvous() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
 from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.test_threads import run
 
 from cachelb import PrefixMatch, RadixTree, SnapshotError
 
@@ -31,72 +31,6 @@ def tree_of(inserts: Inserts) -> RadixTree:
 T1: Inserts = [("hello", "A"), ("hello", "B"), ("hello world", "B"), ("help", "A"), ("helicopter", "B")]
 
 
-@pytest.mark.parametrize(
-    ("inserts", "asked", "expected"),
-    [
-        pytest.param(T1, "hello world", {"A": 5, "B": 11}, id="T1 hello world"),
-        pytest.param(T1, "helicopter", {"A": 3, "B": 10}, id="T1 helicopter"),
-        pytest.param(T1, "help", {"A": 4, "B": 3}, id="T1 help"),
-        pytest.param([], "x", {}, id="T9 nobody holds anything"),
-    ],
-)
-def test_every_worker_gets_its_own_depth(inserts: Inserts, asked: str, expected: dict[str, int]) -> None:
-    assert tree_of(inserts).overlaps(asked) == expected
-
-
-APPLE: Inserts = [("apple", "A")]
-NESTED: Inserts = [("ab", "A"), ("abc", "B"), ("abcd", "C")]
-LEAD_BYTE: Inserts = [("é", "A"), ("è", "B")]
-REPEATED: Inserts = [("aaaaaaaa", "A"), ("aaaa", "B"), ("aaaab", "C")]
-
-
-@pytest.mark.parametrize(
-    ("inserts", "asked", "matched", "workers"),
-    [
-        pytest.param(APPLE, "app", 3, "A", id="T2 inside an edge"),
-        pytest.param(APPLE, "appetite", 3, "A", id="T2 leaves an edge"),
-        pytest.param(APPLE, "banana", 0, "", id="T2 nothing is no hit"),
-        pytest.param(APPLE, "", 0, "", id="T2 empty"),
-        pytest.param(NESTED, "abcde", 4, "C", id="T3 deepest"),
-        pytest.param(NESTED, "abd", 2, "ABC", id="T3 all"),
-        pytest.param(NESTED, "a", 1, "ABC", id="T3 first"),
-        pytest.param(LEAD_BYTE, "é", 1, "A", id="T5 é"),
-        pytest.param(LEAD_BYTE, "è", 1, "B", id="T5 è"),
-        pytest.param(LEAD_BYTE, "ê", 0, "", id="T5 ê"),
-        pytest.param([], "x", 0, "", id="T9 no placeholder"),
-        pytest.param([("", "A")], "x", 0, "", id="T11 an empty key holds nothing"),
-        pytest.param(REPEATED, "aaaaaa", 6, "A", id="T14 six"),
-        pytest.param(REPEATED, "aaaabb", 5, "C", id="T14 five"),
-        pytest.param(REPEATED, "aab", 2, "ABC", id="T14 two"),
-    ],
-)
-def test_the_deepest_holders_are_found(inserts: Inserts, asked: str, matched: int, workers: str) -> None:
-    found = tree_of(inserts).match_prefix(asked)
-    assert tuple(found) == (matched, len(asked), tuple(workers))
-
-
-@pytest.mark.parametrize(
-    ("inserts", "sizes", "total"),
-    [
-        pytest.param(
-            [("hello", "A"), ("world", "A"), ("hello", "B"), ("help", "B"), ("你好", "C")],
-            {"A": 10, "B": 6, "C": 2},
-            18,
-            id="T4 characters, not bytes",
-        ),
-        pytest.param([("abcdef", "A"), ("abcxyz", "B")], {"A": 6, "B": 6}, 12, id="T6"),
-        pytest.param([("abcabc", "A")] * 5, {"A": 6}, 6, id="T10 repeats add nothing"),
-        pytest.param([("", "A")], {"A": 0}, 0, id="T11"),
-        pytest.param(REPEATED, {"A": 8, "B": 4, "C": 5}, 17, id="T14"),
-    ],
-)
-def test_sizes_count_characters(inserts: Inserts, sizes: dict[str, int], total: int) -> None:
-    tree = tree_of(inserts)
-    assert {worker: tree.size(worker) for worker in tree.workers()} == sizes
-    assert tree.size() == total
-    assert tree.size("nobody") == 0
-
-
 def test_t6_an_emptied_tree_frees_its_nodes() -> None:
     tree = tree_of([(f"{number:05}{'x' * 100}", "A") for number in range(2000)])
     full = tree.memory_bytes
@@ -111,81 +45,28 @@ def tree_size(prompts: int) -> int:
     return len({f"{number:05}"[:end] for number in range(prompts) for end in range(1, 6)}) + 100 * prompts
 
 
-def test_t7_removal_purges_and_may_be_repeated() -> None:
-    tree = tree_of([("abcdef", "A"), ("abcxyz", "B")])
-    assert tree.remove_worker("A") == 6
-    for _ in range(2):
-        assert tree.match_prefix("abcdef").workers == ("B",)
-        assert tree.match_prefix("abcdef").matched == 3
-        assert (tree.size("A"), tree.size("B"), tree.workers()) == (0, 6, ["B"])
-        assert tree.remove_worker("A") == 0
-    tree.validate()
-
-
-def test_t8_the_oldest_leaf_goes_first() -> None:
-    tree = tree_of([("hello", "A"), ("hello", "B"), ("world", "B")])
-    assert tree.evict(10) == 5
-    assert tree.overlaps("hello") == {"B": 5}
-    assert tree.evict(5) == 5
-    assert (tree.overlaps("world"), tree.size()) == ({"B": 5}, 5)
-
-
-@pytest.mark.parametrize(
-    ("among", "matched", "workers"),
-    [
-        pytest.param(["A"], 5, ("A",), id="T12 one"),
-        pytest.param(["C"], 0, (), id="T12 one that holds nothing"),
-        pytest.param(["A", "Z"], 5, ("A",), id="T12 an unknown one"),
-        pytest.param([], 0, (), id="T12 none"),
-        pytest.param(["A", "B", "B"], 11, ("B",), id="T12 twice"),
-    ],
-)
-def test_a_subset_is_chosen_before_the_depth(among: list[str], matched: int, workers: tuple[str, ...]) -> None:
-    tree = tree_of([*T1, ("other", "C")])
-    found = tree.match_prefix("hello world", among=among)
-    assert (found.matched, found.workers) == (matched, workers)
-
-
-def test_t13_matching_changes_nothing() -> None:
-    tree = tree_of(T1)
-    before = tree.snapshot()
-    for _ in range(1000):
-        tree.match_prefix("help")
-        tree.overlaps("hello world", among=["A"])
-    assert tree.snapshot() == before
-
-
 def test_t15_counts_hold_after_threads() -> None:
     tree = RadixTree(max_units=3000)
-    failed: list[BaseException] = []
 
     def work(seed: int) -> None:
         dice = random.Random(seed)
-        try:
-            for _ in range(1500):
-                worker = f"w{dice.randrange(6)}"
-                key = "".join(dice.choices("abé", k=dice.randrange(30)))
-                match dice.randrange(12):
-                    case 0:
-                        tree.evict(dice.randrange(3000))
-                    case 1:
-                        tree.remove_worker(worker)
-                    case 2 | 3 | 4:
-                        found = tree.match_prefix(key)
-                        assert found.matched <= found.total == len(key)
-                    case 5:
-                        tree.insert(key, worker, remote=True)
-                    case _:
-                        tree.insert(key, worker)
-        except BaseException as error:  # noqa: BLE001  (reported by the main thread)
-            failed.append(error)
+        for _ in range(1500):
+            worker = f"w{dice.randrange(6)}"
+            key = "".join(dice.choices("abé", k=dice.randrange(30)))
+            match dice.randrange(12):
+                case 0:
+                    tree.evict(dice.randrange(3000))
+                case 1:
+                    tree.remove_worker(worker)
+                case 2 | 3 | 4:
+                    found = tree.match_prefix(key)
+                    assert found.matched <= found.total == len(key)
+                case 5:
+                    tree.insert(key, worker, remote=True)
+                case _:
+                    tree.insert(key, worker)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    run(work)
     tree.validate()
     assert tree.size() == sum(tree.size(worker) for worker in tree.workers()) <= 3000
 
@@ -218,31 +99,6 @@ def test_tokens_match_in_whole_pages(asked: list[int], matched: int) -> None:
     assert (found.matched, found.total, found.workers) == (matched, len(asked), ("A",) if matched else ())
 
 
-def test_p3_only_the_deepest_holders() -> None:
-    tree = pages([(PAGES[:32], "A"), (PAGES[:32], "B"), (PAGES[:16], "C")])
-    assert tree.match_prefix(PAGES[:32]).workers == ("A", "B")
-
-
-def test_p4_eviction_stops_inside_an_edge() -> None:
-    tree = pages([(PAGES[:48], "A")])
-    assert tree.evict(32, worker="A") == 16
-    assert tree.match_prefix(PAGES[:48]).matched == 32
-
-
-def test_p5_a_child_goes_before_its_parent() -> None:
-    tree = pages([(PAGES[:16], "A"), (PAGES[:32], "A"), (PAGES[:48], "B")])
-    assert tree.evict(16, worker="A") == 16
-    assert tree.overlaps(PAGES[:48]) == {"A": 16, "B": 48}
-
-
-def test_p6_the_sum_over_workers_keeps_within_the_budget() -> None:
-    tree = RadixTree(page_size=16, max_units=64)
-    for number in range(20):
-        tree.insert([1000 * number + token for token in range(32)], f"w{number}")
-        assert tree.size() <= 64
-    assert [worker for worker in tree.workers() if tree.size(worker)] == ["w18", "w19"]
-
-
 def test_p8_containers_are_equal_and_bad_tokens_refused() -> None:
     tree = RadixTree()
     tree.insert(PAGES, "A")
@@ -260,14 +116,6 @@ def test_p8_containers_are_equal_and_bad_tokens_refused() -> None:
     for bad in (-1, 4294967296):
         with pytest.raises(ValueError, match=r"key\[2\]"):
             tree.insert([1, 2, bad], "A")
-
-
-def test_p9_the_least_recently_used_goes_first() -> None:
-    tree = RadixTree()
-    for key in ("xxx", "yyy", "zzz", "xxx"):
-        tree.insert(key, "A")
-    assert tree.evict(6) == 3
-    assert [tree.match_prefix(key).matched for key in ("xxx", "yyy", "zzz")] == [3, 0, 3]
 
 
 def test_the_first_key_decides_the_kind() -> None:
@@ -299,19 +147,6 @@ def test_times_to_live_end() -> None:
     assert restored.overlaps("abcdef") == {"A": 2}
     now = 7.0
     assert (tree.overlaps("abcdef"), tree.size()) == ({}, 0)
-
-
-def test_what_others_said_goes_first() -> None:
-    tree = RadixTree(max_units=10)
-    tree.insert("mine!", "A")
-    tree.insert("told", "A", remote=True)
-    tree.insert("own", "A")
-    assert tree.overlaps("told") == {"A": 2}
-    tree.insert("told", "A")
-    assert (tree.overlaps("told"), tree.overlaps("own")) == ({"A": 4}, {"A": 3})
-    tree.insert("told", "A", remote=True)
-    tree.insert("xx", "A", remote=True)
-    assert (tree.overlaps("told"), tree.size()) == ({"A": 4}, 10)
 
 
 @pytest.mark.parametrize(

@@ -98,14 +98,6 @@ async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
 
 
 @in_event_loop
-async def test_request_without_a_prompt_goes_by_load() -> None:
-    router = make_router(fleet())
-    client = Client(router)
-    requests = [client.request(None) for _ in range(3)]
-    assert len({await client.serve(request) for request in requests}) == 3
-
-
-@in_event_loop
 async def test_one_prompt_for_all_spreads_under_load() -> None:
     """A hundred at once of one prompt, which a single replica could hold."""
     replicas = fleet(4, max_ongoing_requests=1000)
@@ -229,20 +221,6 @@ async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() 
     assert loads(router) == 0
     assert held(router) == {replica.replica_id.unique_id}
     assert len(router._bookings) == 0
-
-
-@in_event_loop
-async def test_calls_that_share_a_request_id_are_booked_apart() -> None:
-    """An ingress that calls the deployment twice for one request passes its id on to both."""
-    router = make_router(fleet())
-    client = Client(router)
-    calls = [client.request(f"{at} {STORY}", request_id="same") for at in range(3)]
-    replicas = [await client.serve(call) for call in calls]
-    assert loads(router) == 3
-    for left, (call, replica) in enumerate(zip(calls, replicas, strict=True)):
-        assert loads(router) == 3 - left
-        client.finish(call, replica)
-    assert loads(router) == 0
 
 
 @in_event_loop

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.models.decision_records import decision_record
 
 from cachelb import Router
 from cachelb.records import VERSION, JsonlRecords, RecordsStats, read_records
@@ -25,28 +26,8 @@ NEVER_S = 3600.0  # the tests flush by hand
 
 
 def record(number: int) -> DecisionRecord:
-    return DecisionRecord(
-        id=f"d-{number}",
-        part="whole",
-        time_s=1000.0 + number,
-        model=None,
-        policy="cache-aware",
-        key="http://gpu0:8000",
-        dp_rank=None,
-        reason="prefix",
-        prompt_tokens=100,
-        best_matched_tokens=96,
-        matched_tokens=96,
-        cached_tokens=None,
-        engine_prompt_tokens=None,
-        output_tokens=None,
-        candidates=2,
-        attempt=0,
-        outcome="completed",
-        ttft_s=0.5,
-        duration_s=2,
-        shadows=(ShadowPick("random", "http://gpu1:8000", "random", 0, agrees=False),),
-    )
+    shadows = (ShadowPick("random", "http://gpu1:8000", "random", 0, agrees=False),)
+    return decision_record(id=f"d-{number}", time_s=1000.0 + number, cached_tokens=None, ttft_s=0.5, shadows=shadows)
 
 
 class Feed:

@@ -12,18 +12,6 @@ def prompts(count: int, blocks: int = 4) -> list[list[int]]:
     return [[n * 1_000 + i for i in range(blocks * 16)] for n in range(count)]
 
 
-def test_a_learnt_capacity_bounds_what_a_worker_is_believed_to_hold() -> None:
-    router = Router(["gpu0"], seed=1)
-    for tokens in prompts(10):
-        router.select_worker(tokens=tokens).on_complete()
-    assert router.block_count("gpu0") == 40
-    router.learn_worker("gpu0", kv_blocks=12, block_size=16)
-    assert router.block_count("gpu0") == 12
-    for tokens in prompts(10):
-        router.select_worker(tokens=tokens).on_complete()
-        assert router.block_count("gpu0") <= 12
-
-
 @pytest.mark.parametrize("hashing", ["chained", "positional"])
 def test_a_worker_that_is_added_again_keeps_what_it_holds(hashing: str) -> None:
     router = Router(["gpu0"], seed=1, policy=CacheAware(hashing=hashing))  # type: ignore[arg-type]
@@ -46,17 +34,6 @@ def test_a_worker_that_is_added_again_keeps_its_capacity_unless_told_another() -
             router.select_worker(tokens=tokens).on_complete()
         held.append(router.block_count("gpu0"))
     assert held == [8, 16, 12, 12]
-
-
-@pytest.mark.parametrize(
-    ("block_size", "kv_blocks", "held"), [(16, 8, 8), (8, 16, 8), (1, 128, 8), (32, 4, 8), (None, 8, 8)]
-)
-def test_capacity_is_counted_in_the_blocks_of_the_engine(block_size: int | None, kv_blocks: int, held: int) -> None:
-    router = Router(["gpu0"], seed=1, block_size=16)
-    router.learn_worker("gpu0", kv_blocks=kv_blocks, block_size=block_size)
-    for tokens in prompts(5):
-        router.select_worker(tokens=tokens).on_complete()
-    assert router.block_count("gpu0") == held
 
 
 @pytest.mark.parametrize("name", ["kv_blocks", "block_size"])
@@ -94,17 +71,6 @@ def test_models_never_share_prefixes() -> None:
         decision.on_complete()
     for name in names:
         assert router.select_worker(tokens=range(320), model=name).best_matched_tokens == 304, name
-
-
-def test_a_worker_of_one_model_gets_no_request_of_another() -> None:
-    router: Router[str] = Router(seed=1)
-    router.add_worker("gpu0", models=["a"])
-    router.add_worker("gpu1", models=["b"])
-    assert {router.select_worker(tokens=range(64), model="b").worker for _ in range(20)} == {"gpu1"}
-    assert {row.key: row.state for row in router.explain(model="a").candidates} == {
-        "gpu0": "available",
-        "gpu1": "not serving the model",
-    }
 
 
 def test_facts_of_an_unknown_worker_are_an_error() -> None:

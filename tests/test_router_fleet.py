@@ -218,11 +218,6 @@ def test_nobody_ready_names_every_worker_and_why() -> None:
     assert router.stats().no_worker == 1
 
 
-def test_an_empty_fleet_has_no_worker() -> None:
-    with pytest.raises(cachelb.NoWorkerAvailable):
-        make()[0].select_worker(tokens=PROMPT)
-
-
 def test_ranks_have_loads_and_prefixes_of_their_own_and_share_readiness() -> None:
     router, _ = make(policy="cache-aware")
     router.add_worker("a", dp_size=4)

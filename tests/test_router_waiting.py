@@ -9,6 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.loops import in_event_loop
 
 import cachelb
 from cachelb.testing import ManualClock
@@ -67,96 +68,86 @@ def test_a_timeout_that_is_none_is_refused(timeout_s: float) -> None:
 
 
 @pytest.mark.parametrize("how", ["set_ready", "add_worker", "sync_workers"])
-def test_a_worker_that_comes_ends_the_wait(how: str) -> None:
-    async def main() -> None:
-        router = make("a")
-        task = wait(router)
-        await queued(router, 1)
-        if how == "set_ready":
-            router.set_ready("a", True)
-        elif how == "add_worker":
-            router.add_worker("b")
-        else:
-            router.sync_workers(["a", "b"])
-        (decision,) = await ended([task])
-        assert decision.key == ("a" if how == "set_ready" else "b")
-        assert router.loads()[decision.key] == 1
-        assert len(router._waiting) == 0
-
-    asyncio.run(main())
-
-
-def test_workers_that_return_together_share_those_who_wait() -> None:
-    async def main() -> None:
-        router = make("a", "b")
-        tasks = [wait(router) for _ in range(100)]
-        await queued(router, 100)
+@in_event_loop
+async def test_a_worker_that_comes_ends_the_wait(how: str) -> None:
+    router = make("a")
+    task = wait(router)
+    await queued(router, 1)
+    if how == "set_ready":
         router.set_ready("a", True)
-        router.set_ready("b", True)
-        decisions = await ended(tasks)
-        assert Counter(decision.key for decision in decisions) == {"a": 50, "b": 50}
-        assert router.loads() == {"a": 50, "b": 50}
-
-    asyncio.run(main())
-
-
-def test_the_highest_priority_is_served_first_then_who_came_first() -> None:
-    async def main() -> None:
-        router = make("a")
-        served: list[str] = []
-
-        async def one(name: str, priority: int) -> None:
-            await router.select_worker_when_ready(timeout_s=LONG, priority=priority)
-            served.append(name)
-
-        tasks = []
-        for name, priority in (("low 1", -1), ("first", 0), ("high 1", 5), ("second", 0), ("high 2", 5), ("low 2", -1)):
-            tasks.append(asyncio.create_task(one(name, priority)))
-            await queued(router, len(tasks))
-        router.set_ready("a", True)
-        late = asyncio.create_task(one("late", 0))
-        async with asyncio.timeout(LONG):
-            await asyncio.gather(*tasks, late)
-        assert served == ["high 1", "high 2", "first", "second", "low 1", "low 2", "late"]
-
-    asyncio.run(main())
+    elif how == "add_worker":
+        router.add_worker("b")
+    else:
+        router.sync_workers(["a", "b"])
+    (decision,) = await ended([task])
+    assert decision.key == ("a" if how == "set_ready" else "b")
+    assert router.loads()[decision.key] == 1
+    assert len(router._waiting) == 0
 
 
-def test_a_cancelled_wait_leaves_nothing_booked() -> None:
-    async def main() -> None:
-        router = make("a")
-        tasks = [wait(router) for _ in range(10)]
-        await queued(router, 10)
-        for task in tasks[:5]:
-            task.cancel()
-        router.set_ready("a", True)
-        for task in tasks[5:7]:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [isinstance(result, asyncio.CancelledError) for result in results] == [True] * 7 + [False] * 3
-        assert router.loads() == {"a": 3}
-        assert len(router._waiting) == 0
-
-    asyncio.run(main())
+@in_event_loop
+async def test_workers_that_return_together_share_those_who_wait() -> None:
+    router = make("a", "b")
+    tasks = [wait(router) for _ in range(100)]
+    await queued(router, 100)
+    router.set_ready("a", True)
+    router.set_ready("b", True)
+    decisions = await ended(tasks)
+    assert Counter(decision.key for decision in decisions) == {"a": 50, "b": 50}
+    assert router.loads() == {"a": 50, "b": 50}
 
 
-def test_those_who_want_something_else_do_not_hold_up_the_others() -> None:
-    async def main() -> None:
-        router = make("a", "b")
-        first = wait(router, among=["a"])
-        await queued(router, 1)
-        second = wait(router, among=["b"])
-        await queued(router, 2)
-        router.set_ready("b", True)
-        (decision,) = await ended([second])
-        assert decision.key == "b"
-        assert not first.done()
-        third = wait(router, among=["b"])
-        assert (await ended([third]))[0].key == "b"
-        router.set_ready("a", True)
-        assert (await ended([first]))[0].key == "a"
+@in_event_loop
+async def test_the_highest_priority_is_served_first_then_who_came_first() -> None:
+    router = make("a")
+    served: list[str] = []
 
-    asyncio.run(main())
+    async def one(name: str, priority: int) -> None:
+        await router.select_worker_when_ready(timeout_s=LONG, priority=priority)
+        served.append(name)
+
+    tasks = []
+    for name, priority in (("low 1", -1), ("first", 0), ("high 1", 5), ("second", 0), ("high 2", 5), ("low 2", -1)):
+        tasks.append(asyncio.create_task(one(name, priority)))
+        await queued(router, len(tasks))
+    router.set_ready("a", True)
+    late = asyncio.create_task(one("late", 0))
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*tasks, late)
+    assert served == ["high 1", "high 2", "first", "second", "low 1", "low 2", "late"]
+
+
+@in_event_loop
+async def test_a_cancelled_wait_leaves_nothing_booked() -> None:
+    router = make("a")
+    tasks = [wait(router) for _ in range(10)]
+    await queued(router, 10)
+    for task in tasks[:5]:
+        task.cancel()
+    router.set_ready("a", True)
+    for task in tasks[5:7]:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(result, asyncio.CancelledError) for result in results] == [True] * 7 + [False] * 3
+    assert router.loads() == {"a": 3}
+    assert len(router._waiting) == 0
+
+
+@in_event_loop
+async def test_those_who_want_something_else_do_not_hold_up_the_others() -> None:
+    router = make("a", "b")
+    first = wait(router, among=["a"])
+    await queued(router, 1)
+    second = wait(router, among=["b"])
+    await queued(router, 2)
+    router.set_ready("b", True)
+    (decision,) = await ended([second])
+    assert decision.key == "b"
+    assert not first.done()
+    third = wait(router, among=["b"])
+    assert (await ended([third]))[0].key == "b"
+    router.set_ready("a", True)
+    assert (await ended([first]))[0].key == "a"
 
 
 def one_at_a_time() -> Router[str]:
@@ -171,102 +162,92 @@ def one_at_a_time() -> Router[str]:
     )
 
 
-def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
-    async def main() -> None:
-        router = one_at_a_time()
-        holder = router.select_worker()
-        tasks = [wait(router) for _ in range(3)]
-        await queued(router, 3)
-        served: list[Decision[str]] = []
-        for left, end in ((2, holder.on_complete), (1, None), (0, None)):
-            if end is not None:
-                end()
-            else:
-                served.pop().on_error(500)
-            (done,), _ = await asyncio.wait([task for task in tasks if not task.done()], return_when="FIRST_COMPLETED")
-            assert done is tasks[2 - left]
-            served.append(done.result())
-            await queued(router, left)
-        assert router.loads() == {"a": 1}
-
-    asyncio.run(main())
+@in_event_loop
+async def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
+    router = one_at_a_time()
+    holder = router.select_worker()
+    tasks = [wait(router) for _ in range(3)]
+    await queued(router, 3)
+    served: list[Decision[str]] = []
+    for left, end in ((2, holder.on_complete), (1, None), (0, None)):
+        if end is not None:
+            end()
+        else:
+            served.pop().on_error(500)
+        (done,), _ = await asyncio.wait([task for task in tasks if not task.done()], return_when="FIRST_COMPLETED")
+        assert done is tasks[2 - left]
+        served.append(done.result())
+        await queued(router, left)
+    assert router.loads() == {"a": 1}
 
 
-def test_a_first_token_wakes_them_too() -> None:
-    async def main() -> None:
-        router = one_at_a_time()
-        holder = router.select_worker()
-        task = wait(router)
-        await queued(router, 1)
-        holder.on_first_token()
-        for _ in range(20):  # at once, not when it would try again by itself
-            await asyncio.sleep(0)
-        assert task.done()
-        assert (task.result().key, router.loads()) == ("a", {"a": 2})
-
-    asyncio.run(main())
+@in_event_loop
+async def test_a_first_token_wakes_them_too() -> None:
+    router = one_at_a_time()
+    holder = router.select_worker()
+    task = wait(router)
+    await queued(router, 1)
+    holder.on_first_token()
+    for _ in range(20):  # at once, not when it would try again by itself
+        await asyncio.sleep(0)
+    assert task.done()
+    assert (task.result().key, router.loads()) == ("a", {"a": 2})
 
 
-def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_old() -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        router = cachelb.Router(
-            ["a"], clock=clock, policy="least-expected-wait", max_waiting_requests=2, max_report_age_s=2.0
-        )
-        router.update_load("a", waiting=2, queued_tokens=0)
-        served: list[str] = []
+@in_event_loop
+async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_old() -> None:
+    clock = ManualClock()
+    router = cachelb.Router(
+        ["a"], clock=clock, policy="least-expected-wait", max_waiting_requests=2, max_report_age_s=2.0
+    )
+    router.update_load("a", waiting=2, queued_tokens=0)
+    served: list[str] = []
 
-        async def one(name: str, priority: int) -> None:
-            await router.select_worker_when_ready(timeout_s=10 * LONG, priority=priority)
-            served.append(name)
+    async def one(name: str, priority: int) -> None:
+        await router.select_worker_when_ready(timeout_s=10 * LONG, priority=priority)
+        served.append(name)
 
-        tasks = [asyncio.create_task(one(name, priority)) for name, priority in (("low", 0), ("high", 1))]
-        await queued(router, 2)
-        clock.advance(2.1)  # nobody tells
-        async with asyncio.timeout(LONG):
-            await asyncio.gather(*tasks)
-        assert served == ["high", "low"]
-
-    asyncio.run(main())
+    tasks = [asyncio.create_task(one(name, priority)) for name, priority in (("low", 0), ("high", 1))]
+    await queued(router, 2)
+    clock.advance(2.1)  # nobody tells
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*tasks)
+    assert served == ["high", "low"]
 
 
-def test_an_abandoned_decision_wakes_them_too() -> None:
-    async def main() -> None:
-        router = one_at_a_time()
-        holder = [router.select_worker()]
-        task = wait(router)
-        await queued(router, 1)
-        holder.clear()
-        gc.collect()
-        assert (await ended([task]))[0].key == "a"
-
-    asyncio.run(main())
+@in_event_loop
+async def test_an_abandoned_decision_wakes_them_too() -> None:
+    router = one_at_a_time()
+    holder = [router.select_worker()]
+    task = wait(router)
+    await queued(router, 1)
+    holder.clear()
+    gc.collect()
+    assert (await ended([task]))[0].key == "a"
 
 
-def test_a_release_wakes_nobody_whom_it_cannot_help() -> None:
-    async def main() -> None:
-        router = make("a", "b", ready=True)
-        holder = router.select_worker(among=["b"])
-        router.set_ready("a", False)
-        tried = 0
-        select = router.select_worker
+@in_event_loop
+async def test_a_release_wakes_nobody_whom_it_cannot_help() -> None:
+    router = make("a", "b", ready=True)
+    holder = router.select_worker(among=["b"])
+    router.set_ready("a", False)
+    tried = 0
+    select = router.select_worker
 
-        def counted(**request: Any) -> Decision[str]:
-            nonlocal tried
-            tried += 1
-            return select(**request)
+    def counted(**request: Any) -> Decision[str]:
+        nonlocal tried
+        tried += 1
+        return select(**request)
 
-        router.select_worker = counted  # type: ignore[method-assign]  # to count
-        task = wait(router, among=["a"])
-        await queued(router, 1)
-        before = tried
-        holder.on_complete()
-        await queued(router, 1)
-        assert tried == before
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(main())
+    router.select_worker = counted  # type: ignore[method-assign]  # to count
+    task = wait(router, among=["a"])
+    await queued(router, 1)
+    before = tried
+    holder.on_complete()
+    await queued(router, 1)
+    assert tried == before
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def test_several_event_loops_in_threads_are_all_served() -> None:

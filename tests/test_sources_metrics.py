@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
 import socketserver
 import threading
 from typing import TYPE_CHECKING, Any
@@ -353,32 +352,6 @@ def test_router_that_breaks_once_does_not_end_polling(
         attach(router)
         router.wait_for(engine.key)
     assert sum("not now" in (record.exc_text or "") for record in caplog.records) == 1
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # threads at a fork are what this is about
-def test_forked_child_starts_anew_and_the_parent_keeps_polling(attach: Callable[..., MetricsSource]) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        router = RecordingRouter(engine.key)
-        source = attach(router)
-        router.wait_for(engine.key)
-        read, write = os.pipe()
-        gc.collect()  # gRPC's objects of earlier tests hang when they are collected in the child
-        child = os.fork()
-        if child == 0:
-            try:
-                router = RecordingRouter(engine.key)  # the lock of the parent's may be taken for ever
-                source.start(router)
-                eventually(lambda: len(router.reports) > 1)
-                source.stop()
-                os.write(write, b"polled")
-            finally:
-                os._exit(0)
-        os.close(write)
-        os.waitpid(child, 0)
-        assert os.read(read, 16) == b"polled"
-        os.close(read)
-        router.wait_for(engine.key)
-        assert source.stats().failures == 0
 
 
 @pytest.mark.parametrize(

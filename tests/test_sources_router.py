@@ -12,7 +12,7 @@ from tests.models.metrics_pages import vllm_page
 from tests.models.metrics_server import DEADLINE_S, FakeEngine, eventually
 
 from cachelb import Router
-from cachelb.sources import MetricsSource, read_metrics_page
+from cachelb.sources import MetricsSource
 
 
 def polling_thread_runs() -> bool:
@@ -30,18 +30,6 @@ def test_router_knows_what_the_engine_reports_until_it_is_closed() -> None:
         assert 0.0 <= worker.report_age_s < DEADLINE_S
         assert polling_thread_runs()
     assert not polling_thread_runs()
-
-
-def test_router_believes_no_worker_to_hold_more_than_its_engine_has_room_for() -> None:
-    engine_page = vllm_page()
-    blocks = read_metrics_page(engine_page).load.kv_blocks
-    assert blocks is not None
-    with FakeEngine(engine_page) as engine, Router([engine.key], block_size=16) as router:
-        source = MetricsSource(interval_s=0.005, timeout_s=20.0)
-        router.attach(source)
-        eventually(lambda: source.stats().polls >= 2)  # of a page, its room is told after its load
-        router.select_worker(tokens=range(16 * (blocks + 100))).on_complete()
-        assert router.block_count(engine.key) == blocks
 
 
 def test_detached_source_is_stopped_and_may_be_attached_again() -> None:
@@ -63,18 +51,6 @@ def test_engine_with_another_block_size_is_named_and_its_load_still_counts(caplo
         assert source.stats().workers[engine.key].refused == 1
         assert router.stats().workers[0].running == 3
     assert [record.message for record in caplog.records if "blocks of 16 tokens" in record.message] != []
-
-
-def test_workers_of_the_router_are_followed() -> None:
-    other_page = vllm_page(running=(9.0,))
-    with FakeEngine(vllm_page()) as first, FakeEngine(other_page) as second, Router([first.key]) as router:
-        source = MetricsSource(interval_s=0.005, timeout_s=20.0)
-        router.attach(source)
-        router.add_worker(second.key)
-        eventually(lambda: [worker.running for worker in router.stats().workers] == [3, 9])
-        router.remove_worker(first.key)
-        eventually(lambda: list(source.stats().workers) == [second.key])
-        assert source.stats().workers[second.key].refused == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # threads at a fork are what this is about

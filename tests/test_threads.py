@@ -42,7 +42,7 @@ def run(work: Callable[[int], None], *, threads: int = THREADS) -> None:
 
 def test_any_mix_of_calls_leaves_a_sound_tracker_and_starves_nobody() -> None:
     tracker = BlockTracker(block_size=4, max_blocks_per_worker=200)
-    quota, done = 5000, [0] * THREADS
+    quota, done = 1500, [0] * THREADS
 
     def work(number: int) -> None:
         rng = random.Random(number)

@@ -301,9 +301,3 @@ def test_the_command_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "cachelb", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Usage: cachelb" in done.stdout
-
-
-def test_the_command_as_a_module_names_the_extra_that_is_missing() -> None:
-    code = "import runpy, sys; sys.modules['click'] = None; runpy.run_module('cachelb', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "cachelb: the command line needs click: pip install 'cachelb[cli]'\n")

@@ -6,41 +6,19 @@ import contextlib
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import zmq
-from tests.events.patience import give_up_after, last_error
+from tests.events.patience import last_error
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, nothing_left, publish, receiving, threads, translated_ranks
+from tests.models.kv_streams import W, behind, nothing_left, publish, receiving, relayed, threads, translated_ranks
 from tests.models.metrics_server import eventually
 from tests.test_router_fork import in_child
 
 from cachelb.events import Relay, ZmqSource, sockets
 from cachelb.testing import EventPublisher
 from cachelb.testing.events import stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@contextlib.contextmanager
-def behind(relay: Relay, *sinks: RecordingSink, **options: Any) -> Iterator[list[ZmqSource]]:
-    """Run a source behind a relay for each sink."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(receiving(sink, {}, relay=relay.address, **options)) for sink in sinks]
-
-
-@contextlib.contextmanager
-def relayed(publisher: EventPublisher, **options: Any) -> Iterator[tuple[Relay, RecordingSink, ZmqSource]]:
-    """Follow one worker through a relay, from the moment its stream is live and no replay is under way."""
-    with Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}) as relay:
-        sink = RecordingSink({W: 1})
-        with behind(relay, sink, **options) as (source,):
-            publisher.wait_for(lambda: publisher.subscribers == 1)
-            last = "connected False" if publisher.endpoint.replay is None else "ended True"
-            sink.wait_for(lambda: last in sink.of(W).told)
-            yield relay, sink, source
 
 
 def state(source: ZmqSource) -> str:
@@ -68,92 +46,6 @@ def test_a_late_gateway_gets_the_history_and_then_what_is_new(*, replay_topic: b
             assert publisher.subscribers == 1, "an engine has one subscriber, however many gateways there are"
             assert sink.of(W).told == ["connected True", "ended True"], "who is there already hears nothing of others"
             assert publisher.replay_requests == [0, 0]
-
-
-def test_a_gap_is_filled_in_order_while_later_messages_come() -> None:
-    with EventPublisher() as publisher, relayed(publisher) as (relay, sink, source):
-        before = source.stats().streams[W, None].last_error  # the relay may have been asked before it was connected
-        publish(publisher, 0, 1)
-        sink.wait_applied([0, 1], W)
-        publisher.hold_replay()
-        publisher.drop(2)
-        publish(publisher, 2, 3, 4, 5)
-        publisher.wait_for(lambda: publisher.replay_requests[1:] == [1])
-        publish(publisher, 6)
-        sink.wait_for(lambda: 6 in (sink.of(W).waiting or {}))
-        assert state(source) == "replaying"
-        publisher.release_replay()
-        sink.wait_applied([0, 1, 2, 3, 4, 5, 6], W)
-        stats = source.stats().streams[W, None]
-        assert (stats.replays, stats.replays_failed, stats.malformed, stats.last_error) == (2, 0, 0, before)
-        assert relay.stats().replays == 2
-
-
-def test_a_history_longer_than_a_queue_comes_complete() -> None:
-    with EventPublisher() as publisher:
-        publish(publisher, *range(6000))
-        with relayed(publisher) as (_, sink, _):
-            assert sink.of(W).applied == list(range(6000))
-
-
-def test_a_restart_begins_the_stream_anew() -> None:
-    with EventPublisher() as publisher, relayed(publisher) as (_, sink, _):
-        publish(publisher, 0, 1, 2)
-        sink.wait_applied([0, 1, 2], W)
-        publisher.restart()
-        publish(publisher, 10, 11)
-        sink.wait_applied([0, 1, 2, "clear", 10, 11], W)
-        told = ["connected True", "ended True", "disconnected", "connected True", "ended True", "ended True"]
-        sink.wait_for(lambda: (sink.of(W).told, sink.of(W).asked) == (told, [0, 2, 0]))
-
-
-def test_what_was_missed_while_the_engine_was_away_is_replayed() -> None:
-    with EventPublisher() as publisher, relayed(publisher) as (_, sink, source):
-        publish(publisher, 0, 1)
-        sink.wait_applied([0, 1], W)
-        publisher.stop()
-        sink.wait_for(lambda: not sink.of(W).connected)
-        eventually(lambda: source.stats().streams[W, None].last_error == "not connected at the relay")
-        assert state(source) == "disconnected"
-        publish(publisher, 2, 3)
-        publisher.start()
-        sink.wait_applied([0, 1, 2, 3], W)
-        assert sink.of(W).asked == [0, 1]
-        publish(publisher, 4)
-        sink.wait_applied([0, 1, 2, 3, 4], W)
-
-
-def test_an_engine_without_a_replay_socket_is_followed_from_there_on() -> None:
-    with EventPublisher(replay=False) as publisher, relayed(publisher) as (relay, sink, source):
-        publish(publisher, 0)
-        sink.wait_applied([0], W)
-        publisher.drop()
-        publish(publisher, 1, 2)
-        sink.wait_applied([0, "clear", 2], W)
-        assert source.stats().streams[W, None].replays_failed == relay.stats().replays == 0
-
-
-def test_a_silent_replay_is_given_up() -> None:
-    with EventPublisher() as publisher, relayed(publisher) as (_, sink, source):
-        publisher.mute_replay()
-        give_up_after(source, 1.0)
-        publish(publisher, 0)
-        sink.wait_applied([0], W)
-        publisher.drop()
-        publish(publisher, 1, 2)
-        sink.wait_applied([0, "clear", 2], W)
-        assert source.stats().streams[W, None].replays_failed == 1
-
-
-def test_an_engine_that_connects_finds_the_relay_listening() -> None:
-    with EventPublisher() as other:
-        address = other.endpoint.address
-        other.stop()
-        with EventPublisher(connect=address) as publisher:
-            publish(publisher, 0, 1)
-            with relayed(publisher) as (_, sink, _):
-                publish(publisher, 2, 3)
-                sink.wait_applied([0, 1, 2, 3], W)
 
 
 def test_messages_without_numbers_and_malformed_ones() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.test_router_fork import in_child
 
 import cachelb
 from cachelb.metrics.families import families
@@ -465,16 +464,12 @@ def test_events_from_several_threads_while_workers_come_and_go() -> None:
 def test_the_child_of_a_fork_starts_its_feeds_anew() -> None:
     routed = router()
     routed.apply_kv_events("a", batch(blocks(4)), seq=0)
-    gc.collect()  # gRPC's objects of earlier tests hang when they are collected in the child
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            fresh = routed.stats().workers[0].kv_events is None and matched(routed) == {"a": 0, "b": 0}
-            applied = routed.apply_kv_events("a", batch(blocks(1)), seq=0)
-            status = 0 if fresh and applied == 1 and matched(routed)["a"] == 16 else 2
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+
+    def check() -> None:
+        assert routed.stats().workers[0].kv_events is None
+        assert matched(routed) == {"a": 0, "b": 0}
+        assert routed.apply_kv_events("a", batch(blocks(1)), seq=0) == 1
+        assert matched(routed)["a"] == 16
+
+    in_child(check)
     assert matched(routed) == {"a": 64, "b": 0}

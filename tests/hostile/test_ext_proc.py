@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DUPLEX, Proxy, run, serve, until
+from tests.models.ext_proc_client import BUFFERED, DUPLEX, URLS, Proxy, run, serve, served, until
 
 from cachelb import Router
 from cachelb.integrations.ext_proc import picking
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tests.models.ext_proc_client import Service, Stream
 
-URLS = [f"http://10.0.0.{number}:8000" for number in (1, 2, 3)]
 BODY = json.dumps({"prompt": "Two driven jocks help fax my big quiz. " * 20}).encode()
 PIECE = b" " * 60_000
 
@@ -158,41 +157,34 @@ def test_prompts_are_held_until_the_answer_begins_if_there_is_room(*, room: bool
     run(main())
 
 
-def test_streams_are_bounded() -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1), max_streams=4) as service:
-            streams = [await begin_body(service, 1) for _ in range(4)]
-            await until(lambda: service.picker.open_streams == 4)
-            status, headers, body = await service.stream().read_refusal()
-            assert (status, headers["retry-after"]) == (503, "1")
-            assert json.loads(body)["error"]["type"] == "too_many_streams"
-            streams[0].call.cancel()
-            await until(lambda: service.picker.open_streams == 3)
-            await assert_serves(service)
-
-    run(main())
+@served(max_streams=4)
+async def test_streams_are_bounded(service: Service) -> None:
+    streams = [await begin_body(service, 1) for _ in range(4)]
+    await until(lambda: service.picker.open_streams == 4)
+    status, headers, body = await service.stream().read_refusal()
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert json.loads(body)["error"]["type"] == "too_many_streams"
+    streams[0].call.cancel()
+    await until(lambda: service.picker.open_streams == 3)
+    await assert_serves(service)
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
-def test_request_that_takes_too_long_to_arrive_is_408(modes: dict[str, int]) -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router, body_timeout_s=0.2) as service:
-            stream = service.stream(modes)
-            await stream.send_headers()
-            if modes is BUFFERED:
-                await stream.read()
-            else:
-                # On a machine that stands still the refusal may come first.
-                with contextlib.suppress(asyncio.InvalidStateError, grpc.RpcError):
-                    await stream.send_body(PIECE, end=False)
-            status, _, _ = await stream.read_refusal()
-            assert status == 408
-            assert service.picker.counts == {"slow-body": 1}
-            await service.settled()
-            assert service.picker._picker.held == 0
-
-    run(main())
+@served(body_timeout_s=0.2)
+async def test_request_that_takes_too_long_to_arrive_is_408(service: Service, modes: dict[str, int]) -> None:
+    stream = service.stream(modes)
+    await stream.send_headers()
+    if modes is BUFFERED:
+        await stream.read()
+    else:
+        # On a machine that stands still the refusal may come first.
+        with contextlib.suppress(asyncio.InvalidStateError, grpc.RpcError):
+            await stream.send_body(PIECE, end=False)
+    status, _, _ = await stream.read_refusal()
+    assert status == 408
+    assert service.picker.counts == {"slow-body": 1}
+    await service.settled()
+    assert service.picker._picker.held == 0
 
 
 def limit_to(service: Service, **limits: float) -> None:
@@ -203,45 +195,39 @@ def limit_to(service: Service, **limits: float) -> None:
 
 @pytest.mark.parametrize("limit", ["idle_timeout_s", "stream_timeout_s"])
 @pytest.mark.parametrize("answered", [False, True], ids=["no answer", "half an answer"])
-def test_stream_that_falls_silent_ends_and_releases_its_load(limit: str, answered: bool) -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            if answered:
-                await stream.request(BODY)
-                await stream.answer_headers(kind="text/event-stream")
-                limit_to(service, **{limit: 0.3})
-                await stream.answer_body(b"data: {}\n\n", end=False)
-            else:
-                await stream.send_headers()
-                limit_to(service, **{limit: 0.3})
-                await stream.send_body(BODY)
-                await stream.read_picked()
-            assert await stream.read() is None
-            await service.settled()
-            assert service.picker.counts["expired"] == 1
-            assert router.stats().open_requests == 0
-            assert router.stats().endings["cancelled"] == 1
-
-    run(main())
+@served()
+async def test_stream_that_falls_silent_ends_and_releases_its_load(
+    router: Router[str], service: Service, limit: str, answered: bool
+) -> None:
+    stream = service.stream()
+    if answered:
+        await stream.request(BODY)
+        await stream.answer_headers(kind="text/event-stream")
+        limit_to(service, **{limit: 0.3})
+        await stream.answer_body(b"data: {}\n\n", end=False)
+    else:
+        await stream.send_headers()
+        limit_to(service, **{limit: 0.3})
+        await stream.send_body(BODY)
+        await stream.read_picked()
+    assert await stream.read() is None
+    await service.settled()
+    assert service.picker.counts["expired"] == 1
+    assert router.stats().open_requests == 0
+    assert router.stats().endings["cancelled"] == 1
 
 
-def test_answer_that_passes_elsewhere_may_be_silent() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream({"request": 4, "answer": 0})
-            await stream.request(BODY)
-            limit_to(service, idle_timeout_s=0.1)
-            await stream.answer_headers()
-            await asyncio.sleep(0.3)  # three times what ends any other stream
-            assert router.stats().open_requests == 1
-            await stream.finish()
-            await service.settled()
-            assert router.stats().endings["completed"] == 1
-
-    run(main())
+@served()
+async def test_answer_that_passes_elsewhere_may_be_silent(router: Router[str], service: Service) -> None:
+    stream = service.stream({"request": 4, "answer": 0})
+    await stream.request(BODY)
+    limit_to(service, idle_timeout_s=0.1)
+    await stream.answer_headers()
+    await asyncio.sleep(0.3)  # three times what ends any other stream
+    assert router.stats().open_requests == 1
+    await stream.finish()
+    await service.settled()
+    assert router.stats().endings["completed"] == 1
 
 
 @contextlib.contextmanager

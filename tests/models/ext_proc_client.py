@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
+from tests.loops import wanted, without
 
+from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ext_proc.messages import METHOD, ProcessingRequest, ProcessingResponse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-
-    from cachelb import Router
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 
 DEADLINE_S = 120.0
+URLS = [f"http://10.0.0.{number}:8000" for number in (1, 2, 3)]
 DUPLEX = {"request": 4, "answer": 4}
 BUFFERED = {"request": 2, "answer": 1}
 DESTINATION = "x-gateway-destination-endpoint"
@@ -219,3 +221,22 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a test, and let gRPC end its thread, beside which a child of a fork would wait for ever."""
     asyncio.run(asyncio.wait_for(main, 4 * DEADLINE_S))
     gc.collect()
+
+
+def served(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Run a test with a picker of three workers: its `service`, and its `router` if the test takes it."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run_it(**kwargs: Any) -> None:
+            async def main() -> None:
+                router = Router(URLS, seed=1)
+                async with serve(router, **options) as service:
+                    await test(**kwargs, **wanted(test, {"router": router, "service": service}))
+
+            run(main())
+
+        run_it.__signature__ = without(test, {"router", "service"})  # type: ignore[attr-defined]  # read by pytest
+        return run_it
+
+    return decorate

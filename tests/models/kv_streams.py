@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from tests.models.kv_sink import RecordingSink
 
-from cachelb.events import Endpoint, ZmqSource
+from cachelb.events import Endpoint, Relay, ZmqSource
 from cachelb.testing.events import stored
 
 if TYPE_CHECKING:
@@ -88,3 +88,22 @@ def open_files() -> int:
 def threads() -> list[str]:
     """Name the threads of this process."""
     return sorted(thread.name for thread in threading.enumerate())
+
+
+@contextlib.contextmanager
+def behind(relay: Relay, *sinks: RecordingSink, **options: Any) -> Iterator[list[ZmqSource]]:
+    """Run a source behind a relay for each sink."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(receiving(sink, {}, relay=relay.address, **options)) for sink in sinks]
+
+
+@contextlib.contextmanager
+def relayed(publisher: EventPublisher, **options: Any) -> Iterator[tuple[Relay, RecordingSink, ZmqSource]]:
+    """Follow one worker through a relay, from the moment its stream is live and no replay is under way."""
+    with Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}) as relay:
+        sink = RecordingSink({W: 1})
+        with behind(relay, sink, **options) as (source,):
+            publisher.wait_for(lambda: publisher.subscribers == 1)
+            last = "connected False" if publisher.endpoint.replay is None else "ended True"
+            sink.wait_for(lambda: last in sink.of(W).told)
+            yield relay, sink, source

@@ -1,0 +1,82 @@
+"""Make known mistakes in the Python package, one at a time, and report those that its tests do not find.
+
+    python .ci/mutants.py [PACKAGE ...]
+
+`tests/mutants.toml` lists them by package. Files are changed in a copy, into which the built extension is taken along.
+The tests must pass on the unchanged copy first, or nothing that they find would mean anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TIMEOUT_S: Final = 900
+PASSED, FAILED = 0, 1  # of pytest
+
+
+def copy_to(folder: Path) -> None:
+    """Copy what git tracks, and the built extension."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    built = (str(path.relative_to(ROOT)) for path in (ROOT / "python" / "cachelb").glob("_core.*"))
+    for name in {*filter(None, listed.split("\0")), *built}:
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def run_tests(folder: Path, tests: list[str]) -> int:
+    """Return the exit status of the tests; one that hangs has found the mistake."""
+    environment = {**os.environ, "PYTHONPATH": str(folder / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    try:
+        return subprocess.run(
+            command, cwd=folder, env=environment, check=False, capture_output=True, timeout=TIMEOUT_S
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return FAILED
+
+
+def survivors(folder: Path, name: str, tests: list[str], mutants: list[list[str]]) -> list[str]:
+    """Return a line for each mistake of a package that is not found, or could not be made."""
+    if run_tests(folder, tests) != PASSED:
+        return [f"{name}: its tests fail without a mistake"]
+    found = []
+    for file, old, new in mutants:
+        path = folder / "python" / "cachelb" / file
+        source = path.read_text("utf-8")
+        if source.count(old) != 1:
+            found.append(f"{name}: {file} has {old!r} {source.count(old)} times, not once")
+            continue
+        path.write_text(source.replace(old, new), "utf-8")
+        status = run_tests(folder, tests)
+        path.write_text(source, "utf-8")
+        print(f"{name}: {file}: {new!r}: {'found' if status == FAILED else f'NOT FOUND, status {status}'}", flush=True)
+        if status != FAILED:
+            found.append(f"{name}: {file}: {old!r} -> {new!r} is not found (status {status})")
+    return found
+
+
+def main() -> int:
+    """Print the survivors."""
+    packages = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text("utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("package", nargs="*", choices=[[], *packages], help="all by default")
+    given = parser.parse_args().package or list(packages)
+    with tempfile.TemporaryDirectory() as folder:
+        copy_to(Path(folder))
+        problems = [line for name in given for line in survivors(Path(folder), name, **packages[name])]
+    print("\n".join(problems) or f"all mistakes of {len(given)} packages are found")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""A package that is not installed is named together with the extra that brings it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROMETHEUS = "import cachelb.metrics as m; m.PrometheusCollector(cachelb.Router(['a']))"
+OTEL = "import cachelb.metrics as m; m.instrument(cachelb.Router(['a']), None)"
+LITELLM = "from cachelb.integrations.litellm import CachelbCallback; CachelbCallback()"
+EXTPROC = "import cachelb.integrations.ext_proc"
+EVENTS = "from cachelb.events import ZmqSource, Endpoint; ZmqSource()"
+REDIS = "from cachelb.state import RedisState; RedisState('redis://127.0.0.1')"
+TESTING = "from cachelb.testing import FakeFleet"
+COMMAND = "import runpy; runpy.run_module('cachelb', run_name='__main__')"
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "message"),
+    [
+        ("prometheus_client", PROMETHEUS, "pip install 'cachelb[prometheus]'"),
+        ("opentelemetry", OTEL, "pip install 'cachelb[otel]'"),
+        ("litellm", LITELLM, "ModuleNotFoundError: CachelbCallback needs LiteLLM: pip install 'cachelb[litellm]'"),
+        ("google.protobuf", EXTPROC, "pip install 'cachelb[extproc]'"),
+        ("grpc", EXTPROC, "pip install 'cachelb[extproc]'"),
+        ("zmq", EVENTS, "ModuleNotFoundError: ZmqSource needs pyzmq: pip install 'cachelb[events]'"),
+        ("redis", REDIS, "ModuleNotFoundError: RedisState needs redis-py: pip install 'cachelb[redis]'"),
+        ("cryptography", REDIS, "ModuleNotFoundError: RedisState needs cryptography: pip install 'cachelb[redis]'"),
+        ("aiohttp", TESTING, "ImportError: cachelb.testing.FakeFleet needs aiohttp: pip install 'cachelb[testing]'"),
+        ("click", COMMAND, "cachelb: the command line needs click: pip install 'cachelb[cli]'"),
+    ],
+)
+def test_missing_package_is_named_with_its_extra(package: str, code: str, message: str) -> None:
+    program = f"import sys, cachelb; sys.modules[{package!r}] = None\n{code}"
+    run = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 1
+    assert message in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "module"), [("litellm", "cachelb.integrations.litellm"), ("aiohttp", "cachelb.testing")]
+)
+def test_importing_a_module_does_not_import_what_its_extra_brings(package: str, module: str) -> None:
+    code = f"import sys, {module}; assert {package!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,7 +8,7 @@
 //! recording a known prompt O(1); storing or evicting a block O(1), a stretch at a time. Memory about 24 bytes per block
 //! whoever holds it, plus about 120 per run and 60 per further (run, worker).
 //!
-//! Invariants, recounted by [`BlockIndex::validate`]: a block is in the table iff its run covers it; a run is as long as
+//! Invariants, recounted by `BlockIndex::validate`: a block is in the table iff its run covers it; a run is as long as
 //! its longest coverage unless it has children; an entry with kids covers all of its run or nothing; every record's
 //! parent run has a record of the same lane; a record without kids is listed and covers something; epochs never decrease
 //! towards the recent end; counts, holes, sets and references equal a recount.

@@ -9,7 +9,7 @@ use super::{BlockIndex, NONE};
 use crate::forest::leading::Leading;
 use crate::ids::SequenceHash;
 
-/// Answer buffer of [`BlockIndex::overlaps`], reused between calls so that a lookup allocates nothing.
+/// Answer buffer of `BlockIndex::overlaps`, reused between calls so that a lookup allocates nothing.
 #[derive(Debug, Default, Clone)]
 pub struct Overlaps {
     /// In any medium.

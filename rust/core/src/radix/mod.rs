@@ -12,7 +12,7 @@
 //!
 //! Costs, for a key of L units over N nodes: a match O(L) comparisons in vectors and O(N) nodes; an insert the same, and
 //! O(1) for the recency of the whole path. Evictions are done in steps of one leaf; no call does more than [`STEPS`] of
-//! them, what is left over is owed and paid by [`RadixTree::settle`].
+//! them, what is left over is owed and paid by `RadixTree::settle`.
 
 mod evict;
 mod insert;

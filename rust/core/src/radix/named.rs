@@ -85,7 +85,7 @@ pub struct NamedTree {
 }
 
 impl NamedTree {
-    /// An empty tree; see [`RadixTree::new`].
+    /// An empty tree; see `RadixTree::new`.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`].
@@ -476,7 +476,7 @@ impl TreeEdit<'_> {
         }
     }
 
-    /// A part of [`RadixTree::evict_oldest_uses`].
+    /// A part of `RadixTree::evict_oldest_uses`.
     ///
     /// # Errors
     /// None today; an unknown name holds nothing.

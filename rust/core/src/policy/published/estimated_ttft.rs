@@ -156,6 +156,7 @@ struct Common {
     prefill: PrefillBy,
 }
 
+#[expect(clippy::large_enum_variant, reason = "one per decision, on the stack")]
 enum PrefillBy {
     Given(PrefillTime),
     FirstTokens { speeds: Speeds, per_context: f64 },

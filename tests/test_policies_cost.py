@@ -184,8 +184,8 @@ def test_weight_attracts_requests(name: str) -> None:
         ("sticky-until-saturated", {"min_matched_tokens": 700}, 800, (1, 0), ("w1", "sticky")),
         ("sticky-until-saturated", {"affinity_threshold": 0.5}, 800, (1, 0), ("w1", "sticky")),
         ("least-expected-wait", {}, 0, (2, 1), ("w2", "least-loaded")),
-        ("estimated-ttft", {"ttft_slo_ms": 5.0}, 0, (0, 0), ("w2", "slo-unattainable")),
-        ("estimated-ttft", {"ttft_slo_ms": 1e6}, 0, (0, 0), ("w2", "cold")),
+        ("estimated-ttft", {"ttft_slo_ms": 5.0, "prefill": A100_8B}, 0, (0, 0), ("w2", "slo-unattainable")),
+        ("estimated-ttft", {"ttft_slo_ms": 1e6, "prefill": A100_8B}, 0, (0, 0), ("w2", "cold")),
     ],
 )
 def test_options_reach_the_rule(

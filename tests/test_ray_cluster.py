@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,9 @@ def begin(folder: str, attempts: int = 3) -> None:
             ray.shutdown()
             if not left:
                 raise
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # of the processes of this attempt, which were killed
+                gc.collect()
         else:
             return
         finally:
@@ -400,6 +404,8 @@ def test_example_runs_and_its_conversations_stay_where_they_are_cached(cluster: 
     try:
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=480)
         assert run.returncode == 0, run.stderr
-        assert run.stdout.splitlines()[-1].startswith("100% of the earlier messages"), run.stdout
+        share, found, _ = run.stdout.splitlines()[-1].partition("% of the earlier messages")
+        # Without affinity it is about half. A replica that stood still for a while counts as slow, and loses a turn.
+        assert found and int(share) >= 90, run.stdout
     finally:
         serve.delete("cachelb-example")

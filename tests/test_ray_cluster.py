@@ -406,6 +406,7 @@ def test_example_runs_and_its_conversations_stay_where_they_are_cached(cluster: 
         assert run.returncode == 0, run.stderr
         share, found, _ = run.stdout.splitlines()[-1].partition("% of the earlier messages")
         # Without affinity it is about half. A replica that stood still for a while counts as slow, and loses a turn.
-        assert found and int(share) >= 90, run.stdout
+        assert found, run.stdout
+        assert int(share) >= 90, run.stdout
     finally:
         serve.delete("cachelb-example")

@@ -13,7 +13,7 @@
 
 use super::estimate::{PrefillTime, queue_ms};
 use crate::error::Result;
-use crate::load::Prefill;
+use crate::load::{Known, Prefill};
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::adaptive::Speeds;
 use crate::policy::choice::Choice;
@@ -288,6 +288,12 @@ impl Rule for EstimatedTtft {
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         let estimate = self.estimate(view, &view.rows[row], &self.common(view));
         Some(estimate.ttft_ms())
+    }
+
+    fn scores(&self, view: &View<'_>) -> Vec<Known> {
+        let common = self.common(view);
+        let score = |row| Some(self.estimate(view, row, &common).ttft_ms()).into();
+        view.rows.iter().map(score).collect()
     }
 
     fn properties(&self) -> Properties {

@@ -228,7 +228,10 @@ impl Blocks {
     pub fn is_due(&self, now: Millis) -> bool {
         let expires = self.expires || self.leases.used();
         let index = self.index.as_ref().filter(|_| expires);
-        index.is_some_and(|index| index.next_expiry().is_some_and(|due| due <= now))
+        // What is believed without end has no deadline in the index, but whoever waits for it is followed no longer.
+        index.is_some_and(|index| {
+            index.next_expiry().is_some_and(|due| due <= now) || self.leases.is_due(now)
+        })
     }
 
     /// Drops what was believed long enough.

@@ -4,6 +4,9 @@
 //! on, apart from what is confirmed, and with a deadline that follows the request (`leases`). Where events are lost for
 //! good the confirmation may be among them, so they count as long as on a worker without. Blocks of text are expected
 //! too, but as long as placements without events are believed: no event will ever speak of them.
+//!
+//! A prompt that a worker's memory is known to be too small for leaves nothing: it would push everything else out of the
+//! index, while its engine refuses it.
 
 use crate::error::Result;
 use crate::ids::{Millis, SequenceHash, WorkerId};
@@ -42,8 +45,16 @@ impl Step<'_, '_> {
             return Ok(());
         };
         let member = s.fleet.member(worker);
+        let size = blocks.block_size();
+        // How many tokens a text has is an estimate.
+        let counted = member.filter(|_| origin != Origin::Text);
+        let capacity = counted.and_then(|m| m.sizes().capacity(size));
+        if capacity.is_some_and(|most| hashes.len() > most as usize) {
+            // Its engine refuses what its memory cannot hold, and keeps what it has.
+            return Ok(());
+        }
         let coarse = member.filter(|_| blocks.are_coarse());
-        let per_block = coarse.map_or(1, |m| m.sizes().per_block(blocks.block_size()));
+        let per_block = coarse.map_or(1, |m| m.sizes().per_block(size));
         let path = &hashes[..hashes.len() - hashes.len() % per_block as usize];
         if path.is_empty() {
             return Ok(());

@@ -5,7 +5,7 @@ use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::BookingId;
 use crate::policy::{Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, SpillGate};
 use crate::router::{
-    Ending, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,
+    Ending, Facts, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,
     Settings, Usage,
 };
 use crate::tracker::Origin;
@@ -533,4 +533,45 @@ fn a_pick_on_a_suspect_stream_says_so() {
     assert_eq!((pick.offer, pick.reason), (0, Reason::StaleEvents));
     suspect(&mut fleet, 2);
     assert_eq!(fleet.look(&prompt(500, 4), 4).reason, Reason::StaleEvents);
+}
+
+#[test]
+fn a_prompt_beyond_the_memory_of_its_engine_pushes_nothing_out() {
+    for events in [true, false] {
+        let mut fleet = Fleet::new(RULE);
+        let small = Profile {
+            engine: Facts {
+                kv_blocks: Some(20),
+                block_size: Some(16),
+            },
+            ..Profile::default()
+        };
+        for (name, id) in ["a", "b", "c"].into_iter().zip(fleet.ids.clone()) {
+            fleet
+                .selector
+                .workers_mut()
+                .add(name, small.clone(), Millis(0));
+            if !events {
+                fleet.selector.feed(id).unwrap().set_trust(Worth::Refused);
+            }
+        }
+        let kept: Vec<_> = (0..3).map(|i| prompt(100 * i, 15)).collect();
+        let picks: Vec<_> = kept.iter().map(|path| fleet.select(path, 1)).collect();
+        let (large, largest) = (prompt(1_000, 20), prompt(2_000, 21));
+        for _ in 0..3 {
+            let pick = fleet.select(&largest, 2);
+            assert_eq!(pick.matched_tokens, 0);
+            fleet.close(pick.booking.unwrap(), Ending::Failed, 3);
+        }
+        for (path, pick) in kept.iter().zip(&picks) {
+            let again = fleet.look(path, 4);
+            assert_eq!(
+                (again.offer, again.matched_tokens),
+                (pick.offer, 240),
+                "{events}"
+            );
+        }
+        fleet.select(&large, 5);
+        assert_eq!(fleet.look(&large, 6).matched_tokens, 320, "{events}");
+    }
 }

@@ -1,7 +1,6 @@
 //! Workers whose engines' messages are lost for good.
 
 use super::*;
-use crate::router::Facts;
 
 #[test]
 fn a_lost_message_leaves_blocks_in_doubt_and_placements_count_as_without_events() {
@@ -66,4 +65,36 @@ fn what_is_doubtful_makes_room_for_what_is_sure() {
     fleet.announce(1, &new, 0, Medium::Gpu, 2);
     assert_eq!(fleet.held(1, &new, 3), ([6, 0, 0], 0));
     assert_eq!(fleet.doubtful(1, &old, 3), [6, 0, 0]);
+}
+
+#[test]
+fn what_was_placed_long_ago_does_not_come_back_with_a_lost_message() {
+    let mut fleet = Fleet::new(RULE);
+    let (path, other) = (prompt(0, 10), prompt(100, 6));
+    let profile = Profile {
+        engine: Facts {
+            kv_blocks: Some(14),
+            block_size: Some(16),
+        },
+        ..Profile::default()
+    };
+    fleet.selector.workers_mut().add("b", profile, Millis(0));
+    fleet.announce(1, &path[..8], 0, Medium::Gpu, 0);
+    let doubt = |fleet: &mut Fleet, now| {
+        let mut feed = fleet.selector.feed(fleet.ids[1]).unwrap();
+        feed.doubt(Millis(now));
+        feed.set_trust(believed(FeedState::Degraded, 16));
+    };
+    doubt(&mut fleet, 0);
+    let pick = fleet.select(&path, 1);
+    assert_eq!(pick.offer, 1);
+    fleet.selector.first_token(pick.booking.unwrap(), Millis(2));
+    fleet.close(pick.booking.unwrap(), Ending::Completed, 3);
+    assert_eq!(fleet.doubtful(1, &path, 4), [10, 0, 0]);
+    // Its engine says nothing of the last two, which go when others need their room.
+    fleet.announce(1, &other, 0, Medium::Gpu, 5);
+    assert_eq!(fleet.doubtful(1, &path, 6), [8, 0, 0]);
+    fleet.look(&other, 10_000);
+    doubt(&mut fleet, 10_001);
+    assert_eq!(fleet.doubtful(1, &path, 10_002), [8, 0, 0]);
 }

@@ -60,7 +60,7 @@ def test_show_prints_values_and_their_places_and_no_secret(file: Path) -> None:
     rows = {cells[0]: cells[1:] for line in result.stdout.splitlines() if len(cells := cells_of(line)) == 3}
     assert rows["router.block_size"] == ["32", "env CACHELB_BLOCK_SIZE"]
     assert rows["policy.load_factor"] == ["1.5", f"{file}:6"]
-    assert rows["policy.holder_slack"] == ["0", "default"]
+    assert rows["policy.page_size"] == ["1", "default"]
     assert rows["router.hash_seed"] == ['"set"', f"{file}:3"]
     assert "424242" not in result.stdout
 

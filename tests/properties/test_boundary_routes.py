@@ -66,7 +66,6 @@ def test_routes_are_those_of_the_slow_model(plan: list[Any], max_routes: int, mu
     policy = BoundaryLearning(
         **options,
         ttl_s=10,
-        block_alignment=BLOCK,
         block_size=BLOCK,
         min_prefix_boundary_tokens=0,
         load_imbalance_factor=None,

@@ -24,7 +24,7 @@ _ADVICE = {
     (NOT_CACHED, "no-key"): "Nothing to hash: pass tokens, text, messages or session.",
     (NOT_CACHED, "text-only"): "Only text came, which events do not speak of: tokenize, and pass tokens.",
     (NOT_CACHED, "stale-events"): "The worker's events were behind: look at its stream and its replay socket.",
-    (NOT_PICKED, "spill"): "The holder had too much to do: raise load_factor or holder_slack.",
+    (NOT_PICKED, "spill"): "The holder had too much to do: raise load_factor.",
     (NOT_PICKED, "imbalance"): "Load differed too much: raise the policy's balance thresholds.",
     (NOT_PICKED, "short-prompt"): "Too short to follow: lower the policy's minimum.",
     (NOT_PICKED, "cold"): "Too small a match to follow: lower cache_threshold.",

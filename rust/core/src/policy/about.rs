@@ -108,9 +108,9 @@ impl Setup {
         }
     }
 
-    /// The same of a policy that may go without.
-    pub(super) fn gate_if(&self, on: bool, factor: f64, margin: Margin) -> Option<SpillGate> {
-        on.then(|| self.gate(factor, margin))
+    /// That of policies without such options.
+    pub(super) fn default_gate(&self) -> SpillGate {
+        self.gate(1.25, Margin::Auto)
     }
 }
 

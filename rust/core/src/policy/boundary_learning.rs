@@ -28,7 +28,7 @@ use super::bounded::Bound;
 use super::choice::Choice;
 use super::parts::{Ended, Learns, Remembers, Routed, parts};
 use super::reason::Reason;
-use super::ring::Ring;
+use super::ring::{Ring, VNODES};
 use super::routes::{Claim, Limits, Rank, RoutePosition, Routes, Seen};
 use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
@@ -46,8 +46,6 @@ pub enum Teaches {
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BoundaryLearned {
-    /// Keys are this many tokens apart or a multiple, rounded up to whole blocks.
-    pub block_alignment: u64,
     /// Routes remembered.
     pub max_routes: usize,
     /// A worker is believed to hold a prefix for so long after it served it.
@@ -66,8 +64,6 @@ pub struct BoundaryLearned {
     pub multi_depth: bool,
     /// Whom a diverted request teaches.
     pub learn: Teaches,
-    /// Points on the ring of a worker of weight 1.
-    pub vnodes: u32,
     /// Seed of the ring; routers that must agree share it.
     pub seed: u64,
 }
@@ -111,7 +107,7 @@ impl BoundaryLearning {
                 },
                 settings.seed,
             ),
-            ring: Ring::new(settings.vnodes, settings.seed),
+            ring: Ring::new(VNODES, settings.seed),
             open: HashMap::new(),
             settings,
         }
@@ -131,21 +127,14 @@ impl BoundaryLearning {
     fn keys(&self, view: &View<'_>) -> Vec<u32> {
         let blocks = view.total_blocks().unwrap_or(0);
         let block_size = u64::from(view.block_size);
-        let step = self.settings.block_alignment.div_ceil(block_size).max(1);
-        let step = u32::try_from(step).unwrap_or(u32::MAX);
-        let aligned = |depth: u32| depth - depth % step;
         let least = self.settings.min_prefix_boundary_tokens;
-        let mut keys: Vec<u32> = view
-            .boundaries
-            .iter()
-            .filter(|&&depth| depth <= blocks && u64::from(depth) * block_size >= least)
-            .map(|&depth| aligned(depth))
-            .filter(|&depth| depth > 0)
-            .collect();
+        let is_key =
+            |depth: &u32| (1..=blocks).contains(depth) && u64::from(*depth) * block_size >= least;
+        let mut keys: Vec<u32> = view.boundaries.iter().copied().filter(is_key).collect();
         keys.dedup();
         if keys.is_empty() {
             let fixed = self.settings.prefix_token_length / block_size;
-            let fixed = aligned(u32::try_from(fixed).unwrap_or(u32::MAX).min(blocks));
+            let fixed = u32::try_from(fixed).unwrap_or(u32::MAX).min(blocks);
             keys.extend(Some(fixed).filter(|&depth| depth > 0));
         }
         if !self.settings.multi_depth {

@@ -2,9 +2,8 @@
 //!
 //! ```text
 //! no tokens, or no full block             -> cold spread (no-key, short-prompt)
-//! KV use out of balance                   -> least loaded (imbalance)
 //! best overlap below both thresholds      -> cold spread (cold)
-//! else best holder by score, then load    -> prefix, or spill if it is over the gate
+//! else the least loaded of the best holders -> prefix, or spill if it is over the gate
 //! ```
 
 mod options;
@@ -14,7 +13,7 @@ use super::choice::Choice;
 use super::gate::SpillGate;
 use super::reason::Reason;
 use super::rule::{Properties, Rule};
-use super::view::{Candidate, View, cold_spread, draw, lowest};
+use super::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
 
 /// A fraction kept as decimal parts per `DENOMINATOR`, so that 3 of 10 blocks reach 0.3 exactly.
@@ -58,16 +57,6 @@ pub struct CacheAware {
     pub cache_threshold: Threshold,
     /// Tokens that make a hit whatever their share.
     pub min_matched_tokens: Option<u64>,
-    /// Blocks a holder may be behind the best one.
-    pub holder_slack: u32,
-    /// How fast a backlog devalues an overlap: `score / (1 + decay * excess)`.
-    pub overlap_decay: f64,
-    /// Softmax temperature over the holders' scores; 0 takes the best.
-    pub temperature: f64,
-    /// Spread of reported KV use above which load decides; 1 turns it off.
-    pub kv_spread: f64,
-    /// Reported KV use above which load decides; 1 turns it off.
-    pub kv_ceiling: f64,
     /// When a holder is too loaded.
     pub gate: SpillGate,
 }
@@ -78,9 +67,6 @@ impl Rule for CacheAware {
             return choice;
         }
         let total = view.total_blocks().unwrap_or(0);
-        if self.kv_out_of_balance(view) {
-            return Choice::cold(cold_spread(view.rows, rng), Reason::Imbalance);
-        }
         let best = view.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
         let tokens = u64::from(best) * u64::from(view.block_size);
         let enough = self.cache_threshold.reached(best, total)
@@ -88,13 +74,14 @@ impl Rule for CacheAware {
         if best == 0 || !enough {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
         }
-        let chosen = self.holder(view, best, rng);
+        let holds = |row: &Candidate| row.overlap == best;
+        let chosen = lowest(view.rows, rng, holds, Candidate::load).unwrap_or(0);
         let spilled = self.gate.spill(view.rows, chosen, rng);
         Choice::warm(chosen, Reason::Prefix).or_spilled(spilled)
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        Some(self.effective(view, &view.rows[row], self.least_queued(view, 0)))
+        Some(f64::from(view.rows[row].overlap))
     }
 
     fn properties(&self) -> Properties {
@@ -103,77 +90,5 @@ impl Rule for CacheAware {
 
     fn fresh(&self) -> Box<dyn Rule> {
         Box::new(*self)
-    }
-}
-
-impl CacheAware {
-    /// Reports only: a worker that never reported is neither full nor empty.
-    fn kv_out_of_balance(&self, view: &View<'_>) -> bool {
-        if self.kv_spread >= 1.0 && self.kv_ceiling >= 1.0 {
-            return false;
-        }
-        let known = || {
-            let reports = view.rows.iter().map(|row| view.report(row));
-            reports.filter_map(|report| report.kv_usage.get())
-        };
-        let (low, high) = (
-            known().fold(f64::INFINITY, f64::min),
-            known().fold(f64::NEG_INFINITY, f64::max),
-        );
-        (self.kv_spread < 1.0 && high - low > self.kv_spread)
-            || (self.kv_ceiling < 1.0 && high > self.kv_ceiling)
-    }
-
-    /// The least backlog any row of at least `floor` blocks reported.
-    fn least_queued(&self, view: &View<'_>, floor: u32) -> f64 {
-        if self.overlap_decay <= 0.0 {
-            return 0.0;
-        }
-        let holders = view.rows.iter().filter(|row| row.overlap >= floor);
-        holders
-            .filter_map(|row| view.report(row).queued_tokens.get())
-            .fold(f64::INFINITY, f64::min)
-    }
-
-    /// Overlap devalued by the backlog beyond `least_queued`, in units of the request.
-    fn effective(&self, view: &View<'_>, row: &Candidate, least_queued: f64) -> f64 {
-        let overlap = f64::from(row.overlap);
-        if self.overlap_decay <= 0.0 {
-            return overlap;
-        }
-        let blocks = f64::from(view.total_blocks().unwrap_or(1).max(1));
-        let request_tokens = blocks * f64::from(view.block_size);
-        view.report(row)
-            .queued_tokens
-            .get()
-            .map_or(overlap, |queued| {
-                overlap / (1.0 + self.overlap_decay * (queued - least_queued) / request_tokens)
-            })
-    }
-
-    /// The best holder: highest effective score, then lowest load; or a softmax draw.
-    fn holder(&self, view: &View<'_>, best: u32, rng: &mut Rng) -> usize {
-        let floor = best.saturating_sub(self.holder_slack).max(1);
-        let holds = |row: &Candidate| row.overlap >= floor;
-        let least_queued = self.least_queued(view, floor);
-        let score = |row: &Candidate| self.effective(view, row, least_queued);
-        if self.temperature > 0.0 {
-            let holders = view.rows.iter().filter(|row| holds(row));
-            let (low, high) = holders
-                .map(score)
-                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), s| {
-                    (low.min(s), high.max(s))
-                });
-            let spread = if high > low { high - low } else { 1.0 };
-            // At most exp(0): shifted by the maximum, so no temperature overflows.
-            return draw(view.rows, rng, |row| {
-                if holds(row) {
-                    ((score(row) - high) / spread / self.temperature).exp()
-                } else {
-                    0.0
-                }
-            });
-        }
-        lowest(view.rows, rng, holds, |row| (-score(row), row.load())).unwrap_or(0)
     }
 }

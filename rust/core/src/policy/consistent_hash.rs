@@ -14,8 +14,7 @@ use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::parts::parts;
 use super::reason::Reason;
-use super::ring::MAX_VNODES;
-use super::ring::Ring;
+use super::ring::{MAX_VNODES, Ring, VNODES};
 use super::rule::Rule;
 use super::view::{View, cold_spread};
 use crate::error::Result;
@@ -37,7 +36,7 @@ options! {
     ///     ('hash', 'hash-bounded', False)
     pub struct ConsistentHashOptions {
         /// Points on the ring of a worker of weight 1; more make shares more even and the ring larger.
-        vnodes: u32 = 150, (1, MAX_VNODES);
+        vnodes: u32 = VNODES, (1, MAX_VNODES);
         /// A worker may have this much more than its share of the requests in flight; None never looks at the load.
         epsilon: Option<f64> = Some(0.25), NOT_NEGATIVE;
         /// Leading tokens that make the key of a request without a session.

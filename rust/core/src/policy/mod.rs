@@ -63,7 +63,7 @@ pub use published::{
     Affinity, EstimatedTtft, ExploitExplore, Exploiting, Forgetting, LeastExpectedWait,
     LengthBucket, LengthBucketing, OnSlo, OverlapCost, PrefillTime, PrefillTimesBatch,
     PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash, PrefixHashing,
-    QueueOverThroughput, Scope, StickyUntilSaturated, Transfer, TtftSource,
+    QueueOverThroughput, Scope, StickyUntilSaturated, Transfer,
 };
 pub use random::Random;
 pub use reason::Reason;

@@ -43,6 +43,9 @@ pub(super) struct Ring {
     points: Vec<(u64, u32)>,
 }
 
+/// Points of a worker of weight 1, unless a policy has an option for it.
+pub(super) const VNODES: u32 = 150;
+
 const NOBODY: u32 = u32::MAX;
 
 impl Ring {

@@ -36,11 +36,6 @@ fn default_cache_aware() -> CacheAware {
     CacheAware {
         cache_threshold: Threshold::new(0.3),
         min_matched_tokens: None,
-        holder_slack: 0,
-        overlap_decay: 0.0,
-        temperature: 0.0,
-        kv_spread: 1.0,
-        kv_ceiling: 1.0,
         gate: SpillGate {
             load_factor: 1.25,
             margin: Margin::Auto,
@@ -176,93 +171,6 @@ fn equal_holders_share_evenly_over_seeds() {
         0,
     );
     assert!((0.45..=0.55).contains(&half), "{half}");
-}
-
-#[test]
-fn slack_admits_a_slightly_worse_but_idle_holder_only_by_score() {
-    let slack = CacheAware {
-        holder_slack: 2,
-        overlap_decay: 1.0,
-        ..default_cache_aware()
-    };
-    let mut view = rows(&[(10, 0), (9, 0)]);
-    assert_eq!(choose(&slack, &view, Some(10), None, 1).0, 0);
-    view.loads[0].report.queued_tokens = Some(160.0).into();
-    view.loads[1].report.queued_tokens = Some(0.0).into();
-    assert_eq!(
-        choose(&slack, &view, Some(10), None, 1).0,
-        1,
-        "10 / (1 + 1 * 1) < 9"
-    );
-    view.loads[0].report.queued_tokens = None.into();
-    assert_eq!(
-        choose(&slack, &view, Some(10), None, 1).0,
-        0,
-        "no report, no decay"
-    );
-}
-
-#[test]
-fn temperature_spreads_over_holders_and_ignores_scale() {
-    let soft = |t: f64| CacheAware {
-        holder_slack: 1000,
-        temperature: t,
-        ..default_cache_aware()
-    };
-    let rule = soft(1.0);
-    let equal = share(&rule, &rows(&[(10, 0), (10, 3)]), Some(10), 0);
-    assert!((0.45..=0.55).contains(&equal), "{equal}");
-    let small = share(&rule, &rows(&[(10, 0), (5, 0), (0, 0)]), Some(10), 0);
-    let large = share(&rule, &rows(&[(1000, 0), (500, 0), (0, 0)]), Some(1000), 0);
-    assert!((small - large).abs() < 1e-9, "{small} {large}");
-    assert!(
-        (0.68..=0.78).contains(&small),
-        "1 / (1 + 1/e) = 0.731, got {small}"
-    );
-    assert!(
-        (share(&rule, &rows(&[(10, 0), (5, 0), (0, 0)]), Some(10), 2)).abs() < 1e-9,
-        "only holders"
-    );
-    let cold = share(&(soft(0.0)), &rows(&[(10, 0), (5, 0)]), Some(10), 0);
-    assert!((cold - 1.0).abs() < 1e-9);
-}
-
-#[test]
-fn kv_pressure_breaks_affinity_only_when_uneven_or_over_the_ceiling() {
-    let spread = CacheAware {
-        kv_spread: 0.3,
-        ..default_cache_aware()
-    };
-    let ceiling = CacheAware {
-        kv_ceiling: 0.95,
-        ..default_cache_aware()
-    };
-    let view = |a: f64, b: f64| {
-        let mut view = rows(&[(10, 1), (0, 0)]);
-        view.loads[0].report.kv_usage = Some(a).into();
-        view.loads[1].report.kv_usage = Some(b).into();
-        view
-    };
-    assert_eq!(
-        choose(&spread, &view(0.9, 0.1), Some(10), None, 1),
-        (1, Reason::Imbalance)
-    );
-    assert_eq!(
-        choose(&spread, &view(0.9, 0.9), Some(10), None, 1),
-        (0, Reason::Prefix)
-    );
-    assert_eq!(
-        choose(&ceiling, &view(0.9, 0.1), Some(10), None, 1),
-        (0, Reason::Prefix)
-    );
-    assert_eq!(
-        choose(&ceiling, &view(0.96, 0.1), Some(10), None, 1),
-        (1, Reason::Imbalance)
-    );
-    assert_eq!(
-        choose(&spread, &rows(&[(10, 1), (0, 0)]), Some(10), None, 1),
-        (0, Reason::Prefix)
-    );
 }
 
 #[test]

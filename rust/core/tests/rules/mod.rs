@@ -7,11 +7,11 @@ use cachelb_core::policy::{
     Adaptive, Affinity, Assignment, BoundaryLearned, BoundaryLearning, CacheAware, Compare,
     ConsistentHash, Credits, Custom, EstimatedTtft, ExpectedWait, ExploitExplore, Exploiting,
     Forgetting, KvAware, Learned, Learning, LeastExpectedWait, LeastLoaded, LengthBucket,
-    LengthBucketing, LoadUnit, Margin, Objective, OnSlo, Outside, OverlapCost, PowerOfTwo,
+    LengthBucketing, LoadUnit, Margin, Objective, OnSlo, Outside, OverlapCost, Peak, PowerOfTwo,
     PrefillTime, PrefillTimesBatch, PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash,
     PrefixHashing, QueueOverThroughput, Random, Rendezvous, RoundRobin, Rule, Scope, Scoring,
     Session, SessionMode, Sessions, SpillGate, StickyUntilSaturated, Teaches, Threshold, Tie,
-    Transfer, TtftSource,
+    Transfer,
 };
 
 const GATE: SpillGate = SpillGate {
@@ -74,7 +74,6 @@ pub fn learning() -> Learning {
 
 fn boundary_learning() -> BoundaryLearning {
     BoundaryLearning::new(BoundaryLearned {
-        block_alignment: 16,
         max_routes: 100_000,
         ttl_ms: 3_600_000,
         prefix_token_length: 128,
@@ -84,14 +83,12 @@ fn boundary_learning() -> BoundaryLearning {
         epsilon: Some(0.25),
         multi_depth: true,
         learn: Teaches::Served,
-        vnodes: 100,
         seed: 1337,
     })
 }
 
 fn hashing() -> Vec<(&'static str, Box<dyn Rule>)> {
     let prefix_hash = PrefixHashing {
-        vnodes: 100,
         load_factor: 1.25,
         balance_abs_threshold: 2.0,
         cache_boundaries: vec![64, 128],
@@ -181,11 +178,6 @@ fn by_cache() -> Vec<(&'static str, Box<dyn Rule>)> {
             Box::new(CacheAware {
                 cache_threshold: Threshold::new(0.3),
                 min_matched_tokens: None,
-                holder_slack: 0,
-                overlap_decay: 0.0,
-                temperature: 0.0,
-                kv_spread: 1.0,
-                kv_ceiling: 1.0,
                 gate: GATE,
             }),
         ),
@@ -223,14 +215,9 @@ fn by_cache() -> Vec<(&'static str, Box<dyn Rule>)> {
 fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
     let wait = ExpectedWait {
         kv_pressure_weight: 1.0,
-        mean_prefill_tokens: 1_000.0,
-        default_throughput: 8_000.0,
     };
     let exploiting = Exploiting {
-        window_ms: 180_000,
-        default_decode_tokens: 45,
         tpot_s: 0.15,
-        high_load_threshold: 1.5,
         min_requests_per_worker: 50,
         prefill: PREFILL,
         gate: None,
@@ -239,8 +226,7 @@ fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
         prefill: Some(PREFILL),
         transfer: Some(Transfer {
             kvcache_balancing_threshold: 2.0,
-            kv_bytes_per_token: 1e5,
-            transfer_gbps: 100.0,
+            ms_per_token: 0.008,
         }),
         ttft_slo_ms: None,
         tbt_slo_ms: None,
@@ -268,7 +254,7 @@ fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
                 min_matched_tokens: None,
                 exploration_probability: 0.01,
                 max_ttft_penalty_ms: 5_000.0,
-                ttft: TtftSource::Predictor(PREFILL),
+                peak: Peak::Fixed(15_928.0),
                 gate: None,
             }),
         ),

@@ -36,11 +36,6 @@ pub fn cache_aware() -> Box<dyn Rule> {
     Box::new(CacheAware {
         cache_threshold: Threshold::new(0.3),
         min_matched_tokens: None,
-        holder_slack: 0,
-        overlap_decay: 0.0,
-        temperature: 0.0,
-        kv_spread: 1.0,
-        kv_ceiling: 1.0,
         gate: GATE,
     })
 }

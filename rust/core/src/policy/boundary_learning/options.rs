@@ -4,11 +4,12 @@ use super::{BoundaryLearned, BoundaryLearning, Teaches};
 use crate::error::Result;
 use crate::policy::about::{About, Level, Need, Ruled, Setup};
 use crate::policy::options::{Configure, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds, options};
-use crate::policy::ring::MAX_VNODES;
 use crate::policy::values::words;
 
 words!(Teaches { Served = "served", Original = "original" });
 
+/// Requests over the bound of `load_imbalance_factor`.
+const LOAD_IMBALANCE_FLOOR: f64 = 2.0;
 /// Most routes remembered.
 const MAX_ROUTES: u64 = 100_000_000;
 
@@ -19,7 +20,7 @@ options! {
     /// The deepest route that begins a later prompt decides (`prefix`): the next turn finds the whole conversation, a
     /// conversation that branches finds its last common message, a new one its system prompt. What was never seen goes to
     /// a hash ring with bounded loads, by its first message (`hash`, `hash-bounded`). A worker whose load is above
-    /// `load_imbalance_factor` times the lower median plus `load_imbalance_floor` is left for the least loaded one
+    /// `load_imbalance_factor` times the lower median plus 2 is left for the least loaded one
     /// (`diverted`), which then is a holder too.
     ///
     /// Where messages end is `boundaries=`; `cachelb.boundaries.message_boundaries` finds that of tokens, and of
@@ -39,8 +40,6 @@ options! {
     ///     >>> first.reason, other.reason, other.worker == first.worker
     ///     ('hash', 'prefix', True)
     pub struct BoundaryLearningOptions {
-        /// Boundaries are rounded down to a multiple of so many tokens, at least a whole block.
-        block_alignment: u64 = 16, (1, MAX_TOKENS);
         /// Routes remembered; as many conversations as times their messages. One takes about 200 bytes.
         max_routes: usize = 100_000, (1, MAX_ROUTES);
         /// Seconds after which a worker that served a prefix is no longer believed to hold it, None for ever.
@@ -49,10 +48,8 @@ options! {
         prefix_token_length: u64 = 128, (1, MAX_TOKENS);
         /// Boundaries before that, in whole blocks, are left out.
         min_prefix_boundary_tokens: u64 = 4, (0, MAX_TOKENS);
-        /// A worker is left only above this many times the lower median load plus the floor; None never leaves it.
+        /// A worker is left only above this many times the lower median load plus 2; None never leaves it.
         load_imbalance_factor: Option<f64> = Some(2.0), NOT_NEGATIVE;
-        /// See above; requests in flight.
-        load_imbalance_floor: f64 = 2.0, NOT_NEGATIVE;
         /// Slack of the hash ring over the fair share of requests in flight; None never looks at the load.
         epsilon: Option<f64> = Some(0.25), NOT_NEGATIVE;
         /// Learn at every boundary, not only at the first.
@@ -60,8 +57,6 @@ options! {
         /// Whose route a diverted request makes: that of the worker that served it, which becomes a holder beside the
         /// other, or of the one it was diverted from.
         learn: Teaches = Teaches::Served;
-        /// Points on the ring of a worker of weight 1.
-        vnodes: u32 = 150, (1, MAX_VNODES);
     }
 }
 
@@ -78,17 +73,15 @@ pub(in crate::policy) const POLICY: Policy = Policy::of::<BoundaryLearningOption
 impl Configure for BoundaryLearningOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let settings = BoundaryLearned {
-            block_alignment: self.block_alignment,
             max_routes: self.max_routes,
             ttl_ms: Seconds::or_for_ever(self.ttl_s),
             prefix_token_length: self.prefix_token_length,
             min_prefix_boundary_tokens: self.min_prefix_boundary_tokens,
             load_imbalance_factor: self.load_imbalance_factor,
-            load_imbalance_floor: self.load_imbalance_floor / setup.replicas,
+            load_imbalance_floor: LOAD_IMBALANCE_FLOOR / setup.replicas,
             epsilon: self.epsilon,
             multi_depth: self.multi_depth,
             learn: self.learn,
-            vnodes: self.vnodes,
             seed: setup.seed,
         };
         Ok(Ruled::new(

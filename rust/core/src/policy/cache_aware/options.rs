@@ -6,9 +6,7 @@ use crate::hashing::Scheme;
 use crate::index::Matcher;
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::gate::Margin;
-use crate::policy::options::{
-    AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, Seconds, conflict, options,
-};
+use crate::policy::options::{AT_LEAST_ONE, Configure, Policy, Seconds, conflict, options};
 use crate::policy::placements::Placements;
 use crate::policy::values::words;
 
@@ -67,16 +65,6 @@ options! {
         balance_abs_threshold: Margin = Margin::Auto;
         /// Cached tokens that make a hit whatever their share.
         min_matched_tokens: Option<u64> = None, (1, u64::MAX);
-        /// Blocks a holder may be behind the best one and still be considered.
-        holder_slack: u32 = 0, (0, u64::from(u32::MAX));
-        /// How fast a reported backlog devalues a holder.
-        overlap_decay: f64 = 0.0, NOT_NEGATIVE;
-        /// Above 0, holders are drawn by softmax over their scores instead of taking the best.
-        temperature: f64 = 0.0, NOT_NEGATIVE;
-        /// Spread of the reported KV use above which load decides (`imbalance`); 1 is off.
-        kv_spread: f64 = 1.0, FRACTION;
-        /// Reported KV use above which load decides (`imbalance`); 1 is off.
-        kv_ceiling: f64 = 1.0, FRACTION;
         /// "radix" compares prompts page by page in a tree instead of block by block: for engines that reuse parts of
         /// blocks, such as those of `SGLang`. `block_size` says nothing then. With pages of one token it takes tokens, text and
         /// messages, but no `blocks=` and no KV events.
@@ -105,11 +93,6 @@ impl Configure for CacheAwareOptions {
         let rule = CacheAware {
             cache_threshold: self.cache_threshold,
             min_matched_tokens: self.min_matched_tokens,
-            holder_slack: self.holder_slack,
-            overlap_decay: self.overlap_decay,
-            temperature: self.temperature,
-            kv_spread: self.kv_spread,
-            kv_ceiling: self.kv_ceiling,
             gate: setup.gate(self.load_factor, self.balance_abs_threshold),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))

@@ -17,9 +17,8 @@ use crate::load::{Known, Prefill};
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::adaptive::Speeds;
 use crate::policy::choice::Choice;
-use crate::policy::gate::Margin;
 use crate::policy::gate::SpillGate;
-use crate::policy::options::{ABOVE_ZERO, AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
+use crate::policy::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, options};
 use crate::policy::reason::Reason;
 use crate::policy::rule::{Properties, Rule};
 use crate::policy::values::words;
@@ -46,14 +45,11 @@ options! {
         /// Milliseconds of a prefill per token squared, per token and per request, fitted to your hardware; None takes the
         /// speed that first tokens showed.
         prefill: Option<PrefillTime> = None;
-        /// Whether workers can fetch blocks from each other.
-        can_transfer: bool = false;
+        /// Milliseconds to fetch the keys and values of a token from another worker, None if that is not possible. It is
+        /// 0.01 for an 8B model over 100 Gbit/s.
+        transfer_ms_per_token: Option<f64> = None, NOT_NEGATIVE;
         /// How many times longer the best prefix must be to be fetched.
         kvcache_balancing_threshold: f64 = 2.0, NOT_NEGATIVE;
-        /// Bytes of one token's keys and values; the default is an 8B model.
-        kv_bytes_per_token: f64 = 131_072.0, ABOVE_ZERO;
-        /// Speed of the link between workers in gigabits per second.
-        transfer_gbps: f64 = 100.0, ABOVE_ZERO;
         /// Longest time to the first token, None for any; without `prefill` it applies once a first token has come.
         ttft_slo_ms: Option<f64> = None, ABOVE_ZERO;
         /// Longest time between two tokens, by what engines report, None for any.
@@ -63,11 +59,6 @@ options! {
         /// Whether a worker with far more requests than the mean is left for the least loaded (`spill`): decoding does
         /// not show in the estimate. False is the published rule.
         gate: bool = true;
-        /// A worker is overloaded only above this many times the mean load.
-        load_factor: f64 = 1.25, AT_LEAST_ONE;
-        /// A worker is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
-        /// from 4 to 32.
-        balance_abs_threshold: Margin = Margin::Auto;
     }
 }
 
@@ -79,18 +70,16 @@ pub(in crate::policy) const POLICY: Policy = Policy::of::<EstimatedTtftOptions>(
 
 impl Configure for EstimatedTtftOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
-        let transfer = Transfer {
-            kvcache_balancing_threshold: self.kvcache_balancing_threshold,
-            kv_bytes_per_token: self.kv_bytes_per_token,
-            transfer_gbps: self.transfer_gbps,
-        };
         let rule = EstimatedTtft {
             prefill: self.prefill,
-            transfer: self.can_transfer.then_some(transfer),
+            transfer: self.transfer_ms_per_token.map(|ms_per_token| Transfer {
+                kvcache_balancing_threshold: self.kvcache_balancing_threshold,
+                ms_per_token,
+            }),
             ttft_slo_ms: self.ttft_slo_ms,
             tbt_slo_ms: self.tbt_slo_ms,
             on_slo: self.on_slo,
-            gate: setup.gate_if(self.gate, self.load_factor, self.balance_abs_threshold),
+            gate: self.gate.then(|| setup.default_gate()),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }
@@ -111,10 +100,8 @@ pub enum OnSlo {
 pub struct Transfer {
     /// How many times longer the best prefix must be for sending it to pay.
     pub kvcache_balancing_threshold: f64,
-    /// Size of one token's keys and values.
-    pub kv_bytes_per_token: f64,
-    /// Speed of the link in gigabits per second.
-    pub transfer_gbps: f64,
+    /// Time to send one token's keys and values.
+    pub ms_per_token: f64,
 }
 
 /// Settings of the rule.
@@ -218,8 +205,7 @@ impl EstimatedTtft {
             longest > own && longest > own * transfer.kvcache_balancing_threshold
         });
         let (prefix, sending_ms) = fetch.map_or((own, 0.0), |transfer| {
-            let bits = (longest - own) * transfer.kv_bytes_per_token * 8.0;
-            (longest, bits / (transfer.transfer_gbps * 1e6))
+            (longest, (longest - own) * transfer.ms_per_token)
         });
         let uncached = ceil((view.prompt_tokens as f64 - prefix).max(0.0));
         Estimate {

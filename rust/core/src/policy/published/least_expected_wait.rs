@@ -3,19 +3,19 @@
 //! ```text
 //! score = (queued tokens + sent since the report + uncached tokens) / tokens per second
 //!         + kv_pressure_weight * k / (1 - k);  argmin                       k = KV use, at most 0.999
-//! waiting requests instead of tokens -> times mean_prefill_tokens
-//! no report of this worker           -> requests in flight * mean_prefill_tokens / mean tokens per second
+//! waiting requests instead of tokens -> times 1,024
+//! no report of this worker           -> requests in flight * 1,024 / mean tokens per second
 //! no report of any                   -> requests in flight (stale-load if there are only old ones)
 //! ```
 
 use crate::error::Result;
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::choice::Choice;
-use crate::policy::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, Seconds, options};
+use crate::policy::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::policy::reason::Reason;
 use crate::policy::rule::{Properties, Rule};
 use crate::policy::view::{Candidate, View, lowest};
-use crate::policy::wait::ExpectedWait;
+use crate::policy::wait::{ExpectedWait, MEAN_PREFILL_TOKENS};
 use crate::rng::Rng;
 
 options! {
@@ -34,12 +34,6 @@ options! {
     pub struct LeastExpectedWaitOptions {
         /// Seconds that a half-full KV cache is worth; grows without bound as it fills.
         kv_pressure_weight: f64 = 0.15, NOT_NEGATIVE;
-        /// Tokens of a waiting request where the engine does not count tokens.
-        mean_prefill_tokens: f64 = 1024.0, ABOVE_ZERO;
-        /// Prompt tokens per second of a worker that neither reported nor showed any.
-        default_throughput: f64 = 2000.0, ABOVE_ZERO;
-        /// Accepted for configurations that have it; reports come from `update_load` or a load source.
-        load_check_interval_secs: Seconds = Seconds::of(10);
         /// Reported waiting requests at which a worker takes no more; if all are full, none is available. 0 is off.
         max_waiting_requests: u64 = 0, (0, 1 << 32);
         /// Whether the request's own uncached tokens count.
@@ -59,8 +53,6 @@ impl Configure for LeastExpectedWaitOptions {
         let rule = LeastExpectedWait {
             wait: ExpectedWait {
                 kv_pressure_weight: self.kv_pressure_weight,
-                mean_prefill_tokens: self.mean_prefill_tokens,
-                default_throughput: self.default_throughput,
             },
             cache_aware: self.cache_aware,
             max_waiting_requests: (most > 0).then_some(most as f64),
@@ -95,7 +87,7 @@ impl LeastExpectedWait {
 
     /// Seconds for a row whose queue nobody reported.
     fn guessed_s(&self, view: &View<'_>, row: &Candidate, mean_tps: f64) -> f64 {
-        let queued = f64::from(row.inflight) * self.wait.mean_prefill_tokens;
+        let queued = f64::from(row.inflight) * MEAN_PREFILL_TOKENS;
         let tokens = queued + self.extra_tokens(view, row);
         tokens / mean_tps + self.wait.pressure_s(view, row)
     }

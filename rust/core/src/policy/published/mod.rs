@@ -27,4 +27,4 @@ pub use prefix_cache::PrefixCache;
 pub use prefix_cache_and_load::{PrefixCacheAndLoad, Scope};
 pub use prefix_hash::{PrefixHash, PrefixHashing};
 pub use queue_over_throughput::QueueOverThroughput;
-pub use sticky_until_saturated::{StickyUntilSaturated, TtftSource};
+pub use sticky_until_saturated::StickyUntilSaturated;

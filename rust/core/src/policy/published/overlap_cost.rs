@@ -26,10 +26,13 @@ use crate::policy::rule::{Properties, Rule};
 use crate::rng::Rng;
 
 use crate::error::Result;
-use crate::policy::about::{About, Level, Need, Ruled, Setup};
+use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
 use crate::policy::placements::Placements;
 use crate::policy::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
+
+/// How long Dynamo believes a placement.
+const TTL_MS: u64 = 120_000;
 
 options! {
     /// Dynamo's cost function, with its option names and defaults.
@@ -37,6 +40,8 @@ options! {
     /// Per worker, in blocks: the prefill queued there and of this request, less what is cached, plus the blocks of the
     /// prompts in flight, those that several of them share counted once and those of this request not at all. Report first
     /// tokens (`on_first_token`), or every request counts as prefill until it ends.
+    ///
+    /// A placement is believed for 120 seconds unless `ttl_s` says otherwise.
     ///
     /// Measured on a conversation trace, a `router_temperature` of 0.5 was slower than round robin: it gives up locality.
     ///
@@ -54,8 +59,6 @@ options! {
         overlap_score_credit_decay: f64 = 0.0, NOT_NEGATIVE;
         /// What a block of prefill costs.
         prefill_load_scale: f64 = 1.0, NOT_NEGATIVE;
-        /// The older name of `prefill_load_scale`, used if given.
-        overlap_score_weight: Option<f64> = None, NOT_NEGATIVE;
         /// What a request in flight costs.
         decode_active_request_weight: f64 = 0.0, NOT_NEGATIVE;
         /// What a block in host memory saves.
@@ -66,22 +69,14 @@ options! {
         shared_cache_multiplier: f64 = 0.0, NOT_NEGATIVE;
         /// Above 0, workers are drawn by softmax over their costs, scaled to between 0 and 1.
         router_temperature: f64 = 0.0, NOT_NEGATIVE;
-        /// Seconds a placement is believed, None until evicted.
-        router_ttl_secs: Option<Seconds> = Some(Seconds::of(120));
         /// The same on workers that publish events; None credits nothing there before an event confirms it.
         router_predicted_ttl_secs: Option<Seconds> = None;
-        /// Blocks one worker's cache holds; the least recently used leave first.
-        max_blocks_per_worker: u32 = 100_000, (1, u64::from(u32::MAX));
     }
 }
 
 /// The policy.
 pub(in crate::policy) const POLICY: Policy = Policy::of::<OverlapCostOptions>(
-    About {
-        level: Level::Hashed,
-        aliases: &[("overlap_score_weight", "prefill_load_scale")],
-        ..About::placed("overlap-cost", "OverlapCost")
-    },
+    About::placed("overlap-cost", "OverlapCost"),
     OverlapCostOptions::ABOUT,
 );
 
@@ -90,7 +85,7 @@ impl Configure for OverlapCostOptions {
         let rule = OverlapCost {
             overlap_score_credit: self.overlap_score_credit,
             overlap_score_credit_decay: self.overlap_score_credit_decay,
-            prefill_load_scale: self.overlap_score_weight.unwrap_or(self.prefill_load_scale),
+            prefill_load_scale: self.prefill_load_scale,
             decode_active_request_weight: self.decode_active_request_weight,
             host_cache_hit_weight: self.host_cache_hit_weight,
             disk_cache_hit_weight: self.disk_cache_hit_weight,
@@ -103,8 +98,7 @@ impl Configure for OverlapCostOptions {
 
     fn placements(&self, given: Placements, _block_size: u32) -> Result<Placements> {
         Ok(Placements {
-            max_blocks_per_worker: self.max_blocks_per_worker,
-            ttl_ms: self.router_ttl_secs.map(Seconds::millis),
+            ttl_ms: given.ttl_ms.or(Some(TTL_MS)),
             ..given
         })
     }

@@ -15,11 +15,8 @@ use crate::ids::Millis;
 use crate::load::{BookingId, Known};
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::choice::Choice;
-use crate::policy::gate::Margin;
 use crate::policy::gate::SpillGate;
-use crate::policy::options::{
-    ANY_NUMBER, AT_LEAST_ONE, Configure, FRACTION, Policy, Seconds, conflict, options,
-};
+use crate::policy::options::{ANY_NUMBER, Configure, FRACTION, Policy, Seconds, conflict, options};
 use crate::policy::parts::parts;
 use crate::policy::power_of_two::{Compare, PowerOfTwo};
 use crate::policy::reason::Reason;
@@ -76,11 +73,6 @@ options! {
         /// Whether a worker with far more requests than the mean is left for the least loaded. None is True, and False
         /// with `compat="ray"`: then a text that all share may send everything to one worker.
         gate: Option<bool> = None;
-        /// A worker is overloaded only above this many times the mean load.
-        load_factor: f64 = 1.25, AT_LEAST_ONE;
-        /// A worker is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
-        /// from 4 to 32.
-        balance_abs_threshold: Margin = Margin::Auto;
     }
 }
 
@@ -111,7 +103,7 @@ impl Configure for PrefixAffinityOptions {
             imbalanced_threshold: self.imbalanced_threshold.unwrap_or(limit) / setup.replicas,
             match_rate_threshold: self.match_rate_threshold,
             forgetting: forgets.then_some(forgetting),
-            gate: setup.gate_if(gate, self.load_factor, self.balance_abs_threshold),
+            gate: gate.then(|| setup.default_gate()),
         });
         Ok(Ruled::new(rule, Need::CONTENT))
     }

@@ -10,9 +10,8 @@ use crate::error::Result;
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::cache_aware::Threshold;
 use crate::policy::choice::Choice;
-use crate::policy::gate::Margin;
 use crate::policy::gate::SpillGate;
-use crate::policy::options::{AT_LEAST_ONE, Configure, Policy, options};
+use crate::policy::options::{Configure, Policy, options};
 use crate::policy::reason::Reason;
 use crate::policy::rule::{Properties, Rule};
 use crate::policy::view::{Candidate, View, cold_spread, lowest};
@@ -35,11 +34,6 @@ options! {
         tau: Threshold = Threshold::new(0.5);
         /// Whether an overloaded holder is left for the least loaded worker (`spill`).
         gate: bool = false;
-        /// A holder is overloaded only above this many times the mean load.
-        load_factor: f64 = 1.25, AT_LEAST_ONE;
-        /// A holder is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
-        /// from 4 to 32.
-        balance_abs_threshold: Margin = Margin::Auto;
     }
 }
 
@@ -53,7 +47,7 @@ impl Configure for PrefixCacheOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let rule = PrefixCache {
             tau: self.tau,
-            gate: setup.gate_if(self.gate, self.load_factor, self.balance_abs_threshold),
+            gate: self.gate.then(|| setup.default_gate()),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }

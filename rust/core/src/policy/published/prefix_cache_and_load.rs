@@ -10,9 +10,8 @@
 use crate::error::Result;
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::choice::Choice;
-use crate::policy::gate::Margin;
 use crate::policy::gate::SpillGate;
-use crate::policy::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
+use crate::policy::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::policy::reason::Reason;
 use crate::policy::rule::{Properties, Rule};
 use crate::policy::values::words;
@@ -50,14 +49,9 @@ options! {
         imbalance_threshold: f64 = 8.0, NOT_NEGATIVE;
         /// Standard deviations above the mean load that a holder may have.
         k: f64 = 1.0, NOT_NEGATIVE;
-        /// Whose imbalance counts: "fleet" asks all workers, "candidate" only the chosen one, by `load_factor` and
-        /// `balance_abs_threshold`.
+        /// Whose imbalance counts: "fleet" asks all workers, "candidate" only the chosen one: whether it is above
+        /// 1.25 times the mean load, and two standard deviations above it.
         scope: Whose = Whose::Fleet;
-        /// With scope="candidate", a worker is overloaded only above this many times the mean load.
-        load_factor: f64 = 1.25, AT_LEAST_ONE;
-        /// With scope="candidate", only above the mean load plus this many requests; "auto" is two standard deviations,
-        /// from 4 to 32.
-        balance_abs_threshold: Margin = Margin::Auto;
     }
 }
 
@@ -73,9 +67,7 @@ impl Configure for PrefixCacheAndLoadOptions {
             k: self.k,
             scope: match self.scope {
                 Whose::Fleet => Scope::Fleet(self.imbalance_threshold),
-                Whose::Candidate => {
-                    Scope::Candidate(setup.gate(self.load_factor, self.balance_abs_threshold))
-                }
+                Whose::Candidate => Scope::Candidate(setup.default_gate()),
             },
         };
         Ok(Ruled::new(rule, Need::BLOCKS))

@@ -20,8 +20,7 @@ use crate::policy::choice::Choice;
 use crate::policy::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
 use crate::policy::parts::parts;
 use crate::policy::reason::Reason;
-use crate::policy::ring::MAX_VNODES;
-use crate::policy::ring::Ring;
+use crate::policy::ring::{Ring, VNODES};
 use crate::policy::rule::Rule;
 use crate::policy::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
@@ -55,8 +54,6 @@ options! {
         /// Lengths in tokens at which prompts are told apart, such as the ends of the system prompts; each is rounded
         /// down to whole blocks.
         cache_boundaries: Vec<u64> = Vec::new(), (1, u64::from(u32::MAX));
-        /// Points on the ring of a worker of weight 1.
-        vnodes: u32 = 150, (1, MAX_VNODES);
     }
 }
 
@@ -85,7 +82,6 @@ impl Configure for PrefixHashOptions {
             ..Need::prefix(self.prefix_token_count)
         };
         let settings = PrefixHashing {
-            vnodes: self.vnodes,
             load_factor: self.load_factor,
             balance_abs_threshold: self.balance_abs_threshold / setup.replicas,
             cache_boundaries: self.cache_boundaries.clone(),
@@ -98,8 +94,6 @@ impl Configure for PrefixHashOptions {
 /// Settings of the rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixHashing {
-    /// Points on the ring of a worker of weight 1.
-    pub vnodes: u32,
     /// A worker is overloaded only above this many times the average load.
     pub load_factor: f64,
     /// A worker is overloaded only above the average load plus this many requests.
@@ -123,7 +117,7 @@ impl PrefixHash {
     pub fn new(mut settings: PrefixHashing) -> Self {
         settings.cache_boundaries.sort_unstable();
         Self {
-            ring: Ring::new(settings.vnodes, settings.seed),
+            ring: Ring::new(VNODES, settings.seed),
             settings,
         }
     }

@@ -10,30 +10,17 @@
 //!
 //! Tokens waiting say nothing about decoding, so an overloaded winner is left by the spill gate too.
 
-use super::estimate::{PrefillTime, queue_ms};
 use crate::error::Result;
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::cache_aware::Threshold;
 use crate::policy::choice::Choice;
-use crate::policy::gate::Margin;
 use crate::policy::gate::SpillGate;
-use crate::policy::options::{AT_LEAST_ONE, Configure, FRACTION, NOT_NEGATIVE, Policy, options};
+use crate::policy::options::{Configure, FRACTION, NOT_NEGATIVE, Policy, options};
 use crate::policy::reason::Reason;
 use crate::policy::rule::{Properties, Rule};
-use crate::policy::values::{Peak, words};
+use crate::policy::values::Peak;
 use crate::policy::view::{Candidate, View, cold_spread, lowest};
 use crate::rng::Rng;
-
-/// Where the time to a first token comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TtftFrom {
-    /// Tokens that wait over the throughput.
-    PrefillThroughput,
-    /// The estimate of `estimated-ttft`.
-    Predictor,
-}
-
-words!(TtftFrom { PrefillThroughput = "prefill_throughput", Predictor = "predictor" });
 
 options! {
     /// The workers that hold most of the prompt, as long as they answer soon enough; llm-d's affinity filter.
@@ -62,16 +49,8 @@ options! {
         /// Prompt tokens per second of every worker; "observed" uses what each was seen to do. The default is a 32B
         /// model on two H100.
         peak_prefill_throughput: Peak = Peak::Fixed(15928.0);
-        /// Where the time comes from: tokens waiting over the throughput, or "predictor", the estimate of `estimated-
-        /// ttft`.
-        ttft_source: TtftFrom = TtftFrom::PrefillThroughput;
         /// Whether a holder with far more requests than the mean is left too (`sticky-broken`); False is llm-d's rule.
         gate: bool = true;
-        /// A holder is overloaded only above this many times the mean load.
-        load_factor: f64 = 1.25, AT_LEAST_ONE;
-        /// A holder is overloaded only above the mean load plus this many requests; "auto" is two standard deviations,
-        /// from 4 to 32.
-        balance_abs_threshold: Margin = Margin::Auto;
     }
 }
 
@@ -83,43 +62,16 @@ pub(in crate::policy) const POLICY: Policy = Policy::of::<StickyUntilSaturatedOp
 
 impl Configure for StickyUntilSaturatedOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
-        let throughput = match self.peak_prefill_throughput {
-            Peak::Observed => TtftSource::Throughput {
-                peak: StickyUntilSaturated::PEAK_PREFILL_THROUGHPUT,
-                observed: true,
-            },
-            Peak::Fixed(peak) => TtftSource::Throughput {
-                peak,
-                observed: false,
-            },
-        };
         let rule = StickyUntilSaturated {
             affinity_threshold: self.affinity_threshold,
             min_matched_tokens: self.min_matched_tokens,
             exploration_probability: self.exploration_probability,
             max_ttft_penalty_ms: self.max_ttft_penalty_ms,
-            ttft: match self.ttft_source {
-                TtftFrom::PrefillThroughput => throughput,
-                TtftFrom::Predictor => TtftSource::Predictor(PrefillTime::DEFAULT),
-            },
-            gate: setup.gate_if(self.gate, self.load_factor, self.balance_abs_threshold),
+            peak: self.peak_prefill_throughput,
+            gate: self.gate.then(|| setup.default_gate()),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }
-}
-
-/// Where the time to the first token comes from.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum TtftSource {
-    /// Tokens waiting over a throughput: of every worker, or what each was seen to do if `observed`.
-    Throughput {
-        /// Tokens per second.
-        peak: f64,
-        /// Whether what a worker was seen to do replaces it.
-        observed: bool,
-    },
-    /// The estimate of a prefill, with its queue.
-    Predictor(PrefillTime),
 }
 
 /// Settings of the rule.
@@ -133,15 +85,10 @@ pub struct StickyUntilSaturated {
     pub exploration_probability: f64,
     /// How much later than elsewhere the first token may come; 0 never asks.
     pub max_ttft_penalty_ms: f64,
-    /// Where the time comes from.
-    pub ttft: TtftSource,
+    /// Tokens per second of a worker.
+    pub peak: Peak,
     /// When a worker is too loaded; `None` never asks, as the peer does.
     pub gate: Option<SpillGate>,
-}
-
-/// Milliseconds the request itself takes on a row.
-fn own_ms(prefill: PrefillTime, view: &View<'_>, row: &Candidate) -> f64 {
-    prefill.ms(view.uncached_tokens(row)) / row.weight
 }
 
 impl StickyUntilSaturated {
@@ -157,16 +104,15 @@ impl StickyUntilSaturated {
     }
 
     fn ttft_ms(&self, view: &View<'_>, row: &Candidate) -> f64 {
-        match self.ttft {
-            TtftSource::Throughput { peak, observed } => {
+        let tps = match self.peak {
+            Peak::Fixed(tps) => tps,
+            Peak::Observed => {
                 let seen = view.load(row).observed_prefill_tps.get();
-                let tps = seen.filter(|tps| observed && *tps > 0.0).unwrap_or(peak);
-                row.pending_prefill_tokens as f64 / row.weight / tps * 1000.0
+                seen.filter(|tps| *tps > 0.0)
+                    .unwrap_or(Self::PEAK_PREFILL_THROUGHPUT)
             }
-            TtftSource::Predictor(prefill) => {
-                queue_ms(view.load(row), view.now) + own_ms(prefill, view, row)
-            }
-        }
+        };
+        row.pending_prefill_tokens as f64 / row.weight / tps * 1000.0
     }
 
     /// Whether the sticky workers keep a request waiting for longer than it is worth.
@@ -182,8 +128,10 @@ impl StickyUntilSaturated {
         };
         earliest(true) - earliest(false) > self.max_ttft_penalty_ms
     }
+}
 
-    fn pick(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+impl Rule for StickyUntilSaturated {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let everybody = |rng: &mut Rng| {
             let key = |row: &Candidate| {
                 let tokens = row.pending_prefill_tokens as f64 / row.weight;
@@ -216,16 +164,6 @@ impl StickyUntilSaturated {
             Some(row) => Choice::warm(row, Reason::StickyBroken),
             None => Choice::warm(chosen, Reason::Sticky),
         }
-    }
-}
-
-impl Rule for StickyUntilSaturated {
-    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let mut choice = self.pick(view, rng);
-        if let TtftSource::Predictor(prefill) = self.ttft {
-            choice.estimate_ms = own_ms(prefill, view, &view.rows[choice.row]);
-        }
-        choice
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {

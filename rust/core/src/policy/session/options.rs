@@ -59,10 +59,8 @@ options! {
         /// The policy that places new and moved sessions: a name, or a policy whose options are taken, its block size
         /// among them. None places as the mode says.
         base: Option<Within> = None;
-        /// Seconds without a request after which a session of mode "sticky" is forgotten, None for ever.
+        /// Seconds without a request after which a session is forgotten, None for ever.
         ttl_s: Option<Seconds> = Some(Seconds::of(7_200));
-        /// The same for mode "manual".
-        max_idle_secs: Option<Seconds> = Some(Seconds::of(14_400));
         /// How mode "manual" places new sessions: at random, by the fewest requests in flight, or by the fewest
         /// sessions.
         assignment: Assignment = Assignment::Random;
@@ -84,16 +82,16 @@ pub(in crate::policy) const POLICY: Policy =
 
 impl Configure for SessionOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
-        let (mode, idle) = match self.mode {
-            Mode::Hash => (SessionMode::Hash, self.ttl_s),
-            Mode::Sticky => (SessionMode::Sticky, self.ttl_s),
-            Mode::Manual => (SessionMode::Manual(self.assignment), self.max_idle_secs),
+        let mode = match self.mode {
+            Mode::Hash => SessionMode::Hash,
+            Mode::Sticky => SessionMode::Sticky,
+            Mode::Manual => SessionMode::Manual(self.assignment),
         };
         let settings = Sessions {
             mode,
             hard: self.hard,
             gate: setup.gate(self.load_factor, self.balance_abs_threshold),
-            idle_ms: Seconds::or_for_ever(idle),
+            idle_ms: Seconds::or_for_ever(self.ttl_s),
             max_sessions: self.max_sessions,
             seed: setup.seed,
         };

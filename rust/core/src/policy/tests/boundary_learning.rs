@@ -9,7 +9,6 @@ use crate::load::BookingId;
 use crate::policy::testing::Calls;
 
 const SETTINGS: BoundaryLearned = BoundaryLearned {
-    block_alignment: 16,
     max_routes: 1000,
     ttl_ms: 3_600_000,
     prefix_token_length: 128,
@@ -19,7 +18,6 @@ const SETTINGS: BoundaryLearned = BoundaryLearned {
     epsilon: Some(0.25),
     multi_depth: true,
     learn: Teaches::Served,
-    vnodes: 150,
     seed: 1337,
 };
 
@@ -108,26 +106,20 @@ fn the_deepest_route_decides() {
 }
 
 #[test]
-fn boundaries_are_aligned_and_without_any_a_prefix_of_fixed_length_stands_in() {
-    let cases: [(&[u32], u64, u32, &[u32]); 8] = [
-        (&[16, 16, 19], 16, 27, &[16, 19]),
-        (&[16, 17, 18], 64, 27, &[16]),
-        (&[3, 19, 27], 64, 27, &[16, 24]),
-        (&[3, 19, 27], 50, 27, &[16, 24]),
-        (&[], 16, 27, &[8]),
-        (&[], 16, 5, &[5]),
-        (&[1], 64, 27, &[8]),
-        (&[40], 16, 27, &[8]),
+fn a_boundary_is_learned_once_and_without_any_a_prefix_of_fixed_length_stands_in() {
+    let cases: [(&[u32], u32, &[u32]); 5] = [
+        (&[16, 16, 19], 27, &[16, 19]),
+        (&[0, 3, 27], 27, &[3, 27]),
+        (&[], 27, &[8]),
+        (&[], 5, &[5]),
+        (&[40], 27, &[8]),
     ];
-    for (ends, block_alignment, blocks, expected) in cases {
-        let mut rule = BoundaryLearning::new(BoundaryLearned {
-            block_alignment,
-            ..SETTINGS
-        });
+    for (ends, blocks, expected) in cases {
+        let mut rule = BoundaryLearning::new(SETTINGS);
         let asked = scene(&[0; 4], path(0, 0, 1, u64::from(blocks)), ends);
         serve(&mut rule, &asked, 1);
         let learned = rule.depths(&asked.view());
-        assert_eq!(learned, expected, "{ends:?} by {block_alignment}");
+        assert_eq!(learned, expected, "{ends:?} of {blocks}");
         assert_eq!(rule.routes(), expected.len());
     }
 }

@@ -480,11 +480,6 @@ fn a_base_policy_places_new_sessions_and_hears_only_of_those() {
     let cached = CacheAware {
         cache_threshold: threshold,
         min_matched_tokens: None,
-        holder_slack: 0,
-        overlap_decay: 0.0,
-        temperature: 0.0,
-        kv_spread: 1.0,
-        kv_ceiling: 1.0,
         gate: GATE,
     };
     let mut desk = Desk::over(STICKY, Some(Box::new(cached)));

@@ -85,11 +85,6 @@ fn cache_aware() -> Box<dyn Rule> {
     Box::new(CacheAware {
         cache_threshold: Threshold::new(0.3),
         min_matched_tokens: None,
-        holder_slack: 0,
-        overlap_decay: 0.0,
-        temperature: 0.0,
-        kv_spread: 1.0,
-        kv_ceiling: 1.0,
         gate: SpillGate {
             load_factor: 1.25,
             margin: Margin::Fixed(1.0),

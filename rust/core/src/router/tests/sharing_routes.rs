@@ -7,7 +7,6 @@ use crate::router::Wanted;
 
 fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
     let rule = BoundaryLearning::new(BoundaryLearned {
-        block_alignment: 16,
         max_routes,
         ttl_ms,
         prefix_token_length: 128,
@@ -17,7 +16,6 @@ fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
         epsilon: Some(0.25),
         multi_depth: true,
         learn: Teaches::Served,
-        vnodes: 20,
         seed: 1337,
     });
     let settings = Settings {

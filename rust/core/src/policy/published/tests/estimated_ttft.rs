@@ -17,8 +17,7 @@ const RULE: EstimatedTtft = EstimatedTtft {
 
 const LINK: Transfer = Transfer {
     kvcache_balancing_threshold: 2.0,
-    kv_bytes_per_token: 131_072.0,
-    transfer_gbps: 100.0,
+    ms_per_token: 0.010_485_76,
 };
 
 /// A prompt of 8,000 tokens; rows of (prefix tokens, queue in ms).

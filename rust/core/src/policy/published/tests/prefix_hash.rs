@@ -10,7 +10,6 @@ const BOOKING: BookingId = BookingId {
 
 fn rule(boundaries: &[u64]) -> PrefixHash {
     PrefixHash::new(PrefixHashing {
-        vnodes: 150,
         load_factor: 1.25,
         balance_abs_threshold: 10.0,
         cache_boundaries: boundaries.to_vec(),

@@ -1,7 +1,6 @@
 //! Affinity until saturation: who takes part, and when it ends.
 
 use super::*;
-use crate::ids::Millis;
 use crate::policy::Margin;
 use crate::policy::testing::Scene;
 
@@ -11,10 +10,7 @@ fn rule() -> StickyUntilSaturated {
         min_matched_tokens: None,
         exploration_probability: 0.0,
         max_ttft_penalty_ms: 18_000.0,
-        ttft: TtftSource::Throughput {
-            peak: 15_928.0,
-            observed: false,
-        },
+        peak: Peak::Fixed(15_928.0),
         gate: None,
     }
 }
@@ -106,10 +102,7 @@ fn exploration_lets_everybody_take_part_now_and_then() {
 #[test]
 fn a_workers_own_speed_replaces_the_assumed_one() {
     let observing = StickyUntilSaturated {
-        ttft: TtftSource::Throughput {
-            peak: 15_928.0,
-            observed: true,
-        },
+        peak: Peak::Observed,
         ..rule()
     };
     let mut rows = scene(&[(100, 30_000), (0, 0)]);
@@ -117,24 +110,6 @@ fn a_workers_own_speed_replaces_the_assumed_one() {
     rows.loads[0].observed_prefill_tps = Some(1_000.0).into();
     assert_eq!(rows.choose(&observing, 1), (1, Reason::StickyBroken));
     assert_eq!(rows.choose(&rule(), 1).1, Reason::Sticky);
-}
-
-#[test]
-fn the_predictor_counts_the_queue_and_the_prefill_itself() {
-    let predicting = StickyUntilSaturated {
-        max_ttft_penalty_ms: 100.0,
-        ttft: TtftSource::Predictor(PrefillTime::DEFAULT),
-        ..rule()
-    };
-    let mut rows = scene(&[(100, 10), (0, 0)]);
-    rows.loads[0].pending_ms = 120.0;
-    let choice = rows.pick(&predicting, 1);
-    assert_eq!(choice.reason, Reason::Sticky, "120 ms behind, 25 ms ahead");
-    assert!((choice.estimate_ms - 16.7).abs() < 0.1, "{choice:?}");
-    rows.loads[0].pending_ms = 130.0;
-    assert_eq!(rows.choose(&predicting, 1), (1, Reason::StickyBroken));
-    rows.now = Millis(10);
-    assert_eq!(rows.choose(&predicting, 1).1, Reason::Sticky);
 }
 
 #[test]

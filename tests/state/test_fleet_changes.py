@@ -49,8 +49,9 @@ def test_workers_come_and_go_everywhere() -> None:
         (router, _), (other, other_mesh), (third, _) = found
         router.add_worker("new", weight=2.5, dp_size=2, models=["m"], gpu="a100", kv_blocks=50, slow_start_s=1.0)
         # Booked on at once: the others know the worker before the booking.
-        decision = router.select_worker(tokens=STORY, model="m", among=["new"])
-        wait_until(lambda: all(sum(each.loads().values()) == 1 for each, _ in found))
+        prompts = [range(i, i + 640) for i in range(0, 4000, 1000)]
+        decisions = [router.select_worker(tokens=tokens, model="m", among=["new"]) for tokens in prompts]
+        wait_until(lambda: all(sum(each.loads().values()) == 4 for each, _ in found))
         assert same_keys(found, {*WORKERS, "new"})
         assert all(mesh.stats().strangers == 0 for _, mesh in found)
         for each in (other, third):
@@ -59,10 +60,12 @@ def test_workers_come_and_go_everywhere() -> None:
             assert each.stats().models == ["m"]
             assert each._gpus() == {"new": "a100"}
             assert matched(each) == 0, "not of this model"
-            again = each.explain(tokens=STORY, model="m", among=["new"])
-            assert max(candidate.matched_tokens for candidate in again.candidates) == 50 * 16
+            # Either rank has room for one of its two prompts and ten blocks of the other.
+            seen = [each.explain(tokens=tokens, model="m", among=["new"]).candidates for tokens in prompts]
+            assert sorted(max(rank.matched_tokens for rank in ranks) for ranks in seen) == [160, 160, 624, 624]
             each.validate()
-        decision.on_complete()
+        for decision in decisions:
+            decision.on_complete()
         other.remove_worker("new")
         third.remove_worker("gpu0", drain=True)
         wait_until(lambda: same_keys(found, {"gpu1", "gpu2", "gpu3"}))

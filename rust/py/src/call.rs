@@ -1,44 +1,17 @@
-//! The arguments of one `select_worker` call, kept so that a decision can be retried.
+//! What the arguments of a selection say of its prompt, and what was tried for it.
 
 use std::sync::Arc;
 
 use cachelb_core::hashing::{Hasher, Identity, Namespace};
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::args::{self, ranged};
+use crate::args;
+use crate::arguments::Call;
 use crate::hashing::objects;
 use crate::prompt::{Prompt, Reader, Scratch};
-
-/// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
-pub const MAX_TOKENS: u64 = 1 << 40;
-
-/// The arguments as they were given.
-#[derive(Debug, Default)]
-pub struct Call {
-    /// The caller's list; a router has its own.
-    pub workers: Option<Py<PyAny>>,
-    pub tokens: Option<Py<PyAny>>,
-    pub text: Option<Py<PyString>>,
-    pub messages: Option<Py<PyAny>>,
-    pub blocks: Option<Py<PyAny>>,
-    pub boundaries: Option<Py<PyAny>>,
-    pub prompt_tokens: Option<u64>,
-    pub model: Option<Py<PyString>>,
-    pub lora: Option<Py<PyString>>,
-    pub cache_salt: Option<Py<PyString>>,
-    pub mm: Option<Py<PyAny>>,
-    pub session: Option<Py<PyString>>,
-    pub tenant: Option<Py<PyString>>,
-    pub priority: i64,
-    pub max_output_tokens: Option<u64>,
-    pub expected_output_tokens: Option<u64>,
-    pub among: Option<Py<PyAny>>,
-    pub exclude: Option<Py<PyAny>>,
-}
 
 /// What the name of a model says about the identity of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,45 +38,6 @@ fn text<'py>(
 }
 
 impl Call {
-    pub fn clone_ref(&self, py: Python<'_>) -> Self {
-        let any = |value: &Option<Py<PyAny>>| value.as_ref().map(|v| v.clone_ref(py));
-        let text = |value: &Option<Py<PyString>>| value.as_ref().map(|v| v.clone_ref(py));
-        Self {
-            workers: any(&self.workers),
-            tokens: any(&self.tokens),
-            text: text(&self.text),
-            messages: any(&self.messages),
-            blocks: any(&self.blocks),
-            boundaries: any(&self.boundaries),
-            prompt_tokens: self.prompt_tokens,
-            model: text(&self.model),
-            lora: text(&self.lora),
-            cache_salt: text(&self.cache_salt),
-            mm: any(&self.mm),
-            session: text(&self.session),
-            tenant: text(&self.tenant),
-            priority: self.priority,
-            max_output_tokens: self.max_output_tokens,
-            expected_output_tokens: self.expected_output_tokens,
-            among: any(&self.among),
-            exclude: any(&self.exclude),
-        }
-    }
-
-    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let objects = [
-            &self.workers,
-            &self.tokens,
-            &self.messages,
-            &self.blocks,
-            &self.boundaries,
-            &self.mm,
-            &self.among,
-            &self.exclude,
-        ];
-        objects.into_iter().try_for_each(|value| visit.call(value))
-    }
-
     /// Reads the prompt as far as `reader` needs it; its hashes go to `scratch`.
     pub fn prompt(
         &self,
@@ -221,19 +155,6 @@ fn render<'py>(
     }
     let render = module.getattr(intern!(py, "render_messages"))?;
     Ok((render.call1((messages,))?.cast_into::<PyString>()?, None))
-}
-
-/// An argument that is a `str`, or nothing.
-pub fn string(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyString>>> {
-    let Some(value) = value else {
-        return Ok(None);
-    };
-    Ok(Some(args::string(&value, name)?.clone().unbind()))
-}
-
-/// A count of tokens, or nothing.
-pub fn tokens(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
-    value.map(|v| ranged(v, name, 0, MAX_TOKENS)).transpose()
 }
 
 /// A worker already tried for a request.

@@ -14,7 +14,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy};
 
 use crate::args::{number, ranged, type_name};
-use crate::call::{Call, MAX_TOKENS, Tried, Try};
+use crate::arguments::{Call, MAX_TOKENS};
+use crate::call::{Tried, Try};
 use crate::engine::Engine;
 use crate::explain;
 use crate::options::read::{NOT_NEGATIVE, millis};

@@ -13,6 +13,7 @@ macro_rules! stub {
 }
 
 mod args;
+mod arguments;
 mod call;
 mod clock;
 mod custom;

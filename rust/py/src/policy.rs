@@ -20,7 +20,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::args::{named, number, type_name};
-use crate::call::{self, Call, Model, Tried, Try};
+use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_again};
+use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected};
 use crate::engine::Engine;
@@ -29,7 +30,7 @@ use crate::learned_stats::stats_dict;
 use crate::options::configure;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE};
 use crate::prompt::{Reader, with_scratch};
-use crate::workers::{self, Roster, readable_again};
+use crate::workers::{self, Roster};
 
 #[doc = stub!("Policy")]
 #[pyclass(subclass, frozen, weakref, name = "Policy", module = "cachelb._core")]
@@ -258,7 +259,7 @@ impl NativePolicy {
         tokens: Option<Bound<'_, PyAny>>,
         blocks: Option<Bound<'_, PyAny>>,
         boundaries: Option<Bound<'_, PyAny>>,
-        prompt_tokens: Option<&Bound<'_, PyAny>>,
+        prompt_tokens: Option<Bound<'_, PyAny>>,
         session: Option<Bound<'_, PyAny>>,
         lora: Option<Bound<'_, PyAny>>,
         cache_salt: Option<Bound<'_, PyAny>>,
@@ -266,22 +267,17 @@ impl NativePolicy {
         exclude: Option<Bound<'_, PyAny>>,
         #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
     ) -> PyResult<Decision> {
-        let kept = |argument, items: Option<Bound<'_, PyAny>>| {
-            items
-                .map(|items| readable_again(argument, items).map(Bound::unbind))
-                .transpose()
-        };
         let call = Call {
             workers: Some(readable_again("workers", workers)?.unbind()),
-            tokens: tokens.map(Bound::unbind),
-            blocks: blocks.map(Bound::unbind),
-            boundaries: boundaries.map(Bound::unbind),
-            prompt_tokens: call::tokens("prompt_tokens", prompt_tokens)?,
-            session: call::string("session", session)?,
-            lora: call::string("lora", lora)?,
-            cache_salt: call::string("cache_salt", cache_salt)?,
-            among: kept("among", among)?,
-            exclude: kept("exclude", exclude)?,
+            tokens: Object::given("tokens", tokens)?,
+            blocks: Object::given("blocks", blocks)?,
+            boundaries: Object::given("boundaries", boundaries)?,
+            prompt_tokens: Count::given("prompt_tokens", prompt_tokens)?,
+            session: Text::given("session", session)?,
+            lora: Text::given("lora", lora)?,
+            cache_salt: Text::given("cache_salt", cache_salt)?,
+            among: Again::given("among", among)?,
+            exclude: Again::given("exclude", exclude)?,
             ..Call::default()
         };
         Self::select(slf, call, Vec::new(), dry_run)

@@ -15,8 +15,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 
-use crate::args::{self, Items, MAX_ITEMS, text, type_name};
-use crate::call::{Call, Try};
+use crate::args::{self, text};
+use crate::arguments::Call;
+use crate::call::Try;
 
 /// Which of `healthy`, `is_healthy`, `ready` an object has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -403,30 +404,6 @@ pub fn raw_of(worker: &Bound<'_, PyAny>, key: Option<&Py<PyAny>>) -> PyResult<St
         Err(_) => key_of(worker, key.map(|key| key.bind(worker.py())), 0)?,
     };
     Ok(text(&name, "a worker's key")?.to_owned())
-}
-
-/// `items` as a list or tuple: whatever else can be iterated is copied, since it may be readable only once.
-pub fn readable_again<'py>(
-    argument: &str,
-    items: Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
-    if items.is_exact_instance_of::<PyList>() || items.is_exact_instance_of::<PyTuple>() {
-        return Ok(items);
-    }
-    let found = type_name(&items);
-    if let Ok(one) = items.cast::<PyString>() {
-        let one = worker_name(text(one, "a worker's key")?);
-        let text =
-            format!("{argument} must be a collection of workers, not a single str: pass [{one:?}]");
-        return Err(PyTypeError::new_err(text));
-    }
-    if items.cast::<PyMapping>().is_ok() {
-        let text = format!("{argument} must be a collection of workers, not a single {found}");
-        return Err(PyTypeError::new_err(text));
-    }
-    let copied = Items::of(&items, argument, "a collection of workers", MAX_ITEMS)?;
-    let copied: Vec<Bound<'py, PyAny>> = copied.collect::<PyResult<_>>()?;
-    Ok(PyTuple::new(items.py(), copied)?.into_any())
 }
 
 /// The names given by `among` or `exclude`, whose items are keys or workers.

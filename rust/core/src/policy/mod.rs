@@ -74,7 +74,6 @@ pub use rule::{Properties, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
 pub use values::{ByWorker, MediumCredits, Peak, Within};
 pub use view::{Active, Candidate, Content, Media, Names, View};
-pub use wait::ExpectedWait;
 
 /// The policies that ship with the library, in the order in which documentation lists them.
 pub static POLICIES: [Policy; 24] = [

@@ -7,7 +7,7 @@ use super::reason::Reason;
 use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View};
-use super::wait::ExpectedWait;
+use super::wait;
 use crate::error::Result;
 use crate::rng::Rng;
 
@@ -67,7 +67,7 @@ pub struct PowerOfTwo {
 
 /// Of an unknown request: its own work is the same everywhere.
 fn expected_wait_s(view: &View<'_>, row: &Candidate) -> Option<f64> {
-    ExpectedWait::DEFAULT.seconds(view, row, 0.0)
+    wait::seconds(view, row, 0.0, wait::KV_PRESSURE_WEIGHT)
 }
 
 impl Rule for PowerOfTwo {

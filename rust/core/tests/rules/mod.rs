@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use cachelb_core::learned::{Fitting, Kind, Replay, Reward, Schedule, Training};
 use cachelb_core::policy::{
     Adaptive, Affinity, Assignment, BoundaryLearned, BoundaryLearning, CacheAware, Compare,
-    ConsistentHash, Credits, Custom, EstimatedTtft, ExpectedWait, ExploitExplore, Exploiting,
-    Forgetting, KvAware, Learned, Learning, LeastExpectedWait, LeastLoaded, LengthBucket,
-    LengthBucketing, LoadUnit, Margin, Objective, OnSlo, Outside, OverlapCost, Peak, PowerOfTwo,
-    PrefillTime, PrefillTimesBatch, PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash,
-    PrefixHashing, QueueOverThroughput, Random, Rendezvous, RoundRobin, Rule, Scope, Scoring,
-    Session, SessionMode, Sessions, SpillGate, StickyUntilSaturated, Teaches, Threshold, Tie,
-    Transfer,
+    ConsistentHash, Credits, Custom, EstimatedTtft, ExploitExplore, Exploiting, Forgetting,
+    KvAware, Learned, Learning, LeastExpectedWait, LeastLoaded, LengthBucket, LengthBucketing,
+    LoadUnit, Margin, Objective, OnSlo, Outside, OverlapCost, Peak, PowerOfTwo, PrefillTime,
+    PrefillTimesBatch, PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash, PrefixHashing,
+    QueueOverThroughput, Random, Rendezvous, RoundRobin, Rule, Scope, Scoring, Session,
+    SessionMode, Sessions, SpillGate, StickyUntilSaturated, Teaches, Threshold, Tie, Transfer,
 };
 
 const GATE: SpillGate = SpillGate {
@@ -213,9 +212,6 @@ fn by_cache() -> Vec<(&'static str, Box<dyn Rule>)> {
 }
 
 fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
-    let wait = ExpectedWait {
-        kv_pressure_weight: 1.0,
-    };
     let exploiting = Exploiting {
         tpot_s: 0.15,
         min_requests_per_worker: 50,
@@ -240,7 +236,7 @@ fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
         (
             "least-expected-wait",
             Box::new(LeastExpectedWait {
-                wait,
+                kv_pressure_weight: 1.0,
                 cache_aware: true,
                 max_waiting_requests: None,
             }),

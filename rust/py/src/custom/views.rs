@@ -11,7 +11,7 @@ use pyo3::types::{PyString, PyTuple};
 
 use super::memory::Memory;
 use crate::args::{named, ranged};
-use crate::call::Call;
+use crate::arguments::Call;
 use crate::prompt::Prompt;
 use crate::router::Registered;
 

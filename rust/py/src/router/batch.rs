@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
-use super::select::{Ready, from_keywords};
+use super::select::Ready;
 use crate::args::ranged;
-use crate::call::Call;
+use crate::arguments::Call;
 use crate::custom::{Picks, Turn};
 use crate::decision::{Decision, Owner, Selected};
 use crate::policy::no_worker;
@@ -40,7 +40,7 @@ impl NativeRouter {
         };
         let calls: Vec<Call> = requests
             .iter()
-            .map(|request| from_keywords(Some(request.cast::<PyDict>()?)))
+            .map(|request| Call::from_keywords(Some(request.cast::<PyDict>()?)))
             .collect::<PyResult<_>>()?;
         let whole = Turn {
             wanted: Wanted::Whole,

@@ -29,6 +29,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::args::{named, number, ranged, text};
+use crate::arguments::readable_again;
 use crate::clock::Clock;
 use crate::custom::Customs;
 use crate::engine::Engine;
@@ -36,7 +37,7 @@ use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::callable;
 use crate::prompt::Reader;
-use crate::workers::{key_of, names_of, raw_of, readable_again, resolve};
+use crate::workers::{key_of, names_of, raw_of, resolve};
 use cachelb_core::sorting::sort_rarely;
 
 pub use self::keep::SnapshotPieces;

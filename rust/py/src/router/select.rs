@@ -5,7 +5,6 @@ use std::sync::Arc;
 use cachelb_core::ids::Millis;
 use cachelb_core::router::{Offers, Pick, PoolId, Request, Seen, Selector, Wanted};
 use cachelb_core::{Error, Result};
-use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -13,13 +12,14 @@ use pyo3::types::PyDict;
 use super::NativeRouter;
 use super::roster::Registered;
 use crate::args::{self, named};
-use crate::call::{self, Call, Model, Tried, Try};
+use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, arguments};
+use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
 use crate::explain::explanation;
 use crate::policy::no_worker;
 use crate::prompt::{Prompt, Scratch, with_scratch};
-use crate::workers::{Limits, readable_again};
+use crate::workers::Limits;
 
 /// What the selection step returns, and the workers it chose from.
 struct Outcome<T> {
@@ -361,58 +361,33 @@ impl Ready {
     }
 }
 
+macro_rules! select_worker {
+    ($($name:ident: $kind:ident,)*) => {
+        #[pymethods]
+        impl NativeRouter {
+            #[doc = stub!("Router.select_worker")]
+            #[pyo3(signature = (*, $($name=None,)* priority=0, dry_run=false))]
+            #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+            fn select_worker(
+                slf: &Bound<'_, Self>,
+                $($name: Option<Bound<'_, PyAny>>,)*
+                #[pyo3(from_py_with = named::priority)] priority: i64,
+                #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
+            ) -> PyResult<Decision> {
+                let call = Call {
+                    workers: None,
+                    $($name: $kind::given(stringify!($name), $name)?,)*
+                    priority,
+                };
+                Self::select(slf, call, Vec::new(), dry_run)
+            }
+        }
+    };
+}
+arguments!(select_worker);
+
 #[pymethods]
 impl NativeRouter {
-    #[doc = stub!("Router.select_worker")]
-    #[pyo3(signature = (
-        *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, prompt_tokens=None, model=None,
-        lora=None, cache_salt=None, mm=None, session=None, tenant=None, priority=0, max_output_tokens=None,
-        expected_output_tokens=None, among=None, exclude=None, dry_run=false
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
-    fn select_worker(
-        slf: &Bound<'_, Self>,
-        tokens: Option<Bound<'_, PyAny>>,
-        text: Option<Bound<'_, PyAny>>,
-        messages: Option<Bound<'_, PyAny>>,
-        blocks: Option<Bound<'_, PyAny>>,
-        boundaries: Option<Bound<'_, PyAny>>,
-        prompt_tokens: Option<Bound<'_, PyAny>>,
-        model: Option<Bound<'_, PyAny>>,
-        lora: Option<Bound<'_, PyAny>>,
-        cache_salt: Option<Bound<'_, PyAny>>,
-        mm: Option<Bound<'_, PyAny>>,
-        session: Option<Bound<'_, PyAny>>,
-        tenant: Option<Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = named::priority)] priority: i64,
-        max_output_tokens: Option<Bound<'_, PyAny>>,
-        expected_output_tokens: Option<Bound<'_, PyAny>>,
-        among: Option<Bound<'_, PyAny>>,
-        exclude: Option<Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
-    ) -> PyResult<Decision> {
-        let call = read(
-            tokens,
-            text,
-            messages,
-            blocks,
-            boundaries,
-            prompt_tokens,
-            model,
-            lora,
-            cache_salt,
-            mm,
-            session,
-            tenant,
-            priority,
-            max_output_tokens,
-            expected_output_tokens,
-            among,
-            exclude,
-        )?;
-        Self::select(slf, call, Vec::new(), dry_run)
-    }
-
     /// Picks a prefill and a decode worker; the first is None if the second does both.
     #[pyo3(signature = (*, dry_run=false, **arguments))]
     fn _select_pair(
@@ -420,7 +395,7 @@ impl NativeRouter {
         #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
         arguments: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(Option<Decision>, Decision)> {
-        Self::pair(slf, from_keywords(arguments)?, Vec::new(), dry_run)
+        Self::pair(slf, Call::from_keywords(arguments)?, Vec::new(), dry_run)
     }
 
     /// Ends both halves and picks again for their request, without the worker of `failed` and those that failed before.
@@ -446,7 +421,7 @@ impl NativeRouter {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         Self::wake(slf)?;
-        let call = from_keywords(arguments)?;
+        let call = Call::from_keywords(arguments)?;
         let kind = Kind {
             wanted: &[Wanted::Whole],
             dry_run: true,
@@ -466,111 +441,4 @@ impl NativeRouter {
 pub fn policy_name(router: &Bound<'_, NativeRouter>, wanted: Wanted) -> PyResult<String> {
     let name = intern!(router.py(), "_policy_for");
     router.call_method1(name, (wanted.name(),))?.extract()
-}
-
-/// The arguments of `select_worker` from a dictionary; one that is absent is as if None.
-pub(super) fn from_keywords(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
-    let Some(given) = arguments else {
-        return Ok(Call::default());
-    };
-    let get = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
-        Ok(given.get_item(name)?.filter(|value| !value.is_none()))
-    };
-    let names = [
-        "tokens",
-        "text",
-        "messages",
-        "blocks",
-        "boundaries",
-        "prompt_tokens",
-        "model",
-        "lora",
-        "cache_salt",
-        "mm",
-        "session",
-        "tenant",
-        "priority",
-        "max_output_tokens",
-        "expected_output_tokens",
-        "among",
-        "exclude",
-    ];
-    for key in given.keys() {
-        if !names.contains(&args::text(&key, "a keyword")?) {
-            return Err(PyTypeError::new_err(format!(
-                "unexpected keyword argument {key:?}; there are {}",
-                names.join(", ")
-            )));
-        }
-    }
-    let priority = get("priority")?
-        .map(|value| named::priority(&value))
-        .transpose()?;
-    read(
-        get("tokens")?,
-        get("text")?,
-        get("messages")?,
-        get("blocks")?,
-        get("boundaries")?,
-        get("prompt_tokens")?,
-        get("model")?,
-        get("lora")?,
-        get("cache_salt")?,
-        get("mm")?,
-        get("session")?,
-        get("tenant")?,
-        priority.unwrap_or(0),
-        get("max_output_tokens")?,
-        get("expected_output_tokens")?,
-        get("among")?,
-        get("exclude")?,
-    )
-}
-
-#[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
-fn read(
-    tokens: Option<Bound<'_, PyAny>>,
-    prompt: Option<Bound<'_, PyAny>>,
-    messages: Option<Bound<'_, PyAny>>,
-    blocks: Option<Bound<'_, PyAny>>,
-    boundaries: Option<Bound<'_, PyAny>>,
-    prompt_tokens: Option<Bound<'_, PyAny>>,
-    model: Option<Bound<'_, PyAny>>,
-    lora: Option<Bound<'_, PyAny>>,
-    cache_salt: Option<Bound<'_, PyAny>>,
-    mm: Option<Bound<'_, PyAny>>,
-    session: Option<Bound<'_, PyAny>>,
-    tenant: Option<Bound<'_, PyAny>>,
-    priority: i64,
-    max_output_tokens: Option<Bound<'_, PyAny>>,
-    expected_output_tokens: Option<Bound<'_, PyAny>>,
-    among: Option<Bound<'_, PyAny>>,
-    exclude: Option<Bound<'_, PyAny>>,
-) -> PyResult<Call> {
-    let kept = |argument, items: Option<Bound<'_, PyAny>>| {
-        items
-            .map(|items| readable_again(argument, items).map(Bound::unbind))
-            .transpose()
-    };
-    let count = |name, value: Option<Bound<'_, PyAny>>| call::tokens(name, value.as_ref());
-    Ok(Call {
-        workers: None,
-        tokens: tokens.map(Bound::unbind),
-        text: call::string("text", prompt)?,
-        messages: messages.map(Bound::unbind),
-        blocks: blocks.map(Bound::unbind),
-        boundaries: boundaries.map(Bound::unbind),
-        prompt_tokens: count("prompt_tokens", prompt_tokens)?,
-        model: call::string("model", model)?,
-        lora: call::string("lora", lora)?,
-        cache_salt: call::string("cache_salt", cache_salt)?,
-        mm: mm.map(Bound::unbind),
-        session: call::string("session", session)?,
-        tenant: call::string("tenant", tenant)?,
-        priority,
-        max_output_tokens: count("max_output_tokens", max_output_tokens)?,
-        expected_output_tokens: count("expected_output_tokens", expected_output_tokens)?,
-        among: kept("among", among)?,
-        exclude: kept("exclude", exclude)?,
-    })
 }

@@ -15,7 +15,7 @@ use crate::policy::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::policy::reason::Reason;
 use crate::policy::rule::{Properties, Rule};
 use crate::policy::view::{Candidate, View, lowest};
-use crate::policy::wait::{ExpectedWait, MEAN_PREFILL_TOKENS};
+use crate::policy::wait;
 use crate::rng::Rng;
 
 options! {
@@ -33,7 +33,7 @@ options! {
     ///     'gpu0'
     pub struct LeastExpectedWaitOptions {
         /// Seconds that a half-full KV cache is worth; grows without bound as it fills.
-        kv_pressure_weight: f64 = 0.15, NOT_NEGATIVE;
+        kv_pressure_weight: f64 = wait::KV_PRESSURE_WEIGHT, NOT_NEGATIVE;
         /// Reported waiting requests at which a worker takes no more; if all are full, none is available. 0 is off.
         max_waiting_requests: u64 = 0, (0, 1 << 32);
         /// Whether the request's own uncached tokens count.
@@ -51,9 +51,7 @@ impl Configure for LeastExpectedWaitOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
         let most = self.max_waiting_requests;
         let rule = LeastExpectedWait {
-            wait: ExpectedWait {
-                kv_pressure_weight: self.kv_pressure_weight,
-            },
+            kv_pressure_weight: self.kv_pressure_weight,
             cache_aware: self.cache_aware,
             max_waiting_requests: (most > 0).then_some(most as f64),
         };
@@ -64,8 +62,8 @@ impl Configure for LeastExpectedWaitOptions {
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LeastExpectedWait {
-    /// How reports become seconds.
-    pub wait: ExpectedWait,
+    /// Seconds that a half-full KV cache is worth.
+    pub kv_pressure_weight: f64,
     /// Whether the request's own uncached tokens count.
     pub cache_aware: bool,
     /// Waiting requests of a worker that takes no more; `None` sends on.
@@ -82,19 +80,19 @@ impl LeastExpectedWait {
     }
 
     fn reported_s(&self, view: &View<'_>, row: &Candidate) -> Option<f64> {
-        self.wait.seconds(view, row, self.extra_tokens(view, row))
+        wait::seconds(
+            view,
+            row,
+            self.extra_tokens(view, row),
+            self.kv_pressure_weight,
+        )
     }
 
     /// Seconds for a row whose queue nobody reported.
     fn guessed_s(&self, view: &View<'_>, row: &Candidate, mean_tps: f64) -> f64 {
-        let queued = f64::from(row.inflight) * MEAN_PREFILL_TOKENS;
+        let queued = f64::from(row.inflight) * wait::MEAN_PREFILL_TOKENS;
         let tokens = queued + self.extra_tokens(view, row);
-        tokens / mean_tps + self.wait.pressure_s(view, row)
-    }
-
-    fn mean_tps(&self, view: &View<'_>) -> f64 {
-        let tps = view.rows.iter().map(|row| self.wait.tps(view, row));
-        tps.sum::<f64>() / view.rows.len() as f64
+        tokens / mean_tps + wait::pressure_s(view, row, self.kv_pressure_weight)
     }
 
     fn is_full(&self, view: &View<'_>, row: &Candidate) -> bool {
@@ -132,7 +130,8 @@ impl Rule for LeastExpectedWait {
             };
             return Choice::cold(row, reason);
         }
-        let mean_tps = self.mean_tps(view);
+        let tps = view.rows.iter().map(|row| wait::tps(view, row));
+        let mean_tps = tps.sum::<f64>() / view.rows.len() as f64;
         let cost = |row: &Candidate| {
             let reported = self.reported_s(view, row);
             reported.unwrap_or_else(|| self.guessed_s(view, row, mean_tps))

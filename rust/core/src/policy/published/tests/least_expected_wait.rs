@@ -6,7 +6,7 @@ use crate::load::{Known, Report};
 use crate::policy::testing::Scene;
 
 const RULE: LeastExpectedWait = LeastExpectedWait {
-    wait: ExpectedWait::DEFAULT,
+    kv_pressure_weight: wait::KV_PRESSURE_WEIGHT,
     cache_aware: false,
     max_waiting_requests: None,
 };

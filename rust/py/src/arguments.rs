@@ -1,0 +1,213 @@
+//! The arguments of a selection. Each is named once, in `arguments!`, with the kind of its value.
+
+use cachelb_core::router::Name;
+use pyo3::exceptions::PyTypeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
+
+use crate::args::{self, named, ranged};
+
+/// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
+pub const MAX_TOKENS: u64 = 1 << 40;
+
+/// Calls a macro with `name: Kind,` for all of them; `priority` and `dry_run`, which are never None, come behind.
+macro_rules! arguments {
+    ($with:ident) => {
+        $with! {
+            tokens: Object,
+            text: Text,
+            messages: Object,
+            blocks: Object,
+            boundaries: Object,
+            prompt_tokens: Count,
+            model: Text,
+            lora: Text,
+            cache_salt: Text,
+            mm: Object,
+            session: Text,
+            tenant: Text,
+            max_output_tokens: Count,
+            expected_output_tokens: Count,
+            among: Again,
+            exclude: Again,
+        }
+    };
+}
+pub(crate) use arguments;
+
+/// How a value is read, kept for a retry, and shown to the garbage collector.
+pub trait Kind {
+    type Held: Default;
+
+    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held>;
+
+    fn clone_ref(held: &Self::Held, py: Python<'_>) -> Self::Held;
+
+    fn visit(_held: &Self::Held, _visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        Ok(())
+    }
+
+    /// The value of an argument that may be left out.
+    fn given(name: &str, given: Option<Bound<'_, PyAny>>) -> PyResult<Self::Held> {
+        given.map_or_else(
+            || Ok(Self::Held::default()),
+            |given| Self::read(name, given),
+        )
+    }
+}
+
+/// Read where it is used.
+pub struct Object;
+/// Items that are read again in a retry.
+pub struct Again;
+/// A `str`.
+pub struct Text;
+/// Tokens.
+pub struct Count;
+
+impl Kind for Object {
+    type Held = Option<Py<PyAny>>;
+
+    fn read(_name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
+        Ok(Some(given.unbind()))
+    }
+
+    fn clone_ref(held: &Self::Held, py: Python<'_>) -> Self::Held {
+        held.as_ref().map(|held| held.clone_ref(py))
+    }
+
+    fn visit(held: &Self::Held, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(held)
+    }
+}
+
+impl Kind for Again {
+    type Held = Option<Py<PyAny>>;
+
+    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
+        Object::read(name, readable_again(name, given)?)
+    }
+
+    fn clone_ref(held: &Self::Held, py: Python<'_>) -> Self::Held {
+        Object::clone_ref(held, py)
+    }
+
+    fn visit(held: &Self::Held, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(held)
+    }
+}
+
+impl Kind for Text {
+    type Held = Option<Py<PyString>>;
+
+    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
+        Ok(Some(args::string(&given, name)?.clone().unbind()))
+    }
+
+    fn clone_ref(held: &Self::Held, py: Python<'_>) -> Self::Held {
+        held.as_ref().map(|held| held.clone_ref(py))
+    }
+}
+
+impl Kind for Count {
+    type Held = Option<u64>;
+
+    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
+        ranged(&given, name, 0, MAX_TOKENS).map(Some)
+    }
+
+    fn clone_ref(held: &Self::Held, _py: Python<'_>) -> Self::Held {
+        *held
+    }
+}
+
+macro_rules! call {
+    ($($name:ident: $kind:ident,)*) => {
+        /// The arguments as they were given, kept so that a decision can be retried.
+        #[derive(Debug, Default)]
+        pub struct Call {
+            /// The caller's list; a router has its own.
+            pub workers: Option<Py<PyAny>>,
+            $(pub $name: <$kind as Kind>::Held,)*
+            pub priority: i64,
+        }
+
+        impl Call {
+            const NAMES: &[&str] = &[$(stringify!($name),)* "priority"];
+
+            pub fn clone_ref(&self, py: Python<'_>) -> Self {
+                Self {
+                    workers: Object::clone_ref(&self.workers, py),
+                    $($name: $kind::clone_ref(&self.$name, py),)*
+                    priority: self.priority,
+                }
+            }
+
+            pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+                visit.call(&self.workers)?;
+                $($kind::visit(&self.$name, visit)?;)*
+                Ok(())
+            }
+
+            /// Takes an argument by its name; false if there is none of that name.
+            fn take(&mut self, name: &str, given: Bound<'_, PyAny>) -> PyResult<bool> {
+                let given = Some(given).filter(|given| !given.is_none());
+                match name {
+                    $(stringify!($name) => self.$name = $kind::given(name, given)?,)*
+                    "priority" => {
+                        self.priority = given.as_ref().map_or(Ok(0), named::priority)?;
+                    }
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+        }
+    };
+}
+arguments!(call);
+
+impl Call {
+    /// The arguments in a dictionary; one that is absent is as if None.
+    pub fn from_keywords(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut call = Self::default();
+        let Some(given) = arguments else {
+            return Ok(call);
+        };
+        // A copy: reading a value may run code that changes the dictionary.
+        for item in given.items() {
+            let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+            if !call.take(args::text(&key, "a keyword")?, value)? {
+                return Err(PyTypeError::new_err(format!(
+                    "unexpected keyword argument {key:?}; there are {}",
+                    Self::NAMES.join(", ")
+                )));
+            }
+        }
+        Ok(call)
+    }
+}
+
+/// `items` as a list or tuple: whatever else can be iterated is copied, since it may be readable only once.
+pub fn readable_again<'py>(
+    argument: &str,
+    items: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if items.is_exact_instance_of::<PyList>() || items.is_exact_instance_of::<PyTuple>() {
+        return Ok(items);
+    }
+    let found = args::type_name(&items);
+    if let Ok(one) = items.cast::<PyString>() {
+        let one = Name::of(args::text(one, "a worker's key")?).shown;
+        let text =
+            format!("{argument} must be a collection of workers, not a single str: pass [{one:?}]");
+        return Err(PyTypeError::new_err(text));
+    }
+    if items.cast::<PyMapping>().is_ok() {
+        let text = format!("{argument} must be a collection of workers, not a single {found}");
+        return Err(PyTypeError::new_err(text));
+    }
+    let copied = args::Items::of(&items, argument, "a collection of workers", args::MAX_ITEMS)?;
+    let copied: Vec<Bound<'py, PyAny>> = copied.collect::<PyResult<_>>()?;
+    Ok(PyTuple::new(items.py(), copied)?.into_any())
+}

@@ -183,12 +183,3 @@ def test_options_of_ray_are_checked() -> None:
     nan = float("nan")
     with pytest.raises(ValueError, match="imbalanced_threshold"):
         policies.PrefixAffinity(imbalanced_threshold=nan)
-
-
-# === exploit-explore ===
-
-
-def test_capacity_is_in_tokens() -> None:
-    policy = policies.ExploitExplore(max_tokens=160, block_size=32)
-    policy.select_worker(["a"], tokens=range(640)).on_complete()
-    assert policy.block_count("a") == 5

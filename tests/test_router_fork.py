@@ -167,8 +167,8 @@ def test_children_and_their_parent_give_out_different_ids() -> None:
 
 
 def check_loads(router: Router[str], held: list[Decision[str]]) -> None:
-    own = [router.select_worker(tokens=range(160), among=["a"]) for _ in range(25)]
-    assert router.block_count("a") == 3
+    own = [router.select_worker(tokens=range(i, i + 48), among=["a"]) for i in range(25)]
+    assert router.block_count("a") == 3, "as many as its cache has"
     for decision in held:
         decision.on_complete()
     held.clear()

@@ -116,7 +116,8 @@ def test_the_two_facts_may_come_in_any_order_and_apart() -> None:
         router = Router(["gpu0"], seed=1)
         for fact in order:
             router.learn_worker("gpu0", **fact)
-        router.select_worker(tokens=range(320)).on_complete()
+        router.select_worker(tokens=range(1_000, 1_096)).on_complete()
+        router.select_worker(tokens=range(96)).on_complete()
         assert router.block_count("gpu0") == 6
         router.add_worker("gpu0", weight=2.0)
         assert router.block_count("gpu0") == 6

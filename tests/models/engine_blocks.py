@@ -24,10 +24,12 @@ class EngineBlocks:
 
     def path(self, tokens: Sequence[int]) -> list[Prefix]:
         ends = range(self.block_size, len(tokens) + 1, self.block_size)
-        return [tuple(tokens[:end]) for end in ends][: self.capacity]
+        return [tuple(tokens[:end]) for end in ends]
 
     def keep(self, tokens: Sequence[int]) -> tuple[list[Prefix], list[Prefix]]:
-        """Compute a prompt. Returns the blocks that are new, and those that had to go."""
+        """Compute a prompt, unless it does not fit. Returns the blocks that are new, and those that had to go."""
+        if self.capacity is not None and len(tokens) > self.capacity * self.block_size:
+            return [], []
         self.time += 1
         path = self.path(tokens)
         new = [block for block in path if block not in self.used]

@@ -48,8 +48,7 @@ impl Step<'_, '_> {
         let size = blocks.block_size();
         // How many tokens a text has is an estimate.
         let counted = member.filter(|_| origin != Origin::Text);
-        let capacity = counted.and_then(|m| m.sizes().capacity(size));
-        if capacity.is_some_and(|most| hashes.len() > most as usize) {
+        if counted.is_some_and(|m| !m.sizes().have_room(request.prompt_tokens, size)) {
             // Its engine refuses what its memory cannot hold, and keeps what it has.
             return Ok(());
         }

@@ -64,6 +64,12 @@ impl EngineSizes {
         Some(blocks as u32)
     }
 
+    /// Whether a prompt of so many tokens fits into its cache, as far as that is known.
+    pub fn have_room(self, tokens: u64, block_size: u32) -> bool {
+        let stated = self.stated(block_size);
+        stated.is_none_or(|(blocks, size)| tokens <= blocks * size)
+    }
+
     /// The fewest tokens in whole blocks of the engine that its cache cannot hold, `None` if its size is not known.
     pub fn too_many_tokens(self, block_size: u32) -> Option<u64> {
         let (blocks, size) = self.stated(block_size)?;

@@ -557,7 +557,7 @@ fn a_prompt_beyond_the_memory_of_its_engine_pushes_nothing_out() {
         }
         let kept: Vec<_> = (0..3).map(|i| prompt(100 * i, 15)).collect();
         let picks: Vec<_> = kept.iter().map(|path| fleet.select(path, 1)).collect();
-        let (large, largest) = (prompt(1_000, 20), prompt(2_000, 21));
+        let (large, largest) = (prompt(1_000, 19), prompt(2_000, 20));
         for _ in 0..3 {
             let pick = fleet.select(&largest, 2);
             assert_eq!(pick.matched_tokens, 0);
@@ -572,6 +572,6 @@ fn a_prompt_beyond_the_memory_of_its_engine_pushes_nothing_out() {
             );
         }
         fleet.select(&large, 5);
-        assert_eq!(fleet.look(&large, 6).matched_tokens, 320, "{events}");
+        assert_eq!(fleet.look(&large, 6).matched_tokens, 304, "{events}");
     }
 }

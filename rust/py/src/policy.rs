@@ -10,8 +10,7 @@ use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
 use cachelb_core::load::Report;
 use cachelb_core::policy::{Configured, Setup};
 use cachelb_core::router::{
-    Eligibility, Ending, Offer, Placements, PoolId, PoolSettings, Request, Selector, Settings,
-    TagKey, Wanted,
+    Eligibility, Ending, Offer, Placements, PoolSettings, Request, Selector, Settings, TagKey,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -299,9 +298,8 @@ impl NativePolicy {
     /// The model it learned, as it is saved.
     fn _learned_model<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let model = self.engine.locked(py, |selector| {
-            selector
-                .pools()
-                .learned_model(PoolId(0), Wanted::Whole.name())
+            let (.., rule) = selector.pools().rules().next()?;
+            rule.model()
         })?;
         Ok(model.map(|model| PyBytes::new(py, &model)))
     }
@@ -420,7 +418,11 @@ impl NativePolicy {
                     ledger.forgotten,
                     selector.book().len(),
                     selector.fleet().ids().len(),
-                    selector.pools().routes(),
+                    selector
+                        .pools()
+                        .rules()
+                        .map(|(.., rule)| rule.routes())
+                        .sum::<usize>(),
                 )
             })?;
         let stats = PyDict::new(py);

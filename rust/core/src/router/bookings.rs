@@ -47,7 +47,7 @@ impl Selector {
         if ending == Ending::Completed {
             self.prove(id, None, now);
             self.decisions.book_mut().prefilled(id, now);
-            let rules = self.pools.rules_mut(pool);
+            let rules = self.pools[pool].rules_mut();
             rules.each(|rule| rule.served(id, output, now));
         }
         if let Some(output) = output {

@@ -8,6 +8,7 @@ use crate::events::{Fault, FeedState, Heard, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 use super::Selector;
+use super::blocks::Blocks;
 use super::checks::Checks;
 use super::fleet::Fleet;
 use super::ledger::Ledger;
@@ -76,8 +77,9 @@ impl Feed<'_> {
             self.checks.lose_track(self.worker);
         }
         let behind = feed.is_some_and(|feed| feed.state == FeedState::Suspect);
-        let blocks = self.pools.blocks_mut(self.home);
-        blocks.set_behind(self.worker.slot, behind);
+        if let Some(blocks) = self.pools[self.home].blocks_mut() {
+            blocks.leases_mut().set_behind(self.worker.slot, behind);
+        }
         self.set(Facts::default(), feed);
     }
 
@@ -103,12 +105,14 @@ impl Feed<'_> {
     /// Returns the blocks that events had confirmed.
     pub fn doubt(&mut self, now: Millis) -> u64 {
         self.checks.lose_track(self.worker);
-        let ttl_ms = self.pools[self.home].blocks().placements().ttl_ms;
+        let ttl_ms = self.pools[self.home].placements().ttl_ms;
         let ttl_ms = ttl_ms.unwrap_or(DOUBT_MS).min(DOUBT_MS);
         let until = Some(Millis(now.0.saturating_add(ttl_ms)));
         let worker = self.worker;
-        self.pools
-            .change(self.home, |blocks| blocks.doubt(worker, until))
+        let doubted = self
+            .pools
+            .change(self.home, |blocks| blocks.doubt(worker, until));
+        doubted.unwrap_or(0)
     }
 
     /// The worker holds `hashes`, a chain behind `parent`, in `medium`; what was on its way has arrived. Returns how many it
@@ -126,7 +130,7 @@ impl Feed<'_> {
             Ok(index.cut().is_none())
         });
         if let Some(&last) = hashes.last()
-            && self.pools[home].blocks().await_events()
+            && self.pools[home].awaits_events()
         {
             self.pools
                 .change(home, |blocks| blocks.confirmed(worker, last, now));
@@ -149,8 +153,8 @@ impl Feed<'_> {
             if medium == Medium::Gpu {
                 blocks.given_up(worker, hashes, checks);
             }
-            let (index, _) = blocks.index_mut()?;
-            index.remove(worker, hashes, Some(medium)).ok()
+            let (index, _) = blocks.index_mut();
+            index.remove(worker, hashes, Some(medium)).unwrap_or(0)
         });
         removed.unwrap_or(0)
     }
@@ -158,7 +162,8 @@ impl Feed<'_> {
     /// The worker holds nothing in its home pool. Returns the blocks it held.
     pub fn withdraw_all(&mut self) -> u64 {
         self.checks.start_over(self.worker);
-        self.pools.clear_one(self.home, self.worker)
+        let clear = |blocks: &mut Blocks| blocks.clear(self.worker);
+        self.pools.change(self.home, clear).unwrap_or(0)
     }
 
     /// The worker holds `hash`, a block it holds in another medium, in `medium` too. Returns whether that is new.
@@ -174,7 +179,7 @@ impl Feed<'_> {
     /// A message of the engine was applied. Returns why what it announced cannot be true, if so.
     pub fn applied(&mut self, message: Heard) -> Option<Fault> {
         let member = self.fleet.member(self.worker)?;
-        let block_size = self.pools[self.home].blocks().block_size();
+        let block_size = self.pools[self.home].block_size();
         let too_many = member
             .feed()
             .and(member.sizes().too_many_tokens(block_size));

@@ -5,7 +5,8 @@
 //! | file | owner of |
 //! |---|---|
 //! | `fleet`, `member` | who the workers are, what they serve, whether they take requests now |
-//! | `pools`, `pool`, `rules`, `blocks` | per model its rules and what workers hold; the bytes of all indexes |
+//! | `pools`, `pool`, `rules`, `blocks` | per model its rules and what workers hold |
+//! | `budget` | the bytes of all indexes |
 //! | `candidates`, `rows` | the rows a rule sees, kept from one request to the next |
 //! | `decisions`, `ledger` | bookings, and what became of them, for counters and records |
 //! | `trace` | what the latest decisions saw, for explanations |
@@ -40,6 +41,7 @@
 mod batch;
 mod blocks;
 mod bookings;
+mod budget;
 mod candidates;
 mod checks;
 mod common_name;
@@ -73,6 +75,7 @@ mod workers;
 
 pub use crate::policy::Placements;
 pub use batch::BatchTerms;
+pub use blocks::Lost;
 pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::Fleet;
@@ -85,7 +88,7 @@ pub use naming::{Name, TagKey, whole};
 pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use pool::Pool;
-pub use pools::{Lost, Pools};
+pub use pools::Pools;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use settings::{PoolSettings, Settings, Veto};
 pub use sharing::{
@@ -102,6 +105,7 @@ use crate::ids::{Millis, WorkerId};
 use crate::load::LoadBook;
 use crate::policy::Rng;
 
+use self::blocks::Blocks;
 use self::candidates::{Candidates, condition};
 use self::checks::Checks;
 use self::decisions::Decisions;
@@ -126,15 +130,15 @@ impl Selector {
     /// An empty fleet under `settings` that serves one model.
     #[must_use]
     pub fn new(settings: Settings, pool: PoolSettings) -> Self {
-        let pools = Pools::new(pool, settings.max_memory_bytes, settings.seed);
-        Self::over(settings, pools)
+        let pool = Pool::new(pool, settings.seed);
+        Self::over(settings, [pool])
     }
 
-    fn over(settings: Settings, pools: Pools) -> Self {
+    fn over(settings: Settings, pools: impl IntoIterator<Item = Pool>) -> Self {
         Self {
             rng: Rng::new(settings.seed),
             fleet: Fleet::default(),
-            pools,
+            pools: Pools::new(pools, settings.max_memory_bytes),
             candidates: Candidates::default(),
             decisions: Decisions::new(settings.records),
             trace: Trace::default(),
@@ -147,12 +151,14 @@ impl Selector {
     /// A selector of the same settings without workers.
     #[must_use]
     pub fn fresh(&self) -> Self {
-        Self::over(self.settings.clone(), self.pools.fresh())
+        let pools = self.pools.iter();
+        let pools = pools.map(|(_, pool)| pool.fresh(self.settings.seed));
+        Self::over(self.settings.clone(), pools)
     }
 
     /// Opens the pool of one more model. Workers that serve every model serve it too.
     pub fn add_pool(&mut self, settings: PoolSettings) -> PoolId {
-        let id = self.pools.open(settings);
+        let id = self.pools.open(Pool::new(settings, self.settings.seed));
         for (_, worker) in self.fleet.ids() {
             if let Some(member) = self.fleet.member(worker) {
                 self.pools.add_worker_to(id, worker, member);
@@ -167,7 +173,8 @@ impl Selector {
         self.trace = Trace::default();
         self.checks = Checks::default();
         self.sharing = None;
-        self.pools.forget_bookings();
+        self.pools.each_rule(|rule| rule.ended_all());
+        self.pools.change_all(|_| true, Blocks::forget_bookings);
         self.decisions.forget(self.settings.records)
     }
 
@@ -258,7 +265,7 @@ impl Selector {
     fn clear_cache(&mut self, id: WorkerId) {
         self.checks.start_over(id);
         self.lose_cache(id);
-        self.pools.clear(id);
+        self.pools.change_all(|_| true, |blocks| blocks.clear(id));
     }
 
     /// Tells the rules that the cache of a worker is empty.

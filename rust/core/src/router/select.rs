@@ -91,7 +91,9 @@ impl Step<'_, '_> {
     pub fn look(&mut self) -> Result<()> {
         let (s, offers, request) = (&mut *self.selector, &mut *self.offers, self.request);
         s.pools.expire(request.now);
-        s.pools.look_up(request);
+        if let Some(blocks) = s.pools[request.pool].blocks_mut() {
+            blocks.look_up(request);
+        }
         let mut from = Sources {
             settings: &s.settings,
             fleet: &mut s.fleet,
@@ -185,7 +187,7 @@ impl Step<'_, '_> {
             prompt_tokens: request.prompt_tokens,
             prefill_tokens,
             estimate_ms: decided.choice.estimate_ms,
-            block_size: s.pools[request.pool].blocks().block_size(),
+            block_size: s.pools[request.pool].block_size(),
         };
         let book = s.decisions.book_mut();
         let booking = book.book(worker, work, request.now)?;
@@ -242,7 +244,7 @@ impl Step<'_, '_> {
                 agrees: is_served && row.offer as usize == decided.pick.offer,
             }
         };
-        let rules = s.pools.rules_mut(request.pool);
+        let rules = s.pools[request.pool].rules_mut();
         rules.settle(&view, decided.choice, booking, request, pick)
     }
 

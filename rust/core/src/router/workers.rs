@@ -136,7 +136,7 @@ impl Workers<'_> {
             return Ok(());
         };
         let served = self.0.pools.iter().filter(|(id, _)| member.serves(*id));
-        let mut sizes: Vec<u32> = served.map(|(_, pool)| pool.blocks().block_size()).collect();
+        let mut sizes: Vec<u32> = served.map(|(_, pool)| pool.block_size()).collect();
         if sizes.iter().any(|&ours| sizes_fit(engine, ours)) {
             return Ok(());
         }
@@ -219,7 +219,9 @@ impl Workers<'_> {
         s.sharing_mut().unbook(id);
         s.decisions.book_mut().remove_worker(id);
         s.checks.remove(id.slot);
-        s.pools.remove_worker(id, order);
+        s.pools.each_rule(|rule| rule.forget(order));
+        s.pools
+            .change_all(|_| true, |blocks| blocks.remove_worker(id));
         true
     }
 }

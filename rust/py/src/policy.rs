@@ -389,8 +389,12 @@ impl NativePolicy {
     #[pyo3(signature = (worker=None))]
     fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let name = worker.map(|worker| self.key_name(worker)).transpose()?;
-        self.engine
-            .locked(py, |selector| selector.block_count(name.as_deref()))
+        self.engine.locked(py, |selector| {
+            match name.map(|name| selector.fleet().find(&name)) {
+                Some(None) => 0,
+                found => selector.pools().block_count(found.flatten()),
+            }
+        })
     }
 
     #[doc = stub!("Policy.memory_bytes")]

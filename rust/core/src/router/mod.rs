@@ -109,7 +109,6 @@ use self::blocks::Blocks;
 use self::candidates::{Candidates, condition};
 use self::checks::Checks;
 use self::decisions::Decisions;
-use self::scene::Scene;
 
 /// A fleet, its loads, and per model a block index and rules.
 #[derive(Debug)]
@@ -130,15 +129,12 @@ impl Selector {
     /// An empty fleet under `settings` that serves one model.
     #[must_use]
     pub fn new(settings: Settings, pool: PoolSettings) -> Self {
-        let pool = Pool::new(pool, settings.seed);
-        Self::over(settings, [pool])
-    }
-
-    fn over(settings: Settings, pools: impl IntoIterator<Item = Pool>) -> Self {
+        let mut pools = Pools::new(settings.max_memory_bytes);
+        pools.open(Pool::new(pool, settings.seed));
         Self {
             rng: Rng::new(settings.seed),
             fleet: Fleet::default(),
-            pools: Pools::new(pools, settings.max_memory_bytes),
+            pools,
             candidates: Candidates::default(),
             decisions: Decisions::new(settings.records),
             trace: Trace::default(),
@@ -151,9 +147,12 @@ impl Selector {
     /// A selector of the same settings without workers.
     #[must_use]
     pub fn fresh(&self) -> Self {
-        let pools = self.pools.iter();
-        let pools = pools.map(|(_, pool)| pool.fresh(self.settings.seed));
-        Self::over(self.settings.clone(), pools)
+        let first = self.pools[PoolId(0)].fresh();
+        let mut fresh = Self::new(self.settings.clone(), first);
+        for (_, pool) in self.pools.iter().skip(1) {
+            fresh.add_pool(pool.fresh());
+        }
+        fresh
     }
 
     /// Opens the pool of one more model. Workers that serve every model serve it too.
@@ -237,15 +236,6 @@ impl Selector {
         &self.trace
     }
 
-    /// Distinct blocks known, of one worker or of all; 0 for an unknown worker and for rules that keep no index.
-    #[must_use]
-    pub fn block_count(&self, name: Option<&str>) -> u64 {
-        match name.map(|name| self.fleet.find(name)) {
-            Some(None) => 0,
-            found => self.pools.block_count(found.flatten()),
-        }
-    }
-
     /// What a registered worker is, and what would keep it from being picked now, whatever the request.
     #[must_use]
     pub fn condition(&self, id: WorkerId, now: Millis) -> Option<(&Profile, Eligibility)> {
@@ -253,27 +243,6 @@ impl Selector {
         let report = self.book().load(id).map(|load| &load.report);
         let eligibility = condition(member, report, &self.settings, now);
         Some((member.profile(), eligibility))
-    }
-
-    fn scene<'a>(&'a self, offers: &'a Offers, request: &'a Request<'a>) -> Scene<'a> {
-        let (book, rows) = (self.decisions.book(), self.candidates.rows());
-        let (settings, fleet, pools) = (&self.settings, &self.fleet, &self.pools);
-        Scene::new(settings, fleet, pools, book, rows, offers, request)
-    }
-
-    /// Drops what a worker holds.
-    fn clear_cache(&mut self, id: WorkerId) {
-        self.checks.start_over(id);
-        self.lose_cache(id);
-        self.pools.change_all(|_| true, |blocks| blocks.clear(id));
-    }
-
-    /// Tells the rules that the cache of a worker is empty.
-    fn lose_cache(&mut self, id: WorkerId) {
-        if let Some(member) = self.fleet.member(id) {
-            let order = member.order();
-            self.pools.each_rule(|rule| rule.cache_lost(order));
-        }
     }
 
     /// Heap bytes.

@@ -81,11 +81,11 @@ struct Pair<'a, 'r> {
 
 impl<'r> Pair<'_, 'r> {
     fn prefill_step(&mut self) -> Step<'_, 'r> {
-        self.selector.step(self.offers, self.prefill, self.dry_run)
+        Step::new(self.selector, self.offers, self.prefill, self.dry_run)
     }
 
     fn decode_step(&mut self) -> Step<'_, 'r> {
-        self.selector.step(self.offers, self.decode, self.dry_run)
+        Step::new(self.selector, self.offers, self.decode, self.dry_run)
     }
 
     /// Runs `work` on other rows and on eligibilities as they were before the decode half, whose own come back after it.

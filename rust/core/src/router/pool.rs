@@ -51,11 +51,11 @@ impl Pool {
         }
     }
 
-    /// The same without what is known.
-    pub(super) fn fresh(&self, seed: u64) -> Self {
+    /// The settings of the same without what is known.
+    pub(super) fn fresh(&self) -> PoolSettings {
         let rule = self.rules.get(Wanted::Whole).fresh();
         let settings = PoolSettings::new(rule, self.block_size, self.placements);
-        Self::new(self.rules.fresh(settings), seed)
+        self.rules.fresh(settings)
     }
 
     /// The rules.

@@ -41,16 +41,12 @@ impl IndexMut<PoolId> for Pools {
 }
 
 impl Pools {
-    /// `limit` is on the bytes of all block indexes, `None` for none.
-    pub(super) fn new(list: impl IntoIterator<Item = Pool>, limit: Option<usize>) -> Self {
-        let mut pools = Self {
+    /// No models. `limit` is on the bytes of all block indexes, `None` for none.
+    pub(super) fn new(limit: Option<usize>) -> Self {
+        Self {
             list: Vec::new(),
             budget: Budget::new(limit),
-        };
-        for pool in list {
-            pools.open(pool);
         }
-        pools
     }
 
     /// Opens one more model.

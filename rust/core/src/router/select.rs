@@ -10,6 +10,7 @@ use crate::sorting::sort_rarely;
 
 use super::Selector;
 use super::candidates::Sources;
+use super::health::Health;
 use super::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
 use super::member::Profile;
 use super::offers::Offers;
@@ -31,7 +32,7 @@ impl Selector {
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<Pick> {
-        let mut step = self.step(offers, request, dry_run);
+        let mut step = Step::new(self, offers, request, dry_run);
         step.look()?;
         let (decided, uncached) = step.decide(!dry_run)?;
         if dry_run {
@@ -49,25 +50,10 @@ impl Selector {
         offers: &mut Offers,
         request: &Request<'_>,
     ) -> Result<(Pick, Vec<Seen>)> {
-        let mut step = self.step(offers, request, true);
+        let mut step = Step::new(self, offers, request, true);
         step.look()?;
         let (decided, _) = step.decide(false)?;
         Ok((decided.pick, explain(&step.scene(), &decided)))
-    }
-
-    /// The way of one request.
-    pub(super) fn step<'a, 'r>(
-        &'a mut self,
-        offers: &'a mut Offers,
-        request: &'a Request<'r>,
-        dry_run: bool,
-    ) -> Step<'a, 'r> {
-        Step {
-            selector: self,
-            offers,
-            request,
-            dry_run,
-        }
     }
 }
 
@@ -84,6 +70,22 @@ fn note(trace: &mut Trace, scene: &Scene<'_>, decided: &mut Decided, is_recorded
     trace.record(scene, decided);
     decided.state =
         is_recorded.then(|| WorkerState::of(&scene.view, &scene.rows[decided.choice.row]));
+}
+
+impl<'a, 'r> Step<'a, 'r> {
+    pub fn new(
+        selector: &'a mut Selector,
+        offers: &'a mut Offers,
+        request: &'a Request<'r>,
+        dry_run: bool,
+    ) -> Self {
+        Self {
+            selector,
+            offers,
+            request,
+            dry_run,
+        }
+    }
 }
 
 impl Step<'_, '_> {
@@ -141,7 +143,9 @@ impl Step<'_, '_> {
 
     /// The candidates as they are now.
     pub fn scene(&self) -> Scene<'_> {
-        self.selector.scene(self.offers, self.request)
+        let (s, offers, request) = (&*self.selector, &*self.offers, self.request);
+        let (book, rows) = (s.decisions.book(), s.candidates.rows());
+        Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request)
     }
 
     /// Decides among the candidates. Returns the prompt tokens that the picked worker must compute, too. `notes` keeps
@@ -212,7 +216,10 @@ impl Step<'_, '_> {
             return Err(error);
         }
         let s = &mut *self.selector;
-        s.fleet.tried(worker, s.settings.breaker, request.now);
+        if let Some(breaker) = s.settings.breaker {
+            let tried = |health: &mut Health| health.tried(breaker, request.now);
+            s.fleet.change_health(worker, tried);
+        }
         let shadows = self.settle(decided, booking);
         let pick = Pick {
             booking: Some(booking),

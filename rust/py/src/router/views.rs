@@ -80,9 +80,12 @@ impl NativeRouter {
         match worker {
             None => self
                 .engine
-                .locked(py, |selector| selector.block_count(None)),
+                .locked(py, |selector| selector.pools().block_count(None)),
             Some(worker) => Ok(self
-                .with_candidates(worker, |selector, name| selector.block_count(Some(name)))?
+                .with_candidates(worker, |selector, name| {
+                    let known = selector.fleet().find(name);
+                    known.map_or(0, |id| selector.pools().block_count(Some(id)))
+                })?
                 .into_iter()
                 .sum()),
         }

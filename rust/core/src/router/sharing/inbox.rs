@@ -353,12 +353,9 @@ impl Inbox<'_> {
             return;
         };
         sharing.publish_cleared(worker, name, epoch);
-        if s.fleet.feed(worker).is_some() {
-            // Its own events tell of its blocks, and of nothing else.
-            s.lose_cache(worker);
-        } else {
-            s.clear_cache(worker);
-        }
+        // Its own events tell of its blocks, and of nothing else.
+        let has_feed = s.fleet.feed(worker).is_some();
+        s.workers_mut().lose_cache(worker, has_feed);
     }
 
     /// Pool, worker and whether its cache is the one the other router knows; `None` for strangers, which are counted.
@@ -449,7 +446,8 @@ impl Inbox<'_> {
         let Some(sharing) = &mut s.sharing else {
             return;
         };
-        let has_feed = s.fleet.has_feed(worker, pool);
+        let member = s.fleet.member(worker);
+        let has_feed = member.is_some_and(|member| member.feed_in(pool).is_some());
         let Some(index) = s.pools[pool].index() else {
             return;
         };

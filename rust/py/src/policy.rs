@@ -11,6 +11,7 @@ use cachelb_core::load::Report;
 use cachelb_core::policy::{Configured, Setup};
 use cachelb_core::router::{
     Eligibility, Ending, Offer, Placements, PoolSettings, Request, Selector, Settings, TagKey,
+    Wanted,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -59,7 +60,7 @@ impl NativePolicy {
             with_scratch(|scratch| this.select_with(py, &call, &tried, dry_run, scratch))?;
         Ok(Decision::new(
             Arc::clone(&this.engine),
-            Owner::Policy(slf.clone().unbind()),
+            slf.clone().unbind(),
             call,
             Selected { tried, ..selected },
         ))
@@ -191,6 +192,32 @@ pub fn callable(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<
     }
 }
 
+impl Owner for Py<NativePolicy> {
+    fn select(
+        &self,
+        py: Python<'_>,
+        call: Call,
+        tried: Tried,
+        dry_run: bool,
+    ) -> PyResult<Decision> {
+        NativePolicy::select(self.bind(py), call, tried, dry_run)
+    }
+
+    fn policy_name(&self, py: Python<'_>, _wanted: Wanted) -> PyResult<String> {
+        self.bind(py).getattr(intern!(py, "name"))?.extract()
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(self)
+    }
+}
+
+/// The options of a built-in policy.
+fn configured_by(policy: &Bound<'_, PyAny>) -> Option<Configured> {
+    let native = policy.cast::<NativePolicy>().ok()?;
+    Some(native.get().configured().clone())
+}
+
 #[pymethods]
 impl NativePolicy {
     #[new]
@@ -201,7 +228,7 @@ impl NativePolicy {
         key: Option<Bound<'_, PyAny>>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let configured = configure(rule, options)?;
+        let configured = configure(rule, options, configured_by)?;
         let block_size = configured.block_size();
         let own_seed = configured.shared.seed;
         let seed = own_seed.unwrap_or_else(|| RandomState::new().hash_one(rule));

@@ -13,11 +13,11 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use super::NativeRouter;
 use super::items::set_items;
-use super::roster::Registered;
 use crate::args::named;
 use crate::engine::Engine;
 use crate::error::to_python;
 use crate::learned_stats::stats_dict;
+use crate::roster::Registered;
 
 /// One candidate's state, copied out under the lock.
 struct Row {

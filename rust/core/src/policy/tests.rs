@@ -6,7 +6,7 @@ mod learned;
 mod rendezvous;
 mod session;
 
-use super::testing::Scene;
+use super::testing::{Scene, cache_aware};
 use super::*;
 use crate::load::Report;
 
@@ -30,26 +30,6 @@ fn choose(
 
 fn share(rule: &dyn Rule, scene: &Scene, total_blocks: Option<u32>, picked: usize) -> f64 {
     scene.clone().blocks(total_blocks).share(rule, picked)
-}
-
-fn default_cache_aware() -> CacheAware {
-    CacheAware {
-        cache_threshold: Threshold::new(0.3),
-        min_matched_tokens: None,
-        holder_slack: 0,
-        overlap_decay: 0.0,
-        temperature: 0.0,
-        kv_spread: 1.0,
-        kv_ceiling: 1.0,
-        gate: SpillGate {
-            load_factor: 1.25,
-            margin: Margin::Auto,
-        },
-    }
-}
-
-fn cache_aware() -> CacheAware {
-    default_cache_aware()
 }
 
 #[test]
@@ -102,7 +82,7 @@ fn cache_aware_names_every_fallback() {
 fn a_threshold_of_zero_still_needs_one_block() {
     let rule = CacheAware {
         cache_threshold: Threshold::new(0.0),
-        ..default_cache_aware()
+        ..cache_aware()
     };
     assert_eq!(
         choose(&rule, &rows(&[(0, 1), (0, 0)]), Some(10), None, 1),
@@ -119,7 +99,7 @@ fn many_matched_tokens_are_a_hit_whatever_their_share() {
     let by_share = cache_aware();
     let by_tokens = CacheAware {
         min_matched_tokens: Some(32_000),
-        ..default_cache_aware()
+        ..cache_aware()
     };
     let view = rows(&[(2_999, 1), (0, 0)]);
     assert_eq!(
@@ -183,7 +163,7 @@ fn slack_admits_a_slightly_worse_but_idle_holder_only_by_score() {
     let slack = CacheAware {
         holder_slack: 2,
         overlap_decay: 1.0,
-        ..default_cache_aware()
+        ..cache_aware()
     };
     let mut view = rows(&[(10, 0), (9, 0)]);
     assert_eq!(choose(&slack, &view, Some(10), None, 1).0, 0);
@@ -207,7 +187,7 @@ fn temperature_spreads_over_holders_and_ignores_scale() {
     let soft = |t: f64| CacheAware {
         holder_slack: 1000,
         temperature: t,
-        ..default_cache_aware()
+        ..cache_aware()
     };
     let rule = soft(1.0);
     let equal = share(&rule, &rows(&[(10, 0), (10, 3)]), Some(10), 0);
@@ -231,11 +211,11 @@ fn temperature_spreads_over_holders_and_ignores_scale() {
 fn kv_pressure_breaks_affinity_only_when_uneven_or_over_the_ceiling() {
     let spread = CacheAware {
         kv_spread: 0.3,
-        ..default_cache_aware()
+        ..cache_aware()
     };
     let ceiling = CacheAware {
         kv_ceiling: 0.95,
-        ..default_cache_aware()
+        ..cache_aware()
     };
     let view = |a: f64, b: f64| {
         let mut view = rows(&[(10, 1), (0, 0)]);

@@ -8,7 +8,6 @@ use crate::events::{Fault, FeedState, Heard, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 use super::Selector;
-use super::blocks::Blocks;
 use super::checks::Checks;
 use super::fleet::Fleet;
 use super::ledger::Ledger;
@@ -109,10 +108,8 @@ impl Feed<'_> {
         let ttl_ms = ttl_ms.unwrap_or(DOUBT_MS).min(DOUBT_MS);
         let until = Some(Millis(now.0.saturating_add(ttl_ms)));
         let worker = self.worker;
-        let doubted = self
-            .pools
-            .change(self.home, |blocks| blocks.doubt(worker, until));
-        doubted.unwrap_or(0)
+        self.pools
+            .change(self.home, |blocks| blocks.doubt(worker, until))
     }
 
     /// The worker holds `hashes`, a chain behind `parent`, in `medium`; what was on its way has arrived. Returns how many it
@@ -149,21 +146,20 @@ impl Feed<'_> {
     /// how many it held there.
     pub fn withdraw(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
         let (worker, checks) = (self.worker, &mut *self.checks);
-        let removed = self.pools.change(self.home, |blocks| {
+        self.pools.change(self.home, |blocks| {
             if medium == Medium::Gpu {
                 blocks.given_up(worker, hashes, checks);
             }
             let (index, _) = blocks.index_mut();
             index.remove(worker, hashes, Some(medium)).unwrap_or(0)
-        });
-        removed.unwrap_or(0)
+        })
     }
 
     /// The worker holds nothing in its home pool. Returns the blocks it held.
     pub fn withdraw_all(&mut self) -> u64 {
         self.checks.start_over(self.worker);
-        let clear = |blocks: &mut Blocks| blocks.clear(self.worker);
-        self.pools.change(self.home, clear).unwrap_or(0)
+        let worker = self.worker;
+        self.pools.change(self.home, |blocks| blocks.clear(worker))
     }
 
     /// The worker holds `hash`, a block it holds in another medium, in `medium` too. Returns whether that is new.

@@ -74,14 +74,14 @@ impl Pools {
     }
 
     /// Changes what is held of a model, if it is recorded, and evicts for it.
-    pub(super) fn change<T>(
+    pub(super) fn change<T: Default>(
         &mut self,
         id: PoolId,
         change: impl FnOnce(&mut Blocks) -> T,
-    ) -> Option<T> {
+    ) -> T {
         let outcome = self.budget.meter(&mut self.list[id.0 as usize], change);
         self.budget.fit(&mut self.list);
-        outcome
+        outcome.unwrap_or_default()
     }
 
     /// The same of every model for which `concerns`.

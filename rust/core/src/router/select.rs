@@ -86,9 +86,7 @@ impl<'a, 'r> Step<'a, 'r> {
             dry_run,
         }
     }
-}
 
-impl Step<'_, '_> {
     /// Fills in eligibilities, and makes the rows of the candidates.
     pub fn look(&mut self) -> Result<()> {
         let (s, offers, request) = (&mut *self.selector, &mut *self.offers, self.request);

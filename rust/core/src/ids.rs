@@ -1,5 +1,7 @@
 //! Newtypes for ids, hashes and times.
 
+use std::hash::{BuildHasherDefault, Hasher};
+
 /// One incarnation of a worker: a dense slot (reused after removal) and the generation that makes a reused slot
 /// distinguishable. A removed worker's id is refused by every write, so it cannot come back as a ghost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +25,29 @@ pub struct BookingId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct SequenceHash(pub u64);
+
+/// For maps whose keys are uniform hashes, such as [`SequenceHash`].
+pub type AsIs = BuildHasherDefault<KeyItself>;
+
+/// The key is its hash.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KeyItself(u64);
+
+impl Hasher for KeyItself {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
 
 /// Monotonic milliseconds, given by the caller. The crate has no clock of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

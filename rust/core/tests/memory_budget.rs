@@ -359,7 +359,10 @@ fn what_was_used_longest_ago_goes_first_whoever_holds_it() {
         assert_eq!(held, Some(32), "round {round}");
     }
     let lost = fleet.selector.pools().lost();
-    assert!(lost.memory > 1000 && lost.capacity == 0, "{lost:?}");
+    assert!(
+        lost.index.displaced > 1000 && lost.index.evicted == 0,
+        "{lost:?}"
+    );
 }
 
 #[test]
@@ -430,7 +433,7 @@ fn what_engines_announce_stays_within_the_budget_too() {
         1
     );
     assert!(
-        selector.pools().lost().memory > 10_000,
+        selector.pools().lost().index.displaced > 10_000,
         "{:?}",
         selector.pools().lost()
     );

@@ -1,12 +1,13 @@
 //! The result of a selection: owns one booked load until the request ends.
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::Reason;
-use cachelb_core::router::{Ending, Pick, Seen, Usage};
+use cachelb_core::router::{Ending, Pick, Seen, Usage, Wanted};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -20,17 +21,25 @@ use crate::engine::Engine;
 use crate::explain;
 use crate::options::read::{NOT_NEGATIVE, millis};
 use crate::outcome::{classify, retry_after};
-use crate::policy::NativePolicy;
-use crate::router::{NativeRouter, policy_name};
 
 /// The longest that a worker rests because it asked for it.
 const MAX_REST_MS: u64 = 60_000;
 
-/// Who selected, and selects again for a retry.
-#[derive(Debug)]
-pub enum Owner {
-    Policy(Py<NativePolicy>),
-    Router(Py<NativeRouter>),
+/// Made a decision, and selects again for a retry.
+pub trait Owner: Debug + Send + Sync {
+    /// Selects for `call`, leaving out the workers already `tried`.
+    fn select(&self, py: Python<'_>, call: Call, tried: Tried, dry_run: bool)
+    -> PyResult<Decision>;
+
+    /// Name of the policy that picks for `wanted`.
+    fn policy_name(&self, py: Python<'_>, wanted: Wanted) -> PyResult<String>;
+
+    /// There is less load.
+    fn released(&self) -> PyResult<()> {
+        Ok(())
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
 }
 
 /// How the caller ended a decision; the first end counts.
@@ -47,7 +56,7 @@ enum Told {
 #[derive(Debug)]
 pub struct Decision {
     pub engine: Arc<Engine>,
-    pub owner: Owner,
+    owner: Box<dyn Owner>,
     #[doc = stub!("Decision.worker")]
     #[pyo3(get)]
     worker: Py<PyAny>,
@@ -87,11 +96,16 @@ pub struct Selected {
 }
 
 impl Decision {
-    pub fn new(engine: Arc<Engine>, owner: Owner, call: Call, selected: Selected) -> Self {
+    pub fn new(
+        engine: Arc<Engine>,
+        owner: impl Owner + 'static,
+        call: Call,
+        selected: Selected,
+    ) -> Self {
         Self {
             nonce: engine.nonce(),
             engine,
-            owner,
+            owner: Box::new(owner),
             worker: selected.worker,
             key: selected.key,
             number: selected.number,
@@ -123,12 +137,8 @@ impl Decision {
         let Some(booking) = self.booking() else {
             return Ok(());
         };
-        let Owner::Router(router) = &self.owner else {
-            self.engine.end(booking, ending, usage, now)?;
-            return Ok(());
-        };
         if self.engine.end(booking, ending, usage, now)? {
-            NativeRouter::released(router)?;
+            self.owner.released()?;
         } else if usage.cached_tokens.is_some() {
             self.engine.late_usage(self.number, usage)?;
         }
@@ -295,9 +305,9 @@ impl Decision {
         let first = self
             .engine
             .locked(py, |selector| selector.first_token(booking, now))?;
-        if first && let Owner::Router(router) = &self.owner {
+        if first {
             // Its prompt has left the worker's queue.
-            NativeRouter::released(router)?;
+            self.owner.released()?;
         }
         Ok(())
     }
@@ -373,9 +383,8 @@ impl Decision {
     #[doc = stub!("Decision.retry")]
     fn retry(slf: &Bound<'_, Self>) -> PyResult<Self> {
         let (this, py) = (slf.get(), slf.py());
-        this.try_again(py, |call, tried, dry_run| match &this.owner {
-            Owner::Policy(policy) => NativePolicy::select(policy.bind(py), call, tried, dry_run),
-            Owner::Router(router) => NativeRouter::select(router.bind(py), call, tried, dry_run),
+        this.try_again(py, |call, tried, dry_run| {
+            this.owner.select(py, call, tried, dry_run)
         })
     }
 
@@ -415,10 +424,7 @@ impl Decision {
                 .locked(py, |selector| selector.trace().get(number))?
                 .unwrap_or_default(),
         };
-        let policy = match &self.owner {
-            Owner::Policy(policy) => policy.bind(py).getattr(intern!(py, "name"))?.extract()?,
-            Owner::Router(router) => policy_name(router.bind(py), self.pick.wanted)?,
-        };
+        let policy = self.owner.policy_name(py, self.pick.wanted)?;
         explain::explanation(
             py,
             &policy,
@@ -459,10 +465,7 @@ impl Decision {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match &self.owner {
-            Owner::Policy(policy) => visit.call(policy)?,
-            Owner::Router(router) => visit.call(router)?,
-        }
+        self.owner.traverse(&visit)?;
         visit.call(&self.worker)?;
         self.call.traverse(&visit)
     }

@@ -33,6 +33,7 @@ mod outcome;
 mod policy;
 mod prompt;
 mod radix;
+mod roster;
 mod router;
 mod sim;
 mod workers;

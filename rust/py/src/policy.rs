@@ -10,8 +10,8 @@ use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
 use cachelb_core::load::Report;
 use cachelb_core::policy::{Configured, Setup};
 use cachelb_core::router::{
-    Eligibility, Ending, Offer, Placements, PoolId, PoolSettings, Request, Selector, Settings,
-    TagKey, Wanted,
+    Eligibility, Ending, Offer, Placements, PoolSettings, Request, Selector, Settings, TagKey,
+    Wanted,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -61,7 +61,7 @@ impl NativePolicy {
             with_scratch(|scratch| this.select_with(py, &call, &tried, dry_run, scratch))?;
         Ok(Decision::new(
             Arc::clone(&this.engine),
-            Owner::Policy(slf.clone().unbind()),
+            slf.clone().unbind(),
             call,
             Selected { tried, ..selected },
         ))
@@ -193,6 +193,32 @@ pub fn callable(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<
     }
 }
 
+impl Owner for Py<NativePolicy> {
+    fn select(
+        &self,
+        py: Python<'_>,
+        call: Call,
+        tried: Tried,
+        dry_run: bool,
+    ) -> PyResult<Decision> {
+        NativePolicy::select(self.bind(py), call, tried, dry_run)
+    }
+
+    fn policy_name(&self, py: Python<'_>, _wanted: Wanted) -> PyResult<String> {
+        self.bind(py).getattr(intern!(py, "name"))?.extract()
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(self)
+    }
+}
+
+/// The options of a built-in policy.
+fn configured_by(policy: &Bound<'_, PyAny>) -> Option<Configured> {
+    let native = policy.cast::<NativePolicy>().ok()?;
+    Some(native.get().configured().clone())
+}
+
 #[pymethods]
 impl NativePolicy {
     #[new]
@@ -203,7 +229,7 @@ impl NativePolicy {
         key: Option<Bound<'_, PyAny>>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let configured = configure(rule, options)?;
+        let configured = configure(rule, options, configured_by)?;
         let block_size = configured.block_size();
         let own_seed = configured.shared.seed;
         let seed = own_seed.unwrap_or_else(|| RandomState::new().hash_one(rule));
@@ -295,9 +321,8 @@ impl NativePolicy {
     /// The model it learned, as it is saved.
     fn _learned_model<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let model = self.engine.locked(py, |selector| {
-            selector
-                .pools()
-                .learned_model(PoolId(0), Wanted::Whole.name())
+            let (.., rule) = selector.pools().rules().next()?;
+            rule.model()
         })?;
         Ok(model.map(|model| PyBytes::new(py, &model)))
     }
@@ -387,8 +412,12 @@ impl NativePolicy {
     #[pyo3(signature = (worker=None))]
     fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let name = worker.map(|worker| self.key_name(worker)).transpose()?;
-        self.engine
-            .locked(py, |selector| selector.block_count(name.as_deref()))
+        self.engine.locked(py, |selector| {
+            match name.map(|name| selector.fleet().find(&name)) {
+                Some(None) => 0,
+                found => selector.pools().block_count(found.flatten()),
+            }
+        })
     }
 
     #[doc = stub!("Policy.memory_bytes")]
@@ -416,7 +445,11 @@ impl NativePolicy {
                     ledger.forgotten,
                     selector.book().len(),
                     selector.fleet().ids().len(),
-                    selector.pools().routes(),
+                    selector
+                        .pools()
+                        .rules()
+                        .map(|(.., rule)| rule.routes())
+                        .sum::<usize>(),
                 )
             })?;
         let stats = PyDict::new(py);

@@ -5,32 +5,11 @@
 //! side are two copies; the second takes room until it is released.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::ids::SequenceHash;
+use cachelb_core::ids::{AsIs, SequenceHash};
 
 const NONE: u32 = u32::MAX;
-
-/// Hashes are hashes already.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
@@ -76,7 +55,7 @@ pub enum Change {
 #[derive(Debug)]
 pub struct KvPool {
     blocks: Vec<Block>,
-    found: HashMap<SequenceHash, u32, BuildHasherDefault<Identity>>,
+    found: HashMap<SequenceHash, u32, AsIs>,
     first: u32,
     last: u32,
     free: u32,

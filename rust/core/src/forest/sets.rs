@@ -7,33 +7,13 @@
 //! lookup; the members are compared before a set is shared.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use super::NONE;
 use super::lanes::{MEDIA, medium_of, slot_of};
+use crate::ids::AsIs;
 
 /// Id of the empty set, which is not counted.
 pub(crate) const EMPTY: u32 = 0;
-
-/// Keys are already uniform hashes.
-#[derive(Debug, Default, Clone)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
 
 fn member_hash(lane: u32) -> u64 {
     // splitmix64 of the lane number
@@ -64,7 +44,7 @@ pub(crate) struct LaneSets {
     free: u32,
     /// How many are forgotten.
     vacant: usize,
-    by_hash: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    by_hash: HashMap<u64, u32, AsIs>,
 }
 
 impl LaneSets {

@@ -112,6 +112,6 @@ pub fn named(name: &str) -> Option<&'static Policy> {
 }
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

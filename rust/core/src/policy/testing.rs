@@ -5,13 +5,27 @@ use crate::ids::{Millis, SequenceHash};
 use crate::learned::LearnedStats;
 use crate::load::{BookingId, Load, Pace};
 
+use super::cache_aware::{CacheAware, Threshold};
 use super::choice::Choice;
+use super::gate::{Margin, SpillGate};
 use super::parts::Ended;
 use super::reason::Reason;
 use super::routes::Claim;
 use super::rule::Rule;
 use super::view::{Candidate, Content, Media, View};
 use crate::rng::Rng;
+
+/// The rule with the defaults of its options.
+pub fn cache_aware() -> CacheAware {
+    CacheAware {
+        cache_threshold: Threshold::new(0.3),
+        min_matched_tokens: None,
+        gate: SpillGate {
+            load_factor: 1.25,
+            margin: Margin::Auto,
+        },
+    }
+}
 
 /// Calls of the parts of a rule whose type is known.
 pub trait Calls: Rule + Sized {

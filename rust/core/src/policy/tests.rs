@@ -6,7 +6,7 @@ mod learned;
 mod rendezvous;
 mod session;
 
-use super::testing::Scene;
+use super::testing::{Scene, cache_aware};
 use super::*;
 use crate::load::Report;
 
@@ -30,21 +30,6 @@ fn choose(
 
 fn share(rule: &dyn Rule, scene: &Scene, total_blocks: Option<u32>, picked: usize) -> f64 {
     scene.clone().blocks(total_blocks).share(rule, picked)
-}
-
-fn default_cache_aware() -> CacheAware {
-    CacheAware {
-        cache_threshold: Threshold::new(0.3),
-        min_matched_tokens: None,
-        gate: SpillGate {
-            load_factor: 1.25,
-            margin: Margin::Auto,
-        },
-    }
-}
-
-fn cache_aware() -> CacheAware {
-    default_cache_aware()
 }
 
 #[test]
@@ -97,7 +82,7 @@ fn cache_aware_names_every_fallback() {
 fn a_threshold_of_zero_still_needs_one_block() {
     let rule = CacheAware {
         cache_threshold: Threshold::new(0.0),
-        ..default_cache_aware()
+        ..cache_aware()
     };
     assert_eq!(
         choose(&rule, &rows(&[(0, 1), (0, 0)]), Some(10), None, 1),
@@ -114,7 +99,7 @@ fn many_matched_tokens_are_a_hit_whatever_their_share() {
     let by_share = cache_aware();
     let by_tokens = CacheAware {
         min_matched_tokens: Some(32_000),
-        ..default_cache_aware()
+        ..cache_aware()
     };
     let view = rows(&[(2_999, 1), (0, 0)]);
     assert_eq!(

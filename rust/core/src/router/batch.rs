@@ -25,8 +25,13 @@ pub struct BatchTerms {
     pub min_colocate_blocks: u32,
 }
 
-/// A worker of a group, and how many of its requests it has.
-type Taken = (usize, u32);
+/// How a group is spread.
+struct Spread {
+    /// Requests that one worker takes.
+    most: Option<u32>,
+    /// Workers of the group, and how many of its requests each has.
+    taken: Vec<(usize, u32)>,
+}
 
 impl Selector {
     /// Places every request, or none of them. The picks come in the order of the requests.
@@ -40,13 +45,20 @@ impl Selector {
     ) -> Result<Vec<Pick>> {
         let mut picks: Vec<Option<Pick>> = vec![None; batch.len()];
         for group in groups(batch, terms) {
-            let mut taken: Vec<Taken> = Vec::new();
+            let mut spread = Spread {
+                most: terms.max_per_worker,
+                taken: Vec::new(),
+            };
             for at in group {
                 let (offers, request) = &mut batch[at];
-                match self.place_one(offers, request, terms, &mut taken) {
+                match spread.place(self, offers, request) {
                     Ok(pick) => picks[at] = Some(pick),
                     Err(error) => {
-                        self.undo(&picks, batch);
+                        let now = batch[0].1.now;
+                        let placed = picks.iter().flatten();
+                        for booking in placed.filter_map(|pick| pick.booking) {
+                            self.close(booking, Ending::Cancelled, Usage::default(), now);
+                        }
                         return Err(error);
                     }
                 }
@@ -54,24 +66,25 @@ impl Selector {
         }
         Ok(picks.into_iter().flatten().collect())
     }
+}
 
-    fn place_one(
+impl Spread {
+    fn place(
         &mut self,
+        selector: &mut Selector,
         offers: &mut Offers,
         request: &Request<'_>,
-        terms: BatchTerms,
-        taken: &mut Vec<Taken>,
     ) -> Result<Pick> {
-        let Some(most) = terms.max_per_worker else {
-            return self.select(offers, request, false);
+        let Some(most) = self.most else {
+            return selector.select(offers, request, false);
         };
         let ruled_out = offers.ruled_out();
-        if let Some((worker, count)) = taken.last_mut().filter(|(_, count)| *count < most) {
+        if let Some((worker, count)) = self.taken.last_mut().filter(|(_, count)| *count < most) {
             let pinned = Request {
                 pinned: Some((*worker as u32, Reason::Prefix)),
                 ..*request
             };
-            match self.select(offers, &pinned, false) {
+            match selector.select(offers, &pinned, false) {
                 Err(Error::Moved | Error::NoCandidate) => offers.restore(&ruled_out),
                 outcome => {
                     *count += u32::from(outcome.is_ok());
@@ -79,27 +92,20 @@ impl Selector {
                 }
             }
         }
-        for (worker, _) in taken.iter() {
+        for (worker, _) in &self.taken {
             offers.set_eligibility(*worker, Eligibility::Excluded);
         }
-        let pick = match self.select(offers, request, false) {
+        let pick = match selector.select(offers, request, false) {
             // Everybody has their share: it begins anew rather than fail.
-            Err(Error::NoCandidate) if !taken.is_empty() => {
-                taken.clear();
+            Err(Error::NoCandidate) if !self.taken.is_empty() => {
+                self.taken.clear();
                 offers.restore(&ruled_out);
-                self.select(offers, request, false)
+                selector.select(offers, request, false)
             }
             outcome => outcome,
         }?;
-        taken.push((pick.offer, 1));
+        self.taken.push((pick.offer, 1));
         Ok(pick)
-    }
-
-    fn undo(&mut self, picks: &[Option<Pick>], batch: &[(Offers, Request<'_>)]) {
-        let now = batch[0].1.now;
-        for booking in picks.iter().flatten().filter_map(|pick| pick.booking) {
-            self.close(booking, Ending::Cancelled, Usage::default(), now);
-        }
     }
 }
 

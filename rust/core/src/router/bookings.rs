@@ -5,6 +5,7 @@ use crate::load::{BookingId, Phase};
 use crate::policy::Ended;
 
 use super::Selector;
+use super::health::Health;
 use super::ledger::{Ending, Usage};
 
 impl Selector {
@@ -29,7 +30,7 @@ impl Selector {
         };
         self.decisions.answered(id, now);
         if !is_remote {
-            self.fleet.answered(worker);
+            self.fleet.change_health(worker, Health::answered);
             if let Some(sharing) = &mut self.sharing {
                 sharing.first_token(id);
                 sharing.routes(&self.fleet, &self.pools, (id, pool), now);
@@ -47,7 +48,7 @@ impl Selector {
         if ending == Ending::Completed {
             self.prove(id, None, now);
             self.decisions.book_mut().prefilled(id, now);
-            let rules = self.pools.rules_mut(pool);
+            let rules = self.pools[pool].rules_mut();
             rules.each(|rule| rule.served(id, output, now));
         }
         if let Some(output) = output {
@@ -72,7 +73,8 @@ impl Selector {
                 None => self.checks.ended(worker, id),
             }
             if let Some(breaker) = self.settings.breaker.filter(|_| !is_proven) {
-                self.fleet.ended(worker, ending, breaker, now);
+                let ended = |health: &mut Health| health.ended(ending, breaker, now);
+                self.fleet.change_health(worker, ended);
             }
         }
         if is_remote || self.fleet.is_current(worker) {

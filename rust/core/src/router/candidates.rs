@@ -82,9 +82,8 @@ impl Candidates {
         if !from.settings.registered {
             from.fleet.next_call();
         }
-        let blocks = from.pool.blocks();
-        if let Some(answer) = blocks.answer() {
-            let usable = Usable::new(request.prompt_tokens, blocks.block_size());
+        if let Some(answer) = from.pool.answer() {
+            let usable = Usable::new(request.prompt_tokens, from.pool.block_size());
             answer.for_each(|(slot, overlap)| {
                 self.rows.hold(slot, overlap, usable.tokens(overlap) as f64);
             });
@@ -105,11 +104,10 @@ impl Candidates {
         let (fleet, is_registered) = (&mut *from.fleet, from.settings.registered);
         fleet.next_call();
         self.rows.clear();
-        let blocks = from.pool.blocks();
-        let answer = blocks.answer();
-        let usable = Usable::new(request.prompt_tokens, blocks.block_size());
+        let (answer, block_size) = (from.pool.answer(), from.pool.block_size());
+        let usable = Usable::new(request.prompt_tokens, block_size);
         let max_age = from.settings.max_report_age_ms;
-        let scale = (request.now, max_age, blocks.block_size());
+        let scale = (request.now, max_age, block_size);
         let mut new = Vec::new();
         for i in 0..offers.len() {
             let id = fleet.resolve(&offers[i]);
@@ -165,12 +163,11 @@ impl Candidates {
     /// with larger blocks. Returns those whose blocks do not all lie in device memory, by slot.
     fn revise(&mut self, from: &Sources<'_>, request: &Request<'_>) -> Vec<(u32, Media)> {
         let (pool, fleet) = (from.pool, &*from.fleet);
-        let blocks = pool.blocks();
-        let (Some(answer), Some((hashes, _))) = (blocks.answer(), request.blocks) else {
+        let (Some(answer), Some((hashes, _))) = (pool.answer(), request.blocks) else {
             return Vec::new();
         };
         let has_feed = |row: &Candidate| fleet.feed_in(row.slot, request).is_some();
-        if !blocks.are_coarse() && !self.rows.holders().any(has_feed) {
+        if !pool.is_coarse() && !self.rows.holders().any(has_feed) {
             return Vec::new();
         }
         let usable = Usable::by_slot(fleet, pool, request);
@@ -185,7 +182,7 @@ impl Candidates {
                 return tokens;
             }
             let media = usable.media(answer, row.slot);
-            let (total, size) = (hashes.len() as u32, blocks.block_size());
+            let (total, size) = (hashes.len() as u32, pool.block_size());
             row.overlap = media.reached();
             let reused = Media {
                 gpu: usable.blocks(media.gpu),

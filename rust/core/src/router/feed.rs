@@ -76,8 +76,9 @@ impl Feed<'_> {
             self.checks.lose_track(self.worker);
         }
         let behind = feed.is_some_and(|feed| feed.state == FeedState::Suspect);
-        let blocks = self.pools.blocks_mut(self.home);
-        blocks.set_behind(self.worker.slot, behind);
+        if let Some(blocks) = self.pools[self.home].blocks_mut() {
+            blocks.leases_mut().set_behind(self.worker.slot, behind);
+        }
         self.set(Facts::default(), feed);
     }
 
@@ -103,7 +104,7 @@ impl Feed<'_> {
     /// Returns the blocks that events had confirmed.
     pub fn doubt(&mut self, now: Millis) -> u64 {
         self.checks.lose_track(self.worker);
-        let ttl_ms = self.pools[self.home].blocks().placements().ttl_ms;
+        let ttl_ms = self.pools[self.home].placements().ttl_ms;
         let ttl_ms = ttl_ms.unwrap_or(DOUBT_MS).min(DOUBT_MS);
         let until = Some(Millis(now.0.saturating_add(ttl_ms)));
         let worker = self.worker;
@@ -126,7 +127,7 @@ impl Feed<'_> {
             Ok(index.cut().is_none())
         });
         if let Some(&last) = hashes.last()
-            && self.pools[home].blocks().await_events()
+            && self.pools[home].awaits_events()
         {
             self.pools
                 .change(home, |blocks| blocks.confirmed(worker, last, now));
@@ -145,20 +146,20 @@ impl Feed<'_> {
     /// how many it held there.
     pub fn withdraw(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
         let (worker, checks) = (self.worker, &mut *self.checks);
-        let removed = self.pools.change(self.home, |blocks| {
+        self.pools.change(self.home, |blocks| {
             if medium == Medium::Gpu {
                 blocks.given_up(worker, hashes, checks);
             }
-            let (index, _) = blocks.index_mut()?;
-            index.remove(worker, hashes, Some(medium)).ok()
-        });
-        removed.unwrap_or(0)
+            let (index, _) = blocks.index_mut();
+            index.remove(worker, hashes, Some(medium)).unwrap_or(0)
+        })
     }
 
     /// The worker holds nothing in its home pool. Returns the blocks it held.
     pub fn withdraw_all(&mut self) -> u64 {
         self.checks.start_over(self.worker);
-        self.pools.clear_one(self.home, self.worker)
+        let worker = self.worker;
+        self.pools.change(self.home, |blocks| blocks.clear(worker))
     }
 
     /// The worker holds `hash`, a block it holds in another medium, in `medium` too. Returns whether that is new.
@@ -174,7 +175,7 @@ impl Feed<'_> {
     /// A message of the engine was applied. Returns why what it announced cannot be true, if so.
     pub fn applied(&mut self, message: Heard) -> Option<Fault> {
         let member = self.fleet.member(self.worker)?;
-        let block_size = self.pools[self.home].blocks().block_size();
+        let block_size = self.pools[self.home].block_size();
         let too_many = member
             .feed()
             .and(member.sizes().too_many_tokens(block_size));

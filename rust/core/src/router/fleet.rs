@@ -6,11 +6,10 @@ use crate::ids::{Millis, WorkerId};
 use crate::registry::WorkerRegistry;
 use crate::sorting::sort_rarely;
 
-use super::health::{Breaker, Health};
-use super::ledger::Ending;
+use super::health::Health;
 use super::member::{FeedStatus, Member, Profile};
 use super::offers::Offer;
-use super::request::{PoolId, Request};
+use super::request::Request;
 use super::sizes::Facts;
 
 /// Calls between two sweeps for workers that are no longer offered.
@@ -184,36 +183,8 @@ impl Fleet {
         now < self.out_until
     }
 
-    /// The worker answered.
-    pub(super) fn answered(&mut self, id: WorkerId) {
-        if let Some(member) = self.current_mut(id) {
-            member.health_mut().answered();
-        }
-    }
-
-    /// A request was sent to the worker.
-    pub(super) fn tried(&mut self, id: WorkerId, breaker: Option<Breaker>, now: Millis) {
-        if let Some(breaker) = breaker.filter(|_| self.out_until > Millis(0)) {
-            self.change_health(id, |health| health.tried(breaker, now));
-        }
-    }
-
-    /// A request ended before the worker answered.
-    pub(super) fn ended(&mut self, id: WorkerId, ending: Ending, breaker: Breaker, now: Millis) {
-        self.change_health(id, |health| match ending {
-            Ending::Failed => health.failed(breaker, now),
-            Ending::Backpressure => health.pushed_back(breaker.backpressure_ms, now),
-            Ending::Client => health.is_there(breaker),
-            _ => {}
-        });
-    }
-
-    /// The worker asked to be left alone for a while.
-    pub(super) fn rest(&mut self, id: WorkerId, rest_ms: u64, now: Millis) {
-        self.change_health(id, |health| health.pushed_back(rest_ms, now));
-    }
-
-    fn change_health(&mut self, id: WorkerId, change: impl FnOnce(&mut Health)) {
+    /// Changes how well the worker is; one that is gone is no more.
+    pub(super) fn change_health(&mut self, id: WorkerId, change: impl FnOnce(&mut Health)) {
         if let Some(member) = self.current_mut(id) {
             let health = member.health_mut();
             change(health);
@@ -256,12 +227,6 @@ impl Fleet {
         self.at(slot)
             .filter(|_| self.has_events)?
             .feed_in(request.pool)
-    }
-
-    /// Whether events say what the worker holds in a pool.
-    pub(super) fn has_feed(&self, worker: WorkerId, pool: PoolId) -> bool {
-        let member = self.member(worker);
-        member.is_some_and(|member| member.feed_in(pool).is_some())
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

@@ -7,6 +7,8 @@
 
 use crate::ids::Millis;
 
+use super::ledger::Ending;
+
 /// When failures keep a worker out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
@@ -84,6 +86,16 @@ impl Health {
         self.failures = self.failures.saturating_add(1);
         if self.failures >= breaker.failures {
             self.keep_out(breaker, now);
+        }
+    }
+
+    /// A request ended before the worker answered.
+    pub fn ended(&mut self, ending: Ending, breaker: Breaker, now: Millis) {
+        match ending {
+            Ending::Failed => self.failed(breaker, now),
+            Ending::Backpressure => self.pushed_back(breaker.backpressure_ms, now),
+            Ending::Client => self.is_there(breaker),
+            _ => {}
         }
     }
 

@@ -5,7 +5,8 @@
 //! | file | owner of |
 //! |---|---|
 //! | `fleet`, `member` | who the workers are, what they serve, whether they take requests now |
-//! | `pools`, `pool`, `rules`, `blocks` | per model its rules and what workers hold; the bytes of all indexes |
+//! | `pools`, `pool`, `rules`, `blocks` | per model its rules and what workers hold |
+//! | `budget` | the bytes of all indexes |
 //! | `candidates`, `rows` | the rows a rule sees, kept from one request to the next |
 //! | `decisions`, `ledger` | bookings, and what became of them, for counters and records |
 //! | `trace` | what the latest decisions saw, for explanations |
@@ -40,6 +41,7 @@
 mod batch;
 mod blocks;
 mod bookings;
+mod budget;
 mod candidates;
 mod checks;
 mod common_name;
@@ -73,6 +75,7 @@ mod workers;
 
 pub use crate::policy::Placements;
 pub use batch::BatchTerms;
+pub use blocks::Lost;
 pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::Fleet;
@@ -85,7 +88,7 @@ pub use naming::{Name, TagKey, whole};
 pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use pool::Pool;
-pub use pools::{Lost, Pools};
+pub use pools::Pools;
 pub use request::{Pick, PoolId, Request, Wanted};
 pub use settings::{PoolSettings, Settings, Veto};
 pub use sharing::{
@@ -102,10 +105,10 @@ use crate::ids::{Millis, WorkerId};
 use crate::load::LoadBook;
 use crate::policy::Rng;
 
+use self::blocks::Blocks;
 use self::candidates::{Candidates, condition};
 use self::checks::Checks;
 use self::decisions::Decisions;
-use self::scene::Scene;
 
 /// A fleet, its loads, and per model a block index and rules.
 #[derive(Debug)]
@@ -126,11 +129,8 @@ impl Selector {
     /// An empty fleet under `settings` that serves one model.
     #[must_use]
     pub fn new(settings: Settings, pool: PoolSettings) -> Self {
-        let pools = Pools::new(pool, settings.max_memory_bytes, settings.seed);
-        Self::over(settings, pools)
-    }
-
-    fn over(settings: Settings, pools: Pools) -> Self {
+        let mut pools = Pools::new(settings.max_memory_bytes);
+        pools.open(Pool::new(pool, settings.seed));
         Self {
             rng: Rng::new(settings.seed),
             fleet: Fleet::default(),
@@ -147,12 +147,17 @@ impl Selector {
     /// A selector of the same settings without workers.
     #[must_use]
     pub fn fresh(&self) -> Self {
-        Self::over(self.settings.clone(), self.pools.fresh())
+        let first = self.pools[PoolId(0)].fresh();
+        let mut fresh = Self::new(self.settings.clone(), first);
+        for (_, pool) in self.pools.iter().skip(1) {
+            fresh.add_pool(pool.fresh());
+        }
+        fresh
     }
 
     /// Opens the pool of one more model. Workers that serve every model serve it too.
     pub fn add_pool(&mut self, settings: PoolSettings) -> PoolId {
-        let id = self.pools.open(settings);
+        let id = self.pools.open(Pool::new(settings, self.settings.seed));
         for (_, worker) in self.fleet.ids() {
             if let Some(member) = self.fleet.member(worker) {
                 self.pools.add_worker_to(id, worker, member);
@@ -167,7 +172,8 @@ impl Selector {
         self.trace = Trace::default();
         self.checks = Checks::default();
         self.sharing = None;
-        self.pools.forget_bookings();
+        self.pools.each_rule(|rule| rule.ended_all());
+        self.pools.change_all(|_| true, Blocks::forget_bookings);
         self.decisions.forget(self.settings.records)
     }
 
@@ -230,15 +236,6 @@ impl Selector {
         &self.trace
     }
 
-    /// Distinct blocks known, of one worker or of all; 0 for an unknown worker and for rules that keep no index.
-    #[must_use]
-    pub fn block_count(&self, name: Option<&str>) -> u64 {
-        match name.map(|name| self.fleet.find(name)) {
-            Some(None) => 0,
-            found => self.pools.block_count(found.flatten()),
-        }
-    }
-
     /// What a registered worker is, and what would keep it from being picked now, whatever the request.
     #[must_use]
     pub fn condition(&self, id: WorkerId, now: Millis) -> Option<(&Profile, Eligibility)> {
@@ -246,27 +243,6 @@ impl Selector {
         let report = self.book().load(id).map(|load| &load.report);
         let eligibility = condition(member, report, &self.settings, now);
         Some((member.profile(), eligibility))
-    }
-
-    fn scene<'a>(&'a self, offers: &'a Offers, request: &'a Request<'a>) -> Scene<'a> {
-        let (book, rows) = (self.decisions.book(), self.candidates.rows());
-        let (settings, fleet, pools) = (&self.settings, &self.fleet, &self.pools);
-        Scene::new(settings, fleet, pools, book, rows, offers, request)
-    }
-
-    /// Drops what a worker holds.
-    fn clear_cache(&mut self, id: WorkerId) {
-        self.checks.start_over(id);
-        self.lose_cache(id);
-        self.pools.clear(id);
-    }
-
-    /// Tells the rules that the cache of a worker is empty.
-    fn lose_cache(&mut self, id: WorkerId) {
-        if let Some(member) = self.fleet.member(id) {
-            let order = member.order();
-            self.pools.each_rule(|rule| rule.cache_lost(order));
-        }
     }
 
     /// Heap bytes.

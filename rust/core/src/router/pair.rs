@@ -81,11 +81,11 @@ struct Pair<'a, 'r> {
 
 impl<'r> Pair<'_, 'r> {
     fn prefill_step(&mut self) -> Step<'_, 'r> {
-        self.selector.step(self.offers, self.prefill, self.dry_run)
+        Step::new(self.selector, self.offers, self.prefill, self.dry_run)
     }
 
     fn decode_step(&mut self) -> Step<'_, 'r> {
-        self.selector.step(self.offers, self.decode, self.dry_run)
+        Step::new(self.selector, self.offers, self.decode, self.dry_run)
     }
 
     /// Runs `work` on other rows and on eligibilities as they were before the decode half, whose own come back after it.
@@ -229,7 +229,9 @@ impl<'r> Pair<'_, 'r> {
             return Ok((prefiller, self.decode_step().take(decoder, uncached)?));
         };
         // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
-        self.selector.pools.look_up(self.decode);
+        if let Some(blocks) = self.selector.pools[self.decode.pool].blocks_mut() {
+            blocks.look_up(self.decode);
+        }
         let committed = self.decode_step().take(decoder, 0);
         if let Ok(Pick { booking, .. }) = &committed {
             let book = self.selector.decisions.book_mut();

@@ -40,19 +40,19 @@ impl Step<'_, '_> {
     /// Records that the worker will hold the request's blocks, as far as its engine keeps them.
     pub(super) fn place(&mut self, worker: WorkerId, booking: BookingId) -> Result<()> {
         let (s, request) = (&mut *self.selector, self.request);
-        let blocks = s.pools[request.pool].blocks();
-        let (Some(answer), Some((hashes, origin))) = (blocks.answer(), request.blocks) else {
+        let pool = &s.pools[request.pool];
+        let (Some(answer), Some((hashes, origin))) = (pool.answer(), request.blocks) else {
             return Ok(());
         };
         let member = s.fleet.member(worker);
-        let size = blocks.block_size();
+        let size = pool.block_size();
         // How many tokens a text has is an estimate.
         let counted = member.filter(|_| origin != Origin::Text);
         if counted.is_some_and(|m| !m.sizes().have_room(request.prompt_tokens, size)) {
             // Its engine refuses what its memory cannot hold, and keeps what it has.
             return Ok(());
         }
-        let coarse = member.filter(|_| blocks.are_coarse());
+        let coarse = member.filter(|_| pool.is_coarse());
         let per_block = coarse.map_or(1, |m| m.sizes().per_block(size));
         let path = &hashes[..hashes.len() - hashes.len() % per_block as usize];
         if path.is_empty() {
@@ -71,8 +71,8 @@ impl Step<'_, '_> {
             return self.expect(placed, feed, confirmed);
         }
         let held = answer.overlap(worker.slot) as usize;
-        let names_paths = !matches!(blocks.index(), Some(Store::Positional(_)));
-        let ttl_ms = blocks.placements().ttl_ms;
+        let names_paths = !matches!(pool.index(), Some(Store::Positional(_)));
+        let ttl_ms = pool.placements().ttl_ms;
         let until = ttl_ms.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
         if feed.is_some() {
             let rule = s.pools[request.pool].rules().get(request.wanted);
@@ -89,8 +89,10 @@ impl Step<'_, '_> {
         }
         if names_paths {
             self.publish(placed, held);
-            let blocks = self.selector.pools.blocks_mut(request.pool);
-            blocks.placed(worker, booking, path, held);
+            if let Some(blocks) = self.selector.pools[request.pool].blocks_mut() {
+                let unconfirmed = blocks.unconfirmed_mut();
+                unconfirmed.placed(worker, booking, (0, path), held);
+            }
         }
         Ok(())
     }
@@ -99,7 +101,7 @@ impl Step<'_, '_> {
     fn publish(&mut self, placed: Placed<'_>, held: usize) {
         let (s, id) = (&mut *self.selector, self.request.pool);
         if let Some(sharing) = &mut s.sharing
-            && let Some(Store::Exact(_)) = s.pools[id].blocks().index()
+            && let Some(Store::Exact(_)) = s.pools[id].index()
         {
             let booked = (placed.booking, placed.worker);
             sharing.placed(&s.fleet, booked, id, placed.path, held);
@@ -119,7 +121,7 @@ impl Step<'_, '_> {
         let usable = Usable::by_slot(&s.fleet, pool, request)(placed.worker.slot);
         let blocks = usable.blocks(usable.whole(confirmed as u32)) as usize;
         let path = &placed.path[..placed.path.len().min(blocks)];
-        let block_size = pool.blocks().block_size();
+        let block_size = pool.block_size();
         let own = u64::from(block_size);
         let sizes = Sizes {
             own,
@@ -141,9 +143,9 @@ impl Step<'_, '_> {
         }
         let (now, worker) = (request.now, placed.worker);
         let (believed_ms, held) = if feed.has_lost() {
-            let answer = pool.blocks().answer();
+            let answer = pool.answer();
             let held = answer.map_or(0, |answer| answer.overlap(worker.slot) as usize);
-            (pool.blocks().placements().ttl_ms, held)
+            (pool.placements().ttl_ms, held)
         } else {
             (Some(ttl_ms), confirmed)
         };
@@ -154,8 +156,10 @@ impl Step<'_, '_> {
         let until = believed_ms.map(|ms| Millis(now.0.saturating_add(ms)));
         self.expect_from(placed, confirmed, until)?;
         let pools = &mut self.selector.pools;
-        let blocks = pools.blocks_mut(request.pool);
-        blocks.leased(worker, placed.booking, placed.path, held, now, terms);
+        if let Some(blocks) = pools[request.pool].blocks_mut() {
+            let leases = blocks.leases_mut();
+            leases.placed(worker, placed.booking, placed.path, held, now, terms);
+        }
         if feed.has_lost() {
             pools.change(request.pool, |blocks| blocks.fit_doubtful(worker));
         }

@@ -66,7 +66,7 @@ pub(super) fn view<'a>(
         content: request.content,
         identity: request.identity,
         boundaries: request.boundaries,
-        block_size: pool.blocks().block_size(),
+        block_size: pool.block_size(),
         prompt_tokens: request.prompt_tokens,
         key: request.key,
         key_is_session: request.key_is_session,

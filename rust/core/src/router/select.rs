@@ -10,6 +10,7 @@ use crate::sorting::sort_rarely;
 
 use super::Selector;
 use super::candidates::Sources;
+use super::health::Health;
 use super::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
 use super::member::Profile;
 use super::offers::Offers;
@@ -31,7 +32,7 @@ impl Selector {
         request: &Request<'_>,
         dry_run: bool,
     ) -> Result<Pick> {
-        let mut step = self.step(offers, request, dry_run);
+        let mut step = Step::new(self, offers, request, dry_run);
         step.look()?;
         let (decided, uncached) = step.decide(!dry_run)?;
         if dry_run {
@@ -49,25 +50,10 @@ impl Selector {
         offers: &mut Offers,
         request: &Request<'_>,
     ) -> Result<(Pick, Vec<Seen>)> {
-        let mut step = self.step(offers, request, true);
+        let mut step = Step::new(self, offers, request, true);
         step.look()?;
         let (decided, _) = step.decide(false)?;
         Ok((decided.pick, explain(&step.scene(), &decided)))
-    }
-
-    /// The way of one request.
-    pub(super) fn step<'a, 'r>(
-        &'a mut self,
-        offers: &'a mut Offers,
-        request: &'a Request<'r>,
-        dry_run: bool,
-    ) -> Step<'a, 'r> {
-        Step {
-            selector: self,
-            offers,
-            request,
-            dry_run,
-        }
     }
 }
 
@@ -86,12 +72,28 @@ fn note(trace: &mut Trace, scene: &Scene<'_>, decided: &mut Decided, is_recorded
         is_recorded.then(|| WorkerState::of(&scene.view, &scene.rows[decided.choice.row]));
 }
 
-impl Step<'_, '_> {
+impl<'a, 'r> Step<'a, 'r> {
+    pub fn new(
+        selector: &'a mut Selector,
+        offers: &'a mut Offers,
+        request: &'a Request<'r>,
+        dry_run: bool,
+    ) -> Self {
+        Self {
+            selector,
+            offers,
+            request,
+            dry_run,
+        }
+    }
+
     /// Fills in eligibilities, and makes the rows of the candidates.
     pub fn look(&mut self) -> Result<()> {
         let (s, offers, request) = (&mut *self.selector, &mut *self.offers, self.request);
         s.pools.expire(request.now);
-        s.pools.look_up(request);
+        if let Some(blocks) = s.pools[request.pool].blocks_mut() {
+            blocks.look_up(request);
+        }
         let mut from = Sources {
             settings: &s.settings,
             fleet: &mut s.fleet,
@@ -139,7 +141,9 @@ impl Step<'_, '_> {
 
     /// The candidates as they are now.
     pub fn scene(&self) -> Scene<'_> {
-        self.selector.scene(self.offers, self.request)
+        let (s, offers, request) = (&*self.selector, &*self.offers, self.request);
+        let (book, rows) = (s.decisions.book(), s.candidates.rows());
+        Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request)
     }
 
     /// Decides among the candidates. Returns the prompt tokens that the picked worker must compute, too. `notes` keeps
@@ -185,7 +189,7 @@ impl Step<'_, '_> {
             prompt_tokens: request.prompt_tokens,
             prefill_tokens,
             estimate_ms: decided.choice.estimate_ms,
-            block_size: s.pools[request.pool].blocks().block_size(),
+            block_size: s.pools[request.pool].block_size(),
         };
         let book = s.decisions.book_mut();
         let booking = book.book(worker, work, request.now)?;
@@ -210,7 +214,10 @@ impl Step<'_, '_> {
             return Err(error);
         }
         let s = &mut *self.selector;
-        s.fleet.tried(worker, s.settings.breaker, request.now);
+        if let Some(breaker) = s.settings.breaker {
+            let tried = |health: &mut Health| health.tried(breaker, request.now);
+            s.fleet.change_health(worker, tried);
+        }
         let shadows = self.settle(decided, booking);
         let pick = Pick {
             booking: Some(booking),
@@ -242,7 +249,7 @@ impl Step<'_, '_> {
                 agrees: is_served && row.offer as usize == decided.pick.offer,
             }
         };
-        let rules = s.pools.rules_mut(request.pool);
+        let rules = s.pools[request.pool].rules_mut();
         rules.settle(&view, decided.choice, booking, request, pick)
     }
 

@@ -10,6 +10,7 @@ use super::Selector;
 use super::named::named;
 use super::offers::Offers;
 use super::request::Request;
+use super::select::Step;
 
 named! {
     /// One column. What a worker has not reported, or not lately, is NaN.
@@ -145,21 +146,23 @@ impl Selector {
     /// # Errors
     /// [`Error::DuplicateWorker`], and [`Error::NoCandidate`], which is not counted: the selection that follows is.
     pub fn show(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Survey> {
-        self.step(offers, request, true).look()?;
-        let scene = self.scene(offers, request);
+        let mut step = Step::new(self, offers, request, true);
+        step.look()?;
+        let scene = step.scene();
         if scene.rows.is_empty() {
             return Err(Error::NoCandidate);
         }
         let (rows, view) = (scene.rows, &scene.view);
         let mut cells = Vec::with_capacity(Column::ALL.len() * rows.len());
         for column in Column::ALL {
-            let cell = |row: &Candidate| column.cell(view, row, offers[row.offer as usize].rank);
+            let cell =
+                |row: &Candidate| column.cell(view, row, scene.offers[row.offer as usize].rank);
             cells.extend(rows.iter().map(cell));
         }
         Ok(Survey {
             offers: rows.iter().map(|row| row.offer).collect(),
             cells: cells.into(),
-            seed: self.rng.clone().bits(),
+            seed: step.selector.rng.clone().bits(),
             shadow_seeds: scene.pool.rules().shadow_seeds(),
         })
     }

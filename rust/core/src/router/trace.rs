@@ -223,7 +223,7 @@ impl Tracing<'_> {
         }
         let on_device = Media::on_device(row.overlap);
         let media = media.unwrap_or(&on_device);
-        if let (Some(state), Some(answer)) = (events, self.scene.pool.blocks().answer()) {
+        if let (Some(state), Some(answer)) = (events, self.scene.pool.answer()) {
             let gpu = answer.confirmed(row.slot).min(media.gpu);
             let length = |(start, end): (u32, u32)| end - start;
             let announced = [gpu, length(media.cpu), length(media.disk)];

@@ -34,7 +34,7 @@ impl Usable {
         pool: &Pool,
         request: &Request<'_>,
     ) -> impl Fn(u32) -> Self + use<'a> {
-        let (block_size, coarse) = (pool.blocks().block_size(), pool.blocks().are_coarse());
+        let (block_size, coarse) = (pool.block_size(), pool.is_coarse());
         let usable = Self::new(request.prompt_tokens, block_size);
         move |slot| match fleet.at(slot) {
             Some(member) if coarse => {

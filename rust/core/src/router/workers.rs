@@ -136,7 +136,7 @@ impl Workers<'_> {
             return Ok(());
         };
         let served = self.0.pools.iter().filter(|(id, _)| member.serves(*id));
-        let mut sizes: Vec<u32> = served.map(|(_, pool)| pool.blocks().block_size()).collect();
+        let mut sizes: Vec<u32> = served.map(|(_, pool)| pool.block_size()).collect();
         if sizes.iter().any(|&ours| sizes_fit(engine, ours)) {
             return Ok(());
         }
@@ -153,7 +153,8 @@ impl Workers<'_> {
     /// The worker of a booking asked to be left alone for a while, which counts no failure.
     pub fn rest(&mut self, id: BookingId, rest_ms: u64, now: Millis) {
         if let Some(worker) = self.0.decisions.book().worker(id) {
-            self.0.fleet.rest(worker, rest_ms, now);
+            let fleet = &mut self.0.fleet;
+            fleet.change_health(worker, |health| health.pushed_back(rest_ms, now));
         }
     }
 
@@ -166,11 +167,24 @@ impl Workers<'_> {
         if let Some(sharing) = &mut s.sharing {
             sharing.cleared(id, name);
         }
-        s.clear_cache(id);
-        if let Some(member) = s.fleet.member_mut(id) {
+        self.lose_cache(id, false);
+        if let Some(member) = self.0.fleet.member_mut(id) {
             member.restart(now);
         }
         true
+    }
+
+    /// The cache of a worker is empty. What it holds is dropped unless its own events tell of that.
+    pub(super) fn lose_cache(&mut self, id: WorkerId, has_feed: bool) {
+        let s = &mut *self.0;
+        if let Some(member) = s.fleet.member(id) {
+            let order = member.order();
+            s.pools.each_rule(|rule| rule.cache_lost(order));
+        }
+        if !has_feed {
+            s.checks.start_over(id);
+            s.pools.change_all(|_| true, |blocks| blocks.clear(id));
+        }
     }
 
     /// Lets a worker finish what it has; it leaves with its last booking. Returns whether it was known.
@@ -219,7 +233,9 @@ impl Workers<'_> {
         s.sharing_mut().unbook(id);
         s.decisions.book_mut().remove_worker(id);
         s.checks.remove(id.slot);
-        s.pools.remove_worker(id, order);
+        s.pools.each_rule(|rule| rule.forget(order));
+        s.pools
+            .change_all(|_| true, |blocks| blocks.remove_worker(id));
         true
     }
 }

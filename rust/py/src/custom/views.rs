@@ -13,7 +13,7 @@ use super::memory::Memory;
 use crate::args::{named, ranged};
 use crate::arguments::Call;
 use crate::prompt::Prompt;
-use crate::router::Registered;
+use crate::roster::Registered;
 
 #[doc = stub!("RequestView")]
 #[pyclass(frozen, module = "cachelb")]

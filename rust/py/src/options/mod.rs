@@ -18,10 +18,12 @@ pub use self::describe::policy_table;
 use crate::args::{Items, MAX_ITEMS, flag, number, ranged, text, type_name};
 use crate::error::to_python;
 use crate::learned::LearnedModel;
-use crate::policy::NativePolicy;
 
-/// The policy called `name` with the options `given`.
-pub fn configure(name: &str, given: &Bound<'_, PyDict>) -> PyResult<Configured> {
+/// The options of a built-in policy, `None` for another object.
+type ConfiguredBy = fn(&Bound<'_, PyAny>) -> Option<Configured>;
+
+/// The policy called `name` with the options `given`, in which `by` reads a policy.
+pub fn configure(name: &str, given: &Bound<'_, PyDict>, by: ConfiguredBy) -> PyResult<Configured> {
     let policy = named(name)
         .ok_or_else(|| PyValueError::new_err(format!("there is no native policy {name:?}")))?;
     let (own, shared) = ((policy.declared)(), policy.shared());
@@ -35,8 +37,8 @@ pub fn configure(name: &str, given: &Bound<'_, PyDict>) -> PyResult<Configured> 
         }
     }
     let read_own = |option: &Declared| match given.get_item(option.name)? {
-        Some(value) => read_value(&option.kind, option.name, &value),
-        None => made(given.py(), option.default.clone()),
+        Some(value) => read_value(&option.kind, option.name, &value, by),
+        None => made(given.py(), option.default.clone(), by),
     };
     let values = own.iter().map(read_own).collect::<PyResult<_>>()?;
     let options = (policy.read)(values).ok_or_else(|| mismatch(policy))?;
@@ -44,7 +46,7 @@ pub fn configure(name: &str, given: &Bound<'_, PyDict>) -> PyResult<Configured> 
     let values = all.iter().enumerate().map(|(at, option)| {
         let option = shared.get(at).unwrap_or(option);
         match given.get_item(option.name)?.filter(|_| at < shared.len()) {
-            Some(value) => read_value(&option.kind, option.name, &value),
+            Some(value) => read_value(&option.kind, option.name, &value, by),
             None => Ok(option.default.clone()),
         }
     });
@@ -66,11 +68,11 @@ fn mismatch(policy: &Policy) -> PyErr {
 }
 
 /// A default, with the policy that a name stands for.
-fn made(py: Python<'_>, value: Value) -> PyResult<Value> {
+fn made(py: Python<'_>, value: Value, by: ConfiguredBy) -> PyResult<Value> {
     let Value::PolicyName(name) = value else {
         return Ok(value);
     };
-    let configured = configure(name, &PyDict::new(py))?;
+    let configured = configure(name, &PyDict::new(py), by)?;
     Ok(Value::Policy(Arc::new(Configured {
         by_name: true,
         ..configured
@@ -78,7 +80,12 @@ fn made(py: Python<'_>, value: Value) -> PyResult<Value> {
 }
 
 /// A value of `kind`.
-fn read_value(kind: &Kind, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
+fn read_value(
+    kind: &Kind,
+    name: &str,
+    value: &Bound<'_, PyAny>,
+    by: ConfiguredBy,
+) -> PyResult<Value> {
     Ok(match kind {
         Kind::Flag => Value::Flag(flag(value, name)?),
         Kind::Integer(low, high) => Value::Integer(ranged(value, name, *low, *high)?),
@@ -86,7 +93,7 @@ fn read_value(kind: &Kind, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Val
         Kind::Word(words) => Value::Word(word(words, name, value)?),
         Kind::WordOrNumber(word, range) => word_or_number(word, *range, name, value)?,
         Kind::Optional(_) if value.is_none() => Value::Nothing,
-        Kind::Optional(kind) => read_value(kind, name, value)?,
+        Kind::Optional(kind) => read_value(kind, name, value, by)?,
         Kind::Three(meaning) => Value::Numbers(three(meaning, name, value)?),
         Kind::Integers(low, high) => {
             let items = Items::of(value, name, "a sequence of int", MAX_ITEMS)?;
@@ -107,7 +114,7 @@ fn read_value(kind: &Kind, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Val
             };
             Value::Named(by_name(by_word, name, *range, Some(words))?)
         }
-        Kind::Policy => Value::Policy(Arc::new(policy(name, value)?)),
+        Kind::Policy => Value::Policy(Arc::new(policy(name, value, by)?)),
         Kind::Model => Value::Model(Arc::new(model(value)?)),
     })
 }
@@ -205,7 +212,7 @@ fn by_name(
 }
 
 /// A policy, or the one of that name with its defaults.
-fn policy(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Configured> {
+fn policy(name: &str, value: &Bound<'_, PyAny>, by: ConfiguredBy) -> PyResult<Configured> {
     let by_name = value.is_instance_of::<PyString>();
     let policies = value.py().import(intern!(value.py(), "cachelb.policies"));
     let policy = if by_name {
@@ -213,7 +220,7 @@ fn policy(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Configured> {
     } else {
         value.clone()
     };
-    let Ok(native) = policy.cast::<NativePolicy>() else {
+    let Some(configured) = by(&policy) else {
         let found = type_name(&policy);
         return Err(PyTypeError::new_err(format!(
             "{name} must be a built-in policy or the name of one, not {found}"
@@ -221,7 +228,7 @@ fn policy(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Configured> {
     };
     Ok(Configured {
         by_name,
-        ..native.get().configured().clone()
+        ..configured
     })
 }
 

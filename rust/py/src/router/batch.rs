@@ -11,7 +11,7 @@ use super::select::Ready;
 use crate::args::ranged;
 use crate::arguments::Call;
 use crate::custom::{Picks, Turn};
-use crate::decision::{Decision, Owner, Selected};
+use crate::decision::{Decision, Selected};
 use crate::policy::no_worker;
 use crate::prompt::Scratch;
 
@@ -108,7 +108,7 @@ impl NativeRouter {
                 tried: Vec::new(),
                 seen: None,
             };
-            let owner = Owner::Router(slf.clone().unbind());
+            let owner = slf.clone().unbind();
             decisions.push(Decision::new(
                 Arc::clone(&this.engine),
                 owner,

@@ -3,10 +3,10 @@
 use cachelb_core::router::Facts;
 use pyo3::prelude::*;
 
-use super::roster::Seat;
 use super::{NativeRouter, unknown_worker};
 use crate::args::ranged;
 use crate::error::to_python;
+use crate::roster::Seat;
 
 /// An argument that is a count of at least one, or nothing.
 pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {

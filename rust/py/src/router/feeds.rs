@@ -19,12 +19,12 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
-use super::roster::Seat;
 use super::{NativeRouter, unknown_worker};
 use crate::args::{ranged, type_name};
 use crate::call::Model;
 use crate::engine::Engine;
 use crate::error::enter;
+use crate::roster::Seat;
 
 /// Blocks for which the selector is locked at once.
 const SLICE: usize = 64;

@@ -6,8 +6,8 @@ mod feed_views;
 mod feeds;
 mod items;
 mod keep;
+mod owner;
 mod pools;
-mod roster;
 mod seating;
 mod select;
 mod share;
@@ -32,22 +32,21 @@ use crate::args::{named, number, ranged, text};
 use crate::arguments::readable_again;
 use crate::clock::Clock;
 use crate::custom::Customs;
+use crate::decision::Owner as _;
 use crate::engine::Engine;
 use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::callable;
 use crate::prompt::Reader;
+use crate::roster::{Roster, Seat};
 use crate::workers::{key_of, names_of, raw_of, resolve};
 use cachelb_core::sorting::sort_rarely;
 
 pub use self::keep::SnapshotPieces;
-pub use self::roster::Registered;
-pub use self::select::policy_name;
 pub use self::share::message_origin;
 
 use self::facts::count;
 use self::feeds::Feeds;
-use self::roster::{Roster, Seat};
 
 /// A worker may have that many data-parallel ranks.
 const MAX_DP_SIZE: u64 = 4096;
@@ -121,14 +120,6 @@ impl NativeRouter {
         self.engine.locked(worker.py(), |selector| {
             names.iter().map(|name| work(selector, name)).collect()
         })
-    }
-
-    /// There is less load: whoever waits for that may try again.
-    pub fn released(router: &Py<Self>) -> PyResult<()> {
-        if router.get().waiters.load(Ordering::Relaxed) > 0 {
-            Python::attach(|py| router.call_method0(py, intern!(py, "_released")))?;
-        }
-        Ok(())
     }
 
     /// Starts the sources if this is the child of a fork and its first use.
@@ -475,7 +466,7 @@ impl NativeRouter {
                 selector.workers_mut().set_report(&names, &report, now)
             })?
             .map_err(|error| to_python(&error))?;
-        Self::released(&slf.clone().unbind())
+        slf.clone().unbind().released()
     }
 
     #[doc = stub!("Router.keys")]

@@ -14,8 +14,8 @@ use pyo3::types::PyString;
 use crate::error::to_python;
 use crate::workers::resolve;
 
-use super::roster::{Displaced, Seat};
 use super::{Changing, NativeRouter};
+use crate::roster::{Displaced, Seat};
 
 impl NativeRouter {
     /// The name of a worker that is added. One that differs from a registered worker in nothing but credentials gets a

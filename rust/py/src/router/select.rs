@@ -5,20 +5,20 @@ use std::sync::Arc;
 use cachelb_core::ids::Millis;
 use cachelb_core::router::{Offers, Pick, PoolId, Request, Seen, Selector, Wanted};
 use cachelb_core::{Error, Result};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::NativeRouter;
-use super::roster::Registered;
+use super::owner::policy_name;
 use crate::args::{self, named};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, arguments};
 use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
-use crate::decision::{Decision, Owner, Selected};
+use crate::decision::{Decision, Selected};
 use crate::explain::explanation;
 use crate::policy::no_worker;
 use crate::prompt::{Prompt, Scratch, with_scratch};
+use crate::roster::Registered;
 use crate::workers::Limits;
 
 /// What the selection step returns, and the workers it chose from.
@@ -113,7 +113,7 @@ impl NativeRouter {
         this.roster.give_back(outcome.offers);
         let decision = Decision::new(
             Arc::clone(&this.engine),
-            Owner::Router(slf.clone().unbind()),
+            slf.clone().unbind(),
             call,
             selected,
         );
@@ -151,7 +151,7 @@ impl NativeRouter {
         let decision = |number: u64, pick: Pick, call: Call, tried: Tried| {
             Decision::new(
                 Arc::clone(&this.engine),
-                Owner::Router(slf.clone().unbind()),
+                slf.clone().unbind(),
                 call,
                 outcome.selected(py, number, pick, None, tried),
             )
@@ -435,10 +435,4 @@ impl NativeRouter {
         this.roster.give_back(outcome.offers);
         result
     }
-}
-
-/// Name of the policy that picks for `wanted`.
-pub fn policy_name(router: &Bound<'_, NativeRouter>, wanted: Wanted) -> PyResult<String> {
-    let name = intern!(router.py(), "_policy_for");
-    router.call_method1(name, (wanted.name(),))?.extract()
 }

@@ -1,10 +1,11 @@
 //! Counters and columns of a router as plain Python values, read when somebody asks.
 
 use cachelb_core::ids::Medium;
+use cachelb_core::index::IndexStats;
 use cachelb_core::load::Load;
 use cachelb_core::policy::Reason;
 use cachelb_core::router::{
-    Counters, Eligibility, Ending, PoolId, Record, Selector, Timing, Wanted,
+    Counters, Eligibility, Ending, Lost, PoolId, Record, Selector, Timing, Wanted,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -12,11 +13,11 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use super::NativeRouter;
 use super::items::set_items;
-use super::roster::Registered;
 use crate::args::named;
 use crate::engine::Engine;
 use crate::error::to_python;
 use crate::learned_stats::stats_dict;
+use crate::roster::Registered;
 
 /// One candidate's state, copied out under the lock.
 struct Row {
@@ -44,12 +45,11 @@ struct Copied {
 }
 
 /// Blocks that left the indexes, by cause.
-fn evictions(selector: &Selector) -> [(&'static str, u64); 6] {
-    let lost = selector.pools().lost();
+fn evictions(lost: &Lost) -> [(&'static str, u64); 6] {
     [
-        ("capacity", lost.capacity),
-        ("ttl", lost.ttl),
-        ("memory", lost.memory),
+        ("capacity", lost.index.evicted),
+        ("ttl", lost.index.expired),
+        ("memory", lost.index.displaced),
         ("removed", lost.removed),
         ("cleared", lost.cleared),
         ("failed", lost.failed),
@@ -57,8 +57,7 @@ fn evictions(selector: &Selector) -> [(&'static str, u64); 6] {
 }
 
 /// What the indexes were told and could not take.
-fn dropped(selector: &Selector) -> [(&'static str, u64); 5] {
-    let stats = selector.pools().index_stats();
+fn dropped(selector: &Selector, stats: IndexStats) -> [(&'static str, u64); 5] {
     [
         ("orphan", stats.orphans),
         ("conflict", stats.conflicts),
@@ -81,9 +80,12 @@ impl NativeRouter {
         match worker {
             None => self
                 .engine
-                .locked(py, |selector| selector.block_count(None)),
+                .locked(py, |selector| selector.pools().block_count(None)),
             Some(worker) => Ok(self
-                .with_candidates(worker, |selector, name| selector.block_count(Some(name)))?
+                .with_candidates(worker, |selector, name| {
+                    let known = selector.fleet().find(name);
+                    known.map_or(0, |id| selector.pools().block_count(Some(id)))
+                })?
                 .into_iter()
                 .sum()),
         }
@@ -107,14 +109,20 @@ impl NativeRouter {
         let counters = PyDict::new(py);
         let copied = self.engine.locked(py, |selector| {
             let pools = selector.pools();
+            let lost = pools.lost();
+            let (mut routes, mut remote_routes) = (0, 0);
+            for (.., rule) in pools.rules() {
+                routes += rule.routes();
+                remote_routes += rule.remote_routes();
+            }
             Copied {
                 counters: selector.ledger().counters().clone(),
-                evictions: evictions(selector),
-                dropped: dropped(selector),
+                evictions: evictions(&lost),
+                dropped: dropped(selector, lost.index),
                 sizes: [
                     ("open_requests", selector.book().len()),
-                    ("routes", pools.routes()),
-                    ("remote_routes", pools.remote_routes()),
+                    ("routes", routes),
+                    ("remote_routes", remote_routes),
                     ("index_bytes", pools.index_bytes()),
                     ("memory_bytes", selector.memory_bytes()),
                 ],
@@ -249,9 +257,11 @@ impl NativeRouter {
                 .get(model)
                 .ok_or_else(|| PyValueError::new_err(format!("model {model:?} has no pool")))?,
         };
-        let bytes = self
-            .engine
-            .locked(py, |selector| selector.pools().learned_model(pool, part))?;
+        let bytes = self.engine.locked(py, |selector| {
+            let mut rules = selector.pools().rules();
+            let asked = rules.find(|(of, name, _)| (*of, *name) == (pool, part));
+            asked.and_then(|(.., rule)| rule.model())
+        })?;
         Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
     }
 

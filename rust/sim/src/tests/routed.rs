@@ -4,17 +4,10 @@ use super::pairs::split;
 use super::run::{fleet, workload};
 use super::*;
 use cachelb_core::ids::Millis;
-use cachelb_core::policy::{
-    CacheAware, Credits, KvAware, Margin, RoundRobin, Rule, Scoring, SpillGate, Threshold,
-};
+use cachelb_core::policy::{RoundRobin, Rule, Setup, named};
 use cachelb_core::router::{Placements, PoolSettings, Profile, Selector, Settings};
 
 pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-
-const GATE: SpillGate = SpillGate {
-    load_factor: 1.25,
-    margin: Margin::Auto,
-};
 
 pub fn selector(rule: Box<dyn Rule>) -> Selector {
     let settings = Settings {
@@ -32,22 +25,26 @@ pub fn selector(rule: Box<dyn Rule>) -> Selector {
     selector
 }
 
+/// The rule of a policy with its defaults.
+fn rule(name: &str) -> Box<dyn Rule> {
+    let policy = named(name).unwrap();
+    let options = (policy.declared)().into_iter().map(|option| option.default);
+    let setup = Setup {
+        own_seed: None,
+        seed: 3,
+        replicas: 1.0,
+        block_size: 16,
+    };
+    let options = (policy.read)(options.collect()).unwrap();
+    options.ruled(&setup).unwrap().rule
+}
+
 pub fn cache_aware() -> Box<dyn Rule> {
-    Box::new(CacheAware {
-        cache_threshold: Threshold::new(0.3),
-        min_matched_tokens: None,
-        gate: GATE,
-    })
+    rule("cache-aware")
 }
 
 fn kv_aware() -> Box<dyn Rule> {
-    Box::new(KvAware {
-        scoring: Scoring::Prefix,
-        credits: Credits::DEFAULT,
-        gate: GATE,
-        router_temperature: 0.0,
-        speculative_ttl_ms: Some(2_000),
-    })
+    rule("kv-aware")
 }
 
 /// Prompts of forty-one families in turn, two seconds apart: going round meets another worker each time.

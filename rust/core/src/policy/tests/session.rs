@@ -4,7 +4,7 @@ use super::super::testing::{Scene, row};
 use super::super::*;
 use crate::ids::Millis;
 use crate::load::BookingId;
-use crate::policy::testing::Calls;
+use crate::policy::testing::{Calls, cache_aware};
 
 const GATE: SpillGate = SpillGate {
     load_factor: 1.25,
@@ -479,8 +479,8 @@ fn a_base_policy_places_new_sessions_and_hears_only_of_those() {
     let threshold = Threshold::new(0.5);
     let cached = CacheAware {
         cache_threshold: threshold,
-        min_matched_tokens: None,
         gate: GATE,
+        ..cache_aware()
     };
     let mut desk = Desk::over(STICKY, Some(Box::new(cached)));
     assert!(desk.rule.properties().records_placement);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::*;
 use crate::ids::{Millis, SequenceHash};
 use crate::load::{BookingId, Report};
-use crate::policy::{CacheAware, Margin, Rule, SpillGate, Threshold};
+use crate::policy::{CacheAware, Margin, Rule, SpillGate, testing};
 use crate::tracker::Origin;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -83,12 +83,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn cache_aware() -> Box<dyn Rule> {
     Box::new(CacheAware {
-        cache_threshold: Threshold::new(0.3),
-        min_matched_tokens: None,
         gate: SpillGate {
             load_factor: 1.25,
             margin: Margin::Fixed(1.0),
         },
+        ..testing::cache_aware()
     })
 }
 

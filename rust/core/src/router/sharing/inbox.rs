@@ -13,8 +13,10 @@ use crate::policy::Claim;
 use crate::router::Selector;
 use crate::router::ledger::{Ending, Usage};
 use crate::router::member::Member;
+use crate::router::pools::Pools;
 use crate::router::request::PoolId;
 use crate::share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
+use crate::tracker::store::Store;
 
 /// Tokens of a prompt of another router: sums of more could overflow.
 const MOST_TOKENS: u64 = u32::MAX as u64;
@@ -103,6 +105,51 @@ impl Exchange<'_> {
         }
         let gone: HashSet<BookingId> = open.iter().map(|(id, _)| *id).collect();
         sharing.peers.unbook(|id| gone.contains(id));
+    }
+}
+
+/// A chain that another router placed.
+struct Adopted<'a> {
+    pool: PoolId,
+    worker: WorkerId,
+    medium: Medium,
+    anchor: Option<SequenceHash>,
+    hashes: &'a [SequenceHash],
+}
+
+impl Adopted<'_> {
+    /// The worker holds it until `expires`, after what must go for it. Returns the blocks it did not hold before, `None` if
+    /// the chain contradicts what is stored: nothing of it stays then.
+    fn add(&self, pools: &mut Pools, expires: Millis) -> Option<u32> {
+        pools[self.pool].blocks_mut()?.expect_remote();
+        let (worker, anchor, expires) = (self.worker, self.anchor, Some(expires));
+        let (mut new, mut refused) = (0, false);
+        let grown = pools.grow(self.pool, self.hashes.len(), |index, _| {
+            let Store::Exact(index) = index else {
+                return Ok(true);
+            };
+            let conflicts = index.stats().conflicts;
+            // Given by another router, not computed from tokens here.
+            new += index.store(worker, anchor, self.hashes, self.medium, expires)?;
+            refused = index.stats().conflicts > conflicts;
+            Ok(refused || index.cut().is_none())
+        });
+        if refused {
+            self.take_back(pools, new);
+            return None;
+        }
+        // A worker that is not in the index holds nothing there.
+        Some(grown.map_or(0, |()| new))
+    }
+
+    /// Takes back what [`Self::add`] brought, the last `new` blocks of what is here of the chain.
+    fn take_back(&self, pools: &mut Pools, new: u32) {
+        pools.change(self.pool, |blocks| {
+            if let (Store::Exact(index), _) = blocks.index_mut() {
+                // A worker that is not in the index holds nothing there.
+                let _ = index.undo(self.worker, self.anchor, self.hashes, new, self.medium);
+            }
+        });
     }
 }
 
@@ -306,12 +353,9 @@ impl Inbox<'_> {
             return;
         };
         sharing.publish_cleared(worker, name, epoch);
-        if s.fleet.feed(worker).is_some() {
-            // Its own events tell of its blocks, and of nothing else.
-            s.lose_cache(worker);
-        } else {
-            s.clear_cache(worker);
-        }
+        // Its own events tell of its blocks, and of nothing else.
+        let has_feed = s.fleet.feed(worker).is_some();
+        s.workers_mut().lose_cache(worker, has_feed);
     }
 
     /// Pool, worker and whether its cache is the one the other router knows; `None` for strangers, which are counted.
@@ -370,7 +414,7 @@ impl Inbox<'_> {
         // Load is load, whatever is asked for.
         let pool = pool.unwrap_or_default();
         let work = Work {
-            block_size: s.pools[pool].blocks().block_size(),
+            block_size: s.pools[pool].block_size(),
             ..remote.work
         };
         let book = s.decisions.book_mut();
@@ -402,8 +446,9 @@ impl Inbox<'_> {
         let Some(sharing) = &mut s.sharing else {
             return;
         };
-        let has_feed = s.fleet.has_feed(worker, pool);
-        let Some(index) = s.pools[pool].blocks().index() else {
+        let member = s.fleet.member(worker);
+        let has_feed = member.is_some_and(|member| member.feed_in(pool).is_some());
+        let Some(index) = s.pools[pool].index() else {
             return;
         };
         if anchor.is_some_and(|anchor| index.depth_of(anchor).is_none()) {
@@ -416,11 +461,17 @@ impl Inbox<'_> {
         } else {
             (Medium::Gpu, sharing.ttl_ms)
         };
-        let own = s.pools[pool].blocks().placements().ttl_ms;
+        let own = s.pools[pool].placements().ttl_ms;
         let ttl_ms = own.map_or(ttl_ms, |own| own.min(ttl_ms));
-        let until = Some(Millis(self.now.0.saturating_add(ttl_ms)));
-        let lane = (worker, medium);
-        let Some(new) = s.pools.adopt(pool, lane, anchor, &hashes, until) else {
+        let until = Millis(self.now.0.saturating_add(ttl_ms));
+        let adopted = Adopted {
+            pool,
+            worker,
+            medium,
+            anchor,
+            hashes: &hashes,
+        };
+        let Some(new) = adopted.add(&mut s.pools, until) else {
             sharing.counters.conflicts += 1;
             return;
         };
@@ -429,12 +480,12 @@ impl Inbox<'_> {
         let mut path = Vec::new();
         if booking.is_some() {
             // They are remembered until the request ends.
-            let index = s.pools[pool].blocks().index();
+            let index = s.pools[pool].index();
             let above = anchor.and_then(|anchor| index?.path_to(anchor));
             path = above.unwrap_or_default();
             let bytes = size_of_val(&*path) + size_of_val(&*hashes);
             if !sharing.peers.take(origin, bytes) {
-                s.pools.disown(pool, lane, anchor, &hashes, new);
+                adopted.take_back(&mut s.pools, new);
                 return;
             }
             if let Some(remote) = sharing.peers.booking_mut(origin, key) {
@@ -447,10 +498,10 @@ impl Inbox<'_> {
         if s.pools[pool].counts_active() {
             s.decisions.book_mut().hold(booking, pool.0, &path);
         }
-        if !has_feed {
+        if let Some(blocks) = s.pools[pool].blocks_mut().filter(|_| !has_feed) {
             let held = path.len().saturating_sub(new as usize);
-            let blocks = s.pools.blocks_mut(pool);
-            blocks.placed(worker, booking, &path, held);
+            let unconfirmed = blocks.unconfirmed_mut();
+            unconfirmed.placed(worker, booking, (0, &path), held);
         }
     }
 
@@ -461,7 +512,7 @@ impl Inbox<'_> {
         };
         let (s, now) = (&mut *self.selector, self.now);
         let order = s.fleet.member(worker).map(Member::order);
-        let rule = s.pools.rules_mut(pool).numbered_mut(part);
+        let rule = s.pools[pool].rules_mut().numbered_mut(part);
         let taken = order.zip(rule).and_then(|(order, rule)| {
             let claim = |(key, depth)| Claim {
                 order,

@@ -60,7 +60,7 @@ impl Sharing {
         now: Millis,
     ) {
         let shared = &pools[pool];
-        if !shared.blocks().name_prefixes() {
+        if !shared.name_prefixes() {
             return;
         }
         let mut claims = Vec::new();
@@ -82,7 +82,7 @@ impl Exchange<'_> {
     ) -> Option<Vec<u8>> {
         let sharing = self.0.sharing.as_mut()?;
         let shared = self.0.pools.get(pool)?;
-        if !shared.blocks().name_prefixes() {
+        if !shared.name_prefixes() {
             return None;
         }
         loop {

@@ -87,7 +87,7 @@ struct Stretch {
 
 impl Stretch {
     fn index<'a>(&self, pools: &'a Pools) -> Option<&'a BlockIndex> {
-        match pools.get(self.pool)?.blocks().index()? {
+        match pools.get(self.pool)?.index()? {
             Store::Exact(index) => Some(index),
             Store::Positional(_) | Store::Tree(_) => None,
         }

@@ -92,7 +92,7 @@ fn ask_one_of(
 fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
     let worker = selector.fleet().find(name).unwrap();
     let mut found = BTreeSet::new();
-    let Some(Store::Exact(index)) = selector.pools[PoolId(0)].blocks().index() else {
+    let Some(Store::Exact(index)) = selector.pools[PoolId(0)].index() else {
         panic!("chained blocks are in the exact index");
     };
     index.tell(worker, Medium::Gpu, |_, chain| {

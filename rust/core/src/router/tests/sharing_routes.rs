@@ -54,6 +54,16 @@ fn serve(selector: &mut Selector, path: &[SequenceHash], name: &str, now: u64) {
     selector.close(booking, Ending::Completed, Usage::default(), Millis(now));
 }
 
+fn routes(selector: &Selector) -> usize {
+    let rules = selector.pools().rules();
+    rules.map(|(.., rule)| rule.routes()).sum()
+}
+
+fn remote_routes(selector: &Selector) -> usize {
+    let rules = selector.pools().rules();
+    rules.map(|(.., rule)| rule.remote_routes()).sum()
+}
+
 /// Keys and blocks of all routes, and who holds them.
 type Known = BTreeMap<(u64, u32), BTreeSet<String>>;
 
@@ -97,22 +107,15 @@ fn a_route_is_told_when_it_is_learned_and_nothing_of_its_blocks() {
     hear_all(&mut b, &told, 8);
     assert_eq!(known(&b, 8), known(&a, 8));
     assert_eq!(
-        (
-            b.pools().routes(),
-            b.pools().remote_routes(),
-            counts(&b).routes
-        ),
+        (routes(&b), remote_routes(&b), counts(&b).routes),
         (2, 2, 2)
     );
     a.close(booking, Ending::Failed, Usage::default(), Millis(9));
-    assert_eq!(a.pools().routes(), 2, "it answered");
+    assert_eq!(routes(&a), 2, "it answered");
     let failing = ask_chat(&mut a, &prompt(2, 3, 1, 9), &WORKERS, 10);
     a.close(failing, Ending::Failed, Usage::default(), Millis(11));
     hear_all(&mut b, &tell(&mut a), 12);
-    assert_eq!(
-        (a.pools().routes(), b.pools().routes(), counts(&b).strangers),
-        (2, 2, 0)
-    );
+    assert_eq!((routes(&a), routes(&b), counts(&b).strangers), (2, 2, 0));
 }
 
 #[test]
@@ -141,9 +144,9 @@ fn an_age_is_told_too_and_a_route_ends_everywhere_at_once() {
     // What is over is not told, and not taken in if it was told before.
     let mut c = learner(3, 100, 1000);
     hear_all(&mut c, &snapshot(&mut a, Millis(1100)), 9000);
-    assert_eq!(c.pools().routes(), 0);
+    assert_eq!(routes(&c), 0);
     hear_all(&mut c, &told, 1);
-    assert_eq!(c.pools().routes(), 2, "older than the clock");
+    assert_eq!(routes(&c), 2, "older than the clock");
     assert_eq!((pick(&mut c, 400), pick(&mut c, 401)), ("prefix", "hash"));
 }
 
@@ -162,24 +165,12 @@ fn heard_routes_go_first_and_own_ones_are_never_overwritten() {
     serve(&mut a, &prompt(2, 3, 1, 9), "a", 4);
     serve(&mut a, &prompt(3, 3, 1, 9), "a", 5);
     hear_all(&mut b, &tell(&mut a), 6);
-    assert_eq!(
-        (b.pools().routes(), b.pools().remote_routes()),
-        (4, 2),
-        "the last heard"
-    );
+    assert_eq!((routes(&b), remote_routes(&b)), (4, 2), "the last heard");
     serve(&mut b, &prompt(3, 3, 1, 9), "a", 7);
-    assert_eq!(
-        (b.pools().routes(), b.pools().remote_routes()),
-        (4, 0),
-        "now its own"
-    );
+    assert_eq!((routes(&b), remote_routes(&b)), (4, 0), "now its own");
     serve(&mut a, &prompt(4, 3, 1, 9), "a", 8);
     hear_all(&mut b, &tell(&mut a), 9);
-    assert_eq!(
-        (b.pools().routes(), b.pools().remote_routes()),
-        (4, 0),
-        "no room"
-    );
+    assert_eq!((routes(&b), remote_routes(&b)), (4, 0), "no room");
     assert!(
         known(&b, 9)
             .keys()
@@ -194,18 +185,18 @@ fn routes_on_a_lost_cache_end_and_older_ones_are_ignored() {
     let before = tell(&mut a);
     b.workers_mut().reset_cache("a", Millis(2));
     hear_all(&mut b, &before, 3);
-    assert_eq!((b.pools().routes(), counts(&b).stale), (0, 1));
+    assert_eq!((routes(&b), counts(&b).stale), (0, 1));
     hear_all(&mut a, &tell(&mut b), 4);
-    assert_eq!(a.pools().routes(), 0);
+    assert_eq!(routes(&a), 0);
     serve(&mut a, &prompt(2, 3, 1, 9), "a", 5);
     hear_all(&mut b, &tell(&mut a), 6);
-    assert_eq!((b.pools().routes(), counts(&b).stale), (2, 1));
+    assert_eq!((routes(&b), counts(&b).stale), (2, 1));
     // A worker that leaves takes its routes along, here only.
     b.workers_mut().remove("a");
-    assert_eq!((a.pools().routes(), b.pools().routes()), (2, 0));
+    assert_eq!((routes(&a), routes(&b)), (2, 0));
     serve(&mut a, &prompt(3, 3, 1, 9), "a", 7);
     hear_all(&mut b, &tell(&mut a), 8);
-    assert_eq!(b.pools().routes(), 0);
+    assert_eq!(routes(&b), 0);
     assert!(counts(&b).strangers > 0);
 }
 
@@ -220,7 +211,7 @@ fn a_snapshot_of_many_routes_comes_in_parts_and_in_the_order_of_evictions() {
             own,
         );
     }
-    assert_eq!(a.pools().routes(), 2400);
+    assert_eq!(routes(&a), 2400);
     let mut b = learner(2, 1000, TTL_MS);
     let parts = snapshot(&mut a, Millis(2000));
     assert!(parts.len() >= 2 + 2400 / 512);
@@ -263,14 +254,12 @@ fn rules_that_learn_no_routes_and_pools_that_compare_tokens_hear_none() {
         scheme: Scheme::Units,
         ..Placements::default()
     };
-    a.pools
-        .blocks_mut(PoolId(0))
-        .set_placements(compares_tokens);
+    a.pools[PoolId(0)].set_placements(compares_tokens);
     serve(&mut a, &prompt(2, 3, 1, 9), "a", 3);
     let mut b = learner(3, 100, TTL_MS);
     hear_all(&mut b, &told, 4);
     hear_all(&mut b, &tell(&mut a), 5);
-    assert_eq!(b.pools().routes(), 2, "those of before");
+    assert_eq!(routes(&b), 2, "those of before");
     assert!(
         a.sharing_mut()
             .snapshot_routes(PoolId(0), &mut RouteCursor::default(), Millis(6))

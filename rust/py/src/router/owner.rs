@@ -8,7 +8,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::NativeRouter;
-use crate::call::{Call, Tried};
+use crate::arguments::Call;
+use crate::call::Tried;
 use crate::decision::{Decision, Owner};
 
 /// Name of the policy that picks for `wanted`.

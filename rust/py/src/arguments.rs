@@ -36,17 +36,11 @@ macro_rules! arguments {
 }
 pub(crate) use arguments;
 
-/// How a value is read, kept for a retry, and shown to the garbage collector.
+/// How the value of an argument is read.
 pub trait Kind {
-    type Held: Default;
+    type Held: Kept;
 
     fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held>;
-
-    fn clone_ref(held: &Self::Held, py: Python<'_>) -> Self::Held;
-
-    fn visit(_held: &Self::Held, _visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        Ok(())
-    }
 
     /// The value of an argument that may be left out.
     fn given(name: &str, given: Option<Bound<'_, PyAny>>) -> PyResult<Self::Held> {
@@ -55,6 +49,13 @@ pub trait Kind {
             |given| Self::read(name, given),
         )
     }
+}
+
+/// A value that is kept for a retry, and shown to the garbage collector.
+pub trait Kept: Default {
+    fn clone_ref(&self, py: Python<'_>) -> Self;
+
+    fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
 }
 
 /// Read where it is used.
@@ -72,14 +73,6 @@ impl Kind for Object {
     fn read(_name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
         Ok(Some(given.unbind()))
     }
-
-    fn clone_ref(held: &Self::Held, py: Python<'_>) -> Self::Held {
-        held.as_ref().map(|held| held.clone_ref(py))
-    }
-
-    fn visit(held: &Self::Held, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(held)
-    }
 }
 
 impl Kind for Again {
@@ -87,14 +80,6 @@ impl Kind for Again {
 
     fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
         Object::read(name, readable_again(name, given)?)
-    }
-
-    fn clone_ref(held: &Self::Held, py: Python<'_>) -> Self::Held {
-        Object::clone_ref(held, py)
-    }
-
-    fn visit(held: &Self::Held, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(held)
     }
 }
 
@@ -104,10 +89,6 @@ impl Kind for Text {
     fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
         Ok(Some(args::string(&given, name)?.clone().unbind()))
     }
-
-    fn clone_ref(held: &Self::Held, py: Python<'_>) -> Self::Held {
-        held.as_ref().map(|held| held.clone_ref(py))
-    }
 }
 
 impl Kind for Count {
@@ -116,9 +97,25 @@ impl Kind for Count {
     fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
         ranged(&given, name, 0, MAX_TOKENS).map(Some)
     }
+}
 
-    fn clone_ref(held: &Self::Held, _py: Python<'_>) -> Self::Held {
-        *held
+impl<T> Kept for Option<Py<T>> {
+    fn clone_ref(&self, py: Python<'_>) -> Self {
+        self.as_ref().map(|held| held.clone_ref(py))
+    }
+
+    fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(self)
+    }
+}
+
+impl Kept for Option<u64> {
+    fn clone_ref(&self, _py: Python<'_>) -> Self {
+        *self
+    }
+
+    fn visit(&self, _visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        Ok(())
     }
 }
 
@@ -138,15 +135,15 @@ macro_rules! call {
 
             pub fn clone_ref(&self, py: Python<'_>) -> Self {
                 Self {
-                    workers: Object::clone_ref(&self.workers, py),
-                    $($name: $kind::clone_ref(&self.$name, py),)*
+                    workers: Kept::clone_ref(&self.workers, py),
+                    $($name: Kept::clone_ref(&self.$name, py),)*
                     priority: self.priority,
                 }
             }
 
             pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
                 visit.call(&self.workers)?;
-                $($kind::visit(&self.$name, visit)?;)*
+                $(self.$name.visit(visit)?;)*
                 Ok(())
             }
 

@@ -41,6 +41,17 @@ fn believed(state: FeedState, engine_block_size: u32) -> Worth {
     }
 }
 
+/// An engine with so many blocks of 16 tokens.
+fn small(kv_blocks: u32) -> Profile {
+    Profile {
+        engine: Facts {
+            kv_blocks: Some(kv_blocks),
+            block_size: Some(16),
+        },
+        ..Profile::default()
+    }
+}
+
 impl Fleet {
     fn new(rule: impl Rule + 'static) -> Self {
         let settings = Settings {
@@ -539,18 +550,8 @@ fn a_pick_on_a_suspect_stream_says_so() {
 fn a_prompt_beyond_the_memory_of_its_engine_pushes_nothing_out() {
     for events in [true, false] {
         let mut fleet = Fleet::new(RULE);
-        let small = Profile {
-            engine: Facts {
-                kv_blocks: Some(20),
-                block_size: Some(16),
-            },
-            ..Profile::default()
-        };
         for (name, id) in ["a", "b", "c"].into_iter().zip(fleet.ids.clone()) {
-            fleet
-                .selector
-                .workers_mut()
-                .add(name, small.clone(), Millis(0));
+            fleet.selector.workers_mut().add(name, small(20), Millis(0));
             if !events {
                 fleet.selector.feed(id).unwrap().set_trust(Worth::Refused);
             }

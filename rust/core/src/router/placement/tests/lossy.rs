@@ -47,14 +47,7 @@ fn a_lost_message_leaves_blocks_in_doubt_and_placements_count_as_without_events(
 fn what_is_doubtful_makes_room_for_what_is_sure() {
     let mut fleet = Fleet::new(RULE);
     let (old, new) = (prompt(0, 10), prompt(100, 6));
-    let profile = Profile {
-        engine: Facts {
-            kv_blocks: Some(12),
-            block_size: Some(16),
-        },
-        ..Profile::default()
-    };
-    fleet.selector.workers_mut().add("b", profile, Millis(0));
+    fleet.selector.workers_mut().add("b", small(12), Millis(0));
     fleet.announce(1, &old, 0, Medium::Gpu, 0);
     fleet.selector.feed(fleet.ids[1]).unwrap().doubt(Millis(1));
     fleet
@@ -71,14 +64,7 @@ fn what_is_doubtful_makes_room_for_what_is_sure() {
 fn what_was_placed_long_ago_does_not_come_back_with_a_lost_message() {
     let mut fleet = Fleet::new(RULE);
     let (path, other) = (prompt(0, 10), prompt(100, 6));
-    let profile = Profile {
-        engine: Facts {
-            kv_blocks: Some(14),
-            block_size: Some(16),
-        },
-        ..Profile::default()
-    };
-    fleet.selector.workers_mut().add("b", profile, Millis(0));
+    fleet.selector.workers_mut().add("b", small(14), Millis(0));
     fleet.announce(1, &path[..8], 0, Medium::Gpu, 0);
     let doubt = |fleet: &mut Fleet, now| {
         let mut feed = fleet.selector.feed(fleet.ids[1]).unwrap();

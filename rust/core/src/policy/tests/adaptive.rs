@@ -57,7 +57,7 @@ fn model(
         let cached = prompt - worker.uncached;
         let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
-        let pushed_out = own * 0.5;
+        let pushed_out = own * 1.5;
         let delayed = own * worker.queued
             + running * own * worker.running
             + running * output * (worker.queued + worker.running);
@@ -66,7 +66,7 @@ fn model(
         } else {
             worker.kv_usage.unwrap_or(0.0)
         };
-        let free = f64::max(1.0 - 0.75 * kv_use, 0.05);
+        let free = f64::max(1.0 - 0.75 * kv_use, 1.0 / 6.0);
         let ms = (waiting + own + pushed_out + delayed) / speed + running * output * step;
         ms / free / worker.weight
     };
@@ -389,8 +389,8 @@ fn without_kv_blocks_a_fresh_report_tells_the_room_and_a_stale_one_nothing() {
 fn known_room_is_counted_whatever_a_report_says() {
     let mut scene = Scene::new(&[(0, 0)]).blocks(Some(10));
     scene.loads[0].report = usage(1.0, 0);
-    let empty = 160.0 * 1.5 / 10.0;
-    // Its own 10 blocks count; what would not fit costs 20 times as much, however far it is from fitting.
+    let empty = 160.0 * 2.5 / 10.0;
+    // Its own 10 blocks count; what would not fit costs 6 times as much, however far it is from fitting.
     let cases = [
         (100, 0, 0, 0.1),
         (100, 30, 0, 0.4),
@@ -406,7 +406,7 @@ fn known_room_is_counted_whatever_a_report_says() {
     }
     for active in [160, 1_000, 1 << 40] {
         scene.loads[0].active_blocks = active;
-        assert!(close(scores(BALANCED, &scene)[0], empty * 20.0), "{active}");
+        assert!(close(scores(BALANCED, &scene)[0], empty * 6.0), "{active}");
     }
 }
 
@@ -440,7 +440,7 @@ fn blocks_that_requests_in_flight_share_with_this_one_count_once() {
             active: Some(active),
             ..scene.view()
         };
-        let expected = 160.0 * 1.5 / (1.0 - 0.75 * used) / 10.0;
+        let expected = 160.0 * 2.5 / (1.0 - 0.75 * used) / 10.0;
         let got = BALANCED.score(&view, 0).unwrap();
         assert!(close(got, expected), "{namespace} {is_shared}: {got}");
     }
@@ -516,20 +516,20 @@ fn more_kinds_than_are_told_apart_count_as_one() {
 #[test]
 fn with_nothing_known_the_least_work_ahead_is_picked() {
     let mut scene = Scene::new(&[(90, 0), (0, 0), (50, 2)]).blocks(Some(100));
-    scene.rows[0].pending_prefill_tokens = 2_200;
+    scene.rows[0].pending_prefill_tokens = 3_700;
     scene.rows[2].pending_prefill_tokens = 300;
     let expected = [
-        2_200.0 + 160.0 * 1.5,
-        1_600.0 * 1.5,
-        300.0 + 800.0 * 1.5 + (800.0 + 256.0) * 2.0 * 0.3,
+        3_700.0 + 160.0 * 2.5,
+        1_600.0 * 2.5,
+        300.0 + 800.0 * 2.5 + (800.0 + 256.0) * 2.0 * 0.3,
     ];
     for (got, expected) in scores(BALANCED, &scene).into_iter().zip(expected) {
         assert!(close(got, expected / 10.0), "{got} {expected}");
     }
     assert_eq!(scene.choose(&BALANCED, 1), (2, Reason::Prefix));
-    scene.rows[2].inflight = 4;
+    scene.rows[2].inflight = 8;
     assert_eq!(scene.choose(&BALANCED, 1), (1, Reason::Spill));
-    scene.rows[0].pending_prefill_tokens = 1_700;
+    scene.rows[0].pending_prefill_tokens = 3_200;
     assert_eq!(scene.choose(&BALANCED, 1), (0, Reason::Prefix));
 }
 
@@ -545,13 +545,13 @@ fn the_smallest_weights_leave_costs_finite() {
 
 #[test]
 fn the_objective_weighs_what_runs() {
-    // Half the prompt costs 1.5 times its 800 tokens: as much as delaying 1.14 / weight requests by these and by 256 more.
+    // Half the prompt costs 2.5 times its 800 tokens: as much as delaying 1.89 / weight requests by these and by 256 more.
     let mut scene = Scene::new(&[(50, 0), (0, 0)]).blocks(Some(100));
     for (inflight, picked) in [
         (0, [0, 0, 0]),
         (2, [0, 0, 1]),
-        (4, [0, 1, 1]),
-        (12, [1, 1, 1]),
+        (7, [0, 1, 1]),
+        (20, [1, 1, 1]),
     ] {
         scene.rows[0].inflight = inflight;
         for ((objective, _), picked) in [OBJECTIVES[1], OBJECTIVES[0], OBJECTIVES[2]]

@@ -81,7 +81,7 @@ fn model(terms: Terms, worker: &Plain, part: Part, (speed, step): (f64, f64)) ->
     let beside = worker.running + elsewhere;
     let all = worker.running + worker.queued;
     let delay = f64::max(own - 128.0, 0.0) * terms.weight * beside;
-    let prompt = waiting + own * 1.5 + own * behind + delay;
+    let prompt = waiting + own * 2.5 + own * behind + delay;
     let context = worker.held_blocks * 16.0 + terms.prompt * all;
     let answer = terms.weight * terms.output * (all + context / 1_000.0 + step * speed);
     let kv_use = if worker.kv_blocks > 0.0 {
@@ -89,7 +89,7 @@ fn model(terms: Terms, worker: &Plain, part: Part, (speed, step): (f64, f64)) ->
     } else {
         worker.kv_usage.unwrap_or(0.0)
     };
-    let ms = |work: f64| work / f64::max(1.0 - 0.75 * kv_use, 0.05) / speed / worker.weight;
+    let ms = |work: f64| work / f64::max(1.0 - 0.75 * kv_use, 1.0 / 6.0) / speed / worker.weight;
     let handover = terms.handover.ms + terms.handover.ms_per_token * worker.uncached;
     [ms(prompt + answer), ms(prompt), ms(answer) + handover]
 }
@@ -303,7 +303,7 @@ fn a_decode_worker_that_never_computed_a_prompt_is_as_fast_as_those_that_did() {
     };
     let found = BALANCED.choose_pair(&pairing, &mut Rng::new(1)).unwrap();
     let score = found.decode_scores[0].get().unwrap();
-    assert!(close(score, 1_600.0 * 1.5 / 50.0), "{score}");
+    assert!(close(score, 1_600.0 * 2.5 / 50.0), "{score}");
 }
 
 #[test]

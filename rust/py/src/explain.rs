@@ -2,7 +2,7 @@
 
 use cachelb_core::events::FeedState;
 use cachelb_core::ids::Medium;
-use cachelb_core::router::{Held, Pick, Seen};
+use cachelb_router::{Held, Pick, Seen};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};

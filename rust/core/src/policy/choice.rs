@@ -45,7 +45,8 @@ impl Choice {
     }
 
     /// A row chosen outside of any rule.
-    pub(crate) fn pinned(row: usize, reason: Reason) -> Self {
+    #[must_use]
+    pub fn pinned(row: usize, reason: Reason) -> Self {
         Self {
             cold: reason == Reason::Cold,
             ..Self::warm(row, reason)

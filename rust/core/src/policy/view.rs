@@ -39,7 +39,8 @@ impl Candidate {
     pub const NO_SLOT: u32 = u32::MAX;
 
     /// A worker that was never picked and holds nothing.
-    pub(crate) fn unseen(order: u64, offer: u32, slot: u32) -> Self {
+    #[must_use]
+    pub fn unseen(order: u64, offer: u32, slot: u32) -> Self {
         Self {
             order,
             last_cold_pick: 0,

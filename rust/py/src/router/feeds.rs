@@ -14,7 +14,7 @@ use cachelb_core::events::{
     Streams, Totals, Worth,
 };
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::router::{CommonName, Feed, PoolId};
+use cachelb_router::{CommonName, Feed, PoolId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};

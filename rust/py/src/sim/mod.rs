@@ -6,7 +6,7 @@ mod timed;
 
 use cachelb_core::hashing::Scheme;
 use cachelb_core::policy::Reason;
-use cachelb_core::router::Selector;
+use cachelb_router::Selector;
 use cachelb_sim::{
     Gateway, Keys, Options, Outcomes, Routed, Several, Stopped, WorkerSettings, Workload, run,
 };

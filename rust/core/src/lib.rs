@@ -1,13 +1,12 @@
 //! Data structures of cachelb, free of Python, I/O and clocks.
 //!
 //! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds, `radix`
-//! how many characters or tokens, `load` books requests in flight, `policy` holds one routing rule per file, `events`
-//! tells the index what engines announce, `share` what other routers did. The crate `cachelb-router` runs the rules over a
-//! fleet.
+//! how many characters or tokens, `load` books requests in flight, `policy` holds one routing rule per file, `share`
+//! publishes what routers did. `cachelb-events` turns events of engines into holdings of the index, and `cachelb-router`
+//! runs the rules over a fleet.
 
 pub mod boundaries;
 pub mod error;
-pub mod events;
 mod forest;
 pub mod hashing;
 mod heap;

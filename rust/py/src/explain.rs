@@ -1,7 +1,7 @@
 //! What a selection saw, as the value types of `cachelb.explanation`.
 
-use cachelb_core::events::FeedState;
 use cachelb_core::ids::Medium;
+use cachelb_events::FeedState;
 use cachelb_router::{Held, Pick, Seen};
 use pyo3::intern;
 use pyo3::prelude::*;

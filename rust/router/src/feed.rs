@@ -4,8 +4,8 @@
 //! it and nothing else. Once a message is lost, the blocks it may concern are doubtful: they are believed as placements
 //! are, and new placements as on a worker without events, until events settle it.
 
-use cachelb_core::events::{Fault, FeedState, Heard, Worth};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_events::{Fault, FeedState, Heard, Worth};
 
 use super::Selector;
 use super::checks::Checks;

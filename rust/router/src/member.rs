@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use cachelb_core::events::FeedState;
 use cachelb_core::ids::Millis;
+use cachelb_events::FeedState;
 
 use super::health::Health;
 use super::named::named;

@@ -1,10 +1,10 @@
 //! One request and its candidates: the choice among them.
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::events::FeedState;
 use cachelb_core::load::{Known, LoadBook};
 use cachelb_core::policy::{Active, Choice, Reason, Rng, Rule, View};
 use cachelb_core::tracker::Origin;
+use cachelb_events::FeedState;
 
 use super::fleet::Fleet;
 use super::ledger::WorkerState;

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use cachelb_core::events::FeedState;
 use cachelb_core::ids::Medium;
 use cachelb_core::load::Known;
 use cachelb_core::policy::{Candidate, Media};
+use cachelb_events::FeedState;
 
 use super::member::Eligibility;
 use super::offers::Offers;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::events::sizes_fit;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Report};
+use cachelb_events::sizes_fit;
 
 use super::Selector;
 use super::ledger::{Ending, Usage};

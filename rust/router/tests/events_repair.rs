@@ -2,7 +2,7 @@
 //! is only busy evicting it never thinks so.
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
-#[path = "../../core/tests/events_model/mod.rs"]
+#[path = "../../events/tests/events_model/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod events_model;
 #[path = "events_repair/served.rs"]
@@ -10,7 +10,7 @@ mod served;
 #[path = "events_repair/world.rs"]
 mod world;
 
-use cachelb_core::events::{Fault, FeedState};
+use cachelb_events::{Fault, FeedState};
 
 use world::{Nature, World};
 

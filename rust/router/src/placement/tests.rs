@@ -1,12 +1,12 @@
 //! Workers whose events tell: what is expected, what is confirmed, and what a request is worth there.
 
-use cachelb_core::events::{FeedState, Heard, Worth};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::{
     Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, SpillGate,
 };
 use cachelb_core::tracker::Origin;
+use cachelb_events::{FeedState, Heard, Worth};
 
 use crate::{
     Ending, Facts, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,

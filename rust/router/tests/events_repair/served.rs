@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use cachelb_core::events::Batch;
 use cachelb_core::hashing::{Hasher, Namespace};
 use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::Rng;
+use cachelb_core::rng::Rng;
+use cachelb_events::Batch;
 
 use crate::events_model::pool::Pool;
 use crate::events_model::writer::{Stored, Writer};

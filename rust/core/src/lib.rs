@@ -1,9 +1,10 @@
 //! Data structures of cachelb, free of Python, I/O and clocks.
 //!
 //! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds, `radix`
-//! how many characters or tokens, `load` books requests in flight, `policy` holds one routing rule per file, `share`
-//! publishes what routers did. `cachelb-events` turns events of engines into holdings of the index, and `cachelb-router`
-//! runs the rules over a fleet.
+//! how many characters or tokens, `load` books requests in flight, `policy` holds one routing rule per file.
+//!
+//! Above it, `cachelb-events` turns events of engines into holdings of the index, `cachelb-share` publishes what routers
+//! did, and `cachelb-router` runs the rules over a fleet.
 
 pub mod boundaries;
 pub mod error;
@@ -21,7 +22,6 @@ pub mod positional;
 pub mod radix;
 pub mod registry;
 pub mod rng;
-pub mod share;
 mod snapshot;
 pub mod sorting;
 pub mod tracker;

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::ids::{Millis, RouteKey, SequenceHash};
 use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::{BookingId, Known, Load, Pace};
 use cachelb_core::policy::{
     Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Properties,
-    Reason, Rng, RouteKey, RoutePosition, Rule, Session, SessionMode, View,
+    Reason, Rng, RoutePosition, Rule, Session, SessionMode, View,
     parts::{self, Part, PartMut},
 };
 

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::WorkerId;
 use cachelb_core::load::BookingId;
-use cachelb_core::share::{Entry, Journal, Kind, Message, Register};
+use cachelb_share::{Entry, Journal, Kind, Message, Register};
 
 use self::peers::{Peers, named_bytes};
 use super::request::PoolId;

@@ -205,7 +205,7 @@ impl BoundaryLearning {
 
     /// The key of the prefix that ends with `hash`.
     #[cfg(test)]
-    pub(super) fn key(&self, hash: SequenceHash) -> super::routes::RouteKey {
+    pub(super) fn key(&self, hash: SequenceHash) -> crate::ids::RouteKey {
         self.routes.key(hash)
     }
 

@@ -69,7 +69,7 @@ pub use random::Random;
 pub use reason::Reason;
 pub use rendezvous::Rendezvous;
 pub use round_robin::RoundRobin;
-pub use routes::{Claim, Rank, RouteKey, RoutePosition};
+pub use routes::{Claim, Rank, RoutePosition};
 pub use rule::{Properties, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
 pub use values::{ByWorker, MediumCredits, Peak, Within};

@@ -16,15 +16,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result};
 use crate::heap;
-use crate::ids::{Millis, SequenceHash};
+use crate::ids::{Millis, RouteKey, SequenceHash};
 use crate::mixing::Mix;
 
 /// Workers that a route names; the oldest claim makes room.
 const MAX_HOLDERS: usize = 16;
-
-/// Names a route, the same at all routers of one seed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RouteKey(pub u64);
 
 /// That a worker served a prefix, as routers publish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What a gateway calls: messages for other routers, and what became of theirs.
 
 use cachelb_core::ids::Millis;
-use cachelb_core::share::{Kind, Part};
+use cachelb_share::{Kind, Part};
 
 use super::{Sharing, SharingCounters};
 use crate::Selector;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cachelb_core::share::{Due, Entry, Kind, Register, Version, Word};
+use cachelb_share::{Due, Entry, Kind, Register, Version, Word};
 
 use super::snapshot::{PART, Parts};
 use super::{Exchange, Sharing};

@@ -8,8 +8,8 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Work};
 use cachelb_core::policy::Claim;
-use cachelb_core::share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
 use cachelb_core::tracker::Store;
+use cachelb_share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
 
 use super::peers::{Remote, Theirs};
 use super::{Exchange, Receipt, Sharing};

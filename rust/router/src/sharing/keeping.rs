@@ -6,7 +6,7 @@
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
-use cachelb_core::share::{Entries, Entry, Keeping, Kind, Message, put};
+use cachelb_share::{Entries, Entry, Keeping, Kind, Message, put};
 
 use super::inbox::Inbox;
 use super::peers::Peers;

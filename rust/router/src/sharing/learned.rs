@@ -7,7 +7,7 @@
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_core::policy::{Claim, RoutePosition};
-use cachelb_core::share::{Entry, Keys, Kind};
+use cachelb_share::{Entry, Keys, Kind};
 
 use crate::fleet::Fleet;
 use crate::pools::Pools;

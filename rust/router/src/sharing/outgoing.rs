@@ -2,7 +2,7 @@
 
 use cachelb_core::ids::{SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Work};
-use cachelb_core::share::{Chain, Entry};
+use cachelb_share::{Chain, Entry};
 
 use super::{Sharing, key};
 use crate::fleet::Fleet;

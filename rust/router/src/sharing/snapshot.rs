@@ -10,8 +10,8 @@ use std::sync::Arc;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Telling};
 use cachelb_core::load::Phase;
-use cachelb_core::share::{Chain, Entry, Kind, Message, put};
 use cachelb_core::tracker::Store;
+use cachelb_share::{Chain, Entry, Kind, Message, put};
 
 use super::{Exchange, Sharing, key};
 use crate::decisions::Decisions;

@@ -1,7 +1,7 @@
 //! Snapshots for a router that starts later: the same blocks in the same order of eviction, whatever happens beside it; and
 //! nothing of what is damaged.
 
-use cachelb_core::share::{Chain, Entries, Entry, Keeping, Message, put};
+use cachelb_share::{Chain, Entries, Entry, Keeping, Message, put};
 use proptest::prelude::*;
 
 use super::*;

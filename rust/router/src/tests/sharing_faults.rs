@@ -1,6 +1,6 @@
 //! Messages that are not what they say, and requests that come while everything is told.
 
-use cachelb_core::share::{Kind, Message};
+use cachelb_share::{Kind, Message};
 
 use super::*;
 

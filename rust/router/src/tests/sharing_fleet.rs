@@ -1,6 +1,6 @@
 //! Workers that come, change and go at one of three routers.
 
-use cachelb_core::share::{About, Version, Word};
+use cachelb_share::{About, Version, Word};
 
 use super::*;
 use crate::Profile;

@@ -1,6 +1,6 @@
 //! Messages that are well formed and lie.
 
-use cachelb_core::share::{Chain, Entries, Entry, Keeping, Kind, Message, put};
+use cachelb_share::{Chain, Entries, Entry, Keeping, Kind, Message, put};
 
 use super::*;
 use crate::sharing::Kept;

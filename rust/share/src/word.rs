@@ -1,7 +1,8 @@
 //! One statement on a worker: whether it is there, what it is, whether it takes requests.
 
+use cachelb_core::error::{Error, Result};
+
 use super::bytes::{Bytes, put_number, put_text};
-use crate::error::{Error, Result};
 
 /// Ranks that a worker may have.
 const MOST_RANKS: u32 = 4096;

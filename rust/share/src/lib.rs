@@ -14,7 +14,7 @@
 //! | `envelope` | messages: whose entries, which numbers, whether they arrived whole |
 //! | `journal` | the entries of this router until somebody takes them along |
 //!
-//! How a router applies the entries of others: `router/sharing`.
+//! How a router applies the entries of others: `sharing` of `cachelb-router`.
 
 mod bytes;
 mod envelope;

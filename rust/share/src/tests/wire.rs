@@ -1,5 +1,5 @@
 use super::*;
-use crate::share::fleet::tests::words;
+use crate::fleet::tests::words;
 use proptest::prelude::*;
 
 fn entries() -> impl Strategy<Value = (Entry<'static>, Vec<SequenceHash>)> {

@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::share::About;
+use crate::About;
 use proptest::prelude::*;
 
-pub(in crate::share) fn words() -> impl Strategy<Value = Word> {
+pub(crate) fn words() -> impl Strategy<Value = Word> {
     let about = (
         (0.1..9.0_f64, 0..3_u8, 1..5_u32, any::<u64>()),
         proptest::option::of(any::<u32>()),
@@ -188,7 +188,7 @@ proptest! {
                 *last = (*version, word.clone());
             }
         }
-        let mut rng = crate::policy::Rng::new(order);
+        let mut rng = cachelb_core::rng::Rng::new(order);
         for register in &mut registers {
             let mut left = all.clone();
             while !left.is_empty() {

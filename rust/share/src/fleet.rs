@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::sorting::sort_rarely;
+use cachelb_core::error::{Error, Result};
+use cachelb_core::sorting::sort_rarely;
 
 use super::word::{Version, Word};
 

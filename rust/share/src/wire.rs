@@ -1,10 +1,11 @@
 //! Entries as bytes: a tag, numbers of seven bits per byte, hashes as eight bytes.
 
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::RouteKey;
+use cachelb_core::ids::SequenceHash;
+
 use super::bytes::{Bytes, put_number, put_text};
 use super::word::{Version, Word};
-use crate::error::{Error, Result};
-use crate::ids::SequenceHash;
-use crate::policy::RouteKey;
 
 /// Hashes of one entry, still in the bytes they came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,6 +1,6 @@
 //! Numbers of seven bits per byte, names with their length, hashes as eight bytes.
 
-use crate::error::{Error, Result};
+use cachelb_core::error::{Error, Result};
 
 /// Bytes of the longest name.
 const MOST_TEXT: u64 = 1 << 14;

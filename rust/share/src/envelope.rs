@@ -1,9 +1,8 @@
 //! A message: whose entries, which numbers they have, and whether they arrived whole.
 
+use cachelb_core::error::{Error, Result};
+use cachelb_core::hashing::{Hasher, Identity, Namespace, hash_text};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
-
-use crate::error::{Error, Result};
-use crate::hashing::{Hasher, Identity, Namespace, hash_text};
 
 const MAGIC: &[u8; 4] = b"clbs";
 /// Rises with every change of what entries there are or what they mean: who cannot read one of them cannot know what it

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use cachelb_core::ids::SequenceHash;
+
 use super::wire::{Entry, put};
-use crate::ids::SequenceHash;
 
 /// Bytes from which on a part is not made longer: what others apply under one lock.
 const PART: usize = 1 << 13;

@@ -1,23 +1,22 @@
 //! Data structures of cachelb, free of Python, I/O and clocks.
 //!
 //! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds, `radix`
-//! how many characters or tokens, `load` books requests in flight, `policy` holds one routing rule per file.
+//! how many characters or tokens, `load` books requests in flight.
 //!
-//! Above it, `cachelb-events` turns events of engines into holdings of the index, `cachelb-share` publishes what routers
+//! Above it, `cachelb-policy` has the routing rules, `cachelb-events` turns events of engines into holdings of the index, `cachelb-share` publishes what routers
 //! did, and `cachelb-router` runs the rules over a fleet.
 
 pub mod boundaries;
 pub mod error;
 mod forest;
 pub mod hashing;
-mod heap;
+pub mod heap;
 pub mod ids;
 pub mod index;
 pub mod learned;
 pub mod load;
-mod mixing;
+pub mod mixing;
 pub mod owners;
-pub mod policy;
 pub mod positional;
 pub mod radix;
 pub mod registry;

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::policy::Reason;
 use cachelb_core::sorting::sort_rarely;
+use cachelb_policy::Reason;
 
 use super::Selector;
 use super::ledger::{Ending, Usage};
@@ -134,8 +134,8 @@ fn groups(batch: &[(Offers, Request<'_>)], terms: BatchTerms) -> Vec<Vec<usize>>
 #[cfg(test)]
 mod tests {
     use cachelb_core::ids::SequenceHash;
-    use cachelb_core::policy::{LeastLoaded, Rule};
     use cachelb_core::tracker::Origin;
+    use cachelb_policy::{LeastLoaded, Rule};
 
     use super::*;
     use crate::{Offer, Placements, PoolSettings, Settings};

@@ -5,10 +5,10 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, IndexStats, Reach};
 use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
-use cachelb_core::policy::{Ended, Placements};
 use cachelb_core::positional::PositionalIndex;
 use cachelb_core::radix::RadixTree;
 use cachelb_core::tracker::{Depths, Store};
+use cachelb_policy::{Ended, Placements};
 
 use super::checks::Checks;
 use super::leases::Leases;

@@ -2,7 +2,7 @@
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::{BookingId, Phase};
-use cachelb_core::policy::Ended;
+use cachelb_policy::Ended;
 
 use super::Selector;
 use super::health::Health;

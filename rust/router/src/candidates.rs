@@ -3,7 +3,7 @@
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::{LoadBook, Report};
-use cachelb_core::policy::{Candidate, Media};
+use cachelb_policy::{Candidate, Media};
 
 use super::fleet::Fleet;
 use super::member::{Eligibility, Member};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Known;
-use cachelb_core::policy::{Candidate, Ended, Reason, View};
+use cachelb_policy::{Candidate, Ended, Reason, View};
 
 use super::named::named;
 use super::request::{Pick, PoolId, Wanted};

@@ -75,7 +75,7 @@ mod workers;
 
 pub use batch::BatchTerms;
 pub use blocks::Lost;
-pub use cachelb_core::policy::Placements;
+pub use cachelb_policy::Placements;
 pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::Fleet;
@@ -103,7 +103,7 @@ pub use workers::Workers;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::LoadBook;
-use cachelb_core::policy::Rng;
+use cachelb_core::rng::Rng;
 
 use self::blocks::Blocks;
 use self::candidates::{Candidates, condition};

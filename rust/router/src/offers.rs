@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cachelb_core::ids::WorkerId;
-use cachelb_core::policy::Names;
+use cachelb_policy::Names;
 
 use super::member::Eligibility;
 

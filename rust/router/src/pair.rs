@@ -2,7 +2,7 @@
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::load::Half;
-use cachelb_core::policy::{Candidate, Handover, PairChoice, Pairing, Prefiller, Reason, Rng};
+use cachelb_policy::{Candidate, Handover, PairChoice, Pairing, Prefiller, Reason, Rng};
 
 use super::Selector;
 use super::ledger::{Ending, Usage};
@@ -248,7 +248,7 @@ impl<'r> Pair<'_, 'r> {
 #[cfg(test)]
 mod tests {
     use cachelb_core::ids::Millis;
-    use cachelb_core::policy::{LeastLoaded, RoundRobin};
+    use cachelb_policy::{LeastLoaded, RoundRobin};
 
     use super::*;
     use crate::{Breaker, Eligibility, Offer, Placements, PoolSettings, Profile, Role, Settings};

@@ -2,8 +2,8 @@
 
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
-use cachelb_core::policy::{Placements, Rule};
 use cachelb_core::tracker::Store;
+use cachelb_policy::{Placements, Rule};
 
 use super::blocks::{Answer, Blocks};
 use super::member::Member;

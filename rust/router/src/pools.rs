@@ -9,9 +9,9 @@ use cachelb_core::ids::{Medium, Millis, WorkerId};
 use cachelb_core::index::IndexStats;
 use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::{Ended, Rule};
 use cachelb_core::sorting::sort_rarely;
 use cachelb_core::tracker::{Depths, Store};
+use cachelb_policy::{Ended, Rule};
 
 use super::blocks::{Blocks, Lost};
 use super::budget::Budget;

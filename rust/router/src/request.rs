@@ -2,8 +2,8 @@
 
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::{Content, Reason};
 use cachelb_core::tracker::Origin;
+use cachelb_policy::{Content, Reason};
 
 use super::named::named;
 

@@ -12,8 +12,8 @@ use std::ops::Deref;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{Load, LoadBook};
-use cachelb_core::policy::{Candidate, Media};
 use cachelb_core::sorting::sort_rarely;
+use cachelb_policy::{Candidate, Media};
 
 use super::fleet::Fleet;
 use super::member::{Eligibility, Member};

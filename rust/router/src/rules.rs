@@ -1,7 +1,7 @@
 //! The rules of one model: the one that picks, those for the halves of a pair, and shadows.
 
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::{Choice, Reason, Rng, Rule, View};
+use cachelb_policy::{Choice, Reason, Rng, Rule, View};
 
 use super::request::{Request, Wanted};
 use super::settings::PoolSettings;

@@ -2,9 +2,9 @@
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::load::{Known, LoadBook};
-use cachelb_core::policy::{Active, Choice, Reason, Rng, Rule, View};
 use cachelb_core::tracker::Origin;
 use cachelb_events::FeedState;
+use cachelb_policy::{Active, Choice, Reason, Rng, Rule, View};
 
 use super::fleet::Fleet;
 use super::ledger::WorkerState;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Work};
-use cachelb_core::policy::Choice;
 use cachelb_core::sorting::sort_rarely;
+use cachelb_policy::Choice;
 
 use super::Selector;
 use super::candidates::Sources;

@@ -1,6 +1,6 @@
 //! What a selector and its pools are built from.
 
-use cachelb_core::policy::{Placements, Rule};
+use cachelb_policy::{Placements, Rule};
 
 use super::health::Breaker;
 

@@ -4,7 +4,7 @@
 //! Every cell is 8 bytes wide and the columns lie one after another, so that a column is a plain array.
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::policy::{Candidate, View};
+use cachelb_policy::{Candidate, View};
 
 use super::Selector;
 use super::named::named;
@@ -172,7 +172,7 @@ impl Selector {
 mod tests {
     use cachelb_core::ids::Millis;
     use cachelb_core::load::Report;
-    use cachelb_core::policy::{Custom, Random, Reason};
+    use cachelb_policy::{Custom, Random, Reason};
 
     use super::*;
     use crate::{Offer, Placements, PoolSettings, Settings};

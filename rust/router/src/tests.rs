@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use cachelb_core::error::Error;
 use cachelb_core::ids::Millis;
-use cachelb_core::policy::{Compare, LeastLoaded, PowerOfTwo, Random, Reason, RoundRobin, Rule};
+use cachelb_policy::{Compare, LeastLoaded, PowerOfTwo, Random, Reason, RoundRobin, Rule};
 
 use super::*;
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use cachelb_core::ids::Medium;
 use cachelb_core::load::Known;
-use cachelb_core::policy::{Candidate, Media};
 use cachelb_events::FeedState;
+use cachelb_policy::{Candidate, Media};
 
 use super::member::Eligibility;
 use super::offers::Offers;

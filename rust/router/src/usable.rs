@@ -1,6 +1,6 @@
 //! How much of what a worker holds its engine can reuse.
 
-use cachelb_core::policy::Media;
+use cachelb_policy::Media;
 
 use super::blocks::Answer;
 use super::fleet::Fleet;

@@ -7,12 +7,12 @@
 
 #[path = "../../../benches/core/counting.rs"]
 mod counting;
-#[path = "../../core/tests/rules/mod.rs"]
+#[path = "../../policy/tests/rules/mod.rs"]
 mod rules;
 
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::policy::{Content, Learned, Rule, Session, SessionMode};
 use cachelb_core::tracker::Origin;
+use cachelb_policy::{Content, Learned, Rule, Session, SessionMode};
 use cachelb_router::{
     Ending, Offer, Offers, Placements, PoolSettings, Profile, Request, Selector, Settings, Usage,
 };

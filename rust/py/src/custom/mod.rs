@@ -10,7 +10,7 @@ mod views;
 
 use std::sync::Arc;
 
-use cachelb_core::policy::Reason;
+use cachelb_policy::Reason;
 use cachelb_router::{Survey, Wanted};
 use pyo3::exceptions::PyException;
 use pyo3::gc::{PyTraverseError, PyVisit};

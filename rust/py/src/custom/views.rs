@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cachelb_core::policy::{Rng, key_hash};
+use cachelb_policy::{Rng, key_hash};
 use cachelb_router::{Column, Survey};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;

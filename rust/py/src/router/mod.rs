@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
-use cachelb_core::policy::Handover;
 use cachelb_core::sorting::sort_rarely;
+use cachelb_policy::Handover;
 use cachelb_router::{PairTerms, Role, Selector, TagKey, whole};
 use cachelb_share::{About, fingerprint};
 use pyo3::exceptions::PyValueError;

@@ -2,11 +2,9 @@
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::{
-    Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, SpillGate,
-};
 use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Heard, Worth};
+use cachelb_policy::{Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, SpillGate};
 
 use crate::{
     Ending, Facts, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,

@@ -2,8 +2,8 @@
 
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Report};
-use cachelb_core::policy::{CacheAware, Margin, Rule, SpillGate, Threshold};
 use cachelb_core::tracker::Origin;
+use cachelb_policy::{CacheAware, Margin, Rule, SpillGate, Threshold};
 use proptest::prelude::*;
 
 use super::super::*;

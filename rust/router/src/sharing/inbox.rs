@@ -7,8 +7,8 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Work};
-use cachelb_core::policy::Claim;
 use cachelb_core::tracker::Store;
+use cachelb_policy::Claim;
 use cachelb_share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
 
 use super::peers::{Remote, Theirs};

@@ -6,7 +6,7 @@
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::{Claim, RoutePosition};
+use cachelb_policy::{Claim, RoutePosition};
 use cachelb_share::{Entry, Keys, Kind};
 
 use crate::fleet::Fleet;

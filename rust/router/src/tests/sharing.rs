@@ -18,10 +18,10 @@ mod random;
 mod routes;
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
-use cachelb_core::policy::LeastLoaded;
-use cachelb_core::policy::{PrefillTimesBatch, Rule};
 use cachelb_core::tracker::Origin;
 use cachelb_core::tracker::Store;
+use cachelb_policy::LeastLoaded;
+use cachelb_policy::{PrefillTimesBatch, Rule};
 
 use super::*;
 use crate::PoolId;

@@ -1,7 +1,7 @@
 //! Routes that are learned at message boundaries, among three routers.
 
 use cachelb_core::hashing::Scheme;
-use cachelb_core::policy::{BoundaryLearned, BoundaryLearning, RoutePosition, Teaches};
+use cachelb_policy::{BoundaryLearned, BoundaryLearning, RoutePosition, Teaches};
 
 use super::*;
 use crate::Wanted;

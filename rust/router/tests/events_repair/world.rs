@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::{Credits, KvAware, Margin, Rng, Scoring, SpillGate};
 use cachelb_core::tracker::Origin;
 use cachelb_events::{
     Batch, Event, Fault, Feed, FeedSettings, FeedState, FollowerSettings, Heard, Holdings, Host,
     IngestSettings, Message, Moment, Name, Progress, Worth,
 };
+use cachelb_policy::{Credits, KvAware, Margin, Rng, Scoring, SpillGate};
 use cachelb_router::{
     Ending, Facts, Offer, Offers, Placements, PoolId, PoolSettings, Profile, Request, Selector,
     Settings, Usage,

@@ -6,7 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use cachelb_core::ids::SequenceHash;
-use cachelb_core::policy::Rng;
+use cachelb_core::rng::Rng;
 use cachelb_events::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict};
 
 use crate::gateway::Gateway;

@@ -1,7 +1,7 @@
 //! The real selector in simulated time.
 
 use cachelb_core::ids::Millis;
-use cachelb_core::policy::{RoundRobin, Rule, Setup, named};
+use cachelb_policy::{RoundRobin, Rule, Setup, named};
 use cachelb_router::{Placements, PoolSettings, Profile, Selector, Settings};
 
 use super::pairs::split;

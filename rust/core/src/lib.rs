@@ -3,8 +3,13 @@
 //! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds, `radix`
 //! how many characters or tokens, `load` books requests in flight.
 //!
-//! Above it, `cachelb-policy` has the routing rules, `cachelb-events` turns events of engines into holdings of the index, `cachelb-share` publishes what routers
-//! did, and `cachelb-router` runs the rules over a fleet.
+//! | crate above it | does |
+//! |---|---|
+//! | `cachelb-learned` | learns what a request costs on a worker |
+//! | `cachelb-policy` | holds one routing rule per file |
+//! | `cachelb-events` | turns events of engines into holdings of the index |
+//! | `cachelb-share` | writes and reads what routers publish |
+//! | `cachelb-router` | runs the rules over a fleet |
 
 pub mod boundaries;
 pub mod error;
@@ -13,7 +18,6 @@ pub mod hashing;
 pub mod heap;
 pub mod ids;
 pub mod index;
-pub mod learned;
 pub mod load;
 pub mod mixing;
 pub mod owners;
@@ -21,7 +25,7 @@ pub mod positional;
 pub mod radix;
 pub mod registry;
 pub mod rng;
-mod snapshot;
+pub mod snapshot;
 pub mod sorting;
 pub mod tracker;
 

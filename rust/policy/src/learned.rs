@@ -33,11 +33,11 @@ use std::cell::{Cell, RefCell};
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
-use cachelb_core::learned::{
-    Drift, LearnedStats, Measured, Model, Normaliser, Pending, PendingRows, Row, Trainer,
-};
 use cachelb_core::load::{BookingId, Known};
 use cachelb_core::rng::Rng;
+use cachelb_learned::{
+    Drift, LearnedStats, Measured, Model, Normaliser, Pending, PendingRows, Row, Trainer,
+};
 
 use self::columns::{Gpus, narrow, row};
 use self::groups::{Groups, group};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::{DEFAULT_SEED, Scheme};
 use cachelb_core::index::Matcher;
-use cachelb_core::learned::Model;
+use cachelb_learned::Model;
 
 use super::about::{About, Level, Ruled, Setup};
 use super::placements::Placements;

@@ -2,9 +2,9 @@
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
+use cachelb_learned::LearnedStats;
 
 use super::pair::{PairChoice, Pairing};
 use super::routes::{Claim, RoutePosition};

@@ -4,9 +4,9 @@ use std::fmt::Debug;
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::{BookingId, Known};
 use cachelb_core::rng::Rng;
+use cachelb_learned::LearnedStats;
 
 use super::choice::Choice;
 use super::credits::Credits;

@@ -2,9 +2,9 @@
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::{BookingId, Load, Pace};
 use cachelb_core::rng::Rng;
+use cachelb_learned::LearnedStats;
 
 use super::cache_aware::{CacheAware, Threshold};
 use super::choice::Choice;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cachelb_core::learned::Model;
+use cachelb_learned::Model;
 
 use super::credits::Credits;
 use super::gate::Margin;

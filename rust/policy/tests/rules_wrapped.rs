@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, RouteKey, SequenceHash};
-use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::{BookingId, Known, Load, Pace};
+use cachelb_learned::LearnedStats;
 use cachelb_policy::{
     Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Properties,
     Reason, Rng, RoutePosition, Rule, Session, SessionMode, View,

@@ -7,10 +7,10 @@ use std::ops::{Index, IndexMut};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, WorkerId};
 use cachelb_core::index::IndexStats;
-use cachelb_core::learned::LearnedStats;
 use cachelb_core::load::BookingId;
 use cachelb_core::sorting::sort_rarely;
 use cachelb_core::tracker::{Depths, Store};
+use cachelb_learned::LearnedStats;
 use cachelb_policy::{Ended, Rule};
 
 use super::blocks::{Blocks, Lost};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::learned::{FeatureSet, Fitting, Kind, Replay, Reward, Schedule, Training};
 use cachelb_core::load::{BookingId, Known, Report};
 use cachelb_core::tracker::Origin;
+use cachelb_learned::{FeatureSet, Fitting, Kind, Replay, Reward, Schedule, Training};
 use cachelb_policy::{Learned, Learning, Outside, PrefixCacheAndLoad, Reason, Scope, Tie};
 use cachelb_router::{
     Ending, Offer, Offers, Placements, PoolSettings, Profile, Request, Selector, Settings, Usage,

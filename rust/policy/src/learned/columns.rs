@@ -1,7 +1,7 @@
 //! What a model is asked: one row of numbers per worker.
 
-use cachelb_core::learned::Row;
 use cachelb_core::rng::Rng;
+use cachelb_learned::Row;
 
 use super::super::slots::ByOrder;
 use super::super::view::{Candidate, View};

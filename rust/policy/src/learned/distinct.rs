@@ -1,6 +1,6 @@
 //! Rows without their repetitions: of an idle fleet most are alike, and a model need be asked about them once.
 
-use cachelb_core::learned::Row;
+use cachelb_learned::Row;
 
 const VACANT: u32 = u32::MAX;
 
@@ -62,7 +62,7 @@ fn hash(row: &Row) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use cachelb_core::learned::COLUMNS;
+    use cachelb_learned::COLUMNS;
     use proptest::prelude::*;
 
     use super::*;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cachelb_core::error::Result;
-use cachelb_core::learned::{FeatureSet, Fitting, Kind, Model, Replay, Reward, Schedule, Training};
+use cachelb_learned::{FeatureSet, Fitting, Kind, Model, Replay, Reward, Schedule, Training};
 
 use super::{Learned, Learning, Outside, Tie};
 use crate::about::{About, Need, Ruled, Setup};

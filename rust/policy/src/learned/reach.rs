@@ -1,8 +1,8 @@
 //! Loads that no model has seen yet.
 
-use cachelb_core::learned::{Model, Row};
+use cachelb_learned::{Model, Row};
 
-/// Positions of what is about the worker's load in [`cachelb_core::learned::FEATURES`].
+/// Positions of what is about the worker's load in [`cachelb_learned::FEATURES`].
 const LOADS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 /// A worker may be so many times as loaded as any before: a model that knows what some load costs knows that more costs more.
 /// Left to the fallback at the first request beyond, the holders of a prefix would be avoided when they are busiest, and all

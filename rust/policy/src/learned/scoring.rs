@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use cachelb_core::ids::Millis;
-use cachelb_core::learned::{Model, Reward};
 use cachelb_core::rng::Rng;
+use cachelb_learned::{Model, Reward};
 
 use crate::reason::Reason;
 use crate::rendezvous::Rendezvous;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cachelb_core::learned::{Model, Reward, Schedule};
+use cachelb_learned::{Model, Reward, Schedule};
 
 /// What happens where the model was not trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

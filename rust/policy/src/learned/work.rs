@@ -1,7 +1,7 @@
 //! What the latest decision computed, kept for whoever asks about it: explanations, and the booking that follows.
 
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::learned::{Model, Row, Scratch};
+use cachelb_learned::{Model, Row, Scratch};
 
 use super::super::view::View;
 use super::distinct::Distinct;

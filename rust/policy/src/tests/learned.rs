@@ -5,10 +5,10 @@ mod world;
 use std::sync::Arc;
 
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::learned::{
+use cachelb_core::load::{BookingId, Known};
+use cachelb_learned::{
     COLUMNS, FeatureSet, Fitting, Kind, Model, Replay, Reward, Row, Sample, Schedule, Training,
 };
-use cachelb_core::load::{BookingId, Known};
 
 use crate::testing::Calls;
 

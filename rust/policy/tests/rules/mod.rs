@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use cachelb_core::learned::{Fitting, Kind, Replay, Reward, Schedule, Training};
+use cachelb_learned::{Fitting, Kind, Replay, Reward, Schedule, Training};
 use cachelb_policy::{
     Adaptive, Affinity, Assignment, BoundaryLearned, BoundaryLearning, CacheAware, Compare,
     ConsistentHash, Credits, Custom, EstimatedTtft, ExploitExplore, Exploiting, Forgetting,

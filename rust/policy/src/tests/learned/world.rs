@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cachelb_core::ids::Millis;
-use cachelb_core::learned::{COLUMNS, Model, Row, Sample};
 use cachelb_core::rng::Rng;
+use cachelb_learned::{COLUMNS, Model, Row, Sample};
 
 use crate::testing::Calls;
 

@@ -1,5 +1,6 @@
+use cachelb_core::rng::Rng;
+
 use super::*;
-use crate::rng::Rng;
 
 const BOTH: [Distance; 2] = [Distance::Weighted, Distance::Directions];
 

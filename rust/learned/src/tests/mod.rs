@@ -1,7 +1,8 @@
 use std::sync::atomic::AtomicBool;
 
+use cachelb_core::rng::Rng;
+
 use super::*;
-use crate::rng::Rng;
 
 /// A cost with a step, a product and a square.
 fn samples(n: usize, seed: u64) -> Vec<Sample> {
@@ -209,7 +210,10 @@ fn a_damaged_file_is_refused() {
                 _ => damaged.push(rng.bits() as u8),
             }
             let error = Model::from_bytes(&damaged).unwrap_err();
-            assert!(matches!(error, crate::Error::BadSnapshot(_)), "{error}");
+            assert!(
+                matches!(error, cachelb_core::Error::BadSnapshot(_)),
+                "{error}"
+            );
         }
     }
     assert!(Model::from_bytes(b"").is_err());

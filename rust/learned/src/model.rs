@@ -2,6 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
+use cachelb_core::error::Result;
+use cachelb_core::rng::Rng;
+
 use super::features::{FeatureSet, Row, Sample};
 use super::fitting::{Errors, Fitting, Kind, check_samples, split};
 use super::inputs::{Inputs, moments};
@@ -10,8 +13,6 @@ use super::mlp::{HIDDEN, Layers, Mlp, PANELS};
 use super::simd::{self, Isa, WIDTH};
 use super::train::{self, Data};
 use super::trees::Trees;
-use crate::error::Result;
-use crate::rng::Rng;
 
 /// Rows that go through the network at a time: their activations stay in the first-level cache.
 const BLOCK: usize = 32;
@@ -47,7 +48,7 @@ impl Model {
     /// same machine. A sample's device beyond `gpus` counts as unknown.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidSetting`] for fewer than two samples, numbers that are not finite, and settings out of
+    /// [`cachelb_core::Error::InvalidSetting`] for fewer than two samples, numbers that are not finite, and settings out of
     /// range.
     pub fn fit(
         samples: &[Sample],

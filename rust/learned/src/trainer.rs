@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use cachelb_core::ids::Millis;
+
 use super::features::{Row, Sample};
 use super::{Fitting, Model, Pools, Replay, Scratch};
-use crate::ids::Millis;
 
 /// One in so many samples is kept for the comparison.
 const KEPT_BACK: usize = 10;

@@ -1,8 +1,9 @@
 //! How a model is trained, and how well it came out.
 
+use cachelb_core::error::{Error, Result};
+use cachelb_core::rng::Rng;
+
 use super::features::{FeatureSet, Sample};
-use crate::error::{Error, Result};
-use crate::rng::Rng;
 
 /// Which predictor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

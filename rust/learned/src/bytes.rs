@@ -1,5 +1,8 @@
 //! A model as bytes and back: magic, version, contents, and an XXH3 checksum over all of it.
 
+use cachelb_core::error::Result;
+use cachelb_core::snapshot::{Format, Reader, begin, put32, put64, refuse, seal};
+
 use super::features::FeatureSet;
 use super::fitting::{Errors, Kind};
 use super::inputs::Inputs;
@@ -8,8 +11,6 @@ use super::mlp::Mlp;
 use super::model::{Model, Weights};
 use super::simd::{self, Lane, WIDTH};
 use super::trees::{Node, Trees};
-use crate::error::Result;
-use crate::snapshot::{Format, Reader, begin, put32, put64, refuse, seal};
 
 const FORMAT: Format = Format {
     magic: b"cachelbM",
@@ -71,7 +72,7 @@ impl Model {
     /// The model that [`Model::to_bytes`] wrote.
     ///
     /// # Errors
-    /// [`crate::Error::BadSnapshot`] for anything but the unchanged bytes of a model of this version.
+    /// [`cachelb_core::Error::BadSnapshot`] for anything but the unchanged bytes of a model of this version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::open(bytes, &FORMAT)?;
         let Some(&kind) = Kind::ALL.get(usize::from(reader.u8()?)) else {

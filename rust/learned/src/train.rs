@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cachelb_core::rng::Rng;
+
 use super::fitting::{Fitting, shuffle};
 use super::mlp::{HIDDEN, Layers, Mlp, PANELS};
 use super::simd::{self, Ends, Isa, Lane, WIDTH};
-use crate::rng::Rng;
 
 const DECAY_PER_EPOCH: f32 = 0.95;
 const BETA_1: f32 = 0.9;

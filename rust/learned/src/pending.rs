@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
+use cachelb_core::ids::BookingId;
+use cachelb_core::ids::Millis;
+
 use super::features::{Row, Sample};
-use crate::ids::Millis;
-use crate::load::BookingId;
 
 /// Longer than this is no measurement.
 const ABSURD_S: f64 = 3_600.0;
@@ -233,7 +234,7 @@ impl PendingRows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learned::COLUMNS;
+    use crate::COLUMNS;
 
     fn booking(entry: u32) -> BookingId {
         BookingId {

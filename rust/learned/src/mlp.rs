@@ -1,7 +1,8 @@
 //! The network: three hidden layers of 128 units with `ReLU`, one output.
 
+use cachelb_core::rng::Rng;
+
 use super::simd::{self, Ends, Isa, Lane, WIDTH};
-use crate::rng::Rng;
 
 /// Units of a hidden layer.
 pub(super) const HIDDEN: usize = 128;

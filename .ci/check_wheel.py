@@ -20,17 +20,11 @@ from pathlib import Path
 MAX_WHEEL_BYTES = 2_300_000  # 10 % above the target of 2 MiB, which it met before leagues, keyed hashes and adaptive
 WHEEL_HOLDS = ("cachelb/__init__.py", "cachelb/_core.pyi", "cachelb/_core.abi3.so", "cachelb/py.typed")
 LICENCES = ("LICENSE", "NOTICE", "rust/THIRD-PARTY-LICENSES.txt")
+MANIFESTS = sorted(Path("rust").glob("*/Cargo.toml"))
 SDIST_HOLDS = (
     *LICENCES,
-    *(
-        "Cargo.lock",
-        "Cargo.toml",
-        "pyproject.toml",
-        "python/README.md",
-        "rust/build_backend.py",
-        "rust/core/Cargo.toml",
-        "rust/sim/Cargo.toml",
-    ),
+    *("Cargo.lock", "Cargo.toml", "pyproject.toml", "python/README.md", "rust/build_backend.py"),
+    *(manifest.as_posix() for manifest in MANIFESTS),
 )
 SBOM = re.compile(r"cachelb-[^/]+\.dist-info/sboms/cachelb-py\.cyclonedx\.json")
 # Before the example, which uses numpy.
@@ -62,9 +56,8 @@ def missing_from_sbom(wheel: Path) -> list[str]:
         return ["its list of parts, sboms/cachelb-py.cyclonedx.json"]
     parts = {part["name"] for part in json.loads(archive.read(found[0]))["components"]}
     needed = set()
-    for crate in ("core", "py", "sim"):
-        manifest = tomllib.loads(Path("rust", crate, "Cargo.toml").read_text("utf-8"))
-        needed |= set(manifest["dependencies"])
+    for manifest in MANIFESTS:
+        needed |= set(tomllib.loads(manifest.read_text("utf-8"))["dependencies"])
     return [f"{name} in its list of parts" for name in sorted(needed - parts)]
 
 

@@ -113,7 +113,7 @@ class Row:
 
 def core_rows(bench: str, root: Path = ROOT) -> list[Row]:
     """Run a Rust bench of the checkout `root`."""
-    command = ["cargo", "bench", "--quiet", "--locked", "--package", "cachelb-core", "--bench", bench]
+    command = ["cargo", "bench", "--quiet", "--locked", "--bench", bench]
     run = subprocess.run(command, check=True, cwd=root, stdout=subprocess.PIPE, text=True)
     return [Row(**json.loads(line)) for line in run.stdout.splitlines() if line.startswith("{")]
 

@@ -8,7 +8,8 @@ mod timing;
 use std::hint::black_box;
 use std::io::Result;
 
-use cachelb_core::events::{Batch, decode};
+use cachelb_events::{Batch, decode};
+
 use messages::Writer;
 use random::Random;
 use rows::Row;

@@ -13,10 +13,11 @@ use std::hint::black_box;
 use std::io::Result;
 use std::time::{Duration, Instant};
 
-use cachelb_core::events::{Batch, Holdings, Ingest, IngestSettings, decode};
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Scheme};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
+use cachelb_events::{Batch, Holdings, Ingest, IngestSettings, decode};
+
 use indexed::Indexed;
 use messages::Writer;
 use random::Random;

@@ -14,14 +14,15 @@ use std::io::Result;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cachelb_core::events::{
+use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme, hash_blocks};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_events::{
     Delivery, Fault, FeedSettings, FollowerSettings, Heard, Holdings, Host, IngestSettings, Moment,
     Streams, Worth,
 };
-use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme, hash_blocks};
-use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::policy::{Credits, KvAware, Margin, Scoring, SpillGate};
-use cachelb_core::router::{Feed, Placements, PoolSettings, Profile, Selector, Settings};
+use cachelb_policy::{Credits, KvAware, Margin, Scoring, SpillGate};
+use cachelb_router::{Feed, Placements, PoolSettings, Profile, Selector, Settings};
+
 use messages::Writer;
 use random::Random;
 use rows::{Row, wanted};

@@ -1,8 +1,8 @@
 //! One worker of a block index, as an ingester sees it.
 
-use cachelb_core::events::Holdings;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::BlockIndex;
+use cachelb_events::Holdings;
 
 /// One worker of a block index.
 #[derive(Debug)]

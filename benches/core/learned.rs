@@ -8,9 +8,8 @@ use std::hint::black_box;
 use std::io::Result;
 use std::sync::atomic::AtomicBool;
 
-use cachelb_core::learned::{
-    COLUMNS, Fitting, Kind, Model, Pools, Replay, Row as Pair, Sample, Scratch,
-};
+use cachelb_learned::{COLUMNS, Fitting, Kind, Model, Pools, Replay, Row as Pair, Sample, Scratch};
+
 use random::Random;
 use rows::Row;
 use timing::{Samples, clock_cost};

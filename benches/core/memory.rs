@@ -7,10 +7,10 @@ mod rows;
 
 use std::io::Result;
 
-use cachelb_core::events::{Batch, Event, Ingest, IngestSettings, Name, Span, Store};
 use cachelb_core::hashing::{Hasher, Scheme};
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
+use cachelb_events::{Batch, Event, Ingest, IngestSettings, Name, Span, Store};
 use dashmap::DashMap;
 
 use counting::{Counting, live_bytes};

@@ -26,6 +26,10 @@ pub struct BookingId {
 #[repr(transparent)]
 pub struct SequenceHash(pub u64);
 
+/// Names a route that a policy learned, the same at all routers of one seed: the hash of a [`SequenceHash`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteKey(pub u64);
+
 /// For maps whose keys are uniform hashes, such as [`SequenceHash`].
 pub type AsIs = BuildHasherDefault<KeyItself>;
 

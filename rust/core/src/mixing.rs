@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// The random odd number.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mix(u64);
+pub struct Mix(u64);
 
 impl Default for Mix {
     fn default() -> Self {
@@ -55,7 +55,7 @@ impl BuildHasher for Mix {
 
 /// Hashes a few numbers.
 #[derive(Debug)]
-pub(crate) struct Mixed {
+pub struct Mixed {
     mix: Mix,
     hash: u64,
 }

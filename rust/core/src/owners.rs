@@ -60,8 +60,10 @@ struct End {
 
 /// What went with its last owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Orphaned<U> {
+pub struct Orphaned<U> {
+    /// Where.
     pub worker: WorkerId,
+    /// That of the path.
     pub namespace: u32,
     /// The whole path.
     pub path: Vec<U>,
@@ -71,7 +73,7 @@ pub(crate) struct Orphaned<U> {
 
 /// Waiting requests by booking, and their paths by worker slot.
 #[derive(Debug)]
-pub(crate) struct Owners<U> {
+pub struct Owners<U> {
     slots: Vec<Paths<U>>,
     ends: HashMap<BookingId, End, Mix>,
     /// Most units per worker.
@@ -81,6 +83,7 @@ pub(crate) struct Owners<U> {
 
 impl<U: Copy + Eq + Hash> Owners<U> {
     /// Remembers at most `capacity` units per worker.
+    #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
             slots: Vec::new(),
@@ -144,11 +147,13 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     }
 
     /// Units of all paths on a worker, those that several begin with counted once.
+    #[must_use]
     pub fn distinct(&self, slot: u32) -> usize {
         self.slots.get(slot as usize).map_or(0, |paths| paths.units)
     }
 
     /// Leading units that a path has in common with any on a worker.
+    #[must_use]
     pub fn common(&self, slot: u32, namespace: u32, path: &[U]) -> usize {
         let paths = self.slots.get(slot as usize);
         paths.map_or(0, |paths| {
@@ -196,6 +201,8 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         self.ends.clear();
     }
 
+    /// Heap bytes.
+    #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let paths = self.slots.iter().map(Paths::memory_bytes);
         self.slots.capacity() * size_of::<Paths<U>>()
@@ -206,7 +213,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     /// Recounts everything.
     ///
     /// # Errors
-    /// [`Error::Invariant`].
+    /// [`Error::Invariant`] naming the slot that is miscounted.
     pub fn validate(&self) -> Result<()> {
         let mut ends = vec![Vec::new(); self.slots.len()];
         for end in self.ends.values() {

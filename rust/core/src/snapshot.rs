@@ -8,12 +8,14 @@ use crate::error::{Error, Result};
 use crate::registry::SlotState;
 
 /// What is written, and how.
-pub(crate) struct Format {
+#[derive(Debug)]
+pub struct Format {
     /// The first bytes.
-    pub(crate) magic: &'static [u8; 8],
+    pub magic: &'static [u8; 8],
     /// What it is called in errors.
-    pub(crate) name: &'static str,
-    pub(crate) version: u32,
+    pub name: &'static str,
+    /// Another one is refused.
+    pub version: u32,
 }
 
 /// Bytes of the magic and the version.
@@ -22,24 +24,28 @@ const HEAD: usize = 12;
 const VACANT: u32 = u32::MAX;
 
 /// A snapshot of which the version is written.
-pub(crate) fn begin(format: &Format) -> Vec<u8> {
+#[must_use]
+pub fn begin(format: &Format) -> Vec<u8> {
     let mut out = format.magic.to_vec();
     put32(&mut out, format.version);
     out
 }
 
 /// Appends an XXH3 checksum over all of it.
-pub(crate) fn seal(mut out: Vec<u8>) -> Vec<u8> {
+#[must_use]
+pub fn seal(mut out: Vec<u8>) -> Vec<u8> {
     let checksum = xxh3_64(&out);
     put64(&mut out, checksum);
     out
 }
 
-pub(crate) fn put32(out: &mut Vec<u8>, value: u32) {
+/// Appends a number.
+pub fn put32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-pub(crate) fn put64(out: &mut Vec<u8>, value: u64) {
+/// Appends a number.
+pub fn put64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
@@ -54,14 +60,19 @@ pub(crate) fn put_slots(slots: &[SlotState], out: &mut Vec<u8>) {
     }
 }
 
-pub(crate) fn refuse<T>(why: impl Into<String>) -> Result<T> {
+/// Says why a snapshot is none.
+///
+/// # Errors
+/// [`Error::BadSnapshot`], always.
+pub fn refuse<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::BadSnapshot(why.into()))
 }
 
 const ENDS: &str = "it ends too early";
 
 /// What is left to read.
-pub(crate) struct Reader<'a> {
+#[derive(Debug)]
+pub struct Reader<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
@@ -70,7 +81,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Error::BadSnapshot`] for anything but its unchanged bytes.
-    pub(crate) fn open(bytes: &'a [u8], format: &Format) -> Result<Self> {
+    pub fn open(bytes: &'a [u8], format: &Format) -> Result<Self> {
         let Format {
             magic,
             name,
@@ -95,7 +106,11 @@ impl<'a> Reader<'a> {
         Ok(Self { bytes })
     }
 
-    pub(crate) fn take(&mut self, bytes: usize) -> Result<&'a [u8]> {
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] if fewer bytes are left.
+    pub fn take(&mut self, bytes: usize) -> Result<&'a [u8]> {
         let Some((head, rest)) = self.bytes.split_at_checked(bytes) else {
             return refuse(ENDS);
         };
@@ -103,26 +118,45 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+    /// As many of them as the type says.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] if fewer bytes are left.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
         Ok(array)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8> {
+    /// A number.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] if fewer bytes are left.
+    pub fn u8(&mut self) -> Result<u8> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32> {
+    /// A number.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] if fewer bytes are left.
+    pub fn u32(&mut self) -> Result<u32> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64> {
+    /// A number.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] if fewer bytes are left.
+    pub fn u64(&mut self) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
     /// A count of items of at least `size` bytes each, which the rest of the bytes can hold.
-    pub(crate) fn count(&mut self, size: usize) -> Result<u32> {
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] if they cannot.
+    pub fn count(&mut self, size: usize) -> Result<u32> {
         let count = self.u32()?;
         if count as usize > self.bytes.len() / size {
             return refuse(format!("it announces {count} items and ends before them"));
@@ -147,7 +181,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Nothing is left.
-    pub(crate) fn end(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] if there is.
+    pub fn end(&self) -> Result<()> {
         if self.bytes.is_empty() {
             return Ok(());
         }

@@ -6,7 +6,7 @@
 //! Lock order: index, then registry.
 
 mod snapshot;
-pub(crate) mod store;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +15,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockE
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-pub use store::Origin;
-use store::{Depths, Store};
+pub use store::{Depths, Origin, Store};
 
 use crate::error::{Error, Result};
 use crate::hashing::{DEFAULT_SEED, Hasher, Scheme};

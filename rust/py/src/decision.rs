@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_core::policy::Reason;
-use cachelb_core::router::{Ending, Pick, Seen, Usage, Wanted};
+use cachelb_policy::Reason;
+use cachelb_router::{Ending, Pick, Seen, Usage, Wanted};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_core::router::{Ending, Selector, Timing, Usage};
+use cachelb_router::{Ending, Selector, Timing, Usage};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -1,6 +1,6 @@
 //! `decode_kv_events`: what an engine's message says, for people, the doctor and tests.
 
-use cachelb_core::events::{Attention, Batch, Event, Name, Place, Span, decode};
+use cachelb_events::{Attention, Batch, Event, Name, Place, Span, decode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

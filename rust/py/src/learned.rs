@@ -5,9 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use cachelb_core::learned::{
-    COLUMNS, FEATURES, FeatureSet, Fitting, Kind, Model, Row, Sample, Scratch,
-};
+use cachelb_core::sorting::sort_rarely;
+use cachelb_learned::{COLUMNS, FEATURES, FeatureSet, Fitting, Kind, Model, Row, Sample, Scratch};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -16,7 +15,6 @@ use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyType};
 
 use crate::args::{Items, MAX_ITEMS, named, ranged, seed, string, text, wrong_type};
 use crate::error::enter;
-use cachelb_core::sorting::sort_rarely;
 
 const SETS: [(&str, FeatureSet); 2] = [
     ("paper", FeatureSet::Paper),

@@ -1,6 +1,6 @@
 //! What rules that learn tell of themselves, as plain Python values.
 
-use cachelb_core::learned::LearnedStats;
+use cachelb_learned::LearnedStats;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 

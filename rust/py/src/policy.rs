@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cachelb_core::Error;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
 use cachelb_core::load::Report;
-use cachelb_core::policy::{Configured, Setup};
-use cachelb_core::router::{
+use cachelb_policy::{Configured, Setup};
+use cachelb_router::{
     Eligibility, Ending, Offer, Placements, PoolSettings, Request, Selector, Settings, TagKey,
     Wanted,
 };

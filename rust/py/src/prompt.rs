@@ -6,14 +6,14 @@ use std::sync::Arc;
 use cachelb_core::boundaries::{to_blocks, to_bytes};
 use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, Spaces, tell_apart};
 use cachelb_core::ids::SequenceHash;
-use cachelb_core::policy::Content;
 use cachelb_core::tracker::Origin;
+use cachelb_policy::Content;
+use cachelb_policy::Need;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
-use cachelb_core::policy::Need;
 
 /// Of the text of a prompt, as a rough mean over tokenizers and languages.
 const BYTES_PER_TOKEN: usize = 4;

@@ -1,6 +1,6 @@
 //! What stands between requests and engines: the router under test.
 
-use cachelb_core::events::FeedState;
+use cachelb_events::FeedState;
 
 use crate::engine::EngineLoad;
 use crate::kv::Change;

@@ -1,7 +1,7 @@
 //! What a run is made of beside its requests: workers, delays, incidents.
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::router::Role;
+use cachelb_router::Role;
 
 use crate::cost::Timing;
 use crate::engine::EngineSettings;

@@ -4,13 +4,13 @@
 //! simulated engines as it would get real ones.
 
 use cachelb_core::error::Error;
-use cachelb_core::events::{FeedState, Worth};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Known, Report};
-use cachelb_core::router::{
+use cachelb_core::tracker::Origin;
+use cachelb_events::{FeedState, Worth};
+use cachelb_router::{
     Eligibility, Ending, Offer, Offers, PairTerms, Pick, PoolId, Receipt, Request, Selector, Usage,
 };
-use cachelb_core::tracker::Origin;
 
 use crate::engine::EngineLoad;
 use crate::gateway::{Attempt, Gateway, Pair, Placed};

@@ -24,7 +24,7 @@ mod pairs;
 mod passes;
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::router::Role;
+use cachelb_router::Role;
 
 use crate::engine::{Engine, EngineLoad, Output};
 use crate::gateway::{Gateway, Placed};

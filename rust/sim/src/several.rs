@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use cachelb_core::events::FeedState;
+use cachelb_events::FeedState;
 
 use crate::engine::EngineLoad;
 use crate::gateway::{Attempt, Gateway, Pair, Placed};

@@ -1,4 +1,4 @@
-//! cachelb-core beside the crates of others: hashing, matching, events, memory, threads, and answers, in one run.
+//! The structures of cachelb beside the crates of others: hashing, matching, events, memory, threads, and answers, in one run.
 //!
 //! Prints one JSON document. `cargo run --release -- 4000`: calls per contender and size; more arguments name tasks.
 

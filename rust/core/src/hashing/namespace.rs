@@ -59,7 +59,7 @@ impl NamespaceKey {
 
     /// A tag of a text that is no namespace, of 64 bits.
     #[must_use]
-    pub(crate) fn tag(self, seed: u64, text: &str) -> u64 {
+    pub fn tag(self, seed: u64, text: &str) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(&[NAMES]);
         hasher.write(&seed.to_le_bytes());

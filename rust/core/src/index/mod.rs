@@ -17,7 +17,7 @@ mod ahead;
 mod blocks;
 mod doubt;
 mod evict;
-pub(crate) mod hints;
+pub mod hints;
 mod insert;
 mod limit;
 mod media;

@@ -98,20 +98,21 @@ impl LoadBook {
     }
 
     /// Has a slot looked at by the next [`LoadBook::retain_changed`], whether or not its load changes until then.
-    pub(crate) fn mark_changed(&mut self, slot: u32) {
+    pub fn mark_changed(&mut self, slot: u32) {
         if (slot as usize) < self.loads.len() {
             self.changed.mark(slot);
         }
     }
 
     /// Whether the next [`LoadBook::retain_changed`] looks at a slot.
-    pub(crate) fn is_marked_changed(&self, slot: u32) -> bool {
+    #[must_use]
+    pub fn is_marked_changed(&self, slot: u32) -> bool {
         self.changed.contains(slot)
     }
 
     /// Calls `look` with every slot whose load may have changed since the last time; where it returns true, it looks
     /// again the next time.
-    pub(crate) fn retain_changed(&mut self, look: impl FnMut(u32, &Load) -> bool) {
+    pub fn retain_changed(&mut self, look: impl FnMut(u32, &Load) -> bool) {
         self.changed.retain(&self.loads, look);
     }
 

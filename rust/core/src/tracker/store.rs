@@ -17,9 +17,12 @@ pub enum Origin {
     Caller,
 }
 
+/// The index of one model or tracker.
 #[derive(Debug)]
-pub(crate) enum Store {
+pub enum Store {
+    /// Every block, with evictions, media and times to live.
     Exact(Box<BlockIndex>),
+    /// Blocks by position.
     Positional(PositionalIndex),
     /// What it is asked with are tokens, not hashes.
     Tree(Box<RadixTree<u32>>),
@@ -38,7 +41,7 @@ macro_rules! each {
 
 /// Answer buffers, one pair per caller.
 #[derive(Debug, Default)]
-pub(crate) struct Depths {
+pub struct Depths {
     exact: Overlaps,
     positional: Vec<(u32, u32)>,
     tree: PrefixOverlaps,
@@ -46,7 +49,8 @@ pub(crate) struct Depths {
 
 impl Depths {
     /// Leading blocks of the worker in `slot`, in the answer `store` wrote last.
-    pub(crate) fn of(&self, store: &Store, slot: u32) -> u32 {
+    #[must_use]
+    pub fn of(&self, store: &Store, slot: u32) -> u32 {
         match store {
             Store::Exact(_) => self.exact.depth(slot),
             Store::Positional(_) => {
@@ -60,7 +64,7 @@ impl Depths {
     }
 
     /// Calls `each` with slot and depth of every worker in the answer.
-    pub(crate) fn for_each(&self, store: &Store, each: impl FnMut((u32, u32))) {
+    pub fn for_each(&self, store: &Store, each: impl FnMut((u32, u32))) {
         match store {
             Store::Exact(_) => self.exact.iter().for_each(each),
             Store::Positional(_) => self.positional.iter().copied().for_each(each),
@@ -70,7 +74,8 @@ impl Depths {
 }
 
 impl Store {
-    pub(crate) fn overlaps(&self, hashes: &[SequenceHash], origin: Origin, out: &mut Depths) {
+    /// Writes how many leading blocks each worker holds into `out`.
+    pub fn overlaps(&self, hashes: &[SequenceHash], origin: Origin, out: &mut Depths) {
         match (self, origin) {
             (Self::Exact(index), Origin::Tokens | Origin::Text) => {
                 index.overlaps(hashes, &mut out.exact);
@@ -81,15 +86,24 @@ impl Store {
         }
     }
 
-    pub(crate) fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
+    /// Adds a worker of at most `capacity` blocks.
+    pub fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
         each!(self, index => index.add_worker(worker, capacity));
     }
 
-    pub(crate) fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
+    /// Removes a worker; returns how many blocks it held.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
         each!(self, index => index.remove_worker(worker))
     }
 
-    pub(crate) fn record(
+    /// Records that a worker holds the whole path; returns how many blocks are new to it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`], and [`Error::Unsupported`] for a time to live in an index without one.
+    pub fn record(
         &mut self,
         worker: WorkerId,
         hashes: &[SequenceHash],
@@ -120,7 +134,11 @@ impl Store {
         }
     }
 
-    pub(crate) fn remove(
+    /// Removes blocks of a worker, of one medium or of all; returns how many.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`], and [`Error::Unsupported`] from a tree.
+    pub fn remove(
         &mut self,
         worker: WorkerId,
         hashes: &[SequenceHash],
@@ -134,7 +152,10 @@ impl Store {
     }
 
     /// Takes back a placement along `path` beyond its first `keep` blocks.
-    pub(crate) fn take_back(
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`], and what the index says of its own.
+    pub fn take_back(
         &mut self,
         worker: WorkerId,
         path: &[SequenceHash],
@@ -148,7 +169,11 @@ impl Store {
         self.remove(worker, &deepest_first, None)
     }
 
-    pub(crate) fn clear(&mut self, worker: WorkerId) -> Result<u64> {
+    /// Removes all blocks of a worker; returns how many.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
         each!(self, index => index.clear(worker))
     }
 
@@ -156,7 +181,9 @@ impl Store {
         each!(self, index => index.evict_worker(worker, max_blocks))
     }
 
-    pub(crate) fn next_expiry(&self) -> Option<Millis> {
+    /// When the next block expires.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Millis> {
         match self {
             Self::Exact(index) => index.next_expiry(),
             Self::Positional(_) => None,
@@ -164,7 +191,8 @@ impl Store {
         }
     }
 
-    pub(crate) fn expire(&mut self, now: Millis) -> u64 {
+    /// Ends what expires by `now`; returns how many blocks.
+    pub fn expire(&mut self, now: Millis) -> u64 {
         match self {
             Self::Exact(index) => index.expire(now),
             Self::Positional(_) => 0,
@@ -173,7 +201,8 @@ impl Store {
     }
 
     /// Distinct blocks of all workers.
-    pub(crate) fn distinct_blocks(&self) -> u64 {
+    #[must_use]
+    pub fn distinct_blocks(&self) -> u64 {
         match self {
             Self::Exact(index) => index.len(),
             Self::Positional(index) => index.distinct_blocks(),
@@ -181,7 +210,11 @@ impl Store {
         }
     }
 
-    pub(crate) fn block_count(&self, worker: WorkerId) -> Result<u64> {
+    /// Blocks of a worker.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn block_count(&self, worker: WorkerId) -> Result<u64> {
         match self {
             Self::Exact(index) => index.block_count(worker),
             Self::Positional(index) => index.block_count(worker),
@@ -189,7 +222,11 @@ impl Store {
         }
     }
 
-    pub(crate) fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
+    /// The same by medium, in the order of [`Medium::ALL`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
         match self {
             Self::Exact(index) => index.blocks_by_medium(worker),
             Self::Positional(index) => index.block_count(worker).map(|count| [count, 0, 0, 0]),
@@ -198,7 +235,8 @@ impl Store {
     }
 
     /// Counters of the index; the positional one keeps none.
-    pub(crate) fn stats(&self) -> IndexStats {
+    #[must_use]
+    pub fn stats(&self) -> IndexStats {
         match self {
             Self::Exact(index) => index.stats(),
             Self::Positional(_) => IndexStats::default(),
@@ -206,32 +244,37 @@ impl Store {
         }
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    /// Heap bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
         each!(self, index => index.memory_bytes())
     }
 
     /// Lets the index grow up to `bytes`; uses from now on have the age `tick`.
-    pub(crate) fn set_limit(&mut self, bytes: usize, tick: u64) {
+    pub fn set_limit(&mut self, bytes: usize, tick: u64) {
         each!(self, index => index.set_limit(bytes, tick));
     }
 
     /// Blocks the latest record had no room for, `None` if it was complete.
-    pub(crate) fn cut(&self) -> Option<usize> {
+    #[must_use]
+    pub fn cut(&self) -> Option<usize> {
         each!(self, index => index.cut())
     }
 
     /// Whether what it lacked is there now.
-    pub(crate) fn fits(&self) -> bool {
+    #[must_use]
+    pub fn fits(&self) -> bool {
         each!(self, index => index.fits())
     }
 
     /// Age of what goes next.
-    pub(crate) fn oldest(&mut self) -> Option<u64> {
+    #[must_use]
+    pub fn oldest(&mut self) -> Option<u64> {
         each!(self, index => index.oldest())
     }
 
     /// Evicts up to `blocks` of what was used longest ago, before the tick `before`; returns how many went.
-    pub(crate) fn evict_oldest(&mut self, blocks: u32, before: u64) -> u64 {
+    pub fn evict_oldest(&mut self, blocks: u32, before: u64) -> u64 {
         match self {
             Self::Exact(index) => index.evict_oldest(blocks, before),
             Self::Positional(index) => index.evict_oldest(before),
@@ -239,7 +282,11 @@ impl Store {
         }
     }
 
-    pub(crate) fn validate(&self) -> Result<()> {
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
         each!(self, index => index.validate())
     }
 }
@@ -248,7 +295,8 @@ impl Store {
 
 impl Depths {
     /// Leading blocks in device memory.
-    pub(crate) fn confirmed(&self, store: &Store, slot: u32) -> u32 {
+    #[must_use]
+    pub fn confirmed(&self, store: &Store, slot: u32) -> u32 {
         match store {
             Store::Exact(_) => self.exact.confirmed(slot),
             Store::Positional(_) | Store::Tree(_) => self.of(store, slot),
@@ -256,7 +304,8 @@ impl Depths {
     }
 
     /// Where the worker in `slot` holds the prompt; speculative blocks count as if they were in device memory.
-    pub(crate) fn media(&self, store: &Store, slot: u32) -> Reach {
+    #[must_use]
+    pub fn media(&self, store: &Store, slot: u32) -> Reach {
         match store {
             Store::Exact(index) => index.media(&self.exact, slot),
             Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.of(store, slot)),
@@ -266,7 +315,10 @@ impl Depths {
 
 impl Store {
     /// What an engine announced, as a chain computed here.
-    pub(crate) fn announce(
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`], and [`Error::Unsupported`] from an index without media.
+    pub fn announce(
         &mut self,
         worker: WorkerId,
         parent: Option<SequenceHash>,
@@ -280,19 +332,17 @@ impl Store {
     }
 
     /// Hints that blocks are about to be looked up or changed.
-    pub(crate) fn prefetch(&self, hashes: &[SequenceHash]) {
+    pub fn prefetch(&self, hashes: &[SequenceHash]) {
         if let Self::Exact(index) = self {
             index.prefetch(hashes);
         }
     }
 
     /// A block that the worker holds elsewhere, in one more medium.
-    pub(crate) fn spread(
-        &mut self,
-        worker: WorkerId,
-        hash: SequenceHash,
-        medium: Medium,
-    ) -> Result<bool> {
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`], and [`Error::Unsupported`] from an index without media.
+    pub fn spread(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> Result<bool> {
         match self {
             Self::Exact(index) => index.spread(worker, hash, medium),
             Self::Positional(_) | Self::Tree(_) => Err(Error::Unsupported("KV events")),
@@ -300,7 +350,10 @@ impl Store {
     }
 
     /// What is on its way into device memory, from depth `from` on.
-    pub(crate) fn expect(
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`], and [`Error::Unsupported`] from an index without media.
+    pub fn expect(
         &mut self,
         worker: WorkerId,
         hashes: &[SequenceHash],
@@ -317,7 +370,10 @@ impl Store {
     }
 
     /// Makes what is held in device memory speculative; the other indexes do not tell media apart and keep nothing.
-    pub(crate) fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
         match self {
             Self::Exact(index) => index.doubt(worker, expires),
             _ => self.clear(worker),
@@ -325,7 +381,10 @@ impl Store {
     }
 
     /// Evicts speculative blocks that exceed the capacity of a worker, with those that are confirmed.
-    pub(crate) fn fit_speculative(&mut self, worker: WorkerId) -> Result<u64> {
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn fit_speculative(&mut self, worker: WorkerId) -> Result<u64> {
         match self {
             Self::Exact(index) => index.fit_speculative(worker),
             _ => Ok(0),
@@ -333,7 +392,8 @@ impl Store {
     }
 
     /// How many blocks come before a known one on its path.
-    pub(crate) fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
+    #[must_use]
+    pub fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
         match self {
             Self::Exact(index) => index.depth_of(hash),
             Self::Positional(_) | Self::Tree(_) => None,
@@ -341,7 +401,8 @@ impl Store {
     }
 
     /// The path that ends with a known block.
-    pub(crate) fn path_to(&self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
+    #[must_use]
+    pub fn path_to(&self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
         match self {
             Self::Exact(index) => index.path_to(hash),
             Self::Positional(_) | Self::Tree(_) => None,
@@ -349,7 +410,8 @@ impl Store {
     }
 
     /// Whether the worker holds a block in a medium.
-    pub(crate) fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
+    #[must_use]
+    pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
         match self {
             Self::Exact(index) => index.holds(worker, hash, medium),
             Self::Positional(_) | Self::Tree(_) => false,

@@ -19,7 +19,7 @@ pub(crate) const MAX_ITEMS: usize = 1 << 20;
 /// Characters of a value that a message shows.
 const SHOWN: usize = 80;
 
-pub(crate) use cachelb_core::policy::Range;
+pub(crate) use cachelb_policy::Range;
 
 /// A whole number in a range.
 pub(crate) fn integer<'py, T>(

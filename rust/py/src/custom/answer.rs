@@ -1,6 +1,6 @@
 //! Reads what `choose` returned.
 
-use cachelb_core::policy::Reason;
+use cachelb_policy::Reason;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cachelb_core::policy::{Rng, key_hash};
-use cachelb_core::router::{Column, Survey};
+use cachelb_policy::{Rng, key_hash};
+use cachelb_router::{Column, Survey};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -1,6 +1,6 @@
 //! What the policies and their options are, for the Python half to make classes, signatures and documentation of.
 
-use cachelb_core::policy::{Declared, Kind, POLICIES, Policy, Value};
+use cachelb_policy::{Declared, Kind, POLICIES, Policy, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 

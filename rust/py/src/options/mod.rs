@@ -5,8 +5,8 @@ pub mod read;
 
 use std::sync::Arc;
 
-use cachelb_core::learned::Model;
-use cachelb_core::policy::{
+use cachelb_learned::Model;
+use cachelb_policy::{
     Configured, Declared, Kind, NOT_NEGATIVE, Options as _, Policy, Range, Shared, Value, named,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};

@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use super::word;
 use crate::args::{Range, flag, number, ranged};
 
-pub use cachelb_core::policy::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, millis};
+pub use cachelb_policy::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, millis};
 
 /// Settings in a dictionary that the Python half made.
 pub struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);

@@ -1,6 +1,6 @@
 //! What load sources find out about the engines of registered workers.
 
-use cachelb_core::router::Facts;
+use cachelb_router::Facts;
 use pyo3::prelude::*;
 
 use super::{NativeRouter, unknown_worker};

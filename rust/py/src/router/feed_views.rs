@@ -1,7 +1,7 @@
 //! Counters of KV events as plain Python values.
 
-use cachelb_core::events::{DropReason, Fault, FeedStats, Received, Totals};
-use cachelb_core::router::Disagreement;
+use cachelb_events::{DropReason, Fault, FeedStats, Received, Totals};
+use cachelb_router::Disagreement;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cachelb_core::events::{
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_events::{
     Delivery, Fault, FeedSettings, FollowerSettings, Heard, Holdings, Host, IngestSettings, Moment,
     Streams, Totals, Worth,
 };
-use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::router::{CommonName, Feed, PoolId};
+use cachelb_router::{CommonName, Feed, PoolId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};

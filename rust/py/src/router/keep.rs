@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use cachelb_core::ids::Millis;
-use cachelb_core::router::{Keeper, Kept, PoolId, RouteCursor, Selector, Sharing};
+use cachelb_router::{Keeper, Kept, PoolId, RouteCursor, Selector, Sharing};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

@@ -19,9 +19,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
-use cachelb_core::policy::Handover;
-use cachelb_core::router::{PairTerms, Role, Selector, TagKey, whole};
-use cachelb_core::share::{About, fingerprint};
+use cachelb_core::sorting::sort_rarely;
+use cachelb_policy::Handover;
+use cachelb_router::{PairTerms, Role, Selector, TagKey, whole};
+use cachelb_share::{About, fingerprint};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -40,7 +41,6 @@ use crate::policy::callable;
 use crate::prompt::Reader;
 use crate::roster::{Roster, Seat};
 use crate::workers::{key_of, names_of, raw_of, resolve};
-use cachelb_core::sorting::sort_rarely;
 
 pub use self::keep::SnapshotPieces;
 pub use self::share::message_origin;

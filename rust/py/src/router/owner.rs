@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use cachelb_core::router::Wanted;
+use cachelb_router::Wanted;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;

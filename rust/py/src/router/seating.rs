@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_core::router::{Facts, Name, Profile, Role, Sharing};
-use cachelb_core::share::{About, Word};
+use cachelb_router::{Facts, Name, Profile, Role, Sharing};
+use cachelb_share::{About, Word};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;

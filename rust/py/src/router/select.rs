@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cachelb_core::ids::Millis;
-use cachelb_core::router::{Offers, Pick, PoolId, Request, Seen, Selector, Wanted};
 use cachelb_core::{Error, Result};
+use cachelb_router::{Offers, Pick, PoolId, Request, Seen, Selector, Wanted};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

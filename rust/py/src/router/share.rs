@@ -1,7 +1,7 @@
 //! What this router and others tell each other, as bytes that a transport carries.
 
-use cachelb_core::router::{PoolId, Receipt, Sharing};
-use cachelb_core::share::{Message, fingerprint};
+use cachelb_router::{PoolId, Receipt, Sharing};
+use cachelb_share::{Message, fingerprint};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 

@@ -3,8 +3,8 @@
 use cachelb_core::ids::Medium;
 use cachelb_core::index::IndexStats;
 use cachelb_core::load::Load;
-use cachelb_core::policy::Reason;
-use cachelb_core::router::{
+use cachelb_policy::Reason;
+use cachelb_router::{
     Counters, Eligibility, Ending, Lost, PoolId, Record, Selector, Timing, Wanted,
 };
 use pyo3::exceptions::PyValueError;

@@ -5,8 +5,8 @@ mod read;
 mod timed;
 
 use cachelb_core::hashing::Scheme;
-use cachelb_core::policy::Reason;
-use cachelb_core::router::Selector;
+use cachelb_policy::Reason;
+use cachelb_router::Selector;
 use cachelb_sim::{
     Gateway, Keys, Options, Outcomes, Routed, Several, Stopped, WorkerSettings, Workload, run,
 };

@@ -2,7 +2,7 @@
 
 use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
-use cachelb_core::router::Role;
+use cachelb_router::Role;
 use cachelb_sim::{
     Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial, Roofline, Scaled,
     Table, Timing, WorkerSettings, Workload,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cachelb_core::events::FeedState;
+use cachelb_events::FeedState;
 use cachelb_sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
 
 /// A gateway and how long each of its selections took.

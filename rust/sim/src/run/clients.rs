@@ -1,8 +1,9 @@
 //! Requests at the gateway, from their arrival to their end.
 
+use cachelb_router::Role;
+
 use crate::gateway::{Attempt, Gateway, Pair, Placed};
 use crate::outcome::Status;
-use cachelb_core::router::Role;
 
 use super::heap::{Kind, Notice};
 use super::pairs::Half;

@@ -5,14 +5,13 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use cachelb_core::ids::SequenceHash;
+use cachelb_core::rng::Rng;
+use cachelb_events::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict};
+
 use crate::gateway::Gateway;
 use crate::kv::Change;
 use crate::options::Options;
-use cachelb_core::events::{
-    Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict,
-};
-use cachelb_core::ids::SequenceHash;
-use cachelb_core::policy::Rng;
 
 use super::heap::Kind;
 use super::{Outcome, Run};

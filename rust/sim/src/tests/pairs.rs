@@ -1,8 +1,9 @@
 //! Prompts that one worker computes and another generates from.
 
+use cachelb_router::Role;
+
 use super::run::{done, fleet, workload};
 use super::*;
-use cachelb_core::router::Role;
 
 /// Workers that generate, then workers that compute prompts.
 pub fn split(decode: usize, prefill: usize, kv_blocks: u32) -> Vec<WorkerSettings> {

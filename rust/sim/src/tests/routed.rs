@@ -1,11 +1,12 @@
 //! The real selector in simulated time.
 
+use cachelb_core::ids::Millis;
+use cachelb_policy::{RoundRobin, Rule, Setup, named};
+use cachelb_router::{Placements, PoolSettings, Profile, Selector, Settings};
+
 use super::pairs::split;
 use super::run::{fleet, workload};
 use super::*;
-use cachelb_core::ids::Millis;
-use cachelb_core::policy::{RoundRobin, Rule, Setup, named};
-use cachelb_core::router::{Placements, PoolSettings, Profile, Selector, Settings};
 
 pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 

@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
+use cachelb_router::Role;
+
 use super::*;
-use cachelb_core::router::Role;
 
 /// Sends requests to one worker after another, and checks what it is told.
 #[derive(Debug, Default)]

@@ -1,9 +1,10 @@
 //! Several real selectors before one fleet that tell each other what they place.
 
+use cachelb_router::Selector;
+
 use super::routed::{NAMES, cache_aware, families, selector};
 use super::run::fleet;
 use super::*;
-use cachelb_core::router::Selector;
 
 const LAGS: [f64; 3] = [0.0, 0.005, 0.5];
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, RwLock};
 
-use cachelb_core::events::{Batch, Event, Ingest, IngestSettings, Name, Remove, Span, Store};
+use cachelb_events::{Batch, Event, Ingest, IngestSettings, Name, Remove, Span, Store};
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher, Overlaps};

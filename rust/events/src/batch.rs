@@ -1,0 +1,167 @@
+//! One decoded message: events over flat buffers that are reused from message to message.
+
+use cachelb_core::ids::Medium;
+
+/// What an engine calls a block. Names mean nothing beyond one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Name {
+    /// An integer; signed ones by their bits.
+    Int(u64),
+    /// Bytes, by the XXH3-128 hash of all of them.
+    Wide(u128),
+}
+
+/// A stretch of one of the batch's buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// First item.
+    pub start: u32,
+    /// Items.
+    pub len: u32,
+}
+
+impl Span {
+    /// As a range.
+    #[must_use]
+    pub fn range(self) -> std::ops::Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+}
+
+/// Where an event says blocks lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Place {
+    /// It does not say: device memory for a store, every medium for a removal.
+    #[default]
+    Unsaid,
+    /// A medium of the worker.
+    In(Medium),
+    /// A pool that workers share, which is not a property of this one.
+    Shared,
+    /// A medium nobody here knows.
+    Unknown,
+}
+
+/// What the layers of a cache group attend to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Attention {
+    /// It does not say.
+    #[default]
+    Unsaid,
+    /// The whole prefix: full, MLA and sink attention.
+    Full,
+    /// Anything else, where a held block is no reusable prefix.
+    Partial,
+}
+
+/// What a block's identity has beside its tokens: an image, or the digest of prompt embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extra {
+    /// Position of the block in the event.
+    pub block: u32,
+    /// Hash of the object.
+    pub hash: u64,
+}
+
+/// Blocks that became available.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Store {
+    /// Names of the blocks, a chain, in [`Batch::names`].
+    pub names: Span,
+    /// Name of the block before the first.
+    pub parent: Option<Name>,
+    /// Their tokens in [`Batch::tokens`]; empty for a placeholder.
+    pub tokens: Span,
+    /// Tokens per block, 0 for a placeholder.
+    pub block_size: u32,
+    /// Where they lie.
+    pub place: Place,
+    /// Cache group.
+    pub group: Option<u32>,
+    /// What that group attends to.
+    pub attention: Attention,
+    /// Name of the adapter in [`Batch::text`]; `lora_id=7` where the engine only numbers its adapters.
+    pub lora: Option<Span>,
+    /// Salt of a store that starts at the root, in [`Batch::text`].
+    pub salt: Option<Span>,
+    /// In [`Batch::extras`], by block.
+    pub extras: Span,
+}
+
+/// Blocks that went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Remove {
+    /// Their names in [`Batch::names`].
+    pub names: Span,
+    /// Where they lay.
+    pub place: Place,
+    /// Cache group.
+    pub group: Option<u32>,
+}
+
+/// One event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Blocks became available.
+    Store(Store),
+    /// Blocks went.
+    Remove(Remove),
+    /// The whole cache was dropped.
+    Clear,
+}
+
+/// One decoded message.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Batch {
+    /// Wall-clock seconds at which the engine made it.
+    pub ts: f64,
+    /// Data-parallel rank it says it comes from.
+    pub rank: Option<u32>,
+    /// Events in the order given.
+    pub events: Vec<Event>,
+    /// Names of blocks.
+    pub names: Vec<Name>,
+    /// Tokens of blocks.
+    pub tokens: Vec<u32>,
+    /// Objects of blocks.
+    pub extras: Vec<Extra>,
+    /// Adapter names and salts.
+    pub text: String,
+    /// Events of a type nobody here knows.
+    pub unknown_events: u32,
+    /// Events of a known type that are malformed.
+    pub malformed_events: u32,
+}
+
+impl Batch {
+    /// Empties it; the buffers keep their memory.
+    pub fn clear(&mut self) {
+        self.ts = 0.0;
+        self.rank = None;
+        self.events.clear();
+        self.names.clear();
+        self.tokens.clear();
+        self.extras.clear();
+        self.text.clear();
+        self.unknown_events = 0;
+        self.malformed_events = 0;
+    }
+
+    /// Names of a span.
+    #[must_use]
+    pub fn names_of(&self, span: Span) -> &[Name] {
+        &self.names[span.range()]
+    }
+
+    /// Tokens of a span.
+    #[must_use]
+    pub fn tokens_of(&self, span: Span) -> &[u32] {
+        &self.tokens[span.range()]
+    }
+
+    /// Text of a span.
+    #[must_use]
+    pub fn text_of(&self, span: Span) -> &str {
+        &self.text[span.range()]
+    }
+}

@@ -1,0 +1,366 @@
+//! One event's fields: which there are, by name and by position, and what they mean together.
+
+use cachelb_core::ids::Medium;
+use cachelb_core::sorting::sort_rarely;
+
+use super::cursor::{Bad, Cursor, Read};
+use super::keys;
+use super::tokens;
+use crate::batch::{Attention, Batch, Event, Name, Place, Remove, Span, Store};
+
+/// Types of event that are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Stored,
+    Removed,
+    Cleared,
+}
+
+/// Fields that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field {
+    Names,
+    Parent,
+    Tokens,
+    BlockSize,
+    LoraId,
+    LoraName,
+    Medium,
+    Locality,
+    ExtraKeys,
+    Salt,
+    MmInfos,
+    Group,
+    Attention,
+    /// Anything else, a session's id among it: passed over, never kept.
+    Other,
+}
+
+/// Names that there is room for at once: how many are said to follow is not believed.
+const FEW: usize = 1024;
+
+/// Fields of a store in the array form, behind the tag; later ones are passed over.
+const STORED: [Field; 12] = [
+    Field::Names,
+    Field::Parent,
+    Field::Tokens,
+    Field::BlockSize,
+    Field::LoraId,
+    Field::Medium,
+    Field::LoraName,
+    Field::ExtraKeys,
+    Field::Group,
+    Field::Attention,
+    Field::Other,
+    Field::Locality,
+];
+
+/// The same of a removal.
+const REMOVED: [Field; 4] = [Field::Names, Field::Medium, Field::Group, Field::Locality];
+
+impl Kind {
+    /// The type called `tag`.
+    pub(super) fn named(tag: &[u8]) -> Option<Self> {
+        match tag {
+            b"BlockStored" => Some(Self::Stored),
+            b"BlockRemoved" => Some(Self::Removed),
+            b"AllBlocksCleared" => Some(Self::Cleared),
+            _ => None,
+        }
+    }
+
+    /// The type that a map of `pairs` tells, read ahead from its first key; most senders put it there. `None` for a
+    /// type nobody knows.
+    pub(super) fn of_map(start: &Cursor<'_>, pairs: usize) -> Read<Option<Self>> {
+        let mut cursor = *start;
+        if pairs > 0 && cursor.take(b"\xa4type\xabBlockStored") {
+            return Ok(Some(Self::Stored));
+        }
+        if pairs > 0 && cursor.take(b"\xa4type\xacBlockRemoved") {
+            return Ok(Some(Self::Removed));
+        }
+        for _ in 0..pairs {
+            if key(&mut cursor)? == b"type" {
+                return Ok(Self::named(cursor.raw_text()?));
+            }
+            cursor.skip()?;
+        }
+        Err(Bad)
+    }
+
+    /// The field of a map's next key, which is consumed.
+    pub(super) fn field_named(self, cursor: &mut Cursor<'_>) -> Read<Field> {
+        let key = key(cursor)?;
+        Ok(match (self, key) {
+            (Self::Cleared, _) => Field::Other,
+            (_, b"block_hashes") => Field::Names,
+            (_, b"medium") => Field::Medium,
+            (_, b"group_idx") => Field::Group,
+            (_, b"locality") => Field::Locality,
+            (Self::Removed, _) => Field::Other,
+            (_, b"parent_block_hash") => Field::Parent,
+            (_, b"token_ids") => Field::Tokens,
+            (_, b"block_size") => Field::BlockSize,
+            (_, b"lora_id") => Field::LoraId,
+            (_, b"lora_name") => Field::LoraName,
+            (_, b"extra_keys") => Field::ExtraKeys,
+            (_, b"kv_cache_spec_kind") => Field::Attention,
+            (_, b"cache_salt") => Field::Salt,
+            (_, b"block_mm_infos") => Field::MmInfos,
+            _ => Field::Other,
+        })
+    }
+
+    /// The field at a position of the array form, counted behind the tag.
+    pub(super) fn field_at(self, at: usize) -> Field {
+        let fields: &[Field] = match self {
+            Self::Stored => &STORED,
+            Self::Removed => &REMOVED,
+            Self::Cleared => &[],
+        };
+        fields.get(at).copied().unwrap_or(Field::Other)
+    }
+}
+
+/// A map's next key; one that is no text has no name.
+fn key<'a>(cursor: &mut Cursor<'a>) -> Read<&'a [u8]> {
+    if matches!(cursor.peek()?, 0xa0..=0xbf | 0xd9..=0xdb) {
+        return cursor.raw_text();
+    }
+    cursor.skip()?;
+    Ok(b"")
+}
+
+/// What an event said, as far as it was read. A field that is nil is as good as absent.
+#[derive(Debug, Default)]
+pub(super) struct Fields<'a> {
+    names: Option<Span>,
+    parent: Option<Name>,
+    tokens: Option<Span>,
+    block_size: Option<u32>,
+    lora_id: Option<u64>,
+    lora_name: Option<&'a str>,
+    medium: Option<&'a str>,
+    locality: Option<&'a str>,
+    /// Where they start: they mean nothing without the other fields, which may follow.
+    extra_keys: Option<Cursor<'a>>,
+    salt: Option<&'a str>,
+    mm_infos: Option<Cursor<'a>>,
+    group: Option<u32>,
+    attention: Attention,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads the leading pairs of a map as long as they are those that vLLM writes, in its order; returns how many. Most
+    /// senders write them so, and then each key is found by one comparison of known length.
+    pub(super) fn usual(
+        &mut self,
+        kind: Kind,
+        pairs: usize,
+        cursor: &mut Cursor<'a>,
+        batch: &mut Batch,
+    ) -> Read<usize> {
+        macro_rules! in_order {
+            ($($key:literal $field:ident),+) => {{
+                let mut done = 0;
+                $(
+                    if done == pairs || !cursor.take($key) {
+                        return Ok(done);
+                    }
+                    self.read(Field::$field, cursor, batch)?;
+                    done += 1;
+                )+
+                Ok(done)
+            }};
+        }
+        match kind {
+            Kind::Stored => in_order!(
+                b"\xa4type" Other,
+                b"\xacblock_hashes" Names,
+                b"\xb1parent_block_hash" Parent,
+                b"\xa9token_ids" Tokens,
+                b"\xaablock_size" BlockSize,
+                b"\xa7lora_id" LoraId,
+                b"\xa6medium" Medium,
+                b"\xa9lora_name" LoraName,
+                b"\xaaextra_keys" ExtraKeys,
+                b"\xa9group_idx" Group,
+                b"\xb2kv_cache_spec_kind" Attention
+            ),
+            Kind::Removed => in_order!(
+                b"\xa4type" Other,
+                b"\xacblock_hashes" Names,
+                b"\xa6medium" Medium,
+                b"\xa9group_idx" Group
+            ),
+            Kind::Cleared => Ok(0),
+        }
+    }
+
+    /// Reads the value of a field. Of a field that comes twice the last one counts.
+    #[expect(
+        clippy::inline_always,
+        reason = "where the field is known little of it is left"
+    )]
+    #[inline(always)]
+    pub(super) fn read(
+        &mut self,
+        field: Field,
+        cursor: &mut Cursor<'a>,
+        batch: &mut Batch,
+    ) -> Read<()> {
+        match field {
+            Field::Names => self.names = Some(names(cursor, batch)?),
+            Field::Parent => self.parent = cursor.unless_nil(Cursor::name)?,
+            Field::Tokens => {
+                let start = batch.tokens.len();
+                tokens::read(cursor, &mut batch.tokens)?;
+                self.tokens = Some(span(start, batch.tokens.len()));
+            }
+            Field::BlockSize => self.block_size = Some(cursor.number()?),
+            Field::LoraId => self.lora_id = cursor.unless_nil(Cursor::bits)?,
+            Field::LoraName => self.lora_name = cursor.unless_nil(Cursor::text)?,
+            Field::Medium if cursor.take(b"\xa3GPU") => self.medium = Some("GPU"),
+            Field::Medium => self.medium = cursor.unless_nil(Cursor::text)?,
+            Field::Locality => self.locality = cursor.unless_nil(Cursor::text)?,
+            Field::ExtraKeys if cursor.nils() => self.extra_keys = None,
+            Field::ExtraKeys => self.extra_keys = later(cursor)?,
+            Field::Salt => self.salt = cursor.unless_nil(Cursor::text)?,
+            Field::MmInfos => self.mm_infos = later(cursor)?,
+            Field::Group => self.group = cursor.unless_nil(Cursor::number)?,
+            Field::Attention if cursor.take(b"\xaefull_attention") => {
+                self.attention = Attention::Full;
+            }
+            Field::Attention => {
+                self.attention = cursor
+                    .unless_nil(Cursor::text)?
+                    .map_or(Attention::Unsaid, attention);
+            }
+            Field::Other => cursor.skip()?,
+        }
+        Ok(())
+    }
+
+    /// The event, if nothing it needs is missing.
+    pub(super) fn event(self, kind: Kind, batch: &mut Batch) -> Read<Event> {
+        Ok(match kind {
+            Kind::Stored => Event::Store(self.store(batch)?),
+            Kind::Removed => Event::Remove(Remove {
+                names: self.names.ok_or(Bad)?,
+                place: self.place(),
+                group: self.group,
+            }),
+            Kind::Cleared => Event::Clear,
+        })
+    }
+
+    fn store(self, batch: &mut Batch) -> Read<Store> {
+        let names = self.names.ok_or(Bad)?;
+        let extras = batch.extras.len();
+        let mut salt = self.salt;
+        if let Some(mut cursor) = self.extra_keys {
+            let context = keys::Context {
+                blocks: names.len,
+                lora: self.lora_name,
+                salt: self.salt,
+                root: self.parent.is_none(),
+            };
+            salt = keys::extra_keys(&mut cursor, context, &mut batch.extras)?;
+        }
+        if let Some(mut cursor) = self.mm_infos {
+            keys::mm_infos(&mut cursor, names.len, &mut batch.extras)?;
+            let mut ours = batch.extras.split_off(extras);
+            sort_rarely(&mut ours, |a, b| a.block.cmp(&b.block));
+            batch.extras.append(&mut ours);
+        }
+        let lora = match (self.lora_name, self.lora_id) {
+            (Some(name), _) => text(name, batch),
+            // Numbers differ from process to process, so this name only keeps adapters apart. 0 means none.
+            (None, Some(id)) if id != 0 => text(&format!("lora_id={id}"), batch),
+            _ => None,
+        };
+        Ok(Store {
+            names,
+            parent: self.parent,
+            tokens: self.tokens.ok_or(Bad)?,
+            block_size: self.block_size.ok_or(Bad)?,
+            place: self.place(),
+            group: self.group,
+            attention: self.attention,
+            lora,
+            salt: salt
+                .filter(|_| self.parent.is_none())
+                .and_then(|salt| text(salt, batch)),
+            extras: span(extras, batch.extras.len()),
+        })
+    }
+
+    fn place(&self) -> Place {
+        match self.locality {
+            None => {}
+            Some(locality) if locality.eq_ignore_ascii_case("local") => {}
+            Some(locality) if locality.eq_ignore_ascii_case("remote") => return Place::Shared,
+            Some(_) => return Place::Unknown,
+        }
+        self.medium.map_or(Place::Unsaid, place)
+    }
+}
+
+/// What the senders call their media.
+fn place(medium: &str) -> Place {
+    const NAMES: [(&str, Place); 6] = [
+        ("gpu", Place::In(Medium::Gpu)),
+        ("cpu", Place::In(Medium::Cpu)),
+        ("cpu_pinned", Place::In(Medium::Cpu)),
+        ("disk", Place::In(Medium::Disk)),
+        ("storage", Place::In(Medium::Disk)),
+        ("external", Place::Shared),
+    ];
+    let known = NAMES
+        .iter()
+        .find(|(name, _)| medium.eq_ignore_ascii_case(name));
+    known.map_or(Place::Unknown, |(_, place)| *place)
+}
+
+/// What a kind of cache group attends to.
+fn attention(kind: &str) -> Attention {
+    match kind {
+        "full_attention" | "mla_attention" | "sink_full_attention" => Attention::Full,
+        _ => Attention::Partial,
+    }
+}
+
+/// Passes over a value that is read when the rest is known; `None` for a nil.
+fn later<'a>(cursor: &mut Cursor<'a>) -> Read<Option<Cursor<'a>>> {
+    cursor.unless_nil(|cursor| {
+        let start = *cursor;
+        cursor.skip()?;
+        Ok(start)
+    })
+}
+
+fn names(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Span> {
+    let start = batch.names.len();
+    let count = cursor.array()?;
+    batch.names.reserve(count.min(FEW));
+    batch.names.extend(cursor.words(count).map(Name::Int));
+    while batch.names.len() < start + count {
+        batch.names.push(cursor.name()?);
+    }
+    Ok(span(start, batch.names.len()))
+}
+
+/// Keeps a text; an empty one is none.
+fn text(text: &str, batch: &mut Batch) -> Option<Span> {
+    let start = batch.text.len();
+    batch.text.push_str(text);
+    (!text.is_empty()).then(|| span(start, batch.text.len()))
+}
+
+/// Positions fit: a buffer has at most as many items as the message has bytes.
+fn span(start: usize, end: usize) -> Span {
+    Span {
+        start: start as u32,
+        len: (end - start) as u32,
+    }
+}

@@ -1,0 +1,549 @@
+//! Every shape of the senders, and whatever is none.
+
+mod encode;
+mod fields;
+mod fuzz;
+mod identity;
+
+use cachelb_core::ids::Medium;
+
+use super::{MAX_PAYLOAD, decode};
+use crate::{Attention, Batch, Event, Name, Place, Remove, Store};
+use encode::{Value, list, map};
+
+const NIL: Value = Value::Nil;
+
+fn decoded(message: &Value) -> Batch {
+    let mut batch = Batch::default();
+    decode(&message.encode(), &mut batch).expect("a good message");
+    batch
+}
+
+fn refused(payload: &[u8]) -> String {
+    let mut batch = decoded(&message(vec![cold()]));
+    let why = decode(payload, &mut batch).expect_err("a bad message");
+    assert_eq!(
+        batch,
+        Batch::default(),
+        "nothing of a refused message stays"
+    );
+    why.to_string()
+}
+
+fn message(events: Vec<Value>) -> Value {
+    list![Value::Float(12.5), events, 0]
+}
+
+/// A batch of one event, which must be well.
+fn only(event: Value) -> (Batch, Event) {
+    let batch = decoded(&message(vec![event]));
+    assert_eq!((batch.unknown_events, batch.malformed_events), (0, 0));
+    assert_eq!(batch.events.len(), 1);
+    let event = batch.events[0];
+    (batch, event)
+}
+
+fn store(event: Value) -> (Batch, Store) {
+    match only(event) {
+        (batch, Event::Store(store)) => (batch, store),
+        (_, other) => panic!("no store: {other:?}"),
+    }
+}
+
+fn remove(event: Value) -> (Batch, Remove) {
+    match only(event) {
+        (batch, Event::Remove(remove)) => (batch, remove),
+        (_, other) => panic!("no removal: {other:?}"),
+    }
+}
+
+/// Two blocks of two tokens at the root.
+fn cold() -> Value {
+    map! {
+        "type": "BlockStored", "block_hashes": vec![11, 12], "parent_block_hash": NIL,
+        "token_ids": vec![1, 2, 3, 4], "block_size": 2, "lora_id": NIL, "medium": "GPU", "lora_name": NIL,
+    }
+}
+
+/// The same with another value for a key, or one more.
+fn with(event: &Value, key: &str, value: impl Into<Value>) -> Value {
+    let Value::Map(mut pairs) = event.clone() else {
+        panic!("{event:?} is no map")
+    };
+    pairs.retain(|(name, _)| *name != Value::from(key));
+    pairs.push((key.into(), value.into()));
+    Value::Map(pairs)
+}
+
+fn without(event: &Value, key: &str) -> Value {
+    let Value::Map(mut pairs) = with(event, key, 0) else {
+        unreachable!()
+    };
+    pairs.pop();
+    Value::Map(pairs)
+}
+
+fn gone() -> Value {
+    map! { "type": "BlockRemoved", "block_hashes": vec![11], "medium": "GPU" }
+}
+
+fn text(batch: &Batch, span: Option<crate::Span>) -> Option<&str> {
+    span.map(|span| batch.text_of(span))
+}
+
+// --- the batch
+
+#[test]
+fn a_store_as_a_map_comes_out() {
+    let (batch, store) = store(cold());
+    assert_eq!((batch.ts, batch.rank), (12.5, Some(0)));
+    assert_eq!(batch.names_of(store.names), [Name::Int(11), Name::Int(12)]);
+    assert_eq!(batch.tokens_of(store.tokens), [1, 2, 3, 4]);
+    assert_eq!((store.block_size, store.place), (2, Place::In(Medium::Gpu)));
+    assert_eq!((store.parent, store.group), (None, None));
+    assert_eq!((store.lora, store.salt, store.extras.len), (None, None, 0));
+    assert_eq!(store.attention, Attention::Unsaid);
+}
+
+#[test]
+fn a_batch_has_two_three_or_more_parts() {
+    let events = || Value::List(vec![gone()]);
+    let cases = [
+        (list![1, events()], None),
+        (list![1, events(), NIL], None),
+        (list![1, events(), 3], Some(3)),
+        (
+            list![1, events(), 0, "more", map! { "and": "more" }],
+            Some(0),
+        ),
+    ];
+    for (message, rank) in cases {
+        let batch = decoded(&message);
+        assert_eq!((batch.rank, batch.events.len()), (rank, 1), "{message:?}");
+    }
+}
+
+#[test]
+fn the_time_is_any_finite_number() {
+    let with = |ts: Value| list![ts, Vec::<Value>::new()].encode();
+    let mut batch = Batch::default();
+    for (ts, expected) in [
+        (Value::Float(1.5), 1.5),
+        (Value::Int(7), 7.0),
+        (Value::Negative(-7), -7.0),
+        (Value::Raw(vec![0xca, 0x3f, 0x80, 0, 0]), 1.0),
+    ] {
+        decode(&with(ts), &mut batch).expect("a good time");
+        assert!((batch.ts - expected).abs() < 1e-9);
+    }
+    for ts in [Value::Float(f64::NAN), Value::Float(f64::INFINITY), NIL] {
+        assert!(refused(&with(ts)).starts_with("the first part, the time, is no finite number"));
+    }
+}
+
+#[test]
+fn what_is_no_batch_is_refused_whole() {
+    let good = message(vec![cold(), gone()]).encode();
+    let cases: [(Vec<u8>, &str); 12] = [
+        (vec![], "no msgpack array"),
+        (vec![0xc1], "no msgpack array"),
+        (map! { "ts": 1 }.encode(), "no msgpack array"),
+        (list![1].encode(), "has no events"),
+        (list!["x", vec![gone()]].encode(), "the time"),
+        (list![1, map! {}].encode(), "the events, is no array"),
+        (list![1, NIL].encode(), "the events, is no array"),
+        (list![1, vec![gone()], "x"].encode(), "the rank"),
+        (
+            list![1, vec![gone()], Value::Negative(-1)].encode(),
+            "the rank",
+        ),
+        (list![1, vec![gone()], 1_u64 << 32].encode(), "the rank"),
+        ([&good[..], &[0]].concat(), "bytes follow the batch"),
+        (vec![0; MAX_PAYLOAD + 1], "larger than 64 MiB"),
+    ];
+    for (payload, why) in cases {
+        let said = refused(&payload);
+        assert!(said.contains(why), "{said:?} does not say {why:?}");
+    }
+}
+
+#[test]
+fn every_cut_is_refused() {
+    let mut batch = Batch::default();
+    let good = message(vec![
+        cold(),
+        list!["BlockRemoved", vec![1, 2], "CPU"],
+        gone(),
+    ])
+    .encode();
+    for len in 0..good.len() {
+        assert!(
+            decode(&good[..len], &mut batch).is_err(),
+            "the first {len} bytes of {} were taken",
+            good.len()
+        );
+    }
+}
+
+#[test]
+fn a_refusal_tells_where_reading_ended() {
+    let mut payload = message(vec![gone()]).encode();
+    payload.push(7);
+    assert_eq!(
+        refused(&payload),
+        format!("bytes follow the batch (byte {})", payload.len() - 1)
+    );
+}
+
+#[test]
+fn a_batch_is_reused() {
+    let mut batch = decoded(&message(vec![with(&cold(), "cache_salt", "s"), cold()]));
+    decode(&message(vec![gone()]).encode(), &mut batch).expect("a good message");
+    assert_eq!(batch, decoded(&message(vec![gone()])));
+}
+
+// --- the array form
+
+/// A store by position, of which tests take the first fields.
+fn row() -> Vec<Value> {
+    let Value::List(row) = list![
+        "BlockStored",
+        vec![11],
+        10,
+        vec![1, 2],
+        2,
+        NIL,
+        "CPU",
+        "la",
+        vec![Value::from(vec!["la"])],
+        3,
+        "mla_attention",
+        64,
+        "REMOTE",
+        "owner",
+        "session",
+        "later",
+    ] else {
+        unreachable!()
+    };
+    row
+}
+
+#[test]
+fn a_store_by_position_has_any_length_from_five() {
+    for len in 5..=row().len() {
+        let (batch, store) = store(Value::List(row()[..len].to_vec()));
+        assert_eq!(batch.names_of(store.names), [Name::Int(11)]);
+        assert_eq!(store.parent, Some(Name::Int(10)));
+        assert_eq!(batch.tokens_of(store.tokens), [1, 2]);
+        assert_eq!(store.block_size, 2);
+        let place = match len {
+            ..=6 => Place::Unsaid,
+            7..=12 => Place::In(Medium::Cpu),
+            _ => Place::Shared,
+        };
+        assert_eq!(store.place, place, "{len} items");
+        assert_eq!(text(&batch, store.lora), (len > 7).then_some("la"));
+        assert_eq!(store.extras.len, 0, "the adapter is no image");
+        assert_eq!(store.group, (len > 9).then_some(3));
+        let full = if len > 10 {
+            Attention::Full
+        } else {
+            Attention::Unsaid
+        };
+        assert_eq!(store.attention, full);
+    }
+}
+
+#[test]
+fn a_store_by_position_without_a_block_size_is_malformed() {
+    for len in 1..5 {
+        let batch = decoded(&message(vec![Value::List(row()[..len].to_vec()), gone()]));
+        assert_eq!(
+            (batch.malformed_events, batch.events.len()),
+            (1, 1),
+            "{len} items"
+        );
+    }
+}
+
+#[test]
+fn a_removal_by_position_has_any_length_from_two() {
+    let Value::List(row) = list![
+        "BlockRemoved",
+        vec![1, 2],
+        "STORAGE",
+        4,
+        "LOCAL",
+        "owner",
+        "later"
+    ] else {
+        unreachable!()
+    };
+    for len in 2..=row.len() {
+        let (batch, remove) = remove(Value::List(row[..len].to_vec()));
+        assert_eq!(batch.names_of(remove.names), [Name::Int(1), Name::Int(2)]);
+        let place = if len > 2 {
+            Place::In(Medium::Disk)
+        } else {
+            Place::Unsaid
+        };
+        assert_eq!(
+            (remove.place, remove.group),
+            (place, (len > 3).then_some(4))
+        );
+    }
+}
+
+#[test]
+fn a_clear_has_either_form_and_any_fields() {
+    for event in [
+        list!["AllBlocksCleared"],
+        list!["AllBlocksCleared", 7, "later"],
+        map! { "type": "AllBlocksCleared" },
+        map! { "block_hashes": "later", "type": "AllBlocksCleared" },
+    ] {
+        assert_eq!(only(event).1, Event::Clear);
+    }
+}
+
+#[test]
+fn both_forms_of_an_event_are_the_same() {
+    let names = [
+        "type",
+        "block_hashes",
+        "parent_block_hash",
+        "token_ids",
+        "block_size",
+        "lora_id",
+        "medium",
+        "lora_name",
+        "extra_keys",
+        "group_idx",
+        "kv_cache_spec_kind",
+        "kv_cache_spec_sliding_window",
+        "locality",
+        "ownership",
+        "session_id",
+    ];
+    for len in 5..=names.len() {
+        let array = Value::List(row()[..len].to_vec());
+        let pairs = names.iter().copied().map(Value::from).zip(row());
+        let mut pairs: Vec<_> = pairs.take(len).collect();
+        for _ in 0..len {
+            pairs.rotate_left(1);
+            let map = decoded(&message(vec![Value::Map(pairs.clone())]));
+            let mut expected = decoded(&message(vec![array.clone()]));
+            // The order of keys decides where names lie.
+            let (Event::Store(a), Event::Store(b)) = (map.events[0], &mut expected.events[0])
+            else {
+                panic!("no stores")
+            };
+            assert_eq!(map.names_of(a.names), [Name::Int(11)]);
+            assert_eq!(map.tokens_of(a.tokens), [1, 2]);
+            (b.names, b.tokens) = (a.names, a.tokens);
+            assert_eq!(
+                (a, map.names, map.tokens),
+                (*b, expected.names, expected.tokens)
+            );
+        }
+    }
+}
+
+// --- what is passed over
+
+#[test]
+fn unknown_events_are_counted_and_passed_over() {
+    let batch = decoded(&message(vec![
+        cold(),
+        map! { "type": "BlockMoved", "block_hashes": "not even a list" },
+        list!["Whatever", Value::Map(vec![(NIL, NIL)])],
+        gone(),
+    ]));
+    assert_eq!((batch.unknown_events, batch.malformed_events), (2, 0));
+    assert!(matches!(
+        batch.events[..],
+        [Event::Store(_), Event::Remove(_)]
+    ));
+}
+
+#[test]
+fn unknown_fields_are_passed_over_whatever_they_hold() {
+    let mut event = with(
+        &cold(),
+        "later",
+        map! { "deep": vec![list![1, NIL, Value::Bool(true)]] },
+    );
+    let Value::Map(pairs) = &mut event else {
+        unreachable!()
+    };
+    let values = [
+        vec![0xca, 0, 0, 0, 0],
+        vec![0xc2],
+        vec![0xd0, 0xff],
+        vec![0xd1, 0xff, 0xff],
+        vec![0xd2, 0xff, 0xff, 0xff, 0xff],
+        vec![0xd3; 9],
+        vec![0xd4, 1, 0],
+        vec![0xd5, 1, 0, 0],
+        [vec![0xd6], vec![0; 5]].concat(),
+        [vec![0xd7], vec![0; 9]].concat(),
+        [vec![0xd8], vec![0; 17]].concat(),
+        vec![0xc7, 2, 1, 0, 0],
+        vec![0xc8, 0, 2, 1, 0, 0],
+        vec![0xc9, 0, 0, 0, 2, 1, 0, 0],
+        vec![0xc5, 0, 2, 0, 0],
+        vec![0xc6, 0, 0, 0, 2, 0, 0],
+        vec![0xda, 0, 2, 0xff, 0xff],
+        vec![0xdb, 0, 0, 0, 2, 0, 0],
+        vec![0xdc, 0, 2, 0, 0],
+        vec![0xdd, 0, 0, 0, 2, 0, 0],
+        vec![0xde, 0, 1, 0, 0],
+        vec![0xdf, 0, 0, 0, 1, 0, 0],
+        vec![0xff],
+    ];
+    for (at, value) in values.into_iter().enumerate() {
+        // A key need not be a text.
+        pairs.insert(at % pairs.len(), (Value::Int(at as u64), Value::Raw(value)));
+    }
+    assert_eq!(decoded(&message(vec![event.clone()])).malformed_events, 0);
+    let (batch, store) = store(event);
+    assert_eq!(batch.tokens_of(store.tokens), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_session_is_not_kept() {
+    let batch = decoded(&message(vec![with(&cold(), "session_id", "alice")]));
+    assert!(batch.text.is_empty());
+    assert!(!format!("{batch:?}").contains("alice"));
+}
+
+#[test]
+fn a_malformed_event_is_passed_over_alone() {
+    let huge = Value::Int(1 << 32);
+    let minus = Value::Negative(-1);
+    let mut bad = vec![
+        NIL,
+        Value::Int(7),
+        Value::from("BlockStored"),
+        Value::List(vec![]),
+        map! {},
+        list![NIL, vec![1]],
+        map! { "type": 7, "block_hashes": vec![1] },
+        map! { "block_hashes": vec![1] },
+        map! { "type": "BlockRemoved" },
+        list!["BlockRemoved"],
+    ];
+    for key in ["block_hashes", "token_ids", "block_size"] {
+        bad.push(without(&cold(), key));
+        bad.push(with(&cold(), key, NIL));
+        bad.push(with(&cold(), key, "text"));
+    }
+    for token in [
+        huge.clone(),
+        minus.clone(),
+        Value::Float(1.0),
+        NIL,
+        Value::from("1"),
+    ] {
+        bad.push(with(&cold(), "token_ids", list![1, token.clone(), 2]));
+        bad.push(with(
+            &cold(),
+            "token_ids",
+            list![list![1, 2], list![token, 3]],
+        ));
+    }
+    bad.push(with(&cold(), "token_ids", list![1, list![2, 3]]));
+    bad.push(with(&cold(), "token_ids", list![list![1, 2], 3]));
+    bad.push(with(&cold(), "token_ids", list![list![1, 2, 3]]));
+    for key in ["block_hashes", "extra_keys", "block_mm_infos"] {
+        bad.push(with(&cold(), key, map! {}));
+    }
+    bad.push(with(&cold(), "block_hashes", list![1, Value::Float(2.0)]));
+    bad.push(with(&cold(), "block_hashes", list![1, "name"]));
+    bad.push(with(&cold(), "parent_block_hash", list![1]));
+    bad.push(with(&cold(), "extra_keys", list![NIL, "la"]));
+    bad.push(with(
+        &cold(),
+        "block_mm_infos",
+        list![map! { "mm_objects": list![map! {}] }],
+    ));
+    for key in ["block_size", "group_idx"] {
+        for value in [huge.clone(), minus.clone(), Value::Float(2.0)] {
+            bad.push(with(&cold(), key, value));
+        }
+    }
+    for key in [
+        "medium",
+        "lora_name",
+        "locality",
+        "cache_salt",
+        "kv_cache_spec_kind",
+    ] {
+        bad.push(with(&cold(), key, 7));
+        bad.push(with(&cold(), key, Value::Raw(vec![0xa1, 0xff])));
+    }
+    bad.push(with(&cold(), "lora_id", "la"));
+
+    let good = decoded(&message(vec![cold(), gone()]));
+    for event in bad {
+        let batch = decoded(&message(vec![cold(), event.clone(), gone()]));
+        assert_eq!(
+            (batch.malformed_events, batch.unknown_events),
+            (1, 0),
+            "{event:?}"
+        );
+        let rest = Batch {
+            malformed_events: 0,
+            ..batch
+        };
+        assert_eq!(rest, good, "of {event:?} nothing stays");
+    }
+}
+
+#[test]
+fn broken_msgpack_inside_an_event_refuses_the_message() {
+    for broken in [vec![0xc1], vec![0x92, 1, 0xc1]] {
+        let event = with(&cold(), "later", Value::Raw(broken));
+        let said = refused(&message(vec![cold(), event]).encode());
+        assert!(
+            said.starts_with("the message ends early or is no valid msgpack"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn deep_nesting_costs_no_stack() {
+    let deep = Value::Raw([vec![0x91; 1 << 20], vec![0xc0]].concat());
+    let maps = Value::Raw([[0x81, 0xc0].repeat(1 << 20), vec![0xc0]].concat());
+    for value in [deep, maps] {
+        let event = with(&cold(), "later", value.clone());
+        let batch = decoded(&message(vec![event, value, gone()]));
+        assert_eq!((batch.events.len(), batch.malformed_events), (2, 1));
+    }
+}
+
+#[test]
+fn a_huge_declared_length_allocates_nothing() {
+    for tag in [0xdd_u8, 0xdf, 0xdb, 0xc6, 0xc9] {
+        let huge = Value::Raw(vec![tag, 0xff, 0xff, 0xff, 0xff]);
+        for key in ["block_hashes", "token_ids", "extra_keys", "later"] {
+            let mut batch = Batch::default();
+            let event = with(&cold(), key, huge.clone());
+            decode(&message(vec![event]).encode(), &mut batch).expect_err("it ends early");
+            assert!(batch.tokens.capacity() + batch.names.capacity() < 1_000);
+        }
+        assert!(!refused(&list![1, huge.clone()].encode()).is_empty());
+        assert!(!refused(&huge.encode()).is_empty());
+    }
+}
+
+#[test]
+fn the_memory_of_a_huge_message_is_given_back() {
+    let event = with(&cold(), "token_ids", vec![1; 1 << 20]);
+    let mut batch = decoded(&message(vec![event]));
+    assert!(batch.tokens.capacity() >= 1 << 20);
+    decode(&message(vec![cold()]).encode(), &mut batch).expect("a good message");
+    assert!(batch.tokens.capacity() <= 1 << 16);
+}

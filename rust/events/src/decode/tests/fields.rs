@@ -1,0 +1,231 @@
+//! What the fields of an event mean.
+
+use cachelb_core::ids::Medium;
+use cachelb_core::rng::Rng;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::encode::{Value, list};
+use super::{NIL, cold, gone, remove, store, with, without};
+use crate::{Attention, Name, Place};
+
+#[test]
+fn a_name_is_an_integer_by_its_bits_or_bytes_by_their_hash() {
+    let digest = [7_u8; 32];
+    let (batch, store) = store(with(
+        &with(
+            &cold(),
+            "block_hashes",
+            list![
+                Value::Negative(-1),
+                u64::MAX,
+                Value::Negative(i64::MIN),
+                1_u64 << 63,
+                5,
+                Value::Negative(-5),
+                &digest[..],
+                &digest[..16],
+            ],
+        ),
+        "parent_block_hash",
+        &digest[..],
+    ));
+    let minus = |value: i64| Name::Int(value.cast_unsigned());
+    assert_eq!(
+        batch.names_of(store.names),
+        [
+            Name::Int(u64::MAX),
+            minus(-1),
+            Name::Int(1 << 63),
+            minus(i64::MIN),
+            Name::Int(5),
+            minus(-5),
+            Name::Wide(xxh3_128(&digest)),
+            Name::Wide(xxh3_128(&digest[..16])),
+        ]
+    );
+    assert_eq!(store.parent, Some(Name::Wide(xxh3_128(&digest))));
+}
+
+#[test]
+fn a_parent_that_is_absent_is_the_root() {
+    assert_eq!(store(without(&cold(), "parent_block_hash")).1.parent, None);
+    assert_eq!(
+        store(with(&cold(), "parent_block_hash", 0)).1.parent,
+        Some(Name::Int(0))
+    );
+}
+
+#[test]
+fn tokens_come_in_every_width() {
+    let event = with(
+        &cold(),
+        "token_ids",
+        list![
+            0,
+            127,
+            128,
+            255,
+            256,
+            65_535,
+            65_536,
+            u64::from(u32::MAX),
+            Value::Raw(vec![0xcf, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]),
+            Value::Raw(vec![0xce, 0, 0, 0, 1]),
+            Value::Raw(vec![0xd0, 100]),
+            Value::Raw(vec![0xd1, 1, 0]),
+            Value::Raw(vec![0xd2, 0, 1, 0, 0]),
+            Value::Raw(vec![0xd3, 0, 0, 0, 0, 0, 1, 0, 0]),
+        ],
+    );
+    let (batch, store) = store(event);
+    assert_eq!(
+        batch.tokens_of(store.tokens),
+        [
+            0,
+            127,
+            128,
+            255,
+            256,
+            65_535,
+            65_536,
+            u32::MAX,
+            u32::MAX,
+            1,
+            100,
+            256,
+            65_536,
+            65_536
+        ]
+    );
+}
+
+#[test]
+fn names_change_their_form_within_a_list() {
+    let names = list![u64::MAX, 1_u64 << 63, 5, &[7_u8; 32][..], u64::MAX - 1];
+    let (batch, store) = store(with(&cold(), "block_hashes", names));
+    assert_eq!(
+        batch.names_of(store.names),
+        [
+            Name::Int(u64::MAX),
+            Name::Int(1 << 63),
+            Name::Int(5),
+            Name::Wide(xxh3_128(&[7; 32])),
+            Name::Int(u64::MAX - 1),
+        ]
+    );
+}
+
+/// Lists long enough to be read in chunks, whatever stands where in them: ids of every width, some written longer.
+#[test]
+fn long_lists_of_tokens_come_in_every_width() {
+    let mut random = Rng::new(3);
+    for list in 0..400_u64 {
+        let len = random.below(300);
+        let (mut tokens, mut values) = (Vec::new(), Vec::new());
+        for _ in 0..len {
+            let bits = [7, 8, 16, 17, 32][random.below(5)];
+            let token = (random.bits() >> (64 - bits)) as u32;
+            tokens.push(token);
+            values.push(if random.below(200) as u64 == list % 200 {
+                let mut longer = vec![0xcf, 0, 0, 0, 0];
+                longer.extend(token.to_be_bytes());
+                Value::Raw(longer)
+            } else {
+                Value::from(u64::from(token))
+            });
+        }
+        if tokens.is_empty() {
+            continue;
+        }
+        let (batch, store) = store(with(&cold(), "token_ids", Value::List(values)));
+        assert_eq!(batch.tokens_of(store.tokens), tokens, "list {list}");
+    }
+}
+
+#[test]
+fn of_pairs_of_tokens_the_first_is_the_token() {
+    let pairs = list![list![1, 2], list![2, 70_000], list![70_000, 4], list![4, 5]];
+    let (batch, store) = store(with(&cold(), "token_ids", pairs));
+    assert_eq!(batch.tokens_of(store.tokens), [1, 2, 70_000, 4]);
+}
+
+#[test]
+fn a_placeholder_has_no_tokens() {
+    let event = with(
+        &with(&cold(), "token_ids", Value::List(vec![])),
+        "block_size",
+        0,
+    );
+    let (_, store) = store(event);
+    assert_eq!(
+        (store.tokens.len, store.block_size, store.names.len),
+        (0, 0, 2)
+    );
+}
+
+#[test]
+fn media_have_many_names() {
+    use Medium::{Cpu, Disk, Gpu};
+    for (said, place) in [
+        (Value::from("GPU"), Place::In(Gpu)),
+        ("gpu".into(), Place::In(Gpu)),
+        ("CPU".into(), Place::In(Cpu)),
+        ("cpu".into(), Place::In(Cpu)),
+        ("Cpu_Pinned".into(), Place::In(Cpu)),
+        ("DISK".into(), Place::In(Disk)),
+        ("STORAGE".into(), Place::In(Disk)),
+        ("EXTERNAL".into(), Place::Shared),
+        ("tape".into(), Place::Unknown),
+        ("".into(), Place::Unknown),
+        (NIL, Place::Unsaid),
+    ] {
+        assert_eq!(store(with(&cold(), "medium", said.clone())).1.place, place);
+        assert_eq!(remove(with(&gone(), "medium", said)).1.place, place);
+    }
+    assert_eq!(store(without(&cold(), "medium")).1.place, Place::Unsaid);
+}
+
+#[test]
+fn what_lies_elsewhere_is_shared() {
+    for (locality, place) in [
+        (Value::from("REMOTE"), Place::Shared),
+        ("remote".into(), Place::Shared),
+        ("LOCAL".into(), Place::In(Medium::Gpu)),
+        (NIL, Place::In(Medium::Gpu)),
+        ("ORBITAL".into(), Place::Unknown),
+    ] {
+        assert_eq!(
+            store(with(&cold(), "locality", locality.clone())).1.place,
+            place
+        );
+        assert_eq!(remove(with(&gone(), "locality", locality)).1.place, place);
+    }
+}
+
+#[test]
+fn groups_attend_to_the_whole_prefix_or_not() {
+    for (kind, attention) in [
+        ("full_attention", Attention::Full),
+        ("mla_attention", Attention::Full),
+        ("sink_full_attention", Attention::Full),
+        ("sliding_window", Attention::Partial),
+        ("sliding_window_mla", Attention::Partial),
+        ("mamba", Attention::Partial),
+        ("chunked_local_attention", Attention::Partial),
+        ("encoder_only_attention", Attention::Partial),
+        ("cross_attention", Attention::Partial),
+        ("unknown", Attention::Partial),
+        ("later", Attention::Partial),
+    ] {
+        let event = with(&with(&cold(), "kv_cache_spec_kind", kind), "group_idx", 2);
+        let (_, store) = store(event);
+        assert_eq!(
+            (store.attention, store.group),
+            (attention, Some(2)),
+            "{kind}"
+        );
+    }
+    let (_, nil) = store(with(&cold(), "kv_cache_spec_kind", NIL));
+    assert_eq!(nil.attention, Attention::Unsaid);
+    assert_eq!(remove(with(&gone(), "group_idx", 5)).1.group, Some(5));
+}

@@ -1,0 +1,40 @@
+//! What an ingester needs of the index: one worker's blocks, by our own hashes.
+
+use cachelb_core::ids::{Medium, SequenceHash};
+
+/// The blocks one worker holds. Writes for a worker that is gone do nothing.
+pub trait Holdings {
+    /// The worker holds `hashes`, a chain behind `parent` (`None`: from the root), in `medium`. The chain was computed
+    /// from tokens. Returns how many of them it did not hold there before.
+    fn store(
+        &mut self,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> u32;
+
+    /// The worker holds `hash`, a block it holds in another medium, in `medium` too; nothing happens if it holds the block
+    /// nowhere. Returns whether it did not hold it there before and does now.
+    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool;
+
+    /// The worker no longer holds `hashes` in `medium`. Returns how many of them it held there.
+    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32;
+
+    /// The worker holds nothing, in any medium. Returns how many blocks that were.
+    fn clear(&mut self) -> u64;
+
+    /// A message is lost: what the worker holds in device memory is doubtful from now on, which is [`Medium::Speculative`],
+    /// and what it holds elsewhere is dropped. Returns the blocks that are doubtful now and were not.
+    fn doubt(&mut self) -> u64;
+
+    /// The blocks up to a known one on its path, the first at the root; none if nobody knows it.
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash>;
+
+    /// Whether the worker holds a block in a medium.
+    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool;
+
+    /// Hints that `blocks`, and what follows them, are about to be stored or removed.
+    fn prefetch(&self, blocks: &[SequenceHash]) {
+        let _ = blocks;
+    }
+}

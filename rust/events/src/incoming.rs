@@ -1,0 +1,59 @@
+//! One store of blocks with tokens, wherever it is kept: in a message or among the orphans.
+
+use cachelb_core::hashing::MmObject;
+use cachelb_core::ids::Medium;
+
+use super::batch::{Batch, Extra, Name, Store};
+
+/// A store, its spans resolved.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Incoming<'a> {
+    pub(super) names: &'a [Name],
+    pub(super) parent: Option<Name>,
+    pub(super) tokens: &'a [u32],
+    pub(super) extras: &'a [Extra],
+    /// Tokens per name.
+    pub(super) size: u32,
+    pub(super) medium: Medium,
+    pub(super) group: Option<u32>,
+    pub(super) lora: Option<&'a str>,
+    pub(super) salt: Option<&'a str>,
+}
+
+impl<'a> Incoming<'a> {
+    /// `None` if the event points outside its batch.
+    pub(super) fn of(batch: &'a Batch, store: &Store, medium: Medium) -> Option<Self> {
+        let text = |span: Option<super::batch::Span>| match span {
+            None => Some(None),
+            Some(span) => batch.text.get(span.range()).map(Some),
+        };
+        Some(Self {
+            names: batch.names.get(store.names.range())?,
+            parent: store.parent,
+            tokens: batch.tokens.get(store.tokens.range())?,
+            extras: batch.extras.get(store.extras.range())?,
+            size: store.block_size,
+            medium,
+            group: store.group,
+            lora: text(store.lora)?,
+            salt: text(store.salt)?,
+        })
+    }
+
+    /// Whether there are as many tokens as the names stand for.
+    pub(super) fn adds_up(&self) -> bool {
+        let announced = self.names.len() as u64 * u64::from(self.size);
+        self.size > 0 && announced == self.tokens.len() as u64
+    }
+
+    /// The objects, each over all tokens of its block: where in the block it lies is not said.
+    pub(super) fn objects(&self, out: &mut Vec<MmObject>) {
+        let size = self.size as usize;
+        out.clear();
+        out.extend(self.extras.iter().map(|extra| MmObject {
+            hash: extra.hash,
+            start: (extra.block as usize).saturating_mul(size),
+            len: size,
+        }));
+    }
+}

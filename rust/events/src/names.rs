@@ -1,0 +1,200 @@
+//! What an engine calls its blocks: name -> identity, namespace and number of copies.
+
+use cachelb_core::error::{Error, Result};
+
+use super::batch::Name;
+use super::table::{Table, Value};
+
+/// Bits below the number of the namespace: copies, or that they are doubtful, and whether there may be more than are
+/// counted.
+const LOW_BITS: u32 = 12;
+const IN_DOUBT: u32 = 1 << (LOW_BITS - 1);
+/// In place of the copies: a lost message may have removed all of them.
+const DOUBTFUL: u32 = IN_DOUBT - 1;
+const MAX_COPIES: u32 = DOUBTFUL - 1;
+
+/// Namespaces an entry can tell apart.
+pub(super) const MAX_NAMESPACES: usize = 1 << (32 - LOW_BITS);
+
+/// One named block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, packed(4))]
+pub(super) struct Held {
+    /// What it is, as its space says: a sequence hash, the hash of a page, or a handle.
+    identity: u64,
+    namespace_and_copies: u32,
+}
+
+impl Held {
+    /// The first copy of a block.
+    pub(super) fn first(identity: u64, namespace: u32) -> Self {
+        Self {
+            identity,
+            namespace_and_copies: namespace << LOW_BITS | 1,
+        }
+    }
+
+    pub(super) fn identity(self) -> u64 {
+        self.identity
+    }
+
+    pub(super) fn namespace(self) -> u32 {
+        self.namespace_and_copies >> LOW_BITS
+    }
+
+    /// Copies that are there for sure.
+    pub(super) fn copies(self) -> u32 {
+        if self.is_doubtful() {
+            0
+        } else {
+            self.namespace_and_copies & DOUBTFUL
+        }
+    }
+
+    /// Whether no copy is there for sure.
+    pub(super) fn is_doubtful(self) -> bool {
+        self.namespace_and_copies & DOUBTFUL == DOUBTFUL
+    }
+
+    /// A message is lost that may have removed every copy, or added some.
+    pub(super) fn doubtful(mut self) -> Self {
+        self.namespace_and_copies |= DOUBTFUL | IN_DOUBT;
+        self
+    }
+
+    /// One copy more. Beyond 2,046 they are not counted: such a block is given up early, which is the safe side.
+    pub(super) fn more(mut self) -> Self {
+        if self.is_doubtful() {
+            return Self::first(self.identity, self.namespace()).doubted();
+        }
+        if self.copies() == MAX_COPIES {
+            return self.doubted();
+        }
+        self.namespace_and_copies += 1;
+        self
+    }
+
+    /// The engine may have a copy more than is counted.
+    pub(super) fn doubted(mut self) -> Self {
+        self.namespace_and_copies |= IN_DOUBT;
+        self
+    }
+
+    pub(super) fn is_in_doubt(self) -> bool {
+        self.namespace_and_copies & IN_DOUBT != 0
+    }
+
+    /// One copy less; without copies there is no entry, nor where it is not known whether there is another.
+    pub(super) fn less(mut self) -> Self {
+        if self.is_doubtful() {
+            return Self::VACANT;
+        }
+        self.namespace_and_copies -= u32::from(self.copies() > 0);
+        self
+    }
+}
+
+impl Value for Held {
+    const VACANT: Self = Self {
+        identity: 0,
+        namespace_and_copies: 0,
+    };
+
+    #[inline]
+    fn is_vacant(self) -> bool {
+        self.namespace_and_copies & DOUBTFUL == 0
+    }
+}
+
+/// The names of one space: integers and bytes apart, since most engines use the shorter form.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    ints: Table<u64, Held>,
+    wides: Table<u128, Held>,
+    /// Of all entries.
+    copies: u64,
+}
+
+impl Names {
+    pub(super) fn len(&self) -> usize {
+        self.ints.len() + self.wides.len()
+    }
+
+    /// Copies of all names.
+    pub(super) fn copies(&self) -> u64 {
+        self.copies
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.ints.memory_bytes() + self.wides.memory_bytes()
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, name: Name) {
+        match name {
+            Name::Int(name) => self.ints.prefetch(name),
+            Name::Wide(name) => self.wides.prefetch(name),
+        }
+    }
+
+    #[inline]
+    pub(super) fn prefetch_held(&self, name: Name) {
+        match name {
+            Name::Int(name) => self.ints.prefetch_value(name),
+            Name::Wide(name) => self.wides.prefetch_value(name),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, name: Name) -> Option<Held> {
+        match name {
+            Name::Int(name) => self.ints.get(name),
+            Name::Wide(name) => self.wides.get(name),
+        }
+    }
+
+    /// See [`Table::change`].
+    #[inline]
+    pub(super) fn change(&mut self, name: Name, change: impl FnOnce(Held) -> Held) {
+        let copies = &mut self.copies;
+        let counted = |before: Held| {
+            let after = change(before);
+            *copies = *copies + u64::from(after.copies()) - u64::from(before.copies());
+            after
+        };
+        match name {
+            Name::Int(name) => self.ints.change(name, counted),
+            Name::Wide(name) => self.wides.change(name, counted),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ints.clear();
+        self.wides.clear();
+        self.copies = 0;
+    }
+
+    /// Every entry.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Held> {
+        self.entries().map(|(_, held)| held)
+    }
+
+    /// Every entry and its name.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Name, Held)> {
+        let ints = self.ints.iter();
+        let ints = ints.map(|(name, held)| (Name::Int(name), held));
+        let wides = self.wides.iter();
+        ints.chain(wides.map(|(name, held)| (Name::Wide(name), held)))
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        self.ints.validate()?;
+        self.wides.validate()?;
+        let counted: u64 = self.iter().map(|held| u64::from(held.copies())).sum();
+        if counted == self.copies {
+            return Ok(());
+        }
+        let told = self.copies;
+        Err(Error::Invariant(format!("{counted} copies, not {told}")))
+    }
+}

@@ -1,0 +1,366 @@
+//! Engine pages smaller than an own block: a block is held only while all its pages are.
+//!
+//! The pages of one own block form a tree, since prompts may part within a block: what they share are its first pages.
+//! A page is known by its own chained hash, in blocks of page size. Pages that are not held stay as long as pages behind
+//! them in the same block do, so that the block is there again when the page is. A change costs as many steps as there
+//! are pages behind it in its block, over all branches.
+
+use std::collections::HashMap;
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::hashing::{Hasher, MmObject, Namespace};
+use cachelb_core::ids::SequenceHash;
+use cachelb_core::sorting::sort_rarely;
+
+use super::table::Table;
+
+const NONE: u32 = u32::MAX;
+
+/// What comes before a page.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Before {
+    /// An own block, or nothing: the page begins a block.
+    Block(Option<SequenceHash>),
+    /// A page of the same block.
+    Page(u64),
+}
+
+/// A block that became complete, or is no longer.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
+    /// All its pages are held now; `before` is the block before it.
+    Gained {
+        /// The block before it.
+        before: Option<SequenceHash>,
+        /// The block.
+        block: SequenceHash,
+    },
+    /// One of its pages went.
+    Lost(SequenceHash),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// Its key.
+    page: u64,
+    /// The block before it if it begins a block (0 if there is none, see `rooted`), the own block if it ends one.
+    hash: u64,
+    parent: u32,
+    first: u32,
+    next: u32,
+    previous: u32,
+    /// Names that refer to it.
+    names: u32,
+    /// Position in its block.
+    place: u16,
+    /// Pages from the beginning of the block to here that are not held.
+    missing: u16,
+    rooted: bool,
+}
+
+/// All pages of one space.
+#[derive(Debug)]
+pub(super) struct Pages {
+    /// Hashes own blocks.
+    hasher: Hasher,
+    /// Hashes pages.
+    page_hasher: Hasher,
+    per_block: u16,
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    /// Page -> node + 1.
+    by_page: Table<u64, u32>,
+    /// Tokens of the nodes, one page each.
+    tokens: Vec<u32>,
+    /// Objects of the nodes that have some.
+    objects: HashMap<u32, Vec<u64>>,
+    changes: Vec<Change>,
+    stack: Vec<u32>,
+}
+
+impl Pages {
+    /// Pages that `page_hasher` hashes, gathered into the blocks of `hasher`, a multiple of them.
+    pub(super) fn new(hasher: Hasher, page_hasher: Hasher) -> Self {
+        Self {
+            hasher,
+            page_hasher,
+            per_block: (hasher.block_size() / page_hasher.block_size()) as u16,
+            nodes: Vec::new(),
+            free: Vec::new(),
+            by_page: Table::default(),
+            tokens: Vec::new(),
+            objects: HashMap::new(),
+            changes: Vec::new(),
+            stack: Vec::new(),
+        }
+    }
+
+    /// Hashes pages.
+    pub(super) fn page_hasher(&self) -> &Hasher {
+        &self.page_hasher
+    }
+
+    /// Pages remembered, held or not.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len() - self.free.len()
+    }
+
+    fn find(&self, page: u64) -> Option<u32> {
+        self.by_page.get(page).map(|at| at - 1)
+    }
+
+    /// The own block that ends with a page; `None` for an unknown page or one within a block.
+    pub(super) fn block_ending(&self, page: u64) -> Option<SequenceHash> {
+        let node = &self.nodes[self.find(page)? as usize];
+        (node.place + 1 == self.per_block).then_some(SequenceHash(node.hash))
+    }
+
+    /// One name more refers to a page.
+    pub(super) fn acquire(
+        &mut self,
+        page: u64,
+        before: Before,
+        tokens: &[u32],
+        objects: &[u64],
+        namespace: Namespace,
+    ) {
+        let at = match self.find(page) {
+            Some(at) => at,
+            None => match self.create(page, before, tokens, objects, namespace) {
+                Some(at) => at,
+                None => return,
+            },
+        };
+        let node = &mut self.nodes[at as usize];
+        node.names += 1;
+        if node.names == 1 {
+            self.shift(at, true);
+        }
+    }
+
+    /// One name less refers to a page.
+    pub(super) fn release(&mut self, page: u64) {
+        let Some(at) = self.find(page) else {
+            return;
+        };
+        let node = &mut self.nodes[at as usize];
+        debug_assert!(node.names > 0, "a page without names is not referred to");
+        node.names = node.names.saturating_sub(1);
+        if node.names == 0 {
+            self.shift(at, false);
+            self.prune(at);
+        }
+    }
+
+    /// The blocks that became complete or incomplete since the last call, in that order.
+    pub(super) fn take_changes(&mut self, out: &mut Vec<Change>) {
+        out.clear();
+        out.append(&mut self.changes);
+    }
+
+    /// `None` if the page before it is unknown.
+    fn create(
+        &mut self,
+        page: u64,
+        before: Before,
+        tokens: &[u32],
+        objects: &[u64],
+        namespace: Namespace,
+    ) -> Option<u32> {
+        let (parent, hash, rooted) = match before {
+            Before::Block(block) => (NONE, block.map_or(0, |b| b.0), block.is_none()),
+            Before::Page(page) => (self.find(page)?, 0, false),
+        };
+        let (place, missing) = match self.nodes.get(parent as usize) {
+            None => (0, 1),
+            Some(above) => (above.place + 1, above.missing + 1),
+        };
+        let node = Node {
+            page,
+            hash,
+            parent,
+            first: NONE,
+            next: NONE,
+            previous: NONE,
+            names: 0,
+            place,
+            missing,
+            rooted,
+        };
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(node);
+            self.nodes.len() as u32 - 1
+        });
+        self.nodes[at as usize] = node;
+        let size = self.page_hasher.block_size();
+        let from = at as usize * size;
+        self.tokens.resize(self.tokens.len().max(from + size), 0);
+        self.tokens[from..from + size].copy_from_slice(tokens);
+        if !objects.is_empty() {
+            self.objects.insert(at, objects.to_vec());
+        }
+        self.by_page.change(page, |_| at + 1);
+        self.link(at, parent);
+        if place + 1 == self.per_block {
+            let block = self.hash_block(at, namespace);
+            self.nodes[at as usize].hash = block.0;
+        }
+        Some(at)
+    }
+
+    fn link(&mut self, at: u32, parent: u32) {
+        let Some(above) = self.nodes.get_mut(parent as usize) else {
+            return;
+        };
+        let next = std::mem::replace(&mut above.first, at);
+        self.nodes[at as usize].next = next;
+        if let Some(next) = self.nodes.get_mut(next as usize) {
+            next.previous = at;
+        }
+    }
+
+    /// The hash of the own block that ends with a page.
+    fn hash_block(&self, end: u32, namespace: Namespace) -> SequenceHash {
+        let size = self.page_hasher.block_size();
+        let (mut tokens, mut mm) = (vec![0; self.hasher.block_size()], Vec::new());
+        for at in self.path(end) {
+            let (from, to) = (
+                at as usize * size,
+                self.nodes[at as usize].place as usize * size,
+            );
+            tokens[to..to + size].copy_from_slice(&self.tokens[from..from + size]);
+            let objects = self.objects.get(&at).into_iter().flatten();
+            mm.extend(objects.map(|&hash| MmObject {
+                hash,
+                start: to,
+                len: size,
+            }));
+        }
+        // An object that reaches over several pages is one object of the block.
+        sort_rarely(&mut mm, |a, b| a.hash.cmp(&b.hash));
+        mm.dedup_by_key(|object| object.hash);
+        let mut out = Vec::new();
+        self.hasher
+            .hash_after(self.before(end), &tokens, namespace, &mm, &mut out);
+        out.first().copied().unwrap_or(SequenceHash(0))
+    }
+
+    /// The pages of a block from `at` back to its first.
+    fn path(&self, at: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(Some(at), |at| {
+            let parent = self.nodes[*at as usize].parent;
+            (parent != NONE).then_some(parent)
+        })
+    }
+
+    /// The block before the one a page is in.
+    fn before(&self, at: u32) -> Option<SequenceHash> {
+        let first = self
+            .path(at)
+            .last()
+            .map(|first| &self.nodes[first as usize])?;
+        (!first.rooted).then_some(SequenceHash(first.hash))
+    }
+
+    /// A page came or went: everything behind it in its block misses one page less or more.
+    fn shift(&mut self, at: u32, came: bool) {
+        let before = self.before(at);
+        self.stack.clear();
+        self.stack.push(at);
+        while let Some(at) = self.stack.pop() {
+            let node = &mut self.nodes[at as usize];
+            let missed = node.missing;
+            node.missing = if came { missed - 1 } else { missed + 1 };
+            if node.place + 1 == self.per_block {
+                let block = SequenceHash(node.hash);
+                if came && missed == 1 {
+                    self.changes.push(Change::Gained { before, block });
+                } else if !came && missed == 0 {
+                    self.changes.push(Change::Lost(block));
+                }
+            }
+            let mut child = node.first;
+            while let Some(node) = self.nodes.get(child as usize) {
+                self.stack.push(child);
+                child = node.next;
+            }
+        }
+    }
+
+    /// Forgets a page that is not held and has nothing behind it, and those before it that it kept.
+    fn prune(&mut self, at: u32) {
+        let mut at = at;
+        while let Some(&node) = self.nodes.get(at as usize)
+            && node.names == 0
+            && node.first == NONE
+        {
+            if let Some(previous) = self.nodes.get_mut(node.previous as usize) {
+                previous.next = node.next;
+            } else if let Some(above) = self.nodes.get_mut(node.parent as usize) {
+                above.first = node.next;
+            }
+            if let Some(next) = self.nodes.get_mut(node.next as usize) {
+                next.previous = node.previous;
+            }
+            self.by_page.change(node.page, |_| 0);
+            self.objects.remove(&at);
+            self.free.push(at);
+            at = node.parent;
+        }
+        if self.free.len() == self.nodes.len() {
+            self.clear();
+        }
+    }
+
+    /// Forgets everything; changes that were not taken are lost too.
+    pub(super) fn clear(&mut self) {
+        *self = Self {
+            changes: std::mem::take(&mut self.changes),
+            ..Self::new(self.hasher, self.page_hasher)
+        };
+    }
+
+    /// Own blocks all of whose pages are held.
+    pub(super) fn complete(&self) -> impl Iterator<Item = u64> {
+        self.by_page.iter().filter_map(|(_, at)| {
+            let node = &self.nodes[at as usize - 1];
+            (node.place + 1 == self.per_block && node.missing == 0).then_some(node.hash)
+        })
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let objects = |list: &Vec<u64>| 48 + list.capacity() * size_of::<u64>();
+        self.nodes.capacity() * size_of::<Node>()
+            + (self.free.capacity() + self.tokens.capacity()) * size_of::<u32>()
+            + self.by_page.memory_bytes()
+            + self.objects.values().map(objects).sum::<usize>()
+    }
+
+    /// Checks the tree against `names`, the number of names per page.
+    pub(super) fn validate(&self, names: &HashMap<u64, u32>) -> Result<()> {
+        self.by_page.validate()?;
+        let broken =
+            |page: u64, what: &str| Err(Error::Invariant(format!("page {page:#x}: {what}")));
+        for (page, at) in self.by_page.iter() {
+            let node = &self.nodes[at as usize - 1];
+            if node.page != page || node.names != names.get(&page).copied().unwrap_or(0) {
+                return broken(page, "its names are miscounted");
+            }
+            if node.names == 0 && node.first == NONE {
+                return broken(page, "nothing keeps it");
+            }
+            let above = self.nodes.get(node.parent as usize);
+            let missing = above.map_or(0, |a| a.missing) + u16::from(node.names == 0);
+            if node.missing != missing || node.place != above.map_or(0, |a| a.place + 1) {
+                return broken(page, "it misses another number of pages");
+            }
+        }
+        if self.by_page.len() != self.len() || names.keys().any(|page| self.find(*page).is_none()) {
+            return Err(Error::Invariant("pages leak or are lost".to_owned()));
+        }
+        if self.objects.keys().any(|at| self.free.contains(at)) {
+            return Err(Error::Invariant("objects of pages leak".to_owned()));
+        }
+        Ok(())
+    }
+}

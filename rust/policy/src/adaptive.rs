@@ -1,0 +1,322 @@
+//! The default: the worker on which a request costs the fleet the least time.
+//!
+//! ```text
+//! cost = ((waiting + own * (1.5 + queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
+//!        / (1 - 0.75 * kv use);  argmin
+//! ```
+//!
+//! | term | what it is | where from |
+//! |---|---|---|
+//! | waiting | prefill that waits on the worker, which the request waits for | bookings |
+//! | own | prefill of the request's uncached tokens, which it waits for too | index |
+//! | half of own | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
+//! | own * queued | what it delays those behind: about as many come while it waits as wait now | bookings |
+//! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
+//! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
+//! | output * step | how long its own tokens take there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
+//! | kv use | blocks of requests in flight and of this one, shared ones once, in those there are: what does not fit waits, or pushes others out | bookings, `kv_blocks`; without, a fresh report |
+//! | speed | prefill per millisecond | first tokens |
+//!
+//! Prefill is counted in tokens, each of which takes longer the more context it attends to; by how much is learned from
+//! first tokens (`load/pace.rs`). Speeds are those of the worker's GPU kind, corrected by its own: a worker whose answers
+//! come later than its queue explains, whatever the reason, gets less. Weights that the caller set take the
+//! place of speeds.
+//!
+//! Whatever is not known falls out: without `kv_blocks` and reports the division by what is free, without first tokens the
+//! speeds, without output tokens how long those take, without a prompt all but the requests.
+//!
+//! Pairs of a prefill and a decode worker are weighed in `adaptive/pair.rs`.
+
+mod pair;
+mod speeds;
+
+use cachelb_core::error::Result;
+use cachelb_core::load::{Known, Prefill};
+use cachelb_core::rng::Rng;
+
+use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
+use super::options::{Configure, Policy, options};
+use super::pair::{PairChoice, Pairing};
+use super::parts::{Explains, Pairs, Part};
+use super::rule::{Properties, Rule};
+use super::values::words;
+use super::view::{Candidate, View, lowest_at, per_weight};
+pub(crate) use speeds::Speeds;
+
+words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });
+
+options! {
+    /// The worker on which a request costs the fleet the least time, whatever the load, the fleet and the traffic.
+    ///
+    /// The cost is an estimate in milliseconds: the prefill that waits on the worker and that of the request's own uncached
+    /// tokens; what these push out of the cache; what they delay those that run there; all of it the dearer the less room
+    /// the worker's KV memory has (`kv_blocks` of `Router.add_worker`), divided by the speed that first tokens showed.
+    /// Nothing must be set: without `kv_blocks` KV use is what load reports say, without those it does not count; without
+    /// first tokens all workers are equally fast. Weights other than 1 take the place of measured speeds.
+    ///
+    /// Example:
+    ///     >>> policy = Adaptive(seed=1)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> first.on_complete()
+    ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> again.worker == first.worker, again.reason
+    ///     (True, 'prefix')
+    pub struct AdaptiveOptions {
+        /// What is to be short: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that fewer
+        /// prompts are computed beside those that generate; ``balanced``, both.
+        objective: Objective = Objective::Balanced;
+    }
+}
+
+/// The policy.
+pub(crate) const POLICY: Policy = Policy::of::<AdaptiveOptions>(
+    About::placed("adaptive", "Adaptive"),
+    AdaptiveOptions::ABOUT,
+);
+
+impl Configure for AdaptiveOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        Ok(Ruled::new(Adaptive::new(self.objective), Need::BLOCKS))
+    }
+}
+
+/// What is to be short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Objective {
+    /// The time to first tokens and that of whole answers.
+    #[default]
+    Balanced,
+    /// The time to first tokens.
+    Ttft,
+    /// The time of whole answers.
+    E2e,
+}
+
+impl Objective {
+    /// What a token of prefill costs each request that generates meanwhile.
+    fn running_weight(self) -> f64 {
+        match self {
+            Self::Balanced => 0.3,
+            Self::Ttft => 0.1,
+            Self::E2e => 1.0,
+        }
+    }
+}
+
+/// How often what a prompt pushes out of a cache is asked for again.
+const ASKED_AGAIN: f64 = 1.5;
+/// How steeply the cost rises with KV use: four times at the end of the room.
+const PRESSURE: f64 = 0.75;
+/// Of what would not fit, so much more costs no more.
+const MOST_PRESSURE: f64 = 6.0;
+/// The rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Adaptive {
+    objective: Objective,
+}
+
+/// What all rows of a view have in common.
+struct Common {
+    speeds: Speeds,
+    /// By how much a token takes longer per token of context.
+    per_context: f64,
+    running_weight: f64,
+    /// Blocks of the prompt.
+    own_blocks: f64,
+    /// Output tokens that it is expected to have.
+    output: f64,
+}
+
+impl Adaptive {
+    /// The rule.
+    #[must_use]
+    pub fn new(objective: Objective) -> Self {
+        Self { objective }
+    }
+
+    fn common(self, view: &View<'_>) -> Common {
+        self.common_with(view, Speeds::of([view]))
+    }
+
+    fn common_with(self, view: &View<'_>, speeds: Speeds) -> Common {
+        let blocks = view.total_blocks().map_or_else(
+            || view.prompt_tokens as f64 / f64::from(view.block_size),
+            f64::from,
+        );
+        Common {
+            speeds,
+            per_context: view.pace.per_context(),
+            running_weight: self.objective.running_weight(),
+            own_blocks: blocks,
+            output: view
+                .expected_output_tokens
+                .map_or_else(|| view.pace.output_tokens(), |n| n as f64),
+        }
+    }
+}
+
+/// By how much the cost of a row rises with the share of its KV cache that requests would hold, this one included; 1 if
+/// that is not known.
+#[inline]
+fn memory_factor(view: &View<'_>, row: &Candidate, own_blocks: f64) -> f64 {
+    let (held, all) = if row.kv_blocks == 0 {
+        (view.report(row).kv_usage.get().unwrap_or(0.0), 1.0)
+    } else {
+        let held = view.active_blocks(row) + view.load(row).output_blocks;
+        (held as f64 + own_blocks, f64::from(row.kv_blocks))
+    };
+    all / (all - PRESSURE * held).max(all / MOST_PRESSURE)
+}
+
+/// What the cost of a row is made of, in tokens.
+struct Parts {
+    waiting: f64,
+    own: f64,
+    /// Requests that wait for their first token.
+    queued: f64,
+    /// The others, by what they count.
+    running: f64,
+    /// What its own output tokens delay all of them.
+    beside: f64,
+    memory_factor: f64,
+    /// Milliseconds of a token of prefill.
+    token_ms: f64,
+    /// Milliseconds of its own tokens after the first, by what they count.
+    decoding: f64,
+}
+
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "a third of the time of a decision among many workers"
+)]
+fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
+    let load = view.load(row);
+    let tokens = view.uncached_tokens(row).max(1.0);
+    let context = (view.prompt_tokens as f64 - tokens / 2.0).max(0.0);
+    let waiting = Prefill {
+        tokens: row.pending_prefill_tokens,
+        pairs: load.pending_pairs,
+    };
+    let queued = row.inflight.min(load.pending);
+    Parts {
+        waiting: waiting.work(common.per_context),
+        own: tokens * (1.0 + common.per_context * context),
+        queued: f64::from(queued),
+        running: common.running_weight * f64::from(row.inflight - queued),
+        beside: common.running_weight * f64::from(row.inflight) * common.output,
+        memory_factor: memory_factor(view, row, common.own_blocks),
+        token_ms: common.speeds.token_ms(row, load),
+        decoding: common.running_weight * common.output * common.speeds.step_ms(row, load),
+    }
+}
+
+/// Milliseconds.
+#[inline]
+fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
+    total(&parts(view, common, row), row)
+}
+
+#[inline]
+fn total(parts: &Parts, row: &Candidate) -> f64 {
+    let Parts {
+        waiting,
+        own,
+        queued,
+        running,
+        beside,
+        memory_factor,
+        token_ms,
+        decoding,
+    } = *parts;
+    let work = waiting + own * (1.0 + ASKED_AGAIN + queued + running) + beside;
+    let cost = per_weight((work * token_ms + decoding) * memory_factor, row.weight);
+    cost.min(f64::MAX) // by the smallest weights it would be infinite, and an infinite one is never picked
+}
+
+/// Index of the lowest of the rows' costs, infinite for a row that is not to be picked. Of equal ones that which has fewer
+/// requests; of those that hold nothing, that which was longest without a new prompt.
+fn cheapest(rows: &[Candidate], costs: &[f64], rng: &mut Rng) -> Option<usize> {
+    let lowest = costs.iter().copied().fold(f64::INFINITY, f64::min);
+    lowest_at(rows.len(), rng, |i| {
+        let row = &rows[i];
+        let cold = if row.overlap > 0 {
+            0
+        } else {
+            row.last_cold_pick
+        };
+        (costs[i] <= lowest && lowest < f64::INFINITY).then(|| (row.load(), cold))
+    })
+}
+
+impl Rule for Adaptive {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let common = self.common(view);
+        let costs: Vec<f64> = view
+            .rows
+            .iter()
+            .map(|row| cost(view, &common, row))
+            .collect();
+        let row = cheapest(view.rows, &costs, rng).unwrap_or(0);
+        Choice::by_cost(view, row)
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(cost(view, &self.common(view), &view.rows[row]))
+    }
+
+    fn scores(&self, view: &View<'_>) -> Vec<Known> {
+        let common = self.common(view);
+        let score = |row| Some(cost(view, &common, row)).into();
+        view.rows.iter().map(score).collect()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties {
+            counts_active_blocks: true,
+            weighs_pairs: true,
+            ..Properties::PLACED
+        }
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Explains(self));
+        each(Part::Pairs(self));
+    }
+}
+
+impl Explains for Adaptive {
+    /// The sum of all but the last, times the last, is the score.
+    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        let common = self.common(view);
+        let terms = |row: &Candidate| {
+            let parts = parts(view, &common, row);
+            let ms = |work: f64| per_weight(work * parts.token_ms, row.weight);
+            vec![
+                ("waiting_ms", ms(parts.waiting)),
+                ("own_ms", ms(parts.own)),
+                ("cache_ms", ms(ASKED_AGAIN * parts.own)),
+                ("queued_ms", ms(parts.own * parts.queued)),
+                ("running_ms", ms(parts.own * parts.running + parts.beside)),
+                ("decoding_ms", per_weight(parts.decoding, row.weight)),
+                ("memory_factor", parts.memory_factor),
+            ]
+        };
+        view.rows.iter().map(terms).collect()
+    }
+}
+
+impl Pairs for Adaptive {
+    fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
+        pair::choose(*self, pairing, rng)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/adaptive.rs"]
+mod tests;

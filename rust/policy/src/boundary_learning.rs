@@ -1,0 +1,352 @@
+//! A prefix that ends where a message ends goes where it was served before.
+//!
+//! ```text
+//! keys: the ends of the messages in whole blocks, else a prefix of fixed length
+//! the deepest route that begins the prompt names w:
+//!     load(w) within the bound                        -> prefix
+//!     else the least loaded worker                    -> diverted
+//! no route: a hash ring by the first key, bounded     -> hash, hash-bounded
+//! no key                                              -> cold spread (short-prompt, no-key)
+//! bound: load_imbalance_factor * lower median + load_imbalance_floor
+//! served: every key becomes a route to the worker, or only the first
+//! ```
+//!
+//! Of the workers of a route, the least loaded counts; a route all of whose workers are away is passed over for the next
+//! shallower one. What fails before its first token teaches nothing.
+
+mod options;
+
+use std::collections::HashMap;
+
+use cachelb_core::error::Result;
+use cachelb_core::heap;
+use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::load::BookingId;
+use cachelb_core::rng::Rng;
+
+pub(super) use self::options::POLICY;
+use super::bounded::Bound;
+use super::choice::Choice;
+use super::parts::{Ended, Learns, Remembers, Routed, parts};
+use super::reason::Reason;
+use super::ring::{Ring, VNODES};
+use super::routes::{Claim, Limits, Rank, RoutePosition, Routes, Seen};
+use super::rule::Rule;
+use super::view::{Candidate, View, cold_spread, lowest};
+
+/// Whom a diverted request teaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Teaches {
+    /// The worker that served it, which becomes a holder beside the one of the route.
+    Served,
+    /// The worker of the route, as if it had served.
+    Original,
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BoundaryLearned {
+    /// Routes remembered.
+    pub max_routes: usize,
+    /// A worker is believed to hold a prefix for so long after it served it.
+    pub ttl_ms: u64,
+    /// The key of a prompt without known boundaries.
+    pub prefix_token_length: u64,
+    /// Shorter boundaries are no keys.
+    pub min_prefix_boundary_tokens: u64,
+    /// A worker is left above this many times the lower median load plus the floor; `None` never leaves it.
+    pub load_imbalance_factor: Option<f64>,
+    /// See above; requests per unit of weight.
+    pub load_imbalance_floor: f64,
+    /// Slack of the ring over the fair share of the load; `None` never looks at the load.
+    pub epsilon: Option<f64>,
+    /// Learn at every key, not only at the first.
+    pub multi_depth: bool,
+    /// Whom a diverted request teaches.
+    pub learn: Teaches,
+    /// Seed of the ring; routers that must agree share it.
+    pub seed: u64,
+}
+
+/// What a request teaches once it is answered.
+#[derive(Debug)]
+struct Lesson {
+    order: u64,
+    at: Millis,
+    /// Hashes and depths, shallowest first.
+    keys: Box<[(SequenceHash, u32)]>,
+}
+
+/// The rule, its routes and its ring.
+#[derive(Debug)]
+pub struct BoundaryLearning {
+    settings: BoundaryLearned,
+    routes: Routes,
+    ring: Ring,
+    open: HashMap<BookingId, Lesson>,
+}
+
+/// What a route says of a request.
+struct Match {
+    /// The least loaded holder.
+    row: usize,
+    depth: u32,
+    /// The first holder that is there.
+    original: u64,
+}
+
+impl BoundaryLearning {
+    /// A rule that has learned nothing.
+    #[must_use]
+    pub fn new(settings: BoundaryLearned) -> Self {
+        Self {
+            routes: Routes::new(
+                Limits {
+                    routes: settings.max_routes,
+                    ttl_ms: settings.ttl_ms,
+                },
+                settings.seed,
+            ),
+            ring: Ring::new(VNODES, settings.seed),
+            open: HashMap::new(),
+            settings,
+        }
+    }
+
+    /// What a lesson teaches, the deepest first: it is the first to go.
+    fn claims(&self, lesson: &Lesson, now: Millis) -> impl Iterator<Item = Claim> {
+        lesson.keys.iter().rev().map(move |&(hash, depth)| Claim {
+            order: lesson.order,
+            age_ms: now.0.saturating_sub(lesson.at.0),
+            key: self.routes.key(hash),
+            depth,
+        })
+    }
+
+    /// Depths in blocks at which the prompt is learned, rising.
+    fn keys(&self, view: &View<'_>) -> Vec<u32> {
+        let blocks = view.total_blocks().unwrap_or(0);
+        let block_size = u64::from(view.block_size);
+        let least = self.settings.min_prefix_boundary_tokens;
+        let is_key =
+            |depth: &u32| (1..=blocks).contains(depth) && u64::from(*depth) * block_size >= least;
+        let mut keys: Vec<u32> = view.boundaries.iter().copied().filter(is_key).collect();
+        keys.dedup();
+        if keys.is_empty() {
+            let fixed = self.settings.prefix_token_length / block_size;
+            let fixed = u32::try_from(fixed).unwrap_or(u32::MAX).min(blocks);
+            keys.extend(Some(fixed).filter(|&depth| depth > 0));
+        }
+        if !self.settings.multi_depth {
+            keys.truncate(1);
+        }
+        keys
+    }
+
+    fn find(&self, view: &View<'_>, rng: &mut Rng) -> Option<Match> {
+        let path = view.blocks?;
+        let rows = view.rows;
+        let row_of = |route: Seen<'_>| {
+            let holds = |row: &Candidate| route.holders().any(|order| order == row.order);
+            let row = lowest(rows, rng, holds, Candidate::load)?;
+            let is_here = |order: &u64| rows.iter().any(|row| row.order == *order);
+            let original = route.holders().find(is_here)?;
+            Some(Match {
+                row,
+                depth: route.depth(),
+                original,
+            })
+        };
+        self.routes.along(path, view.now).find_map(row_of)
+    }
+
+    /// Whether a request of the route of `row` goes elsewhere.
+    fn is_over(&self, rows: &[Candidate], row: usize) -> bool {
+        let Some(factor) = self.settings.load_imbalance_factor else {
+            return false;
+        };
+        let bound = factor * lower_median(rows) + self.settings.load_imbalance_floor;
+        rows[row].load() > bound
+    }
+
+    /// Where nothing is learned yet: by hash of the first key, bounded.
+    fn by_hash(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let first = self.keys(view).first().map(|&depth| depth as usize - 1);
+        let first = first.and_then(|at| view.blocks?.get(at).copied());
+        let prefix = first.map(|hash| hash.0.to_le_bytes());
+        let key = prefix.as_ref().map(<[u8; 8]>::as_slice).or(view.key);
+        let Some(key) = key else {
+            let reason = view
+                .total_blocks()
+                .map_or(Reason::NoKey, |_| Reason::ShortPrompt);
+            return Choice::cold(cold_spread(view.rows, rng), reason);
+        };
+        let arcs = self.ring.covering(view);
+        let seats = arcs.seats(view.rows);
+        let epsilon = self.settings.epsilon;
+        let bound = epsilon.map(|epsilon| Bound::of(view.rows, epsilon));
+        let has_room = |row: &usize| bound.is_none_or(|bound| bound.admits(&view.rows[*row]));
+        let home = arcs.walk(&seats, key).next().unwrap_or(0);
+        match arcs.walk(&seats, key).find(has_room) {
+            Some(row) if row != home => Choice::warm(row, Reason::HashBounded),
+            _ => Choice::warm(home, Reason::Hash),
+        }
+    }
+
+    /// Depths of the routes that begin the prompt, rising.
+    #[cfg(test)]
+    pub(super) fn depths(&self, view: &View<'_>) -> Vec<u32> {
+        let path = view.blocks.unwrap_or_default();
+        let routes = self.routes.along(path, view.now);
+        let mut depths: Vec<u32> = routes.map(|route| route.depth()).collect();
+        depths.reverse();
+        depths
+    }
+
+    /// The key of the prefix that ends with `hash`.
+    #[cfg(test)]
+    pub(super) fn key(&self, hash: SequenceHash) -> cachelb_core::ids::RouteKey {
+        self.routes.key(hash)
+    }
+
+    /// Bookings whose worker did not answer yet.
+    #[cfg(test)]
+    pub(super) fn open(&self) -> usize {
+        self.open.len()
+    }
+}
+
+/// The median of the loads; of an even number of them the lower one, so that of two workers one can be over it.
+fn lower_median(rows: &[Candidate]) -> f64 {
+    let mut loads: Vec<f64> = rows.iter().map(Candidate::load).collect();
+    let middle = (loads.len() - 1) / 2;
+    *loads.select_nth_unstable_by(middle, f64::total_cmp).1
+}
+
+impl Rule for BoundaryLearning {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let Some(found) = self.find(view, rng) else {
+            return self.by_hash(view, rng);
+        };
+        if !self.is_over(view.rows, found.row) {
+            return Choice::warm(found.row, Reason::Prefix);
+        }
+        match lowest(view.rows, rng, |_| true, Candidate::load) {
+            Some(other) if other != found.row => Choice::warm(other, Reason::Diverted),
+            _ => Choice::warm(found.row, Reason::Prefix),
+        }
+    }
+
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, booking: BookingId) {
+        self.ring.settle(view);
+        let Some(path) = view.blocks else { return };
+        let mut order = view.rows[choice.row].order;
+        if matches!(choice.reason, Reason::Prefix | Reason::Diverted)
+            // Draws from another generator: of a match, only what no tie decides is used.
+            && let Some(found) = self.find(view, &mut Rng::new(0))
+        {
+            self.routes.touch(&path[..found.depth as usize]);
+            if choice.reason == Reason::Diverted && self.settings.learn == Teaches::Original {
+                order = found.original;
+            }
+        }
+        let key = |depth: u32| (path[depth as usize - 1], depth);
+        let lesson = Lesson {
+            order,
+            at: view.now,
+            keys: self.keys(view).into_iter().map(key).collect(),
+        };
+        if !lesson.keys.is_empty() {
+            self.open.insert(booking, lesson);
+        }
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(view.rows[row].load())
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.settings))
+    }
+
+    parts!(own: Remembers(*own), Learns(*own), Routed(*own));
+}
+
+impl Remembers for BoundaryLearning {
+    fn forget(&mut self, order: u64) {
+        self.open.retain(|_, lesson| lesson.order != order);
+        self.routes.forget(order);
+        self.ring.forget(order);
+    }
+
+    fn cache_lost(&mut self, order: u64) {
+        self.routes.forget(order);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let keys = |lesson: &Lesson| size_of_val(&*lesson.keys);
+        self.routes.memory_bytes()
+            + self.ring.memory_bytes()
+            + heap::table(&self.open)
+            + self.open.values().map(keys).sum::<usize>()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.routes.validate()
+    }
+}
+
+impl Learns for BoundaryLearning {
+    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
+        let Some(lesson) = self.open.remove(&booking) else {
+            return;
+        };
+        let claims: Vec<Claim> = self.claims(&lesson, lesson.at).collect();
+        for claim in claims {
+            self.routes.learn(claim, Rank::Local, lesson.at);
+        }
+    }
+
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        match ended {
+            Ended::Served => self.proven(booking, None),
+            Ended::Failed => {
+                self.open.remove(&booking);
+            }
+        }
+    }
+
+    fn ended_all(&mut self) {
+        self.open.clear();
+    }
+}
+
+impl Routed for BoundaryLearning {
+    fn routes(&self) -> usize {
+        self.routes.len()
+    }
+
+    fn remote_routes(&self) -> usize {
+        self.routes.remote()
+    }
+
+    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
+        if let Some(lesson) = self.open.get(&booking) {
+            self.claims(lesson, now).for_each(each);
+        }
+    }
+
+    fn publish_routes(
+        &self,
+        after: RoutePosition,
+        most: usize,
+        now: Millis,
+        each: &mut dyn FnMut(Claim),
+    ) -> Option<RoutePosition> {
+        self.routes.publish(after, most, now, each)
+    }
+
+    fn receive_route(&mut self, claim: Claim, now: Millis) -> bool {
+        self.routes.learn(claim, Rank::Remote, now)
+    }
+}

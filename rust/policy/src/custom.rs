@@ -1,0 +1,78 @@
+//! The caller's own policy, which decides outside: see `router::survey`. What runs here is what takes its place when it
+//! fails.
+
+use cachelb_core::error::Result;
+use cachelb_core::rng::Rng;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
+use super::least_loaded::LeastLoaded;
+use super::options::{Configure, Policy, options};
+use super::reason::Reason;
+use super::rule::{Properties, Rule};
+use super::view::View;
+
+options! {
+    /// What a policy of the caller's own looks at, and how its placements are remembered.
+    pub struct CustomOptions {
+        /// What the workers hold of the prompt.
+        tokens: bool = false;
+        /// The session, or the first tokens of the prompt.
+        session: bool = false;
+        /// How many of them.
+        prefix_token_count: u32 = 256, (1, u64::from(u32::MAX));
+    }
+}
+
+/// The policy, which has no class.
+pub(super) const POLICY: Policy =
+    Policy::of::<CustomOptions>(About::placed("custom", "Custom"), CustomOptions::ABOUT);
+
+impl Configure for CustomOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        let key = Need::prefix(self.prefix_token_count);
+        let need = Need {
+            prefix: key.prefix.filter(|_| self.session),
+            blocks: self.tokens,
+            ..Need::LENGTH
+        };
+        let rule = Custom {
+            tokens: self.tokens,
+        };
+        Ok(Ruled::new(rule, need))
+    }
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Custom {
+    /// Whether the policy looks at what the workers hold of the prompt.
+    pub tokens: bool,
+}
+
+impl Rule for Custom {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        Choice {
+            reason: Reason::PolicyError,
+            ..LeastLoaded::default().choose(view, rng)
+        }
+    }
+
+    fn properties(&self) -> Properties {
+        Properties {
+            records_placement: self.tokens,
+            ..Properties::PLAIN
+        }
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+}
+
+/// A key as a number that says nothing about its text. Routers that must agree share the seed.
+#[must_use]
+pub fn key_hash(key: &[u8], seed: u64) -> u64 {
+    xxh3_64_with_seed(key, seed)
+}

@@ -1,0 +1,46 @@
+//! Loads that no model has seen yet.
+
+use cachelb_learned::{Model, Row};
+
+/// Positions of what is about the worker's load in [`cachelb_learned::FEATURES`].
+const LOADS: [usize; 6] = [1, 2, 3, 4, 5, 8];
+/// A worker may be so many times as loaded as any before: a model that knows what some load costs knows that more costs more.
+/// Left to the fallback at the first request beyond, the holders of a prefix would be avoided when they are busiest, and all
+/// that they hold computed again elsewhere.
+const REACH: f32 = 2.0;
+
+/// What would be known of the request on the same worker, idle; as idle as any that was seen.
+pub(super) fn at_rest(row: &Row, model: &Model) -> Row {
+    let (low, _) = model.bounds();
+    let mut rest = *row;
+    for at in LOADS {
+        rest.values[at] = low.get(at).copied().unwrap_or(0.0).max(0.0);
+    }
+    rest
+}
+
+/// The row, with loads that a model can tell of although it has not seen them in the place of those that it has.
+pub(super) fn within_reach(row: &Row, model: &Model) -> Row {
+    let (low, high) = model.bounds();
+    let mut near = *row;
+    for at in LOADS {
+        if let (Some(low), Some(high)) = (low.get(at), high.get(at)) {
+            let value = &mut near.values[at];
+            *value = value.max(*low);
+            if *value <= REACH * *high {
+                *value = value.min(*high);
+            }
+        }
+    }
+    near
+}
+
+/// Whether a worker is more loaded than a model can tell of.
+pub(super) fn is_overloaded(row: &Row, model: &Model) -> bool {
+    let (_, high) = model.bounds();
+    let beyond = |at: &usize| {
+        high.get(*at)
+            .is_some_and(|high| row.values[*at] > REACH * high)
+    };
+    LOADS.iter().any(beyond)
+}

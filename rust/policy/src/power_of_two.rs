@@ -1,0 +1,151 @@
+//! Samples a few workers and takes the least loaded: almost as even as asking all, without herding on one minimum.
+
+use cachelb_core::error::Result;
+use cachelb_core::rng::Rng;
+
+use super::about::{About, Need, Ruled, Setup};
+use super::choice::Choice;
+use super::options::{Configure, Policy, options};
+use super::reason::Reason;
+use super::rule::Rule;
+use super::values::words;
+use super::view::{Candidate, View};
+use super::wait;
+
+words!(Compare { Inflight = "inflight", ExpectedWait = "expected-wait" });
+
+options! {
+    /// The less loaded of a few workers drawn at random: nearly as even as asking all of them, and no herding.
+    ///
+    /// Example:
+    ///     >>> policy = PowerOfTwo(seed=1)
+    ///     >>> busy = [policy.select_worker(["gpu0"]) for _ in range(9)]
+    ///     >>> policy.select_worker(["gpu0", "gpu1"]).worker
+    ///     'gpu1'
+    pub struct PowerOfTwoOptions {
+        /// Workers drawn per request.
+        choices: usize = 2, (1, 1 << 20);
+        /// How they are compared: requests in flight, or seconds of queued work from engine reports (`update_load`);
+        /// without a report from each of them, requests in flight.
+        load: Compare = Compare::Inflight;
+    }
+}
+
+/// The policy.
+pub(crate) const POLICY: Policy = Policy::of::<PowerOfTwoOptions>(
+    About::plain("power-of-two", "PowerOfTwo"),
+    PowerOfTwoOptions::ABOUT,
+);
+
+impl Configure for PowerOfTwoOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        let rule = PowerOfTwo {
+            choices: self.choices,
+            compare: self.load,
+        };
+        Ok(Ruled::new(rule, Need::LENGTH))
+    }
+}
+
+/// How sampled workers are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compare {
+    /// Requests in flight per weight.
+    #[default]
+    Inflight,
+    /// Seconds until a new request would start, from engine reports; requests if any sampled worker reported none.
+    ExpectedWait,
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PowerOfTwo {
+    /// Workers sampled.
+    pub choices: usize,
+    /// How they are compared.
+    pub compare: Compare,
+}
+
+/// Of an unknown request: its own work is the same everywhere.
+fn expected_wait_s(view: &View<'_>, row: &Candidate) -> Option<f64> {
+    wait::seconds(view, row, 0.0, wait::KV_PRESSURE_WEIGHT)
+}
+
+impl Rule for PowerOfTwo {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let sample = sample(view.rows.len(), self.choices, rng);
+        let waits: Option<Vec<f64>> = match self.compare {
+            Compare::ExpectedWait => sample
+                .iter()
+                .map(|&i| expected_wait_s(view, &view.rows[i]))
+                .collect(),
+            Compare::Inflight => None,
+        };
+        // One unit for the whole sample: a worker without a report demotes everybody to requests.
+        let costs = waits.unwrap_or_else(|| sample.iter().map(|&i| view.rows[i].load()).collect());
+        let low = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        let ties: Vec<usize> = sample
+            .iter()
+            .zip(&costs)
+            .filter(|(_, c)| **c <= low)
+            .map(|(&i, _)| i)
+            .collect();
+        let row = if ties.len() == 1 {
+            ties[0]
+        } else {
+            ties[rng.below(ties.len())]
+        };
+        Choice::cold(row, Reason::LeastLoaded)
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        let row = &view.rows[row];
+        match self.compare {
+            Compare::ExpectedWait => expected_wait_s(view, row),
+            Compare::Inflight => Some(row.load()),
+        }
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+}
+
+/// `k` distinct indices below `n` (all if `k >= n`), every set equally likely (Floyd's algorithm).
+fn sample(n: usize, k: usize, rng: &mut Rng) -> Vec<usize> {
+    if k >= n {
+        return (0..n).collect();
+    }
+    let mut chosen = Vec::with_capacity(k);
+    for top in n - k..n {
+        let i = rng.below(top + 1);
+        chosen.push(if chosen.contains(&i) { top } else { i });
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_distinct_and_every_worker_is_equally_likely() {
+        let mut rng = Rng::new(5);
+        let mut counts = [0_u32; 5];
+        for _ in 0..50_000 {
+            let picked = sample(5, 2, &mut rng);
+            assert_eq!(picked.len(), 2);
+            assert_ne!(picked[0], picked[1]);
+            for i in picked {
+                counts[i] += 1;
+            }
+        }
+        let sigma = (50_000.0_f64 * 0.4 * 0.6).sqrt();
+        assert!(
+            counts
+                .iter()
+                .all(|&c| (f64::from(c) - 20_000.0).abs() < 5.0 * sigma),
+            "{counts:?}"
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! The shortest wait in seconds, from engine reports and what was sent since: for fleets of unlike workers.
+//!
+//! ```text
+//! score = (queued tokens + sent since the report + uncached tokens) / tokens per second
+//!         + kv_pressure_weight * k / (1 - k);  argmin                       k = KV use, at most 0.999
+//! waiting requests instead of tokens -> times 1,024
+//! no report of this worker           -> requests in flight * 1,024 / mean tokens per second
+//! no report of any                   -> requests in flight (stale-load if there are only old ones)
+//! ```
+
+use cachelb_core::error::Result;
+use cachelb_core::rng::Rng;
+
+use crate::about::{About, Need, Ruled, Setup};
+use crate::choice::Choice;
+use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
+use crate::reason::Reason;
+use crate::rule::{Properties, Rule};
+use crate::view::{Candidate, View, lowest};
+use crate::wait;
+
+options! {
+    /// The worker that would start the request soonest, by its engine's report and what was sent since.
+    ///
+    /// Feed it with `update_load`: queued tokens (or waiting requests), prompt tokens per second and KV use. Waits are in
+    /// seconds, so workers of unlike speed compare. A worker without a report is judged by its requests in flight; without
+    /// any report all are, and if there are only reports too old to use the reason is `stale-load`.
+    ///
+    /// Example:
+    ///     >>> policy = LeastExpectedWait(seed=1)
+    ///     >>> policy.update_load("gpu0", queued_tokens=4_000, prefill_tps=8_000)
+    ///     >>> policy.update_load("gpu1", queued_tokens=3_000, prefill_tps=2_000)
+    ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).worker
+    ///     'gpu0'
+    pub struct LeastExpectedWaitOptions {
+        /// Seconds that a half-full KV cache is worth; grows without bound as it fills.
+        kv_pressure_weight: f64 = wait::KV_PRESSURE_WEIGHT, NOT_NEGATIVE;
+        /// Reported waiting requests at which a worker takes no more; if all are full, none is available. 0 is off.
+        max_waiting_requests: u64 = 0, (0, 1 << 32);
+        /// Whether the request's own uncached tokens count.
+        cache_aware: bool = true;
+    }
+}
+
+/// The policy.
+pub(crate) const POLICY: Policy = Policy::of::<LeastExpectedWaitOptions>(
+    About::placed("least-expected-wait", "LeastExpectedWait"),
+    LeastExpectedWaitOptions::ABOUT,
+);
+
+impl Configure for LeastExpectedWaitOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        let most = self.max_waiting_requests;
+        let rule = LeastExpectedWait {
+            kv_pressure_weight: self.kv_pressure_weight,
+            cache_aware: self.cache_aware,
+            max_waiting_requests: (most > 0).then_some(most as f64),
+        };
+        Ok(Ruled::new(rule, Need::BLOCKS))
+    }
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LeastExpectedWait {
+    /// Seconds that a half-full KV cache is worth.
+    pub kv_pressure_weight: f64,
+    /// Whether the request's own uncached tokens count.
+    pub cache_aware: bool,
+    /// Waiting requests of a worker that takes no more; `None` sends on.
+    pub max_waiting_requests: Option<f64>,
+}
+
+impl LeastExpectedWait {
+    fn extra_tokens(&self, view: &View<'_>, row: &Candidate) -> f64 {
+        if self.cache_aware {
+            view.uncached_tokens(row)
+        } else {
+            0.0
+        }
+    }
+
+    fn reported_s(&self, view: &View<'_>, row: &Candidate) -> Option<f64> {
+        wait::seconds(
+            view,
+            row,
+            self.extra_tokens(view, row),
+            self.kv_pressure_weight,
+        )
+    }
+
+    /// Seconds for a row whose queue nobody reported.
+    fn guessed_s(&self, view: &View<'_>, row: &Candidate, mean_tps: f64) -> f64 {
+        let queued = f64::from(row.inflight) * wait::MEAN_PREFILL_TOKENS;
+        let tokens = queued + self.extra_tokens(view, row);
+        tokens / mean_tps + wait::pressure_s(view, row, self.kv_pressure_weight)
+    }
+
+    fn is_full(&self, view: &View<'_>, row: &Candidate) -> bool {
+        let waiting = view.report(row).waiting.get();
+        matches!((self.max_waiting_requests, waiting), (Some(most), Some(n)) if n >= most)
+    }
+
+    /// A rule that looks at the cache says so if there is nothing to look for.
+    fn reason(&self, view: &View<'_>) -> Reason {
+        if self.cache_aware && view.blocks.is_none() {
+            Reason::NoKey
+        } else {
+            Reason::LeastLoaded
+        }
+    }
+
+    fn anybody_reports(&self, view: &View<'_>) -> bool {
+        view.rows
+            .iter()
+            .any(|row| self.reported_s(view, row).is_some())
+    }
+}
+
+impl Rule for LeastExpectedWait {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        let free = |row: &Candidate| !self.is_full(view, row);
+        let somebody_did = view.rows.iter().any(|row| view.load(row).report.is_known());
+        if !(somebody_did && self.anybody_reports(view)) {
+            let cost = |row: &Candidate| (row.load(), row.last_cold_pick);
+            let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
+            let reason = if somebody_did && view.rows.iter().any(|row| view.is_stale(row)) {
+                Reason::StaleLoad
+            } else {
+                self.reason(view)
+            };
+            return Choice::cold(row, reason);
+        }
+        let tps = view.rows.iter().map(|row| wait::tps(view, row));
+        let mean_tps = tps.sum::<f64>() / view.rows.len() as f64;
+        let cost = |row: &Candidate| {
+            let reported = self.reported_s(view, row);
+            reported.unwrap_or_else(|| self.guessed_s(view, row, mean_tps))
+        };
+        lowest(view.rows, rng, free, cost).map_or_else(
+            || Choice {
+                refused: true,
+                ..Choice::cold(0, Reason::Full)
+            },
+            |row| Choice::cold(row, self.reason(view)),
+        )
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        self.reported_s(view, &view.rows[row])
+    }
+
+    fn properties(&self) -> Properties {
+        Properties::PLACED
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(*self)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/least_expected_wait.rs"]
+mod tests;

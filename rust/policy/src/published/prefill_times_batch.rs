@@ -1,0 +1,275 @@
+//! Prefill work times batch size: `LMetric`.
+//!
+//! ```text
+//! cost = (pending prefill tokens + uncached tokens) * (requests in flight + 1) / weight;  argmin, ties to fewer requests
+//! ```
+//!
+//! A zero on either side would erase the other: hence the 1, and at least one uncached token, the last.
+//!
+//! Near saturation holders of a prefix are busy, so the product leaves them, and workers that hold nothing of it compute
+//! all of it again: more work, which makes more of them busy. `crowding` counts what a request adds once more for each
+//! request that waits per worker, and puts the mean batch into every batch, so that differences between them weigh less.
+//!
+//! ```text
+//! cost = (pending + uncached * (1 + crowding * L)) * (requests + 1 + crowding * mean requests) / weight
+//! ```
+
+use cachelb_core::error::Result;
+use cachelb_core::load::{BookingId, Known};
+use cachelb_core::rng::Rng;
+
+use crate::about::{About, Need, Ruled, Setup};
+use crate::choice::Choice;
+use crate::crowd::Crowd;
+use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
+use crate::reason::Reason;
+use crate::rule::{Properties, Rule};
+use crate::view::{Candidate, View, cold_spread, lowest};
+
+options! {
+    /// Prompt tokens to compute times requests in flight, the lowest of all workers.
+    ///
+    /// The tokens are those queued on the worker and those of this request it does not hold. LMetric's rule: for short
+    /// chats while KV memory has room, and for the prefill side of prefill and decode pairs. Long agents fill KV memory
+    /// with it: in simulations it was 15 times behind the best rule at half load. Near saturation it leaves holders of a
+    /// prefix that are busy, and others compute the prefix again, until all are; `crowding=1` minds only the latter.
+    ///
+    /// Example:
+    ///     >>> policy = PrefillTimesBatch(seed=1)
+    ///     >>> first = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
+    ///     >>> again.worker == first.worker, again.reason
+    ///     (False, 'spill')
+    ///     >>> first.on_complete()
+    ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(1600)).worker == first.worker
+    ///     True
+    pub struct PrefillTimesBatchOptions {
+        /// How much those count that a request keeps waiting: what it adds to a worker's tokens counts so many times
+        /// more for each request that waits per worker, and every batch is larger by so many times the mean one. 0 is
+        /// the rule as published.
+        crowding: f64 = 0.0, NOT_NEGATIVE;
+    }
+}
+
+/// The policy.
+pub(crate) const POLICY: Policy = Policy::of::<PrefillTimesBatchOptions>(
+    About::placed("prefill-times-batch", "PrefillTimesBatch"),
+    PrefillTimesBatchOptions::ABOUT,
+);
+
+impl Configure for PrefillTimesBatchOptions {
+    fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
+        Ok(Ruled::new(
+            PrefillTimesBatch::new(self.crowding),
+            Need::BLOCKS,
+        ))
+    }
+}
+
+/// The rule.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PrefillTimesBatch {
+    crowding: f64,
+    crowd: Crowd,
+}
+
+/// What all rows of a view have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Common {
+    /// Times that a token of the request counts.
+    times: f64,
+    /// Requests that everybody has beside their own and this one.
+    batch: f64,
+}
+
+impl Common {
+    /// As published: nothing but what concerns the worker itself.
+    pub(crate) const ALONE: Self = Self {
+        times: 1.0,
+        batch: 0.0,
+    };
+}
+
+/// The cost of a row.
+pub(crate) fn product(view: &View<'_>, row: &Candidate, common: Common) -> f64 {
+    let own = view.uncached_tokens(row).max(1.0) * common.times;
+    let tokens = row.pending_prefill_tokens as f64 + own;
+    tokens * (f64::from(row.inflight) + 1.0 + common.batch) / row.weight
+}
+
+impl PrefillTimesBatch {
+    /// The rule; `crowding` of 0 is it as published.
+    #[must_use]
+    pub fn new(crowding: f64) -> Self {
+        Self {
+            crowding,
+            crowd: Crowd::default(),
+        }
+    }
+
+    fn common(&self, view: &View<'_>) -> Common {
+        if self.crowding <= 0.0 {
+            return Common::ALONE;
+        }
+        let requests: f64 = view.rows.iter().map(|row| f64::from(row.inflight)).sum();
+        Common {
+            times: 1.0 + self.crowding * self.crowd.waiting(view),
+            batch: self.crowding * requests / view.rows.len().max(1) as f64,
+        }
+    }
+}
+
+impl Rule for PrefillTimesBatch {
+    fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
+        if view.blocks.is_none() && view.prompt_tokens == 0 {
+            return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
+        }
+        let common = self.common(view);
+        let cost = |row: &Candidate| (product(view, row, common), row.load());
+        let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
+        Choice::by_cost(view, row)
+    }
+
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _booking: BookingId) {
+        if self.crowding > 0.0 {
+            self.crowd.add(view, &view.rows[choice.row]);
+        }
+    }
+
+    fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
+        Some(product(view, &view.rows[row], self.common(view)))
+    }
+
+    fn scores(&self, view: &View<'_>) -> Vec<Known> {
+        let common = self.common(view);
+        let score = |row| Some(product(view, row, common)).into();
+        view.rows.iter().map(score).collect()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties::PLACED
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        Box::new(Self::new(self.crowding))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Calls;
+    use crate::testing::Scene;
+
+    /// (uncached tokens of 3,000, pending tokens, requests)
+    type Row = (u64, u64, u32);
+
+    fn scene(rows: &[Row]) -> Scene {
+        let mut scene = Scene::new(&vec![(0, 0); rows.len()]).tokens(3_000);
+        scene.blocks = Some(Vec::new());
+        for (row, &(uncached, pending, inflight)) in scene.rows.iter_mut().zip(rows) {
+            row.matched_tokens = (3_000 - uncached) as f64;
+            row.pending_prefill_tokens = pending;
+            row.inflight = inflight;
+        }
+        scene
+    }
+
+    #[test]
+    fn work_times_batch_decides_and_ties_go_to_fewer_requests() {
+        let cases: [(&[Row], usize); 5] = [
+            (&[(100, 0, 9), (1_000, 0, 0)], 1),
+            (&[(100, 0, 9), (10, 2_000, 0)], 0),
+            (&[(10, 2_000, 0), (1_000, 0, 0)], 1),
+            (&[(1, 0, 100), (2_000, 0, 0)], 0),
+            (&[(1_000, 500, 3), (3_000, 0, 0)], 1),
+        ];
+        for (rows, picked) in cases {
+            let scene = scene(rows);
+            assert_eq!(
+                scene.choose(&PrefillTimesBatch::default(), 1).0,
+                picked,
+                "{rows:?}"
+            );
+        }
+        let view = scene(&[(1_000, 500, 3), (3_000, 0, 0)]);
+        let score = |row| PrefillTimesBatch::default().score(&view.view(), row);
+        assert_eq!((score(0), score(1)), (Some(6_000.0), Some(3_000.0)));
+    }
+
+    #[test]
+    fn an_idle_and_cold_fleet_is_drawn_from() {
+        let scene = Scene::new(&[(0, 0); 4]).blocks(Some(10));
+        for picked in 0..4 {
+            let share = scene.share(&PrefillTimesBatch::default(), picked);
+            assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
+        }
+        assert_eq!(
+            scene.choose(&PrefillTimesBatch::default(), 1).1,
+            Reason::Cold
+        );
+    }
+
+    #[test]
+    fn a_weight_divides_the_cost() {
+        let mut view = scene(&[(1_500, 0, 0), (1_000, 0, 0)]);
+        view.rows[0].weight = 2.0;
+        assert_eq!(view.choose(&PrefillTimesBatch::default(), 1).0, 0);
+    }
+
+    #[test]
+    fn the_reason_tells_whether_a_holder_was_passed_over() {
+        let holder = Scene::new(&[(9, 0), (0, 0)]).blocks(Some(10));
+        assert_eq!(
+            holder.choose(&PrefillTimesBatch::default(), 1),
+            (0, Reason::Prefix)
+        );
+        let busy = Scene::new(&[(9, 50), (0, 0)]).blocks(Some(10));
+        assert_eq!(
+            busy.choose(&PrefillTimesBatch::default(), 1),
+            (1, Reason::Spill)
+        );
+        let short = Scene::new(&[(0, 5), (0, 0)]).blocks(Some(0)).tokens(10);
+        assert_eq!(
+            short.choose(&PrefillTimesBatch::default(), 1),
+            (1, Reason::ShortPrompt)
+        );
+    }
+
+    #[test]
+    fn without_tokens_only_requests_count() {
+        let mut scene = Scene::new(&[(0, 1), (0, 2)]);
+        scene.rows[0].pending_prefill_tokens = 100_000;
+        assert_eq!(
+            scene.choose(&PrefillTimesBatch::default(), 1),
+            (0, Reason::NoKey)
+        );
+    }
+
+    #[test]
+    fn crowding_keeps_to_holders_while_others_wait() {
+        // A holder with work for 4,000 tokens beside a worker that holds nothing and has nothing to do.
+        let rows: &[Row] = &[(100, 4_000, 3), (2_000, 0, 2)];
+        let mut rule = PrefillTimesBatch::new(1.0);
+        assert_eq!(scene(rows).choose(&PrefillTimesBatch::default(), 1).0, 1);
+        let seen = scene(&[(500, 0, 0)]);
+        rule.settle(
+            &seen.view(),
+            seen.pick(&rule, 1),
+            BookingId {
+                entry: 0,
+                generation: 0,
+            },
+        );
+        // 2,000 tokens wait per worker, four times the usual 500; 2.5 requests run on each.
+        let view = scene(rows);
+        let score = |row| rule.score(&view.view(), row);
+        let expected = [(4_000.0 + 500.0) * 6.5, 2_000.0 * 5.0 * 5.5];
+        assert_eq!((score(0), score(1)), (Some(expected[0]), Some(expected[1])));
+        let scores: Vec<_> = rule.scores(&view.view()).iter().map(|s| s.get()).collect();
+        assert_eq!(scores, [score(0), score(1)]);
+        assert_eq!(view.choose(&rule, 1).0, 0);
+        let idle = scene(&[(100, 0, 0), (2_000, 0, 0)]);
+        assert_eq!(rule.score(&idle.view(), 0), Some(100.0), "nothing waits");
+    }
+}

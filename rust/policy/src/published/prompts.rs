@@ -1,0 +1,322 @@
+//! Trees of the prompts that workers were sent, for rules that compare more than blocks.
+//!
+//! A prompt is compared as it was given: text to the character, tokens to the token, and hashes, where nothing else is
+//! known, to the block. Sizes are in characters; a token counts for four.
+
+use std::borrow::Cow;
+
+use cachelb_core::error::Result;
+use cachelb_core::heap;
+use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
+use cachelb_core::load::BookingId;
+use cachelb_core::owners::{Orphaned, Owners};
+use cachelb_core::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
+
+use crate::parts::{Ended, Learns, Remembers};
+use crate::slots::ByOrder;
+use crate::view::{Candidate, Content, View};
+
+/// Units per worker and tree that requests without a first token are remembered by.
+const MOST_WAITING: usize = 1 << 22;
+/// Characters of a token.
+const CHARACTERS: u64 = 4;
+
+/// How much of a prompt every row's worker was sent before.
+#[derive(Debug, Default)]
+pub(super) struct Depths {
+    /// Row by row.
+    pub held: Vec<u32>,
+    /// Length of the prompt in the same unit.
+    pub total: u32,
+}
+
+/// The trees.
+#[derive(Debug)]
+pub(super) struct Prompts {
+    text: RadixTree<u8>,
+    tokens: RadixTree<u32>,
+    blocks: RadixTree<u32>,
+    /// Who waits for what of each tree.
+    waiting: (Owners<u8>, Owners<u32>, Owners<SequenceHash>),
+    /// Workers by their order.
+    workers: ByOrder<WorkerId>,
+    /// Tokens per block.
+    block_size: u64,
+}
+
+fn tree<U: Unit>() -> RadixTree<U> {
+    RadixTree::new(1, None).expect("pages of one unit without a limit are in range")
+}
+
+impl Default for Prompts {
+    fn default() -> Self {
+        Self {
+            text: tree(),
+            tokens: tree(),
+            blocks: tree(),
+            waiting: (
+                Owners::new(MOST_WAITING),
+                Owners::new(MOST_WAITING),
+                Owners::new(MOST_WAITING),
+            ),
+            workers: ByOrder::default(),
+            block_size: 1,
+        }
+    }
+}
+
+/// A key in a namespace.
+struct Within<'a, K: ?Sized>(u32, &'a K);
+
+impl<U, K: Key<U> + ?Sized> Key<U> for Within<'_, K> {
+    fn len(&self) -> usize {
+        self.1.len()
+    }
+
+    fn namespace(&self) -> u32 {
+        self.0
+    }
+
+    fn unit(&self, at: usize) -> U {
+        self.1.unit(at)
+    }
+
+    fn common(&self, at: usize, label: &[U]) -> usize {
+        self.1.common(at, label)
+    }
+
+    fn copy_to(&self, range: std::ops::Range<usize>, out: &mut Vec<U>) {
+        self.1.copy_to(range, out);
+    }
+}
+
+/// Text as a tree takes it: what is no UTF-8, which halves of surrogate pairs are not, becomes a mark.
+fn readable(text: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(text)
+}
+
+fn depths<U: Unit, K: Key<U> + ?Sized>(
+    tree: &RadixTree<U>,
+    rows: &[Candidate],
+    key: &K,
+    total: usize,
+) -> Depths {
+    let mut found = PrefixOverlaps::default();
+    tree.overlaps(key, &mut found);
+    let depth = |row: &Candidate| {
+        if row.slot == Candidate::NO_SLOT {
+            0
+        } else {
+            found.depth(row.slot)
+        }
+    };
+    Depths {
+        held: rows.iter().map(depth).collect(),
+        total: u32::try_from(total).unwrap_or(u32::MAX),
+    }
+}
+
+/// Records a key of `total` units for a worker; returns how many it held before.
+fn insert<U: Unit, K: Key<U> + ?Sized>(
+    tree: &mut RadixTree<U>,
+    worker: WorkerId,
+    key: &K,
+    total: usize,
+) -> usize {
+    // A registered worker is refused nothing.
+    let new = tree.insert(worker, key, Use::default()).unwrap_or(0);
+    total.saturating_sub(new as usize)
+}
+
+impl Prompts {
+    /// How much of the prompt every row's worker was sent, `None` for a request without a prompt.
+    pub fn depths(&self, view: &View<'_>) -> Option<Depths> {
+        let (rows, space) = (view.rows, view.identity);
+        match (view.content, view.blocks) {
+            (Content::Text(text), _) => {
+                let text = readable(text);
+                let key = Within(space, &*text);
+                Some(depths(&self.text, rows, &key, u8::count(text.as_bytes())))
+            }
+            (Content::Tokens(tokens), _) => {
+                let key = Within(space, tokens);
+                Some(depths(&self.tokens, rows, &key, tokens.len()))
+            }
+            (Content::Hidden, Some(blocks)) => {
+                Some(depths(&self.blocks, rows, blocks, blocks.len()))
+            }
+            (Content::Hidden, None) => None,
+        }
+    }
+
+    /// The row's worker is sent the prompt of `booking`.
+    pub fn record(&mut self, view: &View<'_>, row: &Candidate, booking: BookingId) {
+        self.block_size = u64::from(view.block_size);
+        let worker = self.register(row);
+        let (space, (text, tokens, blocks)) = (view.identity, &mut self.waiting);
+        match (view.content, view.blocks) {
+            (Content::Text(bytes), _) => {
+                let given = readable(bytes);
+                let key = Within(space, &*given);
+                let held = insert(&mut self.text, worker, &key, u8::count(given.as_bytes()));
+                let held = u8::prefix(given.as_bytes(), held);
+                text.placed(worker, booking, (space, given.as_bytes()), held);
+            }
+            (Content::Tokens(given), _) => {
+                let key = Within(space, given);
+                let held = insert(&mut self.tokens, worker, &key, given.len());
+                tokens.placed(worker, booking, (space, given), held);
+            }
+            (Content::Hidden, Some(given)) => {
+                let held = insert(&mut self.blocks, worker, given, given.len());
+                blocks.placed(worker, booking, (0, given), held);
+            }
+            (Content::Hidden, None) => {}
+        }
+    }
+
+    /// `booking` failed before it was answered: what its worker was sent for its sake only is taken back.
+    pub fn failed(&mut self, booking: BookingId) {
+        let (text, tokens, blocks) = &mut self.waiting;
+        // A worker that left was forgotten with all that it was sent.
+        if let Some(gone) = text.failed(booking) {
+            let Orphaned { worker, path, .. } = &gone;
+            let keep = u8::floor(path, gone.keep, 1);
+            let keep = u8::count(&path[..keep]) as u32;
+            let path = readable(path);
+            let key = Within(gone.namespace, &*path);
+            let _ = self.text.truncate(*worker, &key, keep);
+        }
+        if let Some(gone) = tokens.failed(booking) {
+            let key = Within(gone.namespace, &*gone.path);
+            let _ = self.tokens.truncate(gone.worker, &key, gone.keep as u32);
+        }
+        if let Some(gone) = blocks.failed(booking) {
+            let keep = gone.keep as u32;
+            let _ = self.blocks.truncate(gone.worker, &*gone.path, keep);
+        }
+    }
+
+    fn register(&mut self, row: &Candidate) -> WorkerId {
+        let worker = WorkerId {
+            slot: row.slot,
+            generation: row.order as u32,
+        };
+        if self.workers.insert(row.order, worker) != Some(worker) {
+            self.text.add_worker(worker, u32::MAX);
+            self.tokens.add_worker(worker, u32::MAX);
+            self.blocks.add_worker(worker, u32::MAX);
+        }
+        worker
+    }
+
+    /// Characters that the row's worker was sent.
+    pub fn size(&self, row: &Candidate) -> u64 {
+        self.workers
+            .get(&row.order)
+            .map_or(0, |worker| self.size_of(*worker))
+    }
+
+    fn size_of(&self, worker: WorkerId) -> u64 {
+        let text = self.text.count(worker).unwrap_or(0);
+        let tokens = self.tokens.count(worker).unwrap_or(0);
+        let blocks = self.blocks.count(worker).unwrap_or(0);
+        text + CHARACTERS * (tokens + blocks * self.block_size)
+    }
+
+    /// Lets workers that were sent more than `threshold` characters forget, down to `target`.
+    pub fn shrink(&mut self, threshold: u64, target: u64) {
+        let large: Vec<WorkerId> = self
+            .workers
+            .values()
+            .copied()
+            .filter(|worker| self.size_of(*worker) > threshold)
+            .collect();
+        for worker in large {
+            self.evict(worker, target);
+        }
+    }
+
+    /// Lets the row's worker forget, down to `target` characters.
+    pub fn shrink_one(&mut self, row: &Candidate, target: u64) {
+        if let Some(worker) = self.workers.get(&row.order).copied() {
+            self.evict(worker, target);
+        }
+    }
+
+    /// Every tree keeps its share.
+    fn evict(&mut self, worker: WorkerId, target: u64) {
+        let size = self.size_of(worker).max(1);
+        let share = |units: u64| (u128::from(units) * u128::from(target) / u128::from(size)) as u64;
+        let text = share(self.text.count(worker).unwrap_or(0));
+        let tokens = share(self.tokens.count(worker).unwrap_or(0));
+        let blocks = share(self.blocks.count(worker).unwrap_or(0));
+        // It is registered, so nothing refuses.
+        let _ = self.text.evict_worker(worker, text);
+        let _ = self.tokens.evict_worker(worker, tokens);
+        let _ = self.blocks.evict_worker(worker, blocks);
+    }
+}
+
+impl Remembers for Prompts {
+    /// Forgets a worker.
+    fn forget(&mut self, order: u64) {
+        if let Some(worker) = self.workers.remove(&order) {
+            let (text, tokens, blocks) = &mut self.waiting;
+            text.forget(worker.slot);
+            tokens.forget(worker.slot);
+            blocks.forget(worker.slot);
+            let _ = self.text.remove_worker(worker);
+            let _ = self.tokens.remove_worker(worker);
+            let _ = self.blocks.remove_worker(worker);
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.text.memory_bytes()
+            + self.tokens.memory_bytes()
+            + self.blocks.memory_bytes()
+            + self.waiting.0.memory_bytes()
+            + self.waiting.1.memory_bytes()
+            + self.waiting.2.memory_bytes()
+            + heap::table(&self.workers)
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.text.validate()?;
+        self.tokens.validate()?;
+        self.blocks.validate()?;
+        self.waiting.0.validate()?;
+        self.waiting.1.validate()?;
+        self.waiting.2.validate()
+    }
+
+    fn cache_lost(&mut self, order: u64) {
+        self.forget(order);
+    }
+}
+
+impl Learns for Prompts {
+    /// The worker of `booking` answered.
+    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
+        let (text, tokens, blocks) = &mut self.waiting;
+        text.proven(booking);
+        tokens.proven(booking);
+        blocks.proven(booking);
+    }
+
+    /// Nothing waits any more.
+    fn ended_all(&mut self) {
+        let (text, tokens, blocks) = &mut self.waiting;
+        text.clear();
+        tokens.clear();
+        blocks.clear();
+    }
+
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        match ended {
+            Ended::Served => self.proven(booking, None),
+            Ended::Failed => self.failed(booking),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Estimates of the first token: queues, transfer, objectives.
+
+use cachelb_core::ids::Millis;
+use cachelb_core::load::Speed;
+
+use super::*;
+use crate::Margin;
+use crate::testing::Scene;
+
+const RULE: EstimatedTtft = EstimatedTtft {
+    prefill: Some(PrefillTime::DEFAULT),
+    transfer: None,
+    ttft_slo_ms: None,
+    tbt_slo_ms: None,
+    on_slo: OnSlo::Route,
+    gate: None,
+};
+
+const LINK: Transfer = Transfer {
+    kvcache_balancing_threshold: 2.0,
+    ms_per_token: 0.010_485_76,
+};
+
+/// A prompt of 8,000 tokens; rows of (prefix tokens, queue in ms).
+fn scene(rows: &[(u32, f64)]) -> Scene {
+    let overlaps: Vec<(u32, u32)> = rows.iter().map(|(prefix, _)| (prefix / 16, 0)).collect();
+    let mut scene = Scene::new(&overlaps).blocks(Some(500));
+    for (i, &(prefix, queue)) in rows.iter().enumerate() {
+        scene.rows[i].matched_tokens = f64::from(prefix);
+        scene.loads[i].pending_ms = queue;
+    }
+    scene
+}
+
+fn estimates(rule: &EstimatedTtft, scene: &Scene) -> Vec<f64> {
+    let view = scene.view();
+    (0..view.rows.len())
+        .map(|i| (rule.score(&view, i).unwrap() * 10.0).round() / 10.0)
+        .collect()
+}
+
+#[test]
+fn the_earliest_first_token_wins() {
+    for (rows, expected, picked) in [
+        (
+            [(7_000, 100.0), (0, 0.0)],
+            [132.1, 164.9],
+            (0, Reason::Prefix),
+        ),
+        (
+            [(7_000, 200.0), (0, 0.0)],
+            [232.1, 164.9],
+            (1, Reason::Spill),
+        ),
+        ([(0, 5.0), (0, 0.0)], [169.9, 164.9], (1, Reason::Cold)),
+    ] {
+        let scene = scene(&rows);
+        assert_eq!(estimates(&RULE, &scene), expected);
+        assert_eq!(scene.choose(&RULE, 1), picked);
+    }
+}
+
+#[test]
+fn without_a_parabola_prefills_take_as_long_as_first_tokens_showed() {
+    let measured = EstimatedTtft {
+        prefill: None,
+        ..RULE
+    };
+    let mut scene = scene(&[(7_000, 100.0), (0, 0.0)]);
+    assert_eq!(estimates(&measured, &scene), [200.0, 800.0]); // 0.1 ms a token before any
+    let strict = EstimatedTtft {
+        ttft_slo_ms: Some(1.0),
+        on_slo: OnSlo::Reject,
+        ..measured
+    };
+    assert!(!scene.pick(&strict, 1).refused);
+    for load in &mut scene.loads {
+        load.speed = Speed {
+            squares: 1e6,
+            products: 1e4,
+        };
+    }
+    assert_eq!(estimates(&measured, &scene), [110.0, 80.0]);
+    assert!(scene.pick(&strict, 1).refused);
+    scene.rows[0].weight = 2.0; // takes the place of its speed
+    scene.loads[0].weight = 2.0;
+    assert_eq!(estimates(&measured, &scene), [105.0, 80.0]);
+}
+
+#[test]
+fn the_pick_carries_what_it_adds_to_the_queue() {
+    let choice = scene(&[(7_000, 100.0), (0, 0.0)]).pick(&RULE, 1);
+    assert!((choice.estimate_ms - 32.1).abs() < 0.05, "{choice:?}");
+    assert_eq!((choice.transfer_from, choice.refused), (None, false));
+}
+
+#[test]
+fn a_queue_shrinks_while_its_head_computes() {
+    let mut scene = scene(&[(7_000, 200.0), (0, 0.0)]);
+    scene.now = Millis(1_100);
+    scene.loads[0].head_since = Millis(1_000);
+    assert_eq!(scene.choose(&RULE, 1), (0, Reason::Prefix));
+}
+
+#[test]
+fn a_much_longer_prefix_is_fetched_if_it_can_be() {
+    let fetching = EstimatedTtft {
+        transfer: Some(LINK),
+        ..RULE
+    };
+    let rows = scene(&[(6_000, 500.0), (1_000, 0.0)]);
+    assert_eq!(estimates(&fetching, &rows)[1..], [101.0], "52.4 + 48.6");
+    let choice = rows.pick(&fetching, 1);
+    assert_eq!((choice.row, choice.transfer_from), (1, Some(0)));
+    assert!((choice.estimate_ms - 101.0).abs() < 0.05);
+    assert_eq!(rows.pick(&RULE, 1).transfer_from, None);
+    let nothing = scene(&[(6_000, 500.0), (0, 0.0)]).pick(&fetching, 1);
+    assert_eq!((nothing.row, nothing.transfer_from), (1, Some(0)));
+    // Twice as long is not more than twice as long.
+    let half = scene(&[(6_000, 500.0), (3_000, 0.0)]).pick(&fetching, 1);
+    assert_eq!((half.row, half.transfer_from), (1, None));
+    // A threshold below 1 sends nothing to who holds most.
+    let eager = EstimatedTtft {
+        transfer: Some(Transfer {
+            kvcache_balancing_threshold: 0.5,
+            ..LINK
+        }),
+        ..RULE
+    };
+    assert_eq!(scene(&[(6_000, 0.0)]).pick(&eager, 1).transfer_from, None);
+}
+
+#[test]
+fn an_objective_nobody_meets_is_named_or_refused() {
+    let rows = scene(&[(7_000, 100.0), (0, 0.0)]);
+    let with = |slo, on_slo| EstimatedTtft {
+        ttft_slo_ms: Some(slo),
+        on_slo,
+        ..RULE
+    };
+    let late = rows.pick(&with(100.0, OnSlo::Route), 1);
+    assert_eq!(
+        (late.row, late.reason, late.refused),
+        (0, Reason::SloUnattainable, false)
+    );
+    let refused = rows.pick(&with(100.0, OnSlo::Reject), 1);
+    assert_eq!(
+        (refused.reason, refused.refused),
+        (Reason::SloUnattainable, true)
+    );
+    let met = rows.pick(&with(133.0, OnSlo::Reject), 1);
+    assert_eq!(
+        (met.row, met.reason, met.refused),
+        (0, Reason::Prefix, false)
+    );
+}
+
+#[test]
+fn who_decodes_too_slowly_is_passed_over_while_another_meets_the_objectives() {
+    let rule = EstimatedTtft {
+        tbt_slo_ms: Some(50.0),
+        ..RULE
+    };
+    let mut scene = scene(&[(7_000, 0.0), (0, 0.0)]);
+    let report = &mut scene.loads[0].report;
+    report.running = Some(30.0).into();
+    report.gen_tps = Some(500.0).into();
+    assert_eq!(scene.choose(&rule, 1), (1, Reason::Spill), "60 ms a token");
+    assert_eq!(scene.choose(&RULE, 1), (0, Reason::Prefix));
+    scene.loads[1].report = scene.loads[0].report;
+    assert_eq!(scene.choose(&rule, 1), (0, Reason::SloUnattainable));
+    scene.loads[0].report.gen_tps = Some(600.0).into();
+    assert_eq!(scene.choose(&rule, 1), (0, Reason::Prefix), "50 ms is met");
+}
+
+#[test]
+fn an_overloaded_winner_is_left_unless_that_breaks_the_objective() {
+    let gated = EstimatedTtft {
+        gate: Some(SpillGate {
+            load_factor: 1.25,
+            margin: Margin::Auto,
+        }),
+        ..RULE
+    };
+    let mut scene = scene(&[(7_000, 0.0), (0, 0.0)]);
+    scene.rows[0].inflight = 60;
+    assert_eq!(scene.choose(&RULE, 1), (0, Reason::Prefix));
+    assert_eq!(scene.choose(&gated, 1), (1, Reason::Spill));
+    let bound = EstimatedTtft {
+        ttft_slo_ms: Some(100.0),
+        ..gated
+    };
+    assert_eq!(scene.choose(&bound, 1), (0, Reason::Prefix));
+}
+
+#[test]
+fn equal_estimates_go_to_the_lower_load_and_are_drawn() {
+    let mut idle = scene(&[(0, 0.0); 4]);
+    for picked in 0..4 {
+        let share = idle.share(&RULE, picked);
+        assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
+    }
+    idle.rows[2].weight = 2.0;
+    assert_eq!(idle.choose(&RULE, 1).0, 2, "twice as fast");
+    let busy = Scene::new(&[(0, 2), (0, 1)]);
+    assert_eq!(busy.choose(&RULE, 1), (1, Reason::NoKey));
+}

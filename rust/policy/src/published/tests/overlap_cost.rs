@@ -1,0 +1,222 @@
+//! Dynamo's cost: the published cases, media, decay, temperature.
+
+use super::*;
+use crate::Reason;
+use crate::testing::Scene;
+
+/// One worker: blocks on device, in host memory, on disk, in the shared store; prefill and decode blocks.
+#[derive(Clone, Copy, Default)]
+struct At {
+    gpu: u32,
+    cpu: u32,
+    disk: u32,
+    shared: u32,
+    prefill: u64,
+    decode: u64,
+    inflight: u32,
+}
+
+fn scene(total: u32, workers: &[At]) -> Scene {
+    let overlaps: Vec<(u32, u32)> = workers
+        .iter()
+        .map(|at| (at.gpu + at.cpu + at.disk + at.shared, at.inflight))
+        .collect();
+    let mut scene = Scene::new(&overlaps).blocks(Some(total));
+    let after = |from: u32, blocks: u32| {
+        if blocks > 0 {
+            (from, from + blocks)
+        } else {
+            (0, 0)
+        }
+    };
+    scene.media = workers
+        .iter()
+        .map(|at| Media {
+            gpu: at.gpu,
+            cpu: after(at.gpu, at.cpu),
+            disk: after(at.gpu, if at.disk > 0 { at.cpu + at.disk } else { 0 }),
+            external: after(at.gpu, at.shared),
+        })
+        .collect();
+    for (i, at) in workers.iter().enumerate() {
+        scene.rows[i].pending_prefill_tokens = at.prefill * 16;
+        scene.loads[i].active_blocks = at.decode;
+    }
+    scene
+}
+
+fn costs(rule: &OverlapCost, scene: &Scene) -> Vec<f64> {
+    let view = scene.view();
+    (0..view.rows.len())
+        .map(|i| (rule.score(&view, i).unwrap() * 10.0).round() / 10.0)
+        .collect()
+}
+
+const D: OverlapCost = OverlapCost::DEFAULT;
+
+fn decode(decode: u64) -> At {
+    At {
+        decode,
+        ..At::default()
+    }
+}
+
+#[test]
+fn prefill_and_decode_add_up_and_cached_blocks_are_taken_off() {
+    let with = |gpu, cpu, disk, prefill, decode| At {
+        gpu,
+        cpu,
+        disk,
+        prefill,
+        decode,
+        ..At::default()
+    };
+    let credit = |overlap_score_credit| OverlapCost {
+        overlap_score_credit,
+        ..D
+    };
+    let cases = [
+        (D, 10, [with(8, 0, 0, 0, 20), decode(5)], [22.0, 15.0]),
+        (D, 10, [with(8, 0, 0, 0, 10), decode(5)], [12.0, 15.0]),
+        (D, 10, [with(0, 8, 0, 0, 10), decode(5)], [14.0, 15.0]),
+        (D, 10, [with(0, 0, 8, 0, 10), decode(5)], [18.0, 15.0]),
+        (D, 20, [with(8, 0, 0, 10, 30), decode(45)], [52.0, 65.0]),
+        (
+            credit(0.0),
+            20,
+            [with(8, 0, 0, 10, 30), decode(45)],
+            [60.0, 65.0],
+        ),
+        (
+            credit(2.0),
+            10,
+            [with(8, 0, 0, 0, 0), decode(5)],
+            [0.0, 15.0],
+        ),
+    ];
+    for (rule, total, workers, expected) in cases {
+        let scene = scene(total, &workers);
+        assert_eq!(costs(&rule, &scene), expected, "{rule:?}");
+        let picked = usize::from(expected[1] < expected[0]);
+        assert_eq!(scene.choose(&rule, 1).0, picked, "{rule:?}");
+    }
+    let scaled = OverlapCost {
+        prefill_load_scale: 3.0,
+        decode_active_request_weight: 0.5,
+        ..D
+    };
+    let busy = At {
+        inflight: 4,
+        ..with(8, 0, 0, 0, 0)
+    };
+    assert_eq!(costs(&scaled, &scene(10, &[busy])), [8.0]);
+}
+
+#[test]
+fn queued_prefill_devalues_what_a_worker_holds() {
+    let holder = At {
+        gpu: 10,
+        prefill: 20,
+        ..At::default()
+    };
+    let decaying = OverlapCost {
+        overlap_score_credit_decay: 1.0,
+        ..D
+    };
+    let scene_of = || scene(10, &[holder, decode(12)]);
+    assert_eq!(costs(&D, &scene_of()), [20.0, 22.0]);
+    assert_eq!(scene_of().choose(&D, 1), (0, Reason::Prefix));
+    assert_eq!(costs(&decaying, &scene_of()), [26.7, 22.0]);
+    assert_eq!(scene_of().choose(&decaying, 1), (1, Reason::Spill));
+    // Half of what it holds counts at 20 blocks over the least, for a request of 20.
+    let least = At {
+        prefill: 10,
+        ..At::default()
+    };
+    let scene = scene(
+        20,
+        &[
+            At {
+                prefill: 30,
+                ..holder
+            },
+            least,
+        ],
+    );
+    assert_eq!(costs(&decaying, &scene), [45.0, 30.0]);
+}
+
+#[test]
+fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
+    let tiers = At {
+        gpu: 2,
+        cpu: 3,
+        disk: 4,
+        ..At::default()
+    };
+    assert_eq!(
+        costs(&D, &scene(10, &[tiers])),
+        [4.8],
+        "10 - 2 - 3 * 0.75 - 4 * 0.25, rounded"
+    );
+    let shared = At {
+        gpu: 2,
+        shared: 6,
+        ..At::default()
+    };
+    let half = OverlapCost {
+        shared_cache_multiplier: 0.5,
+        ..D
+    };
+    assert_eq!(costs(&D, &scene(10, &[shared])), [8.0]);
+    assert_eq!(costs(&half, &scene(10, &[shared])), [5.0]);
+    // So does disk that begins where host memory ends.
+    let mut behind = scene(10, &[tiers]);
+    behind.media[0].disk = (5, 9);
+    assert_eq!(costs(&D, &behind), [4.8]);
+    // Disk that starts behind a gap is out of reach.
+    let mut gap = scene(
+        10,
+        &[At {
+            gpu: 4,
+            ..At::default()
+        }],
+    );
+    gap.media[0].disk = (6, 10);
+    assert_eq!(costs(&D, &gap), [6.0]);
+}
+
+#[test]
+fn without_media_every_held_block_is_on_the_device() {
+    let scene = Scene::new(&[(8, 0), (0, 0)]).blocks(Some(10));
+    assert_eq!(costs(&D, &scene), [2.0, 10.0]);
+}
+
+#[test]
+fn temperature_draws_by_costs_whatever_their_scale() {
+    let soft = OverlapCost {
+        router_temperature: 1.0,
+        ..D
+    };
+    let share = |scale| scene(10, &[decode(scale), decode(0)]).share(&soft, 1);
+    let (small, large) = (share(10), share(10_000));
+    assert!((small - large).abs() < 1e-9, "{small} {large}");
+    assert!(
+        (0.68..=0.78).contains(&small),
+        "1 / (1 + 1/e) = 0.731, got {small}"
+    );
+    let equal = share(0);
+    assert!((0.45..=0.55).contains(&equal), "{equal}");
+}
+
+#[test]
+fn ties_are_drawn_and_a_request_without_a_prompt_is_served_by_load() {
+    let idle = Scene::new(&[(0, 0); 4]).blocks(Some(10));
+    for picked in 0..4 {
+        let share = idle.share(&D, picked);
+        assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
+    }
+    let mut scene = Scene::new(&[(0, 0), (0, 0)]);
+    scene.loads[0].active_blocks = 3;
+    assert_eq!(scene.choose(&D, 1), (1, Reason::NoKey));
+}

@@ -1,0 +1,136 @@
+//! Affinity until saturation: who takes part, and when it ends.
+
+use super::*;
+use crate::Margin;
+use crate::testing::Scene;
+
+fn rule() -> StickyUntilSaturated {
+    StickyUntilSaturated {
+        affinity_threshold: Threshold::new(0.8),
+        min_matched_tokens: None,
+        exploration_probability: 0.0,
+        max_ttft_penalty_ms: 18_000.0,
+        peak: Peak::Fixed(15_928.0),
+        gate: None,
+    }
+}
+
+/// Rows of (hundredths of the prompt held, prompt tokens waiting).
+fn scene(rows: &[(u32, u64)]) -> Scene {
+    let overlaps: Vec<(u32, u32)> = rows.iter().map(|&(held, _)| (held, 0)).collect();
+    let mut scene = Scene::new(&overlaps).blocks(Some(100));
+    for (row, &(_, waiting)) in scene.rows.iter_mut().zip(rows) {
+        row.pending_prefill_tokens = waiting;
+    }
+    scene
+}
+
+#[test]
+fn holders_are_kept_until_they_are_the_penalty_behind() {
+    let never = StickyUntilSaturated {
+        max_ttft_penalty_ms: 0.0,
+        ..rule()
+    };
+    let exactly = 15_928 * 18;
+    let cases: [(StickyUntilSaturated, &[(u32, u64)], _); 8] = [
+        (
+            rule(),
+            &[(100, 100_000), (90, 20_000), (10, 0)],
+            (1, Reason::Sticky),
+        ),
+        (
+            rule(),
+            &[(100, 300_000), (90, 300_000), (10, 0)],
+            (2, Reason::StickyBroken),
+        ),
+        (rule(), &[(79, 5_000), (10, 0)], (1, Reason::Cold)),
+        (rule(), &[(80, 5_000), (10, 0)], (0, Reason::Sticky)),
+        (rule(), &[(100, exactly), (0, 0)], (0, Reason::Sticky)),
+        (
+            rule(),
+            &[(100, exactly + 1), (0, 0)],
+            (1, Reason::StickyBroken),
+        ),
+        (never, &[(100, 10_000_000), (0, 0)], (0, Reason::Sticky)),
+        (
+            rule(),
+            &[(100, 900_000), (90, 300_000)],
+            (1, Reason::Sticky),
+        ),
+    ];
+    for (rule, rows, expected) in cases {
+        assert_eq!(scene(rows).choose(&rule, 1), expected, "{rows:?}");
+    }
+}
+
+#[test]
+fn many_tokens_make_a_holder_of_a_small_share() {
+    let rows = scene(&[(50, 900), (0, 0)]);
+    assert_eq!(rows.choose(&rule(), 1), (1, Reason::Cold));
+    let by_tokens = StickyUntilSaturated {
+        min_matched_tokens: Some(800),
+        ..rule()
+    };
+    assert_eq!(rows.choose(&by_tokens, 1), (0, Reason::Sticky));
+}
+
+#[test]
+fn a_threshold_of_zero_turns_the_filter_off() {
+    let off = StickyUntilSaturated {
+        affinity_threshold: Threshold::new(0.0),
+        ..rule()
+    };
+    let rows = scene(&[(100, 10), (0, 0)]);
+    assert_eq!(rows.choose(&off, 1), (1, Reason::Cold));
+}
+
+#[test]
+fn exploration_lets_everybody_take_part_now_and_then() {
+    let curious = StickyUntilSaturated {
+        exploration_probability: 0.25,
+        ..rule()
+    };
+    let rows = scene(&[(100, 10), (0, 0)]);
+    let explored = rows.share(&curious, 1);
+    assert!((0.2..=0.3).contains(&explored), "{explored}");
+    let seed = (0..100)
+        .find(|&seed| rows.choose(&curious, seed).0 == 1)
+        .unwrap();
+    assert_eq!(rows.choose(&curious, seed).1, Reason::Explore);
+}
+
+#[test]
+fn a_workers_own_speed_replaces_the_assumed_one() {
+    let observing = StickyUntilSaturated {
+        peak: Peak::Observed,
+        ..rule()
+    };
+    let mut rows = scene(&[(100, 30_000), (0, 0)]);
+    assert_eq!(rows.choose(&observing, 1).1, Reason::Sticky);
+    rows.loads[0].observed_prefill_tps = Some(1_000.0).into();
+    assert_eq!(rows.choose(&observing, 1), (1, Reason::StickyBroken));
+    assert_eq!(rows.choose(&rule(), 1).1, Reason::Sticky);
+}
+
+#[test]
+fn with_the_gate_an_overloaded_holder_is_left_too() {
+    let gated = StickyUntilSaturated {
+        gate: Some(SpillGate {
+            load_factor: 1.25,
+            margin: Margin::Auto,
+        }),
+        ..rule()
+    };
+    let mut rows = scene(&[(100, 0), (0, 0)]);
+    rows.rows[0].inflight = 50;
+    assert_eq!(rows.choose(&rule(), 1), (0, Reason::Sticky));
+    assert_eq!(rows.choose(&gated, 1), (1, Reason::StickyBroken));
+}
+
+#[test]
+fn without_a_prompt_load_decides() {
+    for (total, reason) in [(None, Reason::NoKey), (Some(0), Reason::ShortPrompt)] {
+        let scene = Scene::new(&[(0, 3), (0, 0)]).blocks(total);
+        assert_eq!(scene.choose(&rule(), 1), (1, reason));
+    }
+}

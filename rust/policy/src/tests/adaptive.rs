@@ -1,0 +1,654 @@
+//! The cost against a slow model of it, its properties, and named cases.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
+use cachelb_core::load::{Load, LoadBook, Pace, Report, Speed, Work};
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{Scene, row};
+use crate::{Active, Reason};
+
+const OBJECTIVES: [(Objective, f64); 3] = [
+    (Objective::Balanced, 0.3),
+    (Objective::Ttft, 0.1),
+    (Objective::E2e, 1.0),
+];
+const BALANCED: Adaptive = Adaptive {
+    objective: Objective::Balanced,
+};
+const E2E: Adaptive = Adaptive {
+    objective: Objective::E2e,
+};
+
+// === the model ===
+
+/// One worker in plain numbers.
+#[derive(Debug, Clone)]
+pub(in crate::adaptive) struct Plain {
+    pub uncached: f64,
+    pub pending_tokens: f64,
+    pub pending_pairs: f64,
+    pub queued: f64,
+    pub running: f64,
+    pub kv_blocks: f64,
+    /// Prompt blocks of others in flight and blocks of outputs.
+    pub held_blocks: f64,
+    /// Of a report that is fresh.
+    pub kv_usage: Option<f64>,
+    pub kind: u32,
+    /// Sums of work squared and of work times milliseconds.
+    pub speed: Option<(f64, f64)>,
+    /// The same of output tokens.
+    pub decode: Option<(f64, f64)>,
+    pub weight: f64,
+}
+
+/// What a request of `prompt` tokens in `blocks` blocks, with `output` tokens to come, costs on every worker.
+fn model(
+    fleet: &[Plain],
+    (prompt, blocks, output): (f64, f64, f64),
+    per_context: f64,
+    running: f64,
+) -> Vec<f64> {
+    let cost = |(worker, (speed, step)): (&Plain, (f64, f64))| {
+        // Every uncached token attends to all before it: in the mean, to those cached and half of the others.
+        let cached = prompt - worker.uncached;
+        let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
+        let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
+        let pushed_out = own * 1.5;
+        let delayed = own * worker.queued
+            + running * own * worker.running
+            + running * output * (worker.queued + worker.running);
+        let kv_use = if worker.kv_blocks > 0.0 {
+            (worker.held_blocks + blocks) / worker.kv_blocks
+        } else {
+            worker.kv_usage.unwrap_or(0.0)
+        };
+        let free = f64::max(1.0 - 0.75 * kv_use, 1.0 / 6.0);
+        let ms = (waiting + own + pushed_out + delayed) / speed + running * output * step;
+        ms / free / worker.weight
+    };
+    fleet.iter().zip(model_speeds(fleet)).map(cost).collect()
+}
+
+fn sum(speeds: &[(f64, f64)]) -> (f64, f64) {
+    speeds.iter().fold((0.0, 0.0), |(squares, products), one| {
+        (squares + one.0, products + one.1)
+    })
+}
+
+/// Of every worker, tokens of prompts per millisecond and milliseconds per output token.
+pub(in crate::adaptive) fn model_speeds(fleet: &[Plain]) -> Vec<(f64, f64)> {
+    let prefill = model_rates(fleet, |worker| worker.speed, 6.0);
+    let decode = model_rates(fleet, |worker| worker.decode, 0.3);
+    let both = |at: usize| {
+        (
+            prefill.as_ref().map_or(10.0, |rates| rates[at]),
+            decode.as_ref().map_or(0.0, |rates| 1.0 / rates[at]),
+        )
+    };
+    (0..fleet.len()).map(both).collect()
+}
+
+/// Tokens per millisecond of every worker: what it showed, with `times` more of the mean of its kind, which in turn is what
+/// its workers showed with a fifth of one of the fleet. `None` if no worker showed any.
+fn model_rates(
+    fleet: &[Plain],
+    shown: impl Fn(&Plain) -> Option<(f64, f64)>,
+    times: f64,
+) -> Option<Vec<f64>> {
+    let mut kinds: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
+    for worker in fleet {
+        kinds.entry(worker.kind).or_default().extend(shown(worker));
+    }
+    let all: Vec<(f64, f64)> = fleet.iter().filter_map(&shown).collect();
+    if all.is_empty() {
+        return None;
+    }
+    let (squares, products) = sum(&all);
+    let of_fleet = squares / products;
+    let fleet_mean = products / all.len() as f64;
+    let weighted = fleet
+        .iter()
+        .any(|worker| worker.weight.to_bits() != 1.0_f64.to_bits());
+    let rate = |worker: &Plain| {
+        let kind = &kinds[&worker.kind];
+        if weighted || kind.is_empty() {
+            return of_fleet;
+        }
+        let (squares, products) = sum(kind);
+        let of_kind = (squares + 0.2 * of_fleet * fleet_mean) / (products + 0.2 * fleet_mean);
+        let kind_mean = products / kind.len() as f64;
+        let (own_squares, own_products) = shown(worker).unwrap_or((0.0, 0.0));
+        (own_squares + times * of_kind * kind_mean) / (own_products + times * kind_mean)
+    };
+    Some(fleet.iter().map(rate).collect())
+}
+
+/// A pace whose tokens take that many times as long per token of context, about; at most a thousandth.
+fn pace(per_context: f64) -> Pace {
+    let (mut book, worker) = (
+        LoadBook::default(),
+        WorkerId {
+            slot: 0,
+            generation: 0,
+        },
+    );
+    book.add_worker(worker);
+    for i in 0..260_u64 {
+        let tokens = if i % 13 == 0 { 6_000 } else { 500 };
+        let work = Work {
+            prompt_tokens: tokens,
+            prefill_tokens: tokens,
+            estimate_ms: 0.0,
+            block_size: 16,
+        };
+        let took = tokens as f64 * (1.0 + per_context * tokens as f64 / 2.0);
+        let id = book.book(worker, work, Millis(0)).unwrap();
+        #[expect(clippy::cast_sign_loss, reason = "it is not below 0")]
+        book.first_token(id, Millis(took as u64));
+        book.close(id);
+    }
+    *book.pace()
+}
+
+/// A fleet as the rule and as the model have it.
+#[derive(Debug, Clone)]
+pub(in crate::adaptive) struct Case {
+    pub scene: Scene,
+    pub plain: Vec<Plain>,
+}
+
+impl Case {
+    fn model(&self, running: f64) -> Vec<f64> {
+        let prompt = self.scene.prompt_tokens as f64;
+        let blocks = match &self.scene.blocks {
+            Some(blocks) => blocks.len() as f64,
+            None => prompt / 16.0,
+        };
+        let per_context = self.scene.pace.per_context();
+        // So many before any request has ended.
+        let output = self.scene.expected_output_tokens.unwrap_or(256) as f64;
+        model(&self.plain, (prompt, blocks, output), per_context, running)
+    }
+}
+
+fn scores(rule: Adaptive, scene: &Scene) -> Vec<f64> {
+    let scores = rule.scores(&scene.view());
+    scores
+        .into_iter()
+        .map(|score| score.get().unwrap())
+        .collect()
+}
+
+pub(in crate::adaptive) fn close(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-9 * one.abs().max(other.abs())
+}
+
+/// The memory factor, and the sum of all other terms.
+fn put_together(terms: &[(&'static str, f64)]) -> (f64, f64) {
+    let names: Vec<&str> = terms.iter().map(|(name, _)| *name).collect();
+    let sums = [
+        "waiting_ms",
+        "own_ms",
+        "cache_ms",
+        "queued_ms",
+        "running_ms",
+        "decoding_ms",
+    ];
+    assert_eq!(names, [&sums[..], &["memory_factor"]].concat());
+    (terms[6].1, terms[..6].iter().map(|(_, ms)| ms).sum())
+}
+
+fn usage(share: f64, at: u64) -> Report {
+    Report {
+        kv_usage: Some(share).into(),
+        at: Millis(at),
+        ..Report::NONE
+    }
+}
+
+/// A speed of `rate` tokens per millisecond, seen on so many of them.
+pub(in crate::adaptive) fn speed(rate: f64, tokens: f64) -> Speed {
+    Speed {
+        squares: tokens * tokens,
+        products: tokens * tokens / rate,
+    }
+}
+
+/// One worker: what differs from others, in order of the columns.
+fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
+    let queue = (0_u64..200_000, 0_u64..1 << 34, (0_u32..200, 0_u32..20));
+    let cache = (
+        prop_oneof![Just(0_u32), 1_u32..50_000],
+        (0_u64..60_000, 0_u64..20_000),
+        prop::option::of((0.0_f64..=1.0, any::<bool>())),
+    );
+    let pace = || prop::option::of((0.1_f64..100.0, 1.0_f64..1e6));
+    (0.0_f64..=1.0, queue, cache, 0_u32..12, (pace(), pace())).prop_map(
+        |(cached, (tokens, pairs, (running, queued)), (kv_blocks, blocks, report), kind, paces)| {
+            let mut load = Load::VACANT;
+            load.pending = queued;
+            (load.pending_pairs, load.active_blocks, load.output_blocks) =
+                (pairs, blocks.0, blocks.1);
+            if let Some((share, fresh)) = report {
+                load.report = usage(share, if fresh { 8_000 } else { 7_999 });
+            }
+            let (prefill, decode) = paces;
+            if let Some((rate, tokens)) = prefill {
+                load.speed = speed(rate, tokens);
+            }
+            if let Some((rate, tokens)) = decode {
+                load.decode = speed(rate / 100.0, tokens);
+            }
+            let row = Candidate {
+                matched_tokens: cached,
+                pending_prefill_tokens: tokens,
+                kv_blocks,
+                kind,
+                ..row(0, 0, running + queued)
+            };
+            let plain = Plain {
+                uncached: 0.0,
+                pending_tokens: tokens as f64,
+                pending_pairs: pairs as f64,
+                queued: f64::from(queued),
+                running: f64::from(running),
+                kv_blocks: f64::from(kv_blocks),
+                held_blocks: (blocks.0 + blocks.1) as f64,
+                kv_usage: report.and_then(|(share, fresh)| fresh.then_some(share)),
+                kind,
+                speed: prefill.map(|_| (load.speed.squares, load.speed.products)),
+                decode: decode.map(|_| (load.decode.squares, load.decode.products)),
+                weight: 1.0,
+            };
+            (row, load, plain)
+        },
+    )
+}
+
+pub(in crate::adaptive) fn case() -> impl Strategy<Value = Case> {
+    (
+        prop::collection::vec(worker(), 1..8),
+        (1_u64..200_000, any::<bool>()),
+        prop_oneof![Just(0.0), Just(1e-4), Just(1.0)],
+        prop_oneof![
+            3 => Just(None),
+            1 => prop::collection::vec(prop_oneof![Just(1.0), 0.1_f64..10.0], 8).prop_map(Some),
+        ],
+    )
+        .prop_map(|(workers, (prompt, in_blocks), per_context, weights)| {
+            let mut scene = Scene::new(&vec![(0, 0); workers.len()]);
+            let mut plain = Vec::new();
+            for (at, (row, load, mut own)) in workers.into_iter().enumerate() {
+                let matched = (row.matched_tokens * (prompt - 1) as f64).floor();
+                own.uncached = prompt as f64 - matched;
+                own.weight = weights.as_ref().map_or(1.0, |weights| weights[at]);
+                scene.rows[at] = Candidate {
+                    order: at as u64,
+                    offer: at as u32,
+                    slot: at as u32,
+                    matched_tokens: matched,
+                    weight: own.weight,
+                    ..row
+                };
+                scene.loads[at] = load;
+                scene.loads[at].weight = own.weight;
+                plain.push(own);
+            }
+            scene.prompt_tokens = prompt;
+            scene.pace = pace(per_context);
+            scene.now = Millis(10_000);
+            scene.expected_output_tokens = in_blocks.then_some(prompt % 700);
+            scene.blocks = in_blocks.then(|| (0..prompt / 16).map(SequenceHash).collect());
+            Case { scene, plain }
+        })
+}
+
+proptest! {
+    #[test]
+    fn costs_are_those_of_the_model(case in case()) {
+        let kinds: BTreeSet<u32> = case.plain.iter().map(|plain| plain.kind).collect();
+        prop_assume!(kinds.len() <= 8);
+        for (objective, running) in OBJECTIVES {
+            let rule = Adaptive::new(objective);
+            let (got, expected) = (scores(rule, &case.scene), case.model(running));
+            for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                prop_assert!(close(*got, *expected), "{at}: {got} and {expected} of {case:?}");
+                let one = rule.score(&case.scene.view(), at).unwrap();
+                prop_assert_eq!(one.to_bits(), got.to_bits());
+                let (factor, sum) = put_together(&rule.terms(&case.scene.view())[at]);
+                prop_assert!(factor >= 1.0 && close(sum * factor, *got), "{sum} * {factor} is not {got}");
+            }
+            let picked = case.scene.choose(&rule, 1).0;
+            let least = expected.iter().copied().fold(f64::INFINITY, f64::min);
+            prop_assert!(close(expected[picked], least), "picked {picked} of {expected:?}");
+        }
+    }
+
+    #[test]
+    fn more_kv_use_makes_no_worker_cheaper(case in case(), at in any::<prop::sample::Index>(), more in 1_u64..100_000) {
+        let at = at.index(case.scene.rows.len());
+        let before = scores(BALANCED, &case.scene);
+        let mut fuller = [case.scene.clone(), case.scene.clone(), case.scene.clone()];
+        fuller[0].loads[at].active_blocks += more;
+        fuller[1].loads[at].output_blocks += more;
+        let used = case.plain[at].kv_usage.unwrap_or(0.0);
+        fuller[2].loads[at].report = usage(used + (1.0 - used) * more as f64 / 100_000.0, 10_000);
+        for scene in fuller {
+            let after = scores(BALANCED, &scene);
+            prop_assert!(after[at] >= before[at], "{} below {}", after[at], before[at]);
+            for other in (0..before.len()).filter(|&other| other != at) {
+                prop_assert_eq!(after[other].to_bits(), before[other].to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_held_and_what_waits_moves_the_cost_the_right_way(case in case(), at in any::<prop::sample::Index>()) {
+        let at = at.index(case.scene.rows.len());
+        let before = scores(BALANCED, &case.scene)[at];
+        let changed = |change: &dyn Fn(&mut Scene)| {
+            let mut scene = case.scene.clone();
+            change(&mut scene);
+            scores(BALANCED, &scene)[at]
+        };
+        prop_assert!(changed(&|scene| scene.rows[at].pending_prefill_tokens += 100) > before);
+        prop_assert!(changed(&|scene| scene.loads[at].pending_pairs += 100) >= before);
+        prop_assert!(changed(&|scene| scene.rows[at].inflight += 1) > before);
+        prop_assert!(changed(&|scene| scene.rows[at].matched_tokens = 0.0) >= before * (1.0 - 1e-12));
+    }
+}
+
+// === KV use ===
+
+#[test]
+fn without_kv_blocks_a_fresh_report_tells_the_room_and_a_stale_one_nothing() {
+    let mut scene = Scene::new(&[(0, 0)]).blocks(Some(10));
+    scene.now = Millis(10_000);
+    let empty = scores(BALANCED, &scene)[0];
+    let cases = [
+        (usage(0.0, 10_000), 1.0),
+        (usage(0.8, 10_000), 1.0 / 0.4),
+        (usage(1.0, 8_000), 4.0),
+        (usage(1.0, 7_999), 1.0),
+        (Report::NONE, 1.0),
+    ];
+    for (report, times) in cases {
+        scene.loads[0].report = report;
+        assert!(
+            close(scores(BALANCED, &scene)[0], empty * times),
+            "{report:?}"
+        );
+    }
+}
+
+#[test]
+fn known_room_is_counted_whatever_a_report_says() {
+    let mut scene = Scene::new(&[(0, 0)]).blocks(Some(10));
+    scene.loads[0].report = usage(1.0, 0);
+    let empty = 160.0 * 2.5 / 10.0;
+    // Its own 10 blocks count; what would not fit costs 6 times as much, however far it is from fitting.
+    let cases = [
+        (100, 0, 0, 0.1),
+        (100, 30, 0, 0.4),
+        (100, 30, 20, 0.6),
+        (100, 90, 0, 1.0),
+    ];
+    for (kv_blocks, active, output, used) in cases {
+        scene.rows[0].kv_blocks = kv_blocks;
+        scene.loads[0].active_blocks = active;
+        scene.loads[0].output_blocks = output;
+        let expected = empty / (1.0 - 0.75 * used);
+        assert!(close(scores(BALANCED, &scene)[0], expected), "{used}");
+    }
+    for active in [160, 1_000, 1 << 40] {
+        scene.loads[0].active_blocks = active;
+        assert!(close(scores(BALANCED, &scene)[0], empty * 6.0), "{active}");
+    }
+}
+
+#[test]
+fn blocks_that_requests_in_flight_share_with_this_one_count_once() {
+    let worker = WorkerId {
+        slot: 0,
+        generation: 0,
+    };
+    let mut scene = Scene::new(&[(0, 0)]).blocks(Some(10));
+    scene.rows[0].kv_blocks = 100;
+    let path = scene.blocks.clone().unwrap();
+    let mut book = LoadBook::default();
+    book.add_worker(worker);
+    let work = Work {
+        prompt_tokens: 160,
+        prefill_tokens: 0,
+        estimate_ms: 0.0,
+        block_size: 16,
+    };
+    let id = book.book(worker, work, Millis(0)).unwrap();
+    book.hold(id, 3, &path);
+    scene.loads = book.loads().to_vec();
+    for (namespace, is_shared, used) in [(3, true, 0.1), (4, true, 0.2), (3, false, 0.2)] {
+        let active = Active {
+            book: &book,
+            namespace,
+            is_shared,
+        };
+        let view = View {
+            active: Some(active),
+            ..scene.view()
+        };
+        let expected = 160.0 * 2.5 / (1.0 - 0.75 * used) / 10.0;
+        let got = BALANCED.score(&view, 0).unwrap();
+        assert!(close(got, expected), "{namespace} {is_shared}: {got}");
+    }
+}
+
+// === speeds ===
+
+#[test]
+fn a_kind_that_answers_faster_is_cheaper_and_its_newcomers_too() {
+    let mut scene = Scene::new(&[(0, 0); 4]).blocks(Some(100));
+    for (at, kind) in [7, 8, 7, 8].into_iter().enumerate() {
+        scene.rows[at].kind = kind;
+    }
+    scene.loads[0].speed = speed(40.0, 10_000.0);
+    scene.loads[1].speed = speed(10.0, 10_000.0);
+    let costs = scores(BALANCED, &scene);
+    assert!(
+        costs[0] < costs[1] / 2.0 && costs[2] < costs[3] / 2.0,
+        "{costs:?}"
+    );
+    // One that is slower than its kind gets less.
+    scene.loads[2].speed = speed(20.0, 10_000.0);
+    let costs = scores(BALANCED, &scene);
+    assert!(costs[0] < costs[2] && costs[2] < costs[1], "{costs:?}");
+}
+
+#[test]
+fn weights_take_the_place_of_measured_speeds() {
+    let mut scene = Scene::new(&[(0, 0); 3]).blocks(Some(100));
+    for (load, rate) in scene.loads.iter_mut().zip([50.0, 5.0, 5.0]) {
+        load.speed = speed(rate, 10_000.0);
+    }
+    assert_eq!(scene.choose(&BALANCED, 1).0, 0);
+    scene.rows[1].weight = 2.0;
+    scene.loads[1].weight = 2.0;
+    let costs = scores(BALANCED, &scene);
+    assert!(
+        close(costs[0], costs[2]) && close(costs[0], 2.0 * costs[1]),
+        "{costs:?}"
+    );
+    assert_eq!(scene.choose(&BALANCED, 1).0, 1);
+}
+
+#[test]
+fn more_kinds_than_are_told_apart_count_as_one() {
+    let kinds = 12_u32;
+    let fleet = |from: u32| {
+        let mut scene = Scene::new(&vec![(0, 0); kinds as usize]).blocks(Some(100));
+        for at in 0..kinds {
+            let kind = (at + from) % kinds;
+            scene.rows[at as usize].kind = kind;
+            // The first seven are slow, all others fast.
+            let rate = if at < 7 { 5.0 } else { 50.0 };
+            scene.loads[at as usize].speed = speed(rate, 10_000.0);
+        }
+        scene
+    };
+    for from in 0..kinds {
+        let costs = scores(BALANCED, &fleet(from));
+        assert!(costs.iter().all(|cost| cost.is_finite() && *cost > 0.0));
+        let slowest = costs[7..].iter().copied().fold(0.0, f64::max);
+        for cost in &costs[..7] {
+            assert!(*cost > 5.0 * slowest, "{costs:?}");
+        }
+        for pair in costs[7..].windows(2) {
+            assert!(close(pair[0], pair[1]), "{costs:?}");
+        }
+    }
+}
+
+// === the pick ===
+
+#[test]
+fn with_nothing_known_the_least_work_ahead_is_picked() {
+    let mut scene = Scene::new(&[(90, 0), (0, 0), (50, 2)]).blocks(Some(100));
+    scene.rows[0].pending_prefill_tokens = 3_700;
+    scene.rows[2].pending_prefill_tokens = 300;
+    let expected = [
+        3_700.0 + 160.0 * 2.5,
+        1_600.0 * 2.5,
+        300.0 + 800.0 * 2.5 + (800.0 + 256.0) * 2.0 * 0.3,
+    ];
+    for (got, expected) in scores(BALANCED, &scene).into_iter().zip(expected) {
+        assert!(close(got, expected / 10.0), "{got} {expected}");
+    }
+    assert_eq!(scene.choose(&BALANCED, 1), (2, Reason::Prefix));
+    scene.rows[2].inflight = 8;
+    assert_eq!(scene.choose(&BALANCED, 1), (1, Reason::Spill));
+    scene.rows[0].pending_prefill_tokens = 3_200;
+    assert_eq!(scene.choose(&BALANCED, 1), (0, Reason::Prefix));
+}
+
+#[test]
+fn the_smallest_weights_leave_costs_finite() {
+    let mut scene = Scene::new(&[(0, 3), (0, 1)]);
+    for row in &mut scene.rows {
+        row.weight = 5e-324;
+    }
+    let costs = scores(BALANCED, &scene);
+    assert!(costs.iter().all(|cost| cost.is_finite()), "{costs:?}");
+}
+
+#[test]
+fn the_objective_weighs_what_runs() {
+    // Half the prompt costs 2.5 times its 800 tokens: as much as delaying 1.89 / weight requests by these and by 256 more.
+    let mut scene = Scene::new(&[(50, 0), (0, 0)]).blocks(Some(100));
+    for (inflight, picked) in [
+        (0, [0, 0, 0]),
+        (2, [0, 0, 1]),
+        (7, [0, 1, 1]),
+        (20, [1, 1, 1]),
+    ] {
+        scene.rows[0].inflight = inflight;
+        for ((objective, _), picked) in [OBJECTIVES[1], OBJECTIVES[0], OBJECTIVES[2]]
+            .into_iter()
+            .zip(picked)
+        {
+            let rule = Adaptive::new(objective);
+            assert_eq!(scene.choose(&rule, 1).0, picked, "{objective:?} {inflight}");
+        }
+    }
+}
+
+#[test]
+fn of_equal_ones_that_with_fewer_requests_is_picked() {
+    let mut scene = Scene::new(&[(0, 1), (0, 0)]);
+    scene.prompt_tokens = 2;
+    scene.rows[1].pending_prefill_tokens = 258;
+    let costs = scores(E2E, &scene);
+    assert_eq!(costs[0].to_bits(), costs[1].to_bits());
+    for seed in 0..50 {
+        assert_eq!(scene.choose(&E2E, seed).0, 1);
+    }
+}
+
+#[test]
+fn of_equal_ones_that_was_longest_without_a_new_prompt_is_picked() {
+    let mut scene = Scene::new(&[(0, 0); 4]).blocks(Some(10));
+    for (row, pick) in scene.rows.iter_mut().zip([4, 2, 3, 5]) {
+        row.last_cold_pick = pick;
+    }
+    for seed in 0..50 {
+        assert_eq!(scene.choose(&BALANCED, seed), (1, Reason::Cold));
+    }
+    assert!(scene.pick(&BALANCED, 1).cold);
+    scene.rows[3].last_cold_pick = 0;
+    assert_eq!(scene.choose(&BALANCED, 1).0, 3, "never is longest");
+}
+
+#[test]
+fn an_idle_fleet_is_drawn_from_evenly() {
+    for scene in [
+        Scene::new(&[(0, 0); 4]),
+        Scene::new(&[(0, 0); 4]).blocks(Some(10)),
+        Scene::new(&[(7, 3); 4]).blocks(Some(10)),
+    ] {
+        for picked in 0..4 {
+            let share = scene.share(&BALANCED, picked);
+            assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
+        }
+    }
+}
+
+#[test]
+fn a_request_without_a_prompt_goes_by_requests_and_what_waits() {
+    let mut scene = Scene::new(&[(0, 3), (0, 2), (0, 9)]);
+    assert_eq!(scene.choose(&BALANCED, 1), (1, Reason::NoKey));
+    scene.rows[1].pending_prefill_tokens = 500;
+    assert_eq!(scene.choose(&BALANCED, 1).0, 0);
+}
+
+// === bounds ===
+
+#[test]
+fn costs_of_the_largest_numbers_are_finite() {
+    const MOST: u64 = 1 << 40;
+    let mut scene = Scene::new(&[(0, u32::MAX), (0, 0)]);
+    scene.pace = pace(1.0);
+    assert!(close(scene.pace.per_context(), 0.001));
+    scene.prompt_tokens = MOST;
+    scene.now = Millis(u64::MAX);
+    scene.rows[0].pending_prefill_tokens = MOST;
+    scene.rows[0].kv_blocks = 1;
+    scene.loads[0].pending_pairs = u64::MAX;
+    scene.loads[0].active_blocks = MOST;
+    scene.loads[0].output_blocks = MOST;
+    for load in &mut scene.loads {
+        load.speed = speed(1e-3, 1e12);
+    }
+    for (objective, _) in OBJECTIVES {
+        let costs = scores(Adaptive::new(objective), &scene);
+        assert!(
+            costs.iter().all(|cost| cost.is_finite() && *cost > 0.0),
+            "{costs:?}"
+        );
+        assert_eq!(scene.choose(&Adaptive::new(objective), 1).0, 1);
+    }
+    // A prompt that is cached whole, by credits beyond its last token.
+    scene.rows[1].matched_tokens = MOST as f64 + 16.0;
+    let least = scores(BALANCED, &scene)[1];
+    assert!(least.is_finite() && least > 0.0, "{least}");
+}
+
+#[test]
+fn a_worker_without_columns_counts_as_idle() {
+    let mut scene = Scene::new(&[(0, 0), (0, 0)]).blocks(Some(10));
+    scene.rows[1].slot = Candidate::NO_SLOT;
+    scene.rows[0].pending_prefill_tokens = 1;
+    assert_eq!(scene.choose(&BALANCED, 1).0, 1);
+    assert!(scores(BALANCED, &scene)[1].is_finite());
+}

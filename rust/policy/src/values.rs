@@ -1,0 +1,236 @@
+//! Types of options beside numbers and flags.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cachelb_learned::Model;
+
+use super::credits::Credits;
+use super::gate::Margin;
+use super::options::{ABOVE_ZERO, Bound, Configured, FRACTION, Field, Kind, NOT_NEGATIVE, Value};
+
+/// A type whose kind is `$kind` and that is `$from` of a value and `$to` a value.
+macro_rules! field {
+    ($type:ty, |$bound:pat_param| $kind:expr, $pattern:pat => $from:expr, |$field:pat_param| $to:expr) => {
+        impl $crate::options::Field for $type {
+            fn kind($bound: $crate::options::Bound) -> $crate::options::Kind {
+                $kind
+            }
+
+            fn from_value(value: $crate::options::Value) -> Option<Self> {
+                match value {
+                    $pattern => $from,
+                    _ => None,
+                }
+            }
+
+            fn to_value(&self) -> $crate::options::Value {
+                let $field = self;
+                $to
+            }
+        }
+    };
+}
+pub(super) use field;
+
+field!(bool, |_| Kind::Flag, Value::Flag(flag) => Some(flag), |flag| Value::Flag(*flag));
+field!(f64, |bound| Kind::Number(bound.range()), Value::Number(v) => Some(v), |v| Value::Number(*v));
+field!(u64, |bound| bound.span(u64::MAX), Value::Integer(v) => Some(v), |v| Value::Integer(*v));
+field!(u32, |bound| bound.span(u32::MAX.into()), Value::Integer(v) => v.try_into().ok(), |v| Value::Integer((*v).into()));
+field!(usize, |bound| bound.span(usize::MAX as u64), Value::Integer(v) => v.try_into().ok(), |v| Value::Integer(*v as u64));
+field!(Vec<u64>, |bound| match bound.span(u64::MAX) {
+    Kind::Integer(low, high) => Kind::Integers(low, high),
+    kind => kind,
+}, Value::Integers(v) => Some(v), |v| Value::Integers(v.clone()));
+field!(Arc<Model>, |_| Kind::Model, Value::Model(model) => Some(model), |model| Value::Model(Self::clone(model)));
+
+impl Field for Margin {
+    fn kind(_: Bound) -> Kind {
+        Kind::WordOrNumber("auto", NOT_NEGATIVE)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Word(_) => Some(Self::Auto),
+            Value::Number(requests) => Some(Self::Fixed(requests)),
+            _ => None,
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        match self {
+            Self::Auto | Self::AutoAmong(_) => Value::Word("auto"),
+            Self::Fixed(requests) => Value::Number(*requests),
+        }
+    }
+}
+
+/// Prefill throughput: measured on each worker, or one number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Peak {
+    /// What each worker was seen to do.
+    Observed,
+    /// Tokens per second of every worker.
+    Fixed(f64),
+}
+
+impl Field for Peak {
+    fn kind(_: Bound) -> Kind {
+        Kind::WordOrNumber("observed", ABOVE_ZERO)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Word(_) => Some(Self::Observed),
+            Value::Number(tps) => Some(Self::Fixed(tps)),
+            _ => None,
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        match self {
+            Self::Observed => Value::Word("observed"),
+            Self::Fixed(tps) => Value::Number(*tps),
+        }
+    }
+}
+
+/// A number for all workers, or one by worker key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ByWorker {
+    /// For all.
+    All(f64),
+    /// By key.
+    Each(HashMap<String, f64>),
+}
+
+impl Field for ByWorker {
+    fn kind(_: Bound) -> Kind {
+        Kind::ByWorker(ABOVE_ZERO)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Number(all) => Some(Self::All(all)),
+            Value::Named(each) => Some(Self::Each(each.into_iter().collect())),
+            _ => None,
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        match self {
+            Self::All(all) => Value::Number(*all),
+            Self::Each(each) => {
+                Value::Named(each.iter().map(|(key, v)| (key.clone(), *v)).collect())
+            }
+        }
+    }
+}
+
+/// Credits by medium; those left out keep their default.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MediumCredits(pub Credits);
+
+impl Field for MediumCredits {
+    fn kind(_: Bound) -> Kind {
+        Kind::ByWord(&["gpu", "cpu", "external", "disk"], FRACTION)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        let Value::Named(given) = value else {
+            return None;
+        };
+        let mut credits = Credits::DEFAULT;
+        for (medium, credit) in given {
+            match &*medium {
+                "gpu" => credits.gpu = credit,
+                "cpu" => credits.cpu = credit,
+                "external" => credits.external = credit,
+                _ => credits.disk = credit,
+            }
+        }
+        Some(Self(credits))
+    }
+
+    fn to_value(&self) -> Value {
+        let Credits {
+            gpu,
+            cpu,
+            external,
+            disk,
+            ..
+        } = self.0;
+        let named = [
+            ("gpu", gpu),
+            ("cpu", cpu),
+            ("external", external),
+            ("disk", disk),
+        ];
+        Value::Named(named.map(|(name, v)| (name.to_owned(), v)).into())
+    }
+}
+
+/// A policy within another: a name until a binding has made it.
+#[derive(Debug, Clone)]
+pub enum Within {
+    /// Its name.
+    Name(&'static str),
+    /// The policy.
+    Policy(Arc<Configured>),
+}
+
+impl Within {
+    /// The policy; a binding makes one of every name.
+    pub(super) fn policy(&self) -> Option<&Configured> {
+        match self {
+            Self::Name(_) => None,
+            Self::Policy(policy) => Some(policy),
+        }
+    }
+}
+
+impl Field for Within {
+    fn kind(_: Bound) -> Kind {
+        Kind::Policy
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::PolicyName(name) => Some(Self::Name(name)),
+            Value::Policy(policy) => Some(Self::Policy(policy)),
+            _ => None,
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        match self {
+            Self::Name(name) => Value::PolicyName(name),
+            Self::Policy(policy) => Value::Policy(Arc::clone(policy)),
+        }
+    }
+}
+
+/// Gives an enum the words that stand for its variants.
+macro_rules! words {
+    ($type:ty { $($variant:ident = $word:literal),+ $(,)? }) => {
+        impl $crate::options::Field for $type {
+            fn kind(_: $crate::options::Bound) -> $crate::options::Kind {
+                $crate::options::Kind::Word(&[$($word),+])
+            }
+
+            fn from_value(value: $crate::options::Value) -> Option<Self> {
+                match value {
+                    $($crate::options::Value::Word($word) => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+
+            fn to_value(&self) -> $crate::options::Value {
+                $crate::options::Value::Word(match self {
+                    $(Self::$variant => $word,)+
+                })
+            }
+        }
+    };
+}
+pub(super) use words;

@@ -1,0 +1,362 @@
+//! What a rule sees: one row per eligible candidate, and the picks every rule shares.
+
+use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::load::{Load, LoadBook, Pace, Report};
+use cachelb_core::rng::Rng;
+
+use super::reason::Reason;
+
+/// One eligible candidate of one request, its load read before the request is added.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct Candidate {
+    /// Registration order; names the worker across requests.
+    pub order: u64,
+    /// Logical time of the last cold pick, 0 for never.
+    pub last_cold_pick: u64,
+    /// Relative capacity.
+    pub weight: f64,
+    /// Prompt tokens it need not compute: overlap by the credits of where the blocks lie, short of the last token.
+    pub matched_tokens: f64,
+    /// Uncached prompt tokens waiting for a first token.
+    pub pending_prefill_tokens: u64,
+    /// Position in the caller's list.
+    pub offer: u32,
+    /// Slot of its columns in [`View::loads`], [`Candidate::NO_SLOT`] for a worker nobody has seen yet.
+    pub slot: u32,
+    /// Leading blocks of the request it holds, wherever they lie.
+    pub overlap: u32,
+    /// Requests booked and not closed, and those of others that a fresh report counts beyond them.
+    pub inflight: u32,
+    /// Blocks that its KV cache holds, 0 if it is not known.
+    pub kv_blocks: u32,
+    /// Equal for workers of one kind of GPU, 0 if it is not known.
+    pub kind: u32,
+}
+
+impl Candidate {
+    /// A worker without columns.
+    pub const NO_SLOT: u32 = u32::MAX;
+
+    /// A worker that was never picked and holds nothing.
+    #[must_use]
+    pub fn unseen(order: u64, offer: u32, slot: u32) -> Self {
+        Self {
+            order,
+            last_cold_pick: 0,
+            weight: 1.0,
+            matched_tokens: 0.0,
+            pending_prefill_tokens: 0,
+            offer,
+            slot,
+            overlap: 0,
+            inflight: 0,
+            kv_blocks: 0,
+            kind: 0,
+        }
+    }
+
+    /// Requests in flight per unit of weight.
+    #[must_use]
+    pub fn load(&self) -> f64 {
+        per_weight(f64::from(self.inflight), self.weight)
+    }
+}
+
+/// `value / weight`. Most workers have a weight of 1, and to divide takes longer than to see that.
+#[expect(clippy::float_cmp, reason = "anything but 1 is divided by")]
+pub(crate) fn per_weight(value: f64, weight: f64) -> f64 {
+    if weight == 1.0 { value } else { value / weight }
+}
+
+/// Where one candidate holds the request's blocks: a run on the device from block 0, and per other medium the segment
+/// that continues it. Segments are `[start, end)` in blocks with `start <= gpu < end`, else empty; that on disk may also
+/// continue the one in host memory, with `gpu < start <= cpu.1 < end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Media {
+    /// Leading blocks in device memory.
+    pub gpu: u32,
+    /// The continuation in host memory.
+    pub cpu: (u32, u32),
+    /// The continuation in a store outside the worker.
+    pub external: (u32, u32),
+    /// The continuation on disk.
+    pub disk: (u32, u32),
+}
+
+impl Media {
+    /// All in device memory.
+    #[must_use]
+    pub fn on_device(blocks: u32) -> Self {
+        let nowhere = (blocks, blocks);
+        Self {
+            gpu: blocks,
+            cpu: nowhere,
+            external: nowhere,
+            disk: nowhere,
+        }
+    }
+
+    /// Leading blocks held, wherever they lie.
+    #[must_use]
+    pub fn reached(&self) -> u32 {
+        let ends = [self.cpu.1, self.external.1, self.disk.1];
+        ends.into_iter().fold(self.gpu, u32::max)
+    }
+}
+
+/// The prompt as it was given, as far as a rule asked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Content<'a> {
+    /// No rule asked, or only hashes were given.
+    #[default]
+    Hidden,
+    /// Token ids; those that stand for an object differ with the object.
+    Tokens(&'a [u32]),
+    /// Text in UTF-8.
+    Text(&'a [u8]),
+}
+
+/// Everything a rule may look at. Rules are pure: the same view and generator give the same choice.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// The candidates, never empty, in the caller's order.
+    pub rows: &'a [Candidate],
+    /// Load columns by slot.
+    pub loads: &'a [Load],
+    /// By slot, requests without a first token whose prompt another worker computes; may be shorter than the slots.
+    pub apart: &'a [u32],
+    /// How the time of prompts grows with their context.
+    pub pace: Pace,
+    /// What requests in flight hold, if anybody counts it.
+    pub active: Option<Active<'a>>,
+    /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
+    pub media: &'a [Media],
+    /// Names by [`Candidate::offer`].
+    pub names: &'a dyn Names,
+    /// Chained hashes of the prompt's full blocks, `None` if neither tokens, text nor blocks were given.
+    pub blocks: Option<&'a [SequenceHash]>,
+    /// The prompt itself, for rules that compare more than blocks.
+    pub content: Content<'a>,
+    /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
+    pub identity: u32,
+    /// Where the prompt's messages end, in full blocks: rising, from 1 to the number of blocks; empty if nobody knows.
+    pub boundaries: &'a [u32],
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Length of the prompt, 0 if unknown.
+    pub prompt_tokens: u64,
+    /// What hashing policies hash, `None` if the request has no key.
+    pub key: Option<&'a [u8]>,
+    /// Whether [`View::key`] is a session the caller named, not the head of the prompt.
+    pub key_is_session: bool,
+    /// Output tokens the caller expects.
+    pub expected_output_tokens: Option<u64>,
+    /// The current time.
+    pub now: Millis,
+    /// Reports older than this say nothing about the present.
+    pub max_report_age_ms: u64,
+}
+
+/// The blocks of requests in flight, of the model that the request is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Active<'a> {
+    /// The load book.
+    pub book: &'a LoadBook,
+    /// Keeps the blocks of one model apart from those of another.
+    pub namespace: u32,
+    /// Whether requests in flight hold any of this one's blocks.
+    pub is_shared: bool,
+}
+
+impl View<'_> {
+    /// Blocks that requests in flight on the worker of a row hold beside those of this request, each counted once.
+    #[must_use]
+    #[inline]
+    pub fn active_blocks(&self, row: &Candidate) -> u64 {
+        let all = self.load(row).active_blocks;
+        match &self.active {
+            Some(active) if active.is_shared => all - self.shared_blocks(active, row.slot),
+            _ => all,
+        }
+    }
+
+    /// Those of this request that others hold there.
+    #[inline(never)]
+    fn shared_blocks(&self, active: &Active<'_>, slot: u32) -> u64 {
+        let path = self.blocks.unwrap_or_default();
+        active.book.shared_blocks(slot, active.namespace, path)
+    }
+
+    /// Full blocks of the prompt, `None` if it is unknown.
+    #[must_use]
+    pub fn total_blocks(&self) -> Option<u32> {
+        self.blocks.map(|blocks| blocks.len() as u32)
+    }
+
+    /// Why the prompt matches no block, if it has no full one.
+    pub(super) fn unmatchable(&self) -> Option<Reason> {
+        match self.total_blocks() {
+            None => Some(Reason::NoKey),
+            Some(0) => Some(Reason::ShortPrompt),
+            Some(_) => None,
+        }
+    }
+
+    /// The columns of a row.
+    #[must_use]
+    pub fn load(&self, row: &Candidate) -> &Load {
+        static VACANT: Load = Load::VACANT;
+        self.loads.get(row.slot as usize).unwrap_or(&VACANT)
+    }
+
+    /// The engine report of a row, or one that says nothing if it is too old.
+    #[must_use]
+    pub fn report(&self, row: &Candidate) -> &Report {
+        static NONE: Report = Report::NONE;
+        let report = &self.load(row).report;
+        if self.is_fresh(report) { report } else { &NONE }
+    }
+
+    /// Whether a row's report says something that is too old to use.
+    #[must_use]
+    pub fn is_stale(&self, row: &Candidate) -> bool {
+        let report = &self.load(row).report;
+        report.is_known() && !self.is_fresh(report)
+    }
+
+    fn is_fresh(&self, report: &Report) -> bool {
+        self.now.0.saturating_sub(report.at.0) <= self.max_report_age_ms
+    }
+
+    /// Prompt tokens a row would have to compute, at least 1 of a prompt that has any.
+    #[must_use]
+    pub fn uncached_tokens(&self, row: &Candidate) -> f64 {
+        ceil(self.prompt_tokens as f64 - row.matched_tokens)
+    }
+}
+
+/// Names of the workers a caller offers.
+pub trait Names: std::fmt::Debug {
+    /// The key of the worker at `offer`.
+    fn name(&self, offer: u32) -> &str;
+}
+
+impl<const N: usize> Names for [&str; N] {
+    fn name(&self, offer: u32) -> &str {
+        self[offer as usize]
+    }
+}
+
+/// `value` rounded up. The processors that wheels are built for have no instruction for it, and calling a function for
+/// every row takes a third of the time of a rule.
+pub(super) fn ceil(value: f64) -> f64 {
+    // From here on every value is whole.
+    const WHOLE: f64 = 4_503_599_627_370_496.0;
+    if value.abs() < WHOLE {
+        let towards_zero = value as i64 as f64;
+        towards_zero + f64::from(u8::from(towards_zero < value))
+    } else {
+        value
+    }
+}
+
+/// Index of the row with the lowest `cost`; equal ones are drawn uniformly.
+///
+/// `cost` must be totally ordered on the rows `keep` admits; `None` if it admits none.
+pub(super) fn lowest<K: PartialOrd + Copy>(
+    rows: &[Candidate],
+    rng: &mut Rng,
+    keep: impl Fn(&Candidate) -> bool,
+    cost: impl Fn(&Candidate) -> K,
+) -> Option<usize> {
+    lowest_at(rows.len(), rng, |i| keep(&rows[i]).then(|| cost(&rows[i])))
+}
+
+/// As [`lowest`], by index: the one of `0..n` with the lowest `cost`, leaving out those without any.
+///
+/// Costs are kept, and ties counted apart from the search: where many rows cost the same, whether the next one does is
+/// what a processor guesses wrong.
+pub(super) fn lowest_at<K: PartialOrd + Copy>(
+    n: usize,
+    rng: &mut Rng,
+    cost: impl Fn(usize) -> Option<K>,
+) -> Option<usize> {
+    let mut costs = Vec::with_capacity(n);
+    costs.extend((0..n).filter_map(|i| Some((i, cost(i)?))));
+    let mut lowest = costs.first()?.1;
+    for &(_, own) in &costs {
+        if own < lowest {
+            lowest = own;
+        }
+    }
+    let ties: usize = costs
+        .iter()
+        .map(|(_, own)| usize::from(*own == lowest))
+        .sum();
+    let mut before = if ties < 2 { 0 } else { rng.below(ties) };
+    let drawn = costs.iter().find(|(_, own)| {
+        let equal = *own == lowest;
+        let found = equal && before == 0;
+        before = before.wrapping_sub(usize::from(equal));
+        found
+    });
+    drawn.map(|&(i, _)| i)
+}
+
+/// Index drawn with probability proportional to `weight`, which must be finite, 0 or more, and positive somewhere.
+pub(super) fn draw(rows: &[Candidate], rng: &mut Rng, weight: impl Fn(&Candidate) -> f64) -> usize {
+    draw_at(rows.len(), rng, |i| weight(&rows[i]))
+}
+
+/// As [`draw`], by index: one of `0..n`.
+pub(super) fn draw_at(n: usize, rng: &mut Rng, weight: impl Fn(usize) -> f64) -> usize {
+    let total: f64 = (0..n).map(&weight).sum();
+    let mut left = rng.unit() * total;
+    let mut last = 0;
+    for i in 0..n {
+        let own = weight(i);
+        if own > 0.0 {
+            last = i;
+            left -= own;
+            if left < 0.0 {
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// The least loaded row; among equals the one whose last cold pick is longest ago, never picked first.
+pub(super) fn cold_spread(rows: &[Candidate], rng: &mut Rng) -> usize {
+    lowest(rows, rng, |_| true, |row| (row.load(), row.last_cold_pick)).unwrap_or(0)
+}
+
+/// Mean load of the candidates.
+pub(super) fn mean_load(rows: &[Candidate]) -> f64 {
+    rows.iter().map(Candidate::load).sum::<f64>() / rows.len() as f64
+}
+
+/// Whether all candidates have the same capacity.
+pub(super) fn weights_are_equal(rows: &[Candidate]) -> bool {
+    let first = rows.first().map_or(0, |row| row.weight.to_bits());
+    rows.iter().all(|row| row.weight.to_bits() == first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ceil;
+
+    #[test]
+    fn rounding_up_is_that_of_the_library() {
+        let mut values = vec![0.0, 0.5, 1.0, 512.0, 1e15 + 0.5, 4.6e15, 1e300];
+        values.extend(values.clone().iter().map(|value| -value));
+        for i in 0..10_000 {
+            values.push(f64::from(i).mul_add(0.37, -1_000.0));
+        }
+        for value in values {
+            assert!((ceil(value) - value.ceil()).abs() < f64::EPSILON, "{value}");
+        }
+        assert!(ceil(f64::NAN).is_nan() && ceil(f64::INFINITY).is_infinite());
+    }
+}

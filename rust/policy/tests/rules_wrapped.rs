@@ -1,0 +1,535 @@
+//! A rule that stands around another one behaves like it, method by method, for every rule and every wrapper.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+mod rules;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::{Millis, RouteKey, SequenceHash};
+use cachelb_core::load::{BookingId, Known, Load, Pace};
+use cachelb_learned::LearnedStats;
+use cachelb_policy::{
+    Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Properties,
+    Reason, Rng, RoutePosition, Rule, Session, SessionMode, View,
+    parts::{self, Part, PartMut},
+};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// A rule around another one.
+type Wrapper = fn(Box<dyn Rule>) -> Box<dyn Rule>;
+
+fn sticky(rule: Box<dyn Rule>) -> Box<dyn Rule> {
+    let settings = rules::sessions(SessionMode::Sticky);
+    Box::new(Session::new(settings, Some(rule)))
+}
+
+fn learned(rule: Box<dyn Rule>) -> Box<dyn Rule> {
+    Box::new(Learned::new(rules::learning(), rule))
+}
+
+const WRAPPERS: [(&str, Wrapper); 4] = [
+    ("session", sticky),
+    ("learned", learned),
+    ("session over learned", |rule| sticky(learned(rule))),
+    ("learned over session", |rule| learned(sticky(rule))),
+];
+
+fn booking(entry: u32) -> BookingId {
+    BookingId {
+        entry,
+        generation: 0,
+    }
+}
+
+/// One request without a session, which the wrapped rule decides.
+struct Scene {
+    rows: Vec<Candidate>,
+    loads: Vec<Load>,
+    media: Vec<Media>,
+    blocks: Vec<SequenceHash>,
+    tokens: Vec<u32>,
+    now: u64,
+}
+
+impl Scene {
+    fn new(rng: &mut Rng, now: u64) -> Self {
+        let total = 1 + rng.below(12) as u32;
+        let family = rng.below(3) as u32;
+        let row = |offer: u32, rng: &mut Rng| {
+            let overlap = rng.below(total as usize + 1) as u32;
+            Candidate {
+                order: u64::from(offer),
+                last_cold_pick: rng.below(9) as u64,
+                weight: 1.0,
+                matched_tokens: f64::from(overlap * 16).min(f64::from(total * 16 - 1)),
+                pending_prefill_tokens: rng.below(4_000) as u64,
+                offer,
+                slot: offer,
+                overlap,
+                inflight: rng.below(6) as u32,
+                kv_blocks: 0,
+                kind: 0,
+            }
+        };
+        let rows: Vec<Candidate> = (0..3).map(|offer| row(offer, rng)).collect();
+        let media = |row: &Candidate| Media {
+            gpu: row.overlap / 2,
+            cpu: (row.overlap / 2, row.overlap),
+            ..Media::on_device(row.overlap / 2)
+        };
+        let tokens: Vec<u32> = (0..total * 16).map(|at| family * 7 + at).collect();
+        Self {
+            media: rows.iter().map(media).collect(),
+            rows,
+            loads: vec![Load::VACANT; 3],
+            blocks: (0..u64::from(total))
+                .map(|at| SequenceHash((u64::from(family) << 20) + at + 1))
+                .collect(),
+            tokens,
+            now,
+        }
+    }
+
+    fn view<'a>(&'a self, key: Option<&'a [u8]>) -> View<'a> {
+        View {
+            rows: &self.rows,
+            loads: &self.loads,
+            apart: &[],
+            pace: Pace::default(),
+            active: None,
+            media: &self.media,
+            names: &NAMES,
+            blocks: Some(&self.blocks),
+            content: Content::Tokens(&self.tokens),
+            identity: 0,
+            boundaries: &[],
+            block_size: 16,
+            prompt_tokens: self.tokens.len() as u64,
+            key,
+            key_is_session: false,
+            expected_output_tokens: Some(20),
+            now: Millis(self.now),
+            max_report_age_ms: u64::MAX,
+        }
+    }
+}
+
+/// What a rule answers to everything it can be asked.
+#[derive(Debug, PartialEq)]
+struct Answers {
+    row: usize,
+    scores: (Vec<Known>, Vec<Option<f64>>),
+    terms: Vec<Vec<(&'static str, f64)>>,
+    flags: [bool; 4],
+    credits: Credits,
+    ttl_ms: Option<u64>,
+    routes: (usize, usize),
+    told: Vec<(u64, RouteKey)>,
+    taught: Vec<RouteKey>,
+}
+
+fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> Answers {
+    let (mut told, mut taught) = (Vec::new(), Vec::new());
+    let row = rule.choose(view, &mut rng.clone()).row;
+    rule.teaches(latest, view.now, &mut |claim| taught.push(claim.key));
+    let mut at = Some(RoutePosition::default());
+    while let Some(from) = at {
+        let each = &mut |claim: Claim| told.push((claim.order, claim.key));
+        at = rule.publish_routes(from, 8, view.now, each);
+    }
+    let rows = 0..view.rows.len();
+    Answers {
+        row,
+        terms: rule.terms(view),
+        scores: (
+            rule.scores(view),
+            rows.map(|row| rule.score(view, row)).collect(),
+        ),
+        flags: [
+            rule.higher_is_better(),
+            rule.goes_by_events(),
+            rule.keeps_prompts(),
+            rule.counts_active_blocks(),
+        ],
+        credits: rule.credits(),
+        ttl_ms: rule.placement_ttl_ms(),
+        routes: (rule.routes(), rule.remote_routes()),
+        told,
+        taught,
+    }
+}
+
+/// The same requests for a rule and its wrapped twin.
+fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dyn Rule) {
+    let mut rng = Rng::new(11);
+    let scores_differ = wrapper.contains("learned") || name == "learned";
+    for step in 0..300_u32 {
+        let scene = Scene::new(&mut rng, 1_000 + u64::from(step) * 50);
+        // Hash rules need a key, under which a session would be bound.
+        let by_key = wrapper == "learned" && name != "learned";
+        let view = scene.view(by_key.then_some(b"k".as_slice()));
+        let latest = booking(step.saturating_sub(1));
+        let (mut one, mut other) = (
+            answers(bare, &view, &rng, latest),
+            answers(twin, &view, &rng, latest),
+        );
+        if scores_differ {
+            // A model ranks by what it expects, which is better when lower.
+            for answers in [&mut one, &mut other] {
+                answers.scores = (Vec::new(), Vec::new());
+                answers.terms = Vec::new();
+                answers.flags[0] = false;
+            }
+        }
+        assert_eq!(one, other, "{name} in {wrapper} at {step}");
+        let choice = bare.choose(&view, &mut rng);
+        let served = if step % 3 == 0 {
+            rng.below(3)
+        } else {
+            choice.row
+        };
+        for rule in [&mut *bare, &mut *twin] {
+            rule.settled(&view, choice, served, booking(step));
+            match step % 5 {
+                0 => rule.ended(booking(step), Ended::Failed),
+                1 => {
+                    rule.served(booking(step), Some(30), view.now);
+                    rule.ended(booking(step), Ended::Served);
+                }
+                2 => rule.proven(booking(step), Some(view.now)),
+                _ => {}
+            }
+            match step % 97 {
+                60 => rule.forget(1),
+                70 => rule.cache_lost(2),
+                80 => rule.ended_all(),
+                90 => rule.describe(0, Some("a30")),
+                _ => {}
+            }
+            rule.validate().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_wrapped_rule_behaves_like_the_bare_one() {
+    for (wrapper, wrap) in WRAPPERS {
+        let wrapped = rules::every_rule().into_iter().map(|(_, rule)| wrap(rule));
+        for ((name, mut bare), mut wrapped) in rules::every_rule().into_iter().zip(wrapped) {
+            drive(name, wrapper, &mut *bare, &mut *wrapped);
+            assert!(
+                wrapped.memory_bytes() >= bare.memory_bytes(),
+                "{name} in {wrapper}"
+            );
+        }
+    }
+}
+
+// === every method arrives ===
+
+type Calls = Arc<Mutex<BTreeSet<&'static str>>>;
+
+/// Notes every call, and answers as no rule does by default.
+#[derive(Debug)]
+struct Probe(Calls);
+
+impl Probe {
+    fn note(&self, method: &'static str) {
+        self.0.lock().unwrap().insert(method);
+    }
+}
+
+impl Rule for Probe {
+    fn choose(&self, _view: &View<'_>, _rng: &mut Rng) -> Choice {
+        self.note("choose");
+        Choice {
+            row: 0,
+            reason: Reason::LeastLoaded,
+            cold: false,
+            estimate_ms: 0.0,
+            refused: false,
+            transfer_from: None,
+        }
+    }
+
+    fn settled(&mut self, _: &View<'_>, _: Choice, served: usize, _: BookingId) {
+        assert_eq!(served, 2, "the row that serves");
+        self.note("settled");
+    }
+
+    fn score(&self, _: &View<'_>, _: usize) -> Option<f64> {
+        self.note("score");
+        Some(7.0)
+    }
+
+    fn scores(&self, _: &View<'_>) -> Vec<Known> {
+        self.note("scores");
+        vec![Some(8.0).into(); 3]
+    }
+
+    fn properties(&self) -> Properties {
+        self.note("properties");
+        Properties {
+            records_placement: true,
+            counts_active_blocks: true,
+            goes_by_events: true,
+            keeps_prompts: true,
+            higher_is_better: true,
+            scored_in_passing: false,
+            weighs_pairs: true,
+            credits: Credits {
+                disk: 0.123,
+                ..Credits::DEFAULT
+            },
+            placement_ttl_ms: Some(321),
+        }
+    }
+
+    fn fresh(&self) -> Box<dyn Rule> {
+        self.note("fresh");
+        Box::new(Self(Arc::clone(&self.0)))
+    }
+
+    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
+        each(Part::Remembers(self));
+        each(Part::Learns(self));
+        each(Part::Routed(self));
+        each(Part::Explains(self));
+    }
+
+    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
+        each(PartMut::Remembers(self));
+        each(PartMut::Learns(self));
+        each(PartMut::Routed(self));
+    }
+}
+
+impl parts::Remembers for Probe {
+    fn describe(&mut self, _: u64, _: Option<&str>) {
+        self.note("describe");
+    }
+
+    fn forget(&mut self, _: u64) {
+        self.note("forget");
+    }
+
+    fn cache_lost(&mut self, _: u64) {
+        self.note("cache_lost");
+    }
+
+    fn finish_session(&mut self, _: &[u8]) -> bool {
+        self.note("finish_session");
+        true
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.note("memory_bytes");
+        1_000_000
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.note("validate");
+        Err(Error::NoCandidate)
+    }
+}
+
+impl parts::Learns for Probe {
+    fn proven(&mut self, _: BookingId, _: Option<Millis>) {
+        self.note("proven");
+    }
+
+    fn served(&mut self, _: BookingId, _: Option<u64>, _: Millis) {
+        self.note("served");
+    }
+
+    fn ended(&mut self, _: BookingId, _: Ended) {
+        self.note("ended");
+    }
+
+    fn ended_all(&mut self) {
+        self.note("ended_all");
+    }
+
+    fn learned(&self) -> Option<LearnedStats> {
+        self.note("learned");
+        Some(LearnedStats::default())
+    }
+
+    fn model(&self) -> Option<Vec<u8>> {
+        self.note("model");
+        Some(vec![1])
+    }
+}
+
+impl parts::Routed for Probe {
+    fn routes(&self) -> usize {
+        self.note("routes");
+        5
+    }
+
+    fn remote_routes(&self) -> usize {
+        self.note("remote_routes");
+        4
+    }
+
+    fn teaches(&self, _: BookingId, _: Millis, _: &mut dyn FnMut(Claim)) {
+        self.note("teaches");
+    }
+
+    fn publish_routes(
+        &self,
+        told: RoutePosition,
+        _: usize,
+        _: Millis,
+        _: &mut dyn FnMut(Claim),
+    ) -> Option<RoutePosition> {
+        self.note("publish_routes");
+        Some(told)
+    }
+
+    fn receive_route(&mut self, _: Claim, _: Millis) -> bool {
+        self.note("receive_route");
+        true
+    }
+}
+
+impl parts::Explains for Probe {
+    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        self.note("terms");
+        vec![vec![("seven", 7.0)]]
+    }
+}
+
+/// Calls every method of a wrapper; the answers are those of the probe where it passes them on.
+fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
+    let scene = Scene::new(&mut Rng::new(1), 5);
+    let view = scene.view(None);
+    let choice = rule.choose(&view, &mut Rng::new(2));
+    rule.settled(&view, choice, 2, booking(1));
+    rule.proven(booking(1), Some(Millis(6)));
+    rule.served(booking(1), Some(3), Millis(7));
+    rule.ended(booking(1), Ended::Served);
+    rule.ended_all();
+    rule.describe(0, None);
+    rule.forget(0);
+    rule.cache_lost(1);
+    let claim = Claim {
+        order: 1,
+        age_ms: 0,
+        key: RouteKey(3),
+        depth: 1,
+    };
+    rule.teaches(booking(1), Millis(8), &mut |_| ());
+    let told = rule.publish_routes(RoutePosition::default(), 1, Millis(8), &mut |_| ());
+    let passed = [
+        ("finish_session", rule.finish_session(b"k")),
+        ("score", rule.score(&view, 0) == Some(7.0)),
+        ("scores", rule.scores(&view) == vec![Some(8.0).into(); 3]),
+        ("terms", rule.terms(&view) == [[("seven", 7.0)]]),
+        ("scored_in_passing", !rule.scored_in_passing()),
+        ("higher_is_better", rule.higher_is_better()),
+        ("records_placement", rule.records_placement()),
+        ("counts_active_blocks", rule.counts_active_blocks()),
+        ("credits", rule.credits() != Credits::DEFAULT),
+        ("placement_ttl_ms", rule.placement_ttl_ms() == Some(321)),
+        ("goes_by_events", rule.goes_by_events()),
+        ("routes", rule.routes() == 5),
+        ("remote_routes", rule.remote_routes() == 4),
+        ("publish_routes", told.is_some()),
+        (
+            "receive_route",
+            rule.receive_route(claim, Millis(8)) == Some(true),
+        ),
+        ("keeps_prompts", rule.keeps_prompts()),
+        ("learned", rule.learned().is_some()),
+        ("model", rule.model() == Some(vec![1])),
+        ("memory_bytes", rule.memory_bytes() >= 1_000_000),
+        ("validate", rule.validate().is_err()),
+    ];
+    for (method, passed) in passed {
+        assert!(passed || own.contains(&method), "{method}");
+    }
+    rule.fresh();
+}
+
+/// Methods of a rule and its parts, but for those that list the parts, and pairs, which a wrapper decides half by half.
+fn methods() -> BTreeSet<&'static str> {
+    let rule = include_str!("../src/rule.rs");
+    let traits = rule.split("impl dyn Rule").next().into_iter();
+    let traits = traits.chain([include_str!("../src/parts.rs")]);
+    let lines = traits.flat_map(str::lines);
+    let named = lines.filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
+    let besides = ["parts", "parts_mut", "choose_pair"];
+    named.filter(|name| !besides.contains(name)).collect()
+}
+
+#[test]
+fn every_method_of_a_rule_arrives_at_the_wrapped_one() {
+    let models = [
+        "score",
+        "scores",
+        "terms",
+        "scored_in_passing",
+        "higher_is_better",
+        "records_placement",
+        "learned",
+        "model",
+    ];
+    for (wrapper, wrap) in WRAPPERS {
+        let calls = Calls::default();
+        let mut rule = wrap(Box::new(Probe(Arc::clone(&calls))));
+        let own: &[&str] = if wrapper.contains("learned") {
+            &models
+        } else {
+            &[]
+        };
+        ask_everything(&mut *rule, own);
+        let mut arrived = calls.lock().unwrap().clone();
+        let methods = methods();
+        arrived.extend(own.iter().filter(|name| methods.contains(*name)));
+        assert_eq!(arrived, methods, "{wrapper}");
+    }
+}
+
+#[test]
+fn a_wrapper_decides_pairs_half_by_half() {
+    let adaptive = || -> Box<dyn Rule> { Box::new(Adaptive::default()) };
+    assert!(adaptive().weighs_pairs());
+    for (wrapper, wrap) in WRAPPERS {
+        assert!(!wrap(adaptive()).weighs_pairs(), "{wrapper}");
+    }
+}
+
+#[test]
+fn a_session_without_a_base_answers_for_itself() {
+    let scene = Scene::new(&mut Rng::new(1), 5);
+    let view = scene.view(Some(b"k"));
+    for mode in [SessionMode::Hash, SessionMode::Sticky] {
+        let rule = Session::new(rules::sessions(mode), None);
+        let each: Vec<Known> = (0..3).map(|row| rule.score(&view, row).into()).collect();
+        assert_eq!(rule.scores(&view), each);
+    }
+    // A draw by hash ranks by itself, whatever places requests without a session.
+    let hash = rules::sessions(SessionMode::Hash);
+    let over = Session::new(hash, Some(Box::new(Probe(Calls::default()))));
+    let alone = Session::new(hash, None);
+    assert_eq!(over.scores(&view), alone.scores(&view));
+    let over: &dyn Rule = &over;
+    assert!(over.terms(&view).is_empty());
+    assert!(over.higher_is_better() && !over.scored_in_passing());
+}
+
+/// A shadow decides for itself and learns from the worker that served.
+#[test]
+fn a_session_beside_the_policy_learns_from_the_worker_that_served() {
+    let calls = Calls::default();
+    let mut rule = sticky(Box::new(Probe(Arc::clone(&calls))));
+    let scene = Scene::new(&mut Rng::new(1), 5);
+    let view = scene.view(Some(b"k"));
+    let choice = rule.choose(&view, &mut Rng::new(2));
+    rule.settled(&view, choice, 2, booking(1));
+    assert!(calls.lock().unwrap().contains("settled"));
+}

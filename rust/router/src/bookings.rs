@@ -1,0 +1,90 @@
+//! What happens to a booking after the selection: first token, output, end.
+
+use cachelb_core::ids::Millis;
+use cachelb_core::load::{BookingId, Phase};
+use cachelb_policy::Ended;
+
+use super::Selector;
+use super::health::Health;
+use super::ledger::{Ending, Usage};
+
+impl Selector {
+    /// The first token of a booking arrived: its placement is real.
+    pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
+        self.prove(id, Some(now), now);
+        self.decisions.book_mut().first_token(id, now)
+    }
+
+    /// `n` more output tokens arrived.
+    pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
+        self.prove(id, Some(now), now);
+        self.decisions.book_mut().tokens(id, n, now)
+    }
+
+    fn prove(&mut self, id: BookingId, first_token: Option<Millis>, now: Millis) {
+        if self.decisions.book().phase(id) != Some(Phase::Booked) {
+            return;
+        }
+        let Some((worker, pool, is_remote)) = self.decisions.get(id) else {
+            return;
+        };
+        self.decisions.answered(id, now);
+        if !is_remote {
+            self.fleet.change_health(worker, Health::answered);
+            if let Some(sharing) = &mut self.sharing {
+                sharing.first_token(id);
+                sharing.routes(&self.fleet, &self.pools, (id, pool), now);
+            }
+        }
+        self.pools.proven(pool, (worker, id), first_token, now);
+    }
+
+    /// The request ended. Returns whether the booking was still open.
+    pub fn close(&mut self, id: BookingId, ending: Ending, usage: Usage, now: Millis) -> bool {
+        let Some((worker, pool, is_remote)) = self.decisions.get(id) else {
+            return false;
+        };
+        let output = usage.output_tokens;
+        if ending == Ending::Completed {
+            self.prove(id, None, now);
+            self.decisions.book_mut().prefilled(id, now);
+            let rules = self.pools[pool].rules_mut();
+            rules.each(|rule| rule.served(id, output, now));
+        }
+        if let Some(output) = output {
+            self.decisions.book_mut().counted(id, output, now);
+        }
+        let Some((phase, record)) = self.decisions.close(id) else {
+            return false;
+        };
+        let is_proven = phase != Phase::Booked;
+        if !is_remote {
+            if let Some(sharing) = &mut self.sharing {
+                sharing.closed(id, ending.ended() == Ended::Failed);
+                if ending.ended() == Ended::Served {
+                    sharing.routes(&self.fleet, &self.pools, (id, pool), now);
+                }
+            }
+            match usage.cached_tokens.filter(|_| ending == Ending::Completed) {
+                Some(found) => {
+                    let counts = (found, usage.prompt_tokens);
+                    self.checks.completed(worker, id, counts, now);
+                }
+                None => self.checks.ended(worker, id),
+            }
+            if let Some(breaker) = self.settings.breaker.filter(|_| !is_proven) {
+                let ended = |health: &mut Health| health.ended(ending, breaker, now);
+                self.fleet.change_health(worker, ended);
+            }
+        }
+        if is_remote || self.fleet.is_current(worker) {
+            let booked = (worker, id);
+            self.pools.ended(pool, booked, ending.ended(), is_proven);
+        }
+        if !is_remote {
+            self.decisions.ended(ending, record, usage, now);
+        }
+        self.workers_mut().leave_if_drained(worker);
+        true
+    }
+}

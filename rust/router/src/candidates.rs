@@ -1,0 +1,282 @@
+//! The workers that one request may use: offers and fleet -> the rows a rule sees.
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::Millis;
+use cachelb_core::load::{LoadBook, Report};
+use cachelb_policy::{Candidate, Media};
+
+use super::fleet::Fleet;
+use super::member::{Eligibility, Member};
+use super::offers::Offers;
+use super::pool::Pool;
+use super::request::Request;
+use super::rows::{Basis, Rows};
+use super::settings::{Settings, Veto};
+use super::usable::Usable;
+
+/// What candidates are made of.
+pub(super) struct Sources<'a> {
+    pub settings: &'a Settings,
+    pub fleet: &'a mut Fleet,
+    pub book: &'a mut LoadBook,
+    pub pool: &'a Pool,
+}
+
+/// The candidates of the latest request.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    rows: Rows,
+    /// Those of one half of a pair while the other half is decided.
+    aside: Rows,
+}
+
+impl Candidates {
+    /// One row per candidate, in the order of the offers.
+    pub fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    /// Those that were put aside.
+    pub fn aside(&self) -> &Rows {
+        &self.aside
+    }
+
+    /// Puts the rows aside, to decide with others, and back. Neither are kept for a later request: changes that one set
+    /// was brought up to date with, the other one missed.
+    pub fn swap(&mut self) {
+        self.rows.let_go();
+        std::mem::swap(&mut self.rows, &mut self.aside);
+    }
+
+    /// Fills in ids and eligibilities, and makes the rows of the known offers that take part. Returns the unknown ones.
+    pub fn gather(
+        &mut self,
+        from: &mut Sources<'_>,
+        offers: &mut Offers,
+        request: &Request<'_>,
+    ) -> Result<Vec<u32>> {
+        let basis = basis(from, offers, request);
+        if basis.is_some_and(|basis| self.renew(basis, from, offers, request)) {
+            return Ok(Vec::new());
+        }
+        let new = self.survey(from, offers, request)?;
+        if let Some(basis) = basis.filter(|_| new.is_empty()) {
+            self.rows.keep(basis, request.now, offers.ruled_out());
+        }
+        Ok(new)
+    }
+
+    /// Makes the rows of `request` from those of an earlier one. Returns whether there are any of that basis.
+    fn renew(
+        &mut self,
+        basis: Basis,
+        from: &mut Sources<'_>,
+        offers: &mut Offers,
+        request: &Request<'_>,
+    ) -> bool {
+        let max_age = from.settings.max_report_age_ms;
+        let (fleet, book, now) = (&*from.fleet, &mut *from.book, request.now);
+        if !self.rows.renew(basis, fleet, book, now, max_age) {
+            return false;
+        }
+        if !from.settings.registered {
+            from.fleet.next_call();
+        }
+        if let Some(answer) = from.pool.answer() {
+            let usable = Usable::new(request.prompt_tokens, from.pool.block_size());
+            answer.for_each(|(slot, overlap)| {
+                self.rows.hold(slot, overlap, usable.tokens(overlap) as f64);
+            });
+        }
+        for &(at, eligibility) in self.rows.absent() {
+            offers.set_eligibility(at as usize, eligibility);
+        }
+        true
+    }
+
+    /// One row per known offer that takes part. Returns the unknown offers.
+    fn survey(
+        &mut self,
+        from: &mut Sources<'_>,
+        offers: &mut Offers,
+        request: &Request<'_>,
+    ) -> Result<Vec<u32>> {
+        let (fleet, is_registered) = (&mut *from.fleet, from.settings.registered);
+        fleet.next_call();
+        self.rows.clear();
+        let (answer, block_size) = (from.pool.answer(), from.pool.block_size());
+        let usable = Usable::new(request.prompt_tokens, block_size);
+        let max_age = from.settings.max_report_age_ms;
+        let scale = (request.now, max_age, block_size);
+        let mut new = Vec::new();
+        for i in 0..offers.len() {
+            let id = fleet.resolve(&offers[i]);
+            offers.set_id(i, id);
+            let Some(id) = id else {
+                if is_registered {
+                    offers.set_eligibility(i, Eligibility::Draining);
+                } else {
+                    new.push(i as u32);
+                }
+                continue;
+            };
+            // Registered workers are offered once each, and never forgotten for being absent.
+            if !is_registered && !fleet.see(id) {
+                return Err(Error::DuplicateWorker(offers[i].name.to_string()));
+            }
+            let Some(member) = fleet.member(id) else {
+                continue;
+            };
+            if offers[i].eligibility == Eligibility::Candidate {
+                offers.set_eligibility(i, member.eligibility(request.pool, request.wanted));
+            }
+            if offers[i].eligibility != Eligibility::Candidate {
+                continue;
+            }
+            let overlap = answer.map_or(0, |answer| answer.overlap(id.slot));
+            let held = (overlap, usable.tokens(overlap) as f64);
+            self.rows.add(i as u32, id, member, from.book, held, scale);
+        }
+        Ok(new)
+    }
+
+    /// Adds the rows of workers that were offered for the first time, the first of them registered as `order`.
+    pub fn introduce(&mut self, offers: &Offers, new: &[u32], order: u64) {
+        let orders = (order..).zip(new);
+        self.rows.add_unseen(orders.filter_map(|(order, &i)| {
+            let offer = &offers[i as usize];
+            let slot = offer.id.map_or(Candidate::NO_SLOT, |id| id.slot);
+            (offer.eligibility == Eligibility::Candidate).then(|| Candidate::unseen(order, i, slot))
+        }));
+    }
+
+    /// Rewrites what rows hold where more than a number of blocks counts, and leaves out workers to be passed over.
+    pub fn refine(&mut self, from: &Sources<'_>, offers: &mut Offers, request: &Request<'_>) {
+        let elsewhere = self.revise(from, request);
+        self.pass_over(from, offers, request.now);
+        if !elsewhere.is_empty() {
+            self.rows.spread(&elsewhere);
+        }
+    }
+
+    /// Rewrites the rows of candidates with events, whose blocks lie in several media and may be doubtful, and of those
+    /// with larger blocks. Returns those whose blocks do not all lie in device memory, by slot.
+    fn revise(&mut self, from: &Sources<'_>, request: &Request<'_>) -> Vec<(u32, Media)> {
+        let (pool, fleet) = (from.pool, &*from.fleet);
+        let (Some(answer), Some((hashes, _))) = (pool.answer(), request.blocks) else {
+            return Vec::new();
+        };
+        let has_feed = |row: &Candidate| fleet.feed_in(row.slot, request).is_some();
+        if !pool.is_coarse() && !self.rows.holders().any(has_feed) {
+            return Vec::new();
+        }
+        let usable = Usable::by_slot(fleet, pool, request);
+        let credits = pool.rules().get(request.wanted).credits();
+        let mut elsewhere = Vec::new();
+        self.rows.revise(|row| {
+            let usable = usable(row.slot);
+            if !has_feed(row) {
+                row.overlap = usable.whole(row.overlap);
+                let tokens = usable.tokens(row.overlap);
+                row.matched_tokens = tokens as f64;
+                return tokens;
+            }
+            let media = usable.media(answer, row.slot);
+            let (total, size) = (hashes.len() as u32, pool.block_size());
+            row.overlap = media.reached();
+            let reused = Media {
+                gpu: usable.blocks(media.gpu),
+                ..media
+            };
+            row.matched_tokens = credits.matched(&reused, total, size, request.prompt_tokens);
+            if media.reached() > media.gpu {
+                elsewhere.push((row.slot, media));
+            }
+            usable.tokens(row.overlap)
+        });
+        elsewhere
+    }
+
+    /// Leaves out workers that failed lately or report too much load, each unless that leaves none.
+    fn pass_over(&mut self, from: &Sources<'_>, offers: &mut Offers, now: Millis) {
+        let (fleet, settings) = (&*from.fleet, from.settings);
+        if fleet.has_failures(now) {
+            let out = |row: &Candidate| {
+                let member = fleet.at(row.slot);
+                member.is_some_and(|member| member.health().is_out(now))
+            };
+            for offer in self.rows.retain_some(|row| !out(row)) {
+                let id = offers[offer as usize].id;
+                let member = id.and_then(|id| fleet.member(id));
+                let rests = member.is_some_and(|member| member.health().rests());
+                offers.set_eligibility(offer as usize, kept_out(rests));
+            }
+        }
+        if settings.veto != Veto::default() {
+            let loads = from.book.loads();
+            let over = |row: &Candidate| {
+                let load = loads.get(row.slot as usize);
+                load.is_some_and(|load| is_vetoed(&load.report, settings, now))
+            };
+            for offer in self.rows.retain_some(|row| !over(row)) {
+                offers.set_eligibility(offer as usize, Eligibility::Vetoed);
+            }
+        }
+    }
+
+    /// Heap bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.rows.memory_bytes() + self.aside.memory_bytes()
+    }
+}
+
+/// What the rows of a request may be kept under, if they may be: all that is its own about them is what they hold.
+/// A call that sweeps for workers that are no longer offered looks at each one that is.
+fn basis(from: &Sources<'_>, offers: &Offers, request: &Request<'_>) -> Option<Basis> {
+    let sweeps = !from.settings.registered && from.fleet.sweeps(1);
+    let may = offers.all_stand() && !sweeps;
+    Some(Basis {
+        offers: offers.version().filter(|_| may)?,
+        fleet: from.fleet.version(),
+        pool: request.pool,
+        wanted: request.wanted,
+    })
+}
+
+/// The eligibility of a worker that is passed over.
+fn kept_out(rests: bool) -> Eligibility {
+    if rests {
+        Eligibility::PushingBack
+    } else {
+        Eligibility::Failing
+    }
+}
+
+/// Whether a fresh report shows more load than the veto allows.
+fn is_vetoed(report: &Report, settings: &Settings, now: Millis) -> bool {
+    let reaches = |value: Option<f64>, bound: Option<f64>| {
+        value
+            .zip(bound)
+            .is_some_and(|(value, bound)| value >= bound)
+    };
+    let veto = settings.veto;
+    now.0.saturating_sub(report.at.0) <= settings.max_report_age_ms
+        && (reaches(report.kv_usage.get(), veto.kv_usage)
+            || reaches(report.waiting.get(), veto.waiting))
+}
+
+/// What would keep a worker from being picked now, whatever the request.
+pub(super) fn condition(
+    member: &Member,
+    report: Option<&Report>,
+    settings: &Settings,
+    now: Millis,
+) -> Eligibility {
+    match member.condition() {
+        Eligibility::Candidate if member.health().is_out(now) => kept_out(member.health().rests()),
+        Eligibility::Candidate if report.is_some_and(|report| is_vetoed(report, settings, now)) => {
+            Eligibility::Vetoed
+        }
+        condition => condition,
+    }
+}

@@ -1,0 +1,156 @@
+//! Decisions that were booked: their load, what each needs to be closed with, and what became of them.
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::{Millis, WorkerId};
+use cachelb_core::load::{BookingId, LoadBook, Phase, Work};
+
+use super::ledger::{Ending, Ledger, Record, Usage};
+use super::request::PoolId;
+
+/// What a booking needs to be closed with.
+#[derive(Debug, Default)]
+struct Open {
+    pool: PoolId,
+    record: Option<Record>,
+    is_remote: bool,
+}
+
+/// An open booking.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Booked {
+    pub id: BookingId,
+    pub worker: WorkerId,
+    pub pool: PoolId,
+    pub work: Work,
+    pub phase: Phase,
+    /// Whether another router booked it.
+    pub is_remote: bool,
+}
+
+/// Bookings, and what became of them.
+#[derive(Debug)]
+pub(super) struct Decisions {
+    book: LoadBook,
+    /// By entry of the load book.
+    open: Vec<Open>,
+    ledger: Ledger,
+}
+
+impl Decisions {
+    /// No decisions; at most `records` finished ones will be remembered.
+    pub fn new(records: usize) -> Self {
+        Self {
+            book: LoadBook::default(),
+            open: Vec::new(),
+            ledger: Ledger::new(records),
+        }
+    }
+
+    /// The load book.
+    pub fn book(&self) -> &LoadBook {
+        &self.book
+    }
+
+    /// The load book, to change it.
+    pub fn book_mut(&mut self) -> &mut LoadBook {
+        &mut self.book
+    }
+
+    /// Counters and records.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The same, to count.
+    pub fn ledger_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    /// Remembers what a new booking needs to be closed with.
+    pub fn open(&mut self, id: BookingId, pool: PoolId, record: Option<Record>, is_remote: bool) {
+        let entry = id.entry as usize;
+        if entry >= self.open.len() {
+            self.open.resize_with(entry + 1, Open::default);
+        }
+        self.open[entry] = Open {
+            pool,
+            record,
+            is_remote,
+        };
+    }
+
+    /// Worker and model of an open booking, and whether another router booked it.
+    pub fn get(&self, id: BookingId) -> Option<(WorkerId, PoolId, bool)> {
+        let worker = self.book.worker(id)?;
+        let open = self.open.get(id.entry as usize)?;
+        Some((worker, open.pool, open.is_remote))
+    }
+
+    /// All open bookings.
+    pub fn iter(&self) -> impl Iterator<Item = Booked> {
+        self.book.open_bookings().map(|(id, worker, work, phase)| {
+            let open = self.open.get(id.entry as usize);
+            Booked {
+                id,
+                worker,
+                pool: open.map_or_else(PoolId::default, |open| open.pool),
+                work,
+                phase,
+                is_remote: open.is_some_and(|open| open.is_remote),
+            }
+        })
+    }
+
+    /// The worker of a booking answers for the first time.
+    pub fn answered(&mut self, id: BookingId, now: Millis) {
+        let open = self.open.get_mut(id.entry as usize);
+        if let Some(record) = open.and_then(|open| open.record.as_mut()) {
+            record.first_token = Some(now);
+        }
+    }
+
+    /// Closes a booking. Returns the phase it was in, and its record.
+    pub fn close(&mut self, id: BookingId) -> Option<(Phase, Option<Record>)> {
+        let phase = self.book.close(id)?;
+        let open = self.open.get_mut(id.entry as usize);
+        let open = open.map(std::mem::take).unwrap_or_default();
+        Some((phase, open.record))
+    }
+
+    /// Counts a closed booking and keeps its record.
+    pub fn ended(&mut self, ending: Ending, mut record: Option<Record>, usage: Usage, now: Millis) {
+        if let Some(record) = &mut record {
+            record.ended = Some((now, ending));
+            record.usage = usage;
+        }
+        self.ledger.ended(ending, record);
+    }
+
+    /// Forgets all. Returns how many bookings were open.
+    pub fn forget(&mut self, records: usize) -> usize {
+        self.open.clear();
+        self.ledger = Ledger::new(records);
+        self.book.close_all()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.book.memory_bytes()
+            + self.open.capacity() * size_of::<Open>()
+            + self.ledger.memory_bytes()
+    }
+
+    /// Recounts the book, and compares the bookings of other routers with those that pass `is_remote`.
+    pub fn validate(&self, is_remote: impl Fn(BookingId) -> bool) -> Result<()> {
+        self.book.validate()?;
+        match self
+            .iter()
+            .find(|booked| booked.is_remote != is_remote(booked.id))
+        {
+            Some(Booked { id, .. }) => {
+                let text = format!("booking {id:?} is of another router, or not");
+                Err(Error::Invariant(text))
+            }
+            None => Ok(()),
+        }
+    }
+}

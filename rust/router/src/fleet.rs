@@ -1,0 +1,237 @@
+//! Who the workers are: names, members by slot, how long ago each was last offered, and until when any is passed over.
+
+use std::sync::Arc;
+
+use cachelb_core::ids::{Millis, WorkerId};
+use cachelb_core::registry::WorkerRegistry;
+use cachelb_core::sorting::sort_rarely;
+
+use super::health::Health;
+use super::member::{FeedStatus, Member, Profile};
+use super::offers::Offer;
+use super::request::Request;
+use super::sizes::Facts;
+
+/// Calls between two sweeps for workers that are no longer offered.
+const FORGET_EVERY: u64 = 64;
+/// Calls a worker must have been absent from, give or take those between two sweeps. Two lists routed by one policy in
+/// turn never forget each other.
+const FORGET_AFTER: u64 = 1024;
+
+/// What follows from news of an engine.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Learned {
+    /// Its blocks have another size or number.
+    pub is_resized: bool,
+    /// Events and metrics came to disagree about the size.
+    pub disagrees: bool,
+}
+
+/// Known workers by slot.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    registry: WorkerRegistry,
+    members: Vec<Member>,
+    next_order: u64,
+    version: u64,
+    /// Lists of offers that were looked through.
+    call: u64,
+    /// No worker is passed over for its failures from then on.
+    out_until: Millis,
+    /// Whether any worker ever had events: as long as none had, none is asked.
+    has_events: bool,
+}
+
+impl Fleet {
+    /// The id of a known worker.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<WorkerId> {
+        self.registry.get(name)
+    }
+
+    /// Names and ids, by slot.
+    #[must_use]
+    pub fn ids(&self) -> Vec<(Arc<str>, WorkerId)> {
+        self.registry.ids()
+    }
+
+    /// How far the events of a worker can be believed, `None` for one without.
+    #[must_use]
+    pub fn feed(&self, worker: WorkerId) -> Option<FeedStatus> {
+        self.member(worker)?.feed()
+    }
+
+    pub(super) fn next_order(&self) -> u64 {
+        self.next_order
+    }
+
+    /// Rises with every change to who is there and to what they are, but for their health and when they were offered.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The name of a current worker.
+    pub(super) fn name(&self, id: WorkerId) -> Option<Arc<str>> {
+        self.registry.name(id.slot).filter(|_| self.is_current(id))
+    }
+
+    /// What is known of a current worker.
+    pub(super) fn member(&self, id: WorkerId) -> Option<&Member> {
+        self.members
+            .get(id.slot as usize)
+            .filter(|m| m.generation() == Some(id.generation))
+    }
+
+    /// The same, to change it.
+    pub(super) fn member_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
+        self.version += 1;
+        self.current_mut(id)
+    }
+
+    fn current_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
+        self.members
+            .get_mut(id.slot as usize)
+            .filter(|m| m.generation() == Some(id.generation))
+    }
+
+    /// What is known of the worker in `slot`, if there is one.
+    pub(super) fn at(&self, slot: u32) -> Option<&Member> {
+        let member = self.members.get(slot as usize);
+        member.filter(|member| member.generation().is_some())
+    }
+
+    /// The current id of an offered worker, `None` if it is not known.
+    pub(super) fn resolve(&self, offer: &Offer) -> Option<WorkerId> {
+        let known = offer.id.filter(|&id| self.is_current(id));
+        known.or_else(|| self.find(&offer.name))
+    }
+
+    /// The worker registered as `order`, if it is still there.
+    pub(super) fn by_order(&self, order: u64) -> Option<WorkerId> {
+        let mut slots = (0..).zip(&self.members);
+        slots.find_map(|(slot, member)| {
+            let generation = member.generation().filter(|_| member.order() == order)?;
+            Some(WorkerId { slot, generation })
+        })
+    }
+
+    pub(super) fn is_current(&self, id: WorkerId) -> bool {
+        self.member(id).is_some()
+    }
+
+    /// Registers a new name.
+    pub(super) fn add(&mut self, name: &str, profile: Profile, now: Millis) -> WorkerId {
+        let (id, _) = self.registry.get_or_add(name);
+        self.version += 1;
+        let slot = id.slot as usize;
+        if slot >= self.members.len() {
+            self.members.resize(slot + 1, Member::VACANT);
+        }
+        self.members[slot] = Member::new(id.generation, self.next_order, profile, self.call, now);
+        self.next_order += 1;
+        id
+    }
+
+    /// Forgets a name; returns its id and registration order.
+    pub(super) fn remove(&mut self, name: &str) -> Option<(WorkerId, u64)> {
+        let id = self.registry.remove(name)?;
+        self.version += 1;
+        let member = self.members.get_mut(id.slot as usize)?;
+        let order = member.order();
+        *member = Member::VACANT;
+        Some((id, order))
+    }
+
+    /// Another list of offers is looked through.
+    pub(super) fn next_call(&mut self) {
+        self.call += 1;
+    }
+
+    #[cfg(test)]
+    pub(super) fn calls(&self) -> u64 {
+        self.call
+    }
+
+    /// Marks a current worker as offered in this call. Returns whether that is the first time.
+    pub(super) fn see(&mut self, id: WorkerId) -> bool {
+        let call = self.call;
+        self.current_mut(id).is_some_and(|member| member.see(call))
+    }
+
+    /// Whether the call after `more` of them sweeps for workers that are no longer offered.
+    pub(super) fn sweeps(&self, more: u64) -> bool {
+        (self.call + more).is_multiple_of(FORGET_EVERY)
+    }
+
+    /// Names that were not offered for long, longest ago first, while there are many more than the `offered` ones.
+    pub(super) fn absent(&self, offered: usize) -> Vec<Arc<str>> {
+        let kept = 2 * offered + 64;
+        if !self.sweeps(0) || self.call <= FORGET_AFTER || self.registry.len() <= kept {
+            return Vec::new();
+        }
+        let ids = self.registry.ids().into_iter();
+        let seen = ids.filter_map(|(name, id)| Some((self.member(id)?.last_seen(), name)));
+        let absent = seen.filter(|(seen, _)| *seen < self.call - FORGET_AFTER);
+        let mut absent: Vec<(u64, Arc<str>)> = absent.collect();
+        sort_rarely(&mut absent, Ord::cmp);
+        absent.truncate(self.registry.len() - kept);
+        absent.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Whether workers may be passed over for their failures.
+    pub(super) fn has_failures(&self, now: Millis) -> bool {
+        now < self.out_until
+    }
+
+    /// Changes how well the worker is; one that is gone is no more.
+    pub(super) fn change_health(&mut self, id: WorkerId, change: impl FnOnce(&mut Health)) {
+        if let Some(member) = self.current_mut(id) {
+            let health = member.health_mut();
+            change(health);
+            self.out_until = health.out_until().max(self.out_until);
+        }
+    }
+
+    /// Adds what an engine states of its cache, and how far its events can be believed. Nothing new is no change: every
+    /// change costs the rows that are kept.
+    pub(super) fn learn(
+        &mut self,
+        id: WorkerId,
+        facts: Facts,
+        feed: Option<FeedStatus>,
+    ) -> Learned {
+        let Some(member) = self.current_mut(id) else {
+            return Learned::default();
+        };
+        let before = member.sizes();
+        if !member.learn(facts, feed) {
+            return Learned::default();
+        }
+        let sizes = member.sizes();
+        let disagreement = sizes.disagreement();
+        self.version += 1;
+        self.has_events |= feed.is_some();
+        Learned {
+            is_resized: sizes != before,
+            disagrees: disagreement.is_some() && disagreement != before.disagreement(),
+        }
+    }
+
+    /// Whether any worker ever had events.
+    pub(super) fn has_events(&self) -> bool {
+        self.has_events
+    }
+
+    /// How far events about what the worker in `slot` holds of a request can be believed, `None` without.
+    pub(super) fn feed_in(&self, slot: u32, request: &Request<'_>) -> Option<FeedStatus> {
+        self.at(slot)
+            .filter(|_| self.has_events)?
+            .feed_in(request.pool)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let ids = self.registry.ids();
+        let names: usize = ids.iter().map(|(name, _)| name.len() + 64).sum();
+        self.members.capacity() * size_of::<Member>() + names
+    }
+}

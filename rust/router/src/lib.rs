@@ -1,0 +1,282 @@
+//! The selection step over a fleet: eligibility, rule, booking and record as one.
+//!
+//! [`Selector`] composes owners, each of which keeps its state to itself:
+//!
+//! | file | owner of |
+//! |---|---|
+//! | `fleet`, `member` | who the workers are, what they serve, whether they take requests now |
+//! | `pools`, `pool`, `rules`, `blocks` | per model its rules and what workers hold |
+//! | `budget` | the bytes of all indexes |
+//! | `candidates`, `rows` | the rows a rule sees, kept from one request to the next |
+//! | `decisions`, `ledger` | bookings, and what became of them, for counters and records |
+//! | `trace` | what the latest decisions saw, for explanations |
+//! | `checks` | whether engines find cached what their events promised |
+//! | `sharing` | what this router publishes and receives |
+//!
+//! | file | job |
+//! |---|---|
+//! | `select` | one selection from top to bottom |
+//! | `scene` | the choice among the candidates |
+//! | `placement` | what a routed request leaves in the index |
+//! | `pair`, `batch` | the selection of two workers, and of several requests, at once |
+//! | `survey` | the candidates for a policy outside |
+//! | `bookings` | what happens to a booking after it |
+//! | `workers` | workers come, change and go |
+//! | `feed` | what KV events of an engine change |
+//!
+//! | file | values |
+//! |---|---|
+//! | `settings` | what a selector and its pools are built from |
+//! | `request` | one request, and the pick that answers it |
+//! | `offers` | the workers offered to one request |
+//! | `named` | enums whose variants have names |
+//! | `naming` | the name of a worker in every output |
+//! | `common_name` | which of the undeclared models the engines serve |
+//! | `sizes` | engines whose blocks are not of the router's size |
+//! | `usable` | how much of what a worker holds its engine can reuse |
+//! | `health` | failures of a worker |
+//! | `leases` | placements on workers with events |
+//! | `timing` | how long selections took |
+
+mod batch;
+mod blocks;
+mod bookings;
+mod budget;
+mod candidates;
+mod checks;
+mod common_name;
+mod decisions;
+mod feed;
+mod fleet;
+mod health;
+mod leases;
+mod ledger;
+mod member;
+mod named;
+mod naming;
+mod offers;
+mod pair;
+mod placement;
+mod pool;
+mod pools;
+mod request;
+mod rows;
+mod rules;
+mod scene;
+mod select;
+mod settings;
+mod sharing;
+mod sizes;
+mod survey;
+mod timing;
+mod trace;
+mod usable;
+mod workers;
+
+pub use batch::BatchTerms;
+pub use blocks::Lost;
+pub use cachelb_policy::Placements;
+pub use common_name::CommonName;
+pub use feed::Feed;
+pub use fleet::Fleet;
+pub use health::Breaker;
+pub use ledger::{
+    Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
+};
+pub use member::{Eligibility, FeedStatus, Profile, Role};
+pub use naming::{Name, TagKey, whole};
+pub use offers::{Offer, Offers};
+pub use pair::PairTerms;
+pub use pool::Pool;
+pub use pools::Pools;
+pub use request::{Pick, PoolId, Request, Wanted};
+pub use settings::{PoolSettings, Settings, Veto};
+pub use sharing::{
+    Exchange, Keeper, Kept, Receipt, Restoring, RouteCursor, Sharing, SharingCounters, Walk,
+};
+pub use sizes::{Disagreement, Facts};
+pub use survey::{Column, Survey};
+pub use timing::Timing;
+pub use trace::{Held, Seen, Trace, TraceRow};
+pub use workers::Workers;
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::{Millis, WorkerId};
+use cachelb_core::load::LoadBook;
+use cachelb_core::rng::Rng;
+
+use self::blocks::Blocks;
+use self::candidates::{Candidates, condition};
+use self::checks::Checks;
+use self::decisions::Decisions;
+
+/// A fleet, its loads, and per model a block index and rules.
+#[derive(Debug)]
+pub struct Selector {
+    settings: Settings,
+    rng: Rng,
+    fleet: Fleet,
+    pools: Pools,
+    candidates: Candidates,
+    decisions: Decisions,
+    trace: Trace,
+    checks: Checks,
+    /// What this router publishes and receives, if it does.
+    sharing: Option<Box<Sharing>>,
+}
+
+impl Selector {
+    /// An empty fleet under `settings` that serves one model.
+    #[must_use]
+    pub fn new(settings: Settings, pool: PoolSettings) -> Self {
+        let mut pools = Pools::new(settings.max_memory_bytes);
+        pools.open(Pool::new(pool, settings.seed));
+        Self {
+            rng: Rng::new(settings.seed),
+            fleet: Fleet::default(),
+            pools,
+            candidates: Candidates::default(),
+            decisions: Decisions::new(settings.records),
+            trace: Trace::default(),
+            checks: Checks::default(),
+            sharing: None,
+            settings,
+        }
+    }
+
+    /// A selector of the same settings without workers.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        let first = self.pools[PoolId(0)].fresh();
+        let mut fresh = Self::new(self.settings.clone(), first);
+        for (_, pool) in self.pools.iter().skip(1) {
+            fresh.add_pool(pool.fresh());
+        }
+        fresh
+    }
+
+    /// Opens the pool of one more model. Workers that serve every model serve it too.
+    pub fn add_pool(&mut self, settings: PoolSettings) -> PoolId {
+        let id = self.pools.open(Pool::new(settings, self.settings.seed));
+        for (_, worker) in self.fleet.ids() {
+            if let Some(member) = self.fleet.member(worker) {
+                self.pools.add_worker_to(id, worker, member);
+            }
+        }
+        id
+    }
+
+    /// Starts over with an empty book and empty counters, as the child of a fork must. What workers hold stays known.
+    /// Returns how many bookings were open.
+    pub fn forget_bookings(&mut self) -> usize {
+        self.trace = Trace::default();
+        self.checks = Checks::default();
+        self.sharing = None;
+        self.pools.each_rule(|rule| rule.ended_all());
+        self.pools.change_all(|_| true, Blocks::forget_bookings);
+        self.decisions.forget(self.settings.records)
+    }
+
+    /// The session called `key` is over. Returns whether any rule had bound it to a worker.
+    pub fn finish_session(&mut self, key: &[u8]) -> bool {
+        let mut known = false;
+        self.pools
+            .each_rule(|rule| known |= rule.finish_session(key));
+        known
+    }
+
+    /// The workers, to change them.
+    pub fn workers_mut(&mut self) -> Workers<'_> {
+        Workers(self)
+    }
+
+    /// Who the workers are.
+    #[must_use]
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Rules and blocks of the models.
+    #[must_use]
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// What this router publishes and keeps of others, if it shares.
+    #[must_use]
+    pub fn sharing(&self) -> Option<&Sharing> {
+        self.sharing.as_deref()
+    }
+
+    /// What this router and others exchange.
+    pub fn sharing_mut(&mut self) -> Exchange<'_> {
+        Exchange(self)
+    }
+
+    /// The load book.
+    #[must_use]
+    pub fn book(&self) -> &LoadBook {
+        self.decisions.book()
+    }
+
+    /// Counters and records.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        self.decisions.ledger()
+    }
+
+    /// The same, to count.
+    pub fn ledger_mut(&mut self) -> &mut Ledger {
+        self.decisions.ledger_mut()
+    }
+
+    /// What the latest decisions saw.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// What a registered worker is, and what would keep it from being picked now, whatever the request.
+    #[must_use]
+    pub fn condition(&self, id: WorkerId, now: Millis) -> Option<(&Profile, Eligibility)> {
+        let member = self.fleet.member(id)?;
+        let report = self.book().load(id).map(|load| &load.report);
+        let eligibility = condition(member, report, &self.settings, now);
+        Some((member.profile(), eligibility))
+    }
+
+    /// Heap bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.fleet.memory_bytes()
+            + self.pools.memory_bytes()
+            + self.candidates.memory_bytes()
+            + self.decisions.memory_bytes()
+            + self.trace.memory_bytes()
+            + self.checks.memory_bytes()
+            + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        let remote = self.sharing.as_ref().map(|sharing| sharing.bookings());
+        let is_remote = |id| remote.as_ref().is_some_and(|remote| remote.contains(&id));
+        self.decisions.validate(is_remote)?;
+        self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
+        let book = self.book();
+        for (name, id) in self.fleet.ids() {
+            if !self.fleet.is_current(id) || book.load(id).is_none() {
+                return Err(Error::Invariant(format!("worker {name:?} has no columns")));
+            }
+        }
+        self.pools.validate(book.len())?;
+        let (rows, max_age) = (self.candidates.rows(), self.settings.max_report_age_ms);
+        rows.validate(&self.fleet, book, max_age)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! One worker: its profile, how far its events can be believed, and whether it takes requests now.
+
+use std::sync::Arc;
+
+use cachelb_core::ids::Millis;
+use cachelb_events::FeedState;
+
+use super::health::Health;
+use super::named::named;
+use super::request::{PoolId, Wanted};
+use super::sizes::{EngineSizes, Facts};
+
+/// Whether a worker takes part in one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Eligibility {
+    /// It may be picked.
+    #[default]
+    Candidate,
+    /// The worker says of itself that it is not healthy.
+    Unhealthy,
+    /// Outside the subset asked for.
+    NotAmong,
+    /// Ruled out for this request.
+    Excluded,
+    /// Marked not ready. This and what follows is set by the selector.
+    NotReady,
+    /// Finishing what it has.
+    Draining,
+    /// Does not serve the model.
+    OtherModel,
+    /// Serves the other half of a pair only.
+    OtherRole,
+    /// Failed lately, and others did not.
+    Failing,
+    /// Answered 429 or 503 lately, and others did not.
+    PushingBack,
+    /// Reports more load than the veto allows, and others do not.
+    Vetoed,
+}
+
+impl Eligibility {
+    /// In words, for the error that lists them.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Candidate => "available",
+            Self::Unhealthy => "unhealthy",
+            Self::NotAmong => "not in `among`",
+            Self::Excluded => "excluded",
+            Self::NotReady => "not ready",
+            Self::Draining => "draining",
+            Self::OtherModel => "not serving the model",
+            Self::OtherRole => "not in the role",
+            Self::Failing => "failing",
+            Self::PushingBack => "pushing back",
+            Self::Vetoed => "overloaded",
+        }
+    }
+}
+
+named! {
+    /// Which half of a pair a worker serves.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    Role {
+        /// Whole requests and either half.
+        #[default]
+        Both = "both",
+        /// Prefill only.
+        Prefill = "prefill",
+        /// Decode, and whole requests.
+        Decode = "decode",
+    }
+}
+
+impl Role {
+    fn serves(self, wanted: Wanted) -> bool {
+        match self {
+            Self::Both => true,
+            Self::Prefill => wanted == Wanted::Prefill,
+            Self::Decode => wanted != Wanted::Prefill,
+        }
+    }
+}
+
+/// What a registered worker is.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[repr(C)]
+pub struct Profile {
+    /// Which half of a pair it serves.
+    pub role: Role,
+    /// Whether it is one of several ranks of its worker.
+    pub ranked: bool,
+    /// How long its weight takes to rise from a quarter to full.
+    pub slow_start_ms: u64,
+    /// The models it serves; `None` serves all.
+    pub pools: Option<Box<[PoolId]>>,
+    /// What its engine states of its cache.
+    pub engine: Facts,
+    /// Name of its device's model.
+    pub gpu: Option<Arc<str>>,
+}
+
+impl Profile {
+    /// Key and rank of the candidate called `name` that has this profile, as [`super::Offer::rank`] made it of them.
+    #[must_use]
+    pub fn split<'a>(&self, name: &'a str) -> (&'a str, Option<u32>) {
+        let parts = name.rsplit_once('#').filter(|_| self.ranked);
+        parts.map_or((name, None), |(key, rank)| (key, rank.parse().ok()))
+    }
+
+    /// The pool that events of the worker are about: that of the first model it declares, or the first pool.
+    #[must_use]
+    pub fn home(&self) -> PoolId {
+        let first = self.pools.as_ref().and_then(|pools| pools.first());
+        first.copied().unwrap_or_default()
+    }
+}
+
+/// How far the KV events of a worker can be believed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FeedStatus {
+    /// How far they can be believed.
+    pub state: FeedState,
+    /// Tokens per block of the engine, once it is known.
+    pub engine_block_size: Option<u32>,
+}
+
+impl FeedStatus {
+    /// Whether no message is known to be missing.
+    pub(super) fn is_caught_up(self) -> bool {
+        matches!(self.state, FeedState::Live | FeedState::Degraded)
+    }
+
+    /// Whether messages are lost for good, so that not all of what the engine holds is known.
+    pub(super) fn has_lost(self) -> bool {
+        self.state == FeedState::Degraded
+    }
+}
+
+/// A new worker begins at this share of its weight.
+const SLOW_START_FROM: f64 = 0.25;
+
+/// What every selection reads lies in the first cache line.
+#[derive(Debug, Clone)]
+#[repr(C, align(64))]
+pub(super) struct Member {
+    generation: Option<u32>,
+    order: u64,
+    last_seen: u64,
+    /// When its slow start began.
+    started: Millis,
+    health: Health,
+    ready: bool,
+    draining: bool,
+    feed: Option<FeedStatus>,
+    profile: Profile,
+}
+
+impl Member {
+    /// No worker.
+    pub const VACANT: Self = Self {
+        generation: None,
+        order: 0,
+        last_seen: 0,
+        ready: true,
+        draining: false,
+        feed: None,
+        profile: Profile {
+            role: Role::Both,
+            ranked: false,
+            pools: None,
+            engine: Facts {
+                kv_blocks: None,
+                block_size: None,
+            },
+            slow_start_ms: 0,
+            gpu: None,
+        },
+        started: Millis(0),
+        health: Health::NONE,
+    };
+
+    /// The worker of a generation, registered as `order` in `call`.
+    pub fn new(generation: u32, order: u64, profile: Profile, call: u64, now: Millis) -> Self {
+        Self {
+            generation: Some(generation),
+            order,
+            last_seen: call,
+            profile,
+            started: now,
+            ..Self::VACANT
+        }
+    }
+
+    /// The generation, `None` if there is no worker.
+    pub fn generation(&self) -> Option<u32> {
+        self.generation
+    }
+
+    /// Registration order.
+    pub fn order(&self) -> u64 {
+        self.order
+    }
+
+    /// What it is.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Changes what it is. One that was draining is ready again.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.profile = profile;
+        self.ready |= std::mem::take(&mut self.draining);
+    }
+
+    /// Adds what its engine states of its cache, and how far its events can be believed. Returns whether that was news.
+    pub fn learn(&mut self, facts: Facts, feed: Option<FeedStatus>) -> bool {
+        let before = (self.profile.engine, self.feed);
+        self.profile.engine = self.profile.engine.updated(facts);
+        self.feed = feed;
+        before != (self.profile.engine, self.feed)
+    }
+
+    /// The call that offered it last.
+    pub fn last_seen(&self) -> u64 {
+        self.last_seen
+    }
+
+    /// Marks it as offered in `call`. Returns whether that is the first time.
+    pub fn see(&mut self, call: u64) -> bool {
+        std::mem::replace(&mut self.last_seen, call) != call
+    }
+
+    /// Its latest failures.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// The same, to change them.
+    pub fn health_mut(&mut self) -> &mut Health {
+        &mut self.health
+    }
+
+    /// Marks it ready or not.
+    pub fn set_ready(&mut self, ready: bool) {
+        self.ready = ready;
+    }
+
+    /// Whether it finishes what it has, and leaves.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Lets it finish what it has.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// How far its events can be believed, `None` without.
+    pub fn feed(&self) -> Option<FeedStatus> {
+        self.feed
+    }
+
+    /// The same for blocks of `pool`: `None` too if events are about another one.
+    pub fn feed_in(&self, pool: PoolId) -> Option<FeedStatus> {
+        self.feed.filter(|_| self.profile.home() == pool)
+    }
+
+    /// What is known of its engine's blocks.
+    pub fn sizes(&self) -> EngineSizes {
+        let announced = self.feed.and_then(|feed| feed.engine_block_size);
+        EngineSizes::new(announced, self.profile.engine)
+    }
+
+    /// Equal for workers of one kind of GPU, 0 if it is not known.
+    pub fn kind(&self) -> u32 {
+        let gpu = self.profile.gpu.as_ref();
+        gpu.map_or(0, |gpu| xxhash_rust::xxh3::xxh3_64(gpu.as_bytes()) as u32)
+    }
+
+    /// Whether it takes part in a request, as far as that is its own matter.
+    pub fn eligibility(&self, pool: PoolId, wanted: Wanted) -> Eligibility {
+        match self.condition() {
+            Eligibility::Candidate if !self.serves(pool) => Eligibility::OtherModel,
+            Eligibility::Candidate if !self.profile.role.serves(wanted) => Eligibility::OtherRole,
+            condition => condition,
+        }
+    }
+
+    /// The same of any request.
+    pub fn condition(&self) -> Eligibility {
+        if self.draining {
+            Eligibility::Draining
+        } else if !self.ready {
+            Eligibility::NotReady
+        } else {
+            Eligibility::Candidate
+        }
+    }
+
+    /// Whether it serves the model of `pool`.
+    pub fn serves(&self, pool: PoolId) -> bool {
+        let pools = self.profile.pools.as_ref();
+        pools.is_none_or(|pools| pools.contains(&pool))
+    }
+
+    /// Whether its share of its weight still changes at `now`.
+    pub fn is_ramping(&self, now: Millis) -> bool {
+        now.0.saturating_sub(self.started.0) < self.profile.slow_start_ms
+    }
+
+    /// Share of its weight that counts at `now`.
+    pub fn ramp(&self, now: Millis) -> f64 {
+        let (age, length) = (
+            now.0.saturating_sub(self.started.0),
+            self.profile.slow_start_ms,
+        );
+        if age >= length {
+            return 1.0;
+        }
+        SLOW_START_FROM + (1.0 - SLOW_START_FROM) * age as f64 / length as f64
+    }
+
+    /// Begins its slow start again.
+    pub fn restart(&mut self, now: Millis) {
+        self.started = now;
+    }
+}

@@ -1,0 +1,197 @@
+//! What a routed request leaves in the index.
+//!
+//! On a worker without events its blocks are recorded as held. On one with events they are expected: they count from now
+//! on, apart from what is confirmed, and with a deadline that follows the request (`leases`). Where events are lost for
+//! good the confirmation may be among them, so they count as long as on a worker without. Blocks of text are expected
+//! too, but as long as placements without events are believed: no event will ever speak of them.
+//!
+//! A prompt that a worker's memory is known to be too small for leaves nothing: it would push everything else out of the
+//! index, while its engine refuses it.
+
+use cachelb_core::error::Result;
+use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
+use cachelb_core::load::{BookingId, LoadBook};
+use cachelb_core::tracker::Origin;
+use cachelb_core::tracker::{Depths, Store};
+
+use super::checks::Sizes;
+use super::leases::Terms;
+use super::member::FeedStatus;
+use super::request::Wanted;
+use super::select::Step;
+use super::usable::Usable;
+
+/// How long a placement is believed without any sign of it, unless the rule says otherwise.
+const TTL_MS: u64 = 2_000;
+/// An owner that does not answer is waited for as long as its prefill may take, times this.
+const PATIENCE: f64 = 4.0;
+/// Prompt tokens per second of an engine that does not say.
+const PREFILL_TPS: f64 = 1_000.0;
+
+/// A request that was booked on a worker, and the blocks of it that its engine can keep.
+#[derive(Clone, Copy)]
+struct Placed<'r> {
+    worker: WorkerId,
+    booking: BookingId,
+    path: &'r [SequenceHash],
+}
+
+impl Step<'_, '_> {
+    /// Records that the worker will hold the request's blocks, as far as its engine keeps them.
+    pub(super) fn place(&mut self, worker: WorkerId, booking: BookingId) -> Result<()> {
+        let (s, request) = (&mut *self.selector, self.request);
+        let pool = &s.pools[request.pool];
+        let (Some(answer), Some((hashes, origin))) = (pool.answer(), request.blocks) else {
+            return Ok(());
+        };
+        let member = s.fleet.member(worker);
+        let size = pool.block_size();
+        // How many tokens a text has is an estimate.
+        let counted = member.filter(|_| origin != Origin::Text);
+        if counted.is_some_and(|m| !m.sizes().have_room(request.prompt_tokens, size)) {
+            // Its engine refuses what its memory cannot hold, and keeps what it has.
+            return Ok(());
+        }
+        let coarse = member.filter(|_| pool.is_coarse());
+        let per_block = coarse.map_or(1, |m| m.sizes().per_block(size));
+        let path = &hashes[..hashes.len() - hashes.len() % per_block as usize];
+        if path.is_empty() {
+            return Ok(());
+        }
+        let placed = Placed {
+            worker,
+            booking,
+            path,
+        };
+        let feed = member.and_then(|member| member.feed_in(request.pool));
+        if let Some(feed) = feed.filter(|_| origin != Origin::Text) {
+            let confirmed = answer.confirmed(worker.slot) as usize;
+            self.promise(placed, feed, confirmed);
+            self.publish(placed, confirmed);
+            return self.expect(placed, feed, confirmed);
+        }
+        let held = answer.overlap(worker.slot) as usize;
+        let names_paths = !matches!(pool.index(), Some(Store::Positional(_)));
+        let ttl_ms = pool.placements().ttl_ms;
+        let until = ttl_ms.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
+        if feed.is_some() {
+            let rule = s.pools[request.pool].rules().get(request.wanted);
+            if rule.placement_ttl_ms() == Some(0) {
+                return Ok(());
+            }
+            self.expect_from(placed, 0, until)?;
+        } else {
+            let record = |index: &mut Store, hint: &Depths| {
+                index.record(worker, path, Some(hint), until)?;
+                Ok(index.cut().is_none())
+            };
+            s.pools.grow(request.pool, path.len(), record)?;
+        }
+        if names_paths {
+            self.publish(placed, held);
+            if let Some(blocks) = self.selector.pools[request.pool].blocks_mut() {
+                let unconfirmed = blocks.unconfirmed_mut();
+                unconfirmed.placed(worker, booking, (0, path), held);
+            }
+        }
+        Ok(())
+    }
+
+    /// Other routers learn of the path, of which the worker held the first `held` blocks before.
+    fn publish(&mut self, placed: Placed<'_>, held: usize) {
+        let (s, id) = (&mut *self.selector, self.request.pool);
+        if let Some(sharing) = &mut s.sharing
+            && let Some(Store::Exact(_)) = s.pools[id].index()
+        {
+            let booked = (placed.booking, placed.worker);
+            sharing.placed(&s.fleet, booked, id, placed.path, held);
+        }
+    }
+
+    /// Remembers what the engine of a worker should find cached, to compare it with what it reports.
+    fn promise(&mut self, placed: Placed<'_>, feed: FeedStatus, confirmed: usize) {
+        let (s, request) = (&mut *self.selector, self.request);
+        let member = s.fleet.member(placed.worker);
+        // A decode worker is sent the whole prompt, and reports all of it as cached.
+        let is_checked = feed.is_caught_up() && request.wanted != Wanted::Decode;
+        let Some(member) = member.filter(|_| is_checked) else {
+            return;
+        };
+        let pool = &s.pools[request.pool];
+        let usable = Usable::by_slot(&s.fleet, pool, request)(placed.worker.slot);
+        let blocks = usable.blocks(usable.whole(confirmed as u32)) as usize;
+        let path = &placed.path[..placed.path.len().min(blocks)];
+        let block_size = pool.block_size();
+        let own = u64::from(block_size);
+        let sizes = Sizes {
+            own,
+            slack: own * u64::from(member.sizes().per_block(block_size)),
+        };
+        let (worker, booking) = (placed.worker, placed.booking);
+        s.checks
+            .promised(worker, booking, path, request.prompt_tokens, sizes);
+    }
+
+    /// Records that events should confirm what is behind the `confirmed` blocks.
+    fn expect(&mut self, placed: Placed<'_>, feed: FeedStatus, confirmed: usize) -> Result<()> {
+        let (s, request) = (&mut *self.selector, self.request);
+        let pool = &s.pools[request.pool];
+        let ttl_ms = pool.rules().get(request.wanted).placement_ttl_ms();
+        let ttl_ms = ttl_ms.unwrap_or(TTL_MS);
+        if ttl_ms == 0 || confirmed >= placed.path.len() {
+            return Ok(());
+        }
+        let (now, worker) = (request.now, placed.worker);
+        let (believed_ms, held) = if feed.has_lost() {
+            let answer = pool.answer();
+            let held = answer.map_or(0, |answer| answer.overlap(worker.slot) as usize);
+            (pool.placements().ttl_ms, held)
+        } else {
+            (Some(ttl_ms), confirmed)
+        };
+        let terms = Terms {
+            ttl_ms,
+            patience_ms: patience_ms(s.decisions.book(), worker).max(ttl_ms),
+        };
+        let until = believed_ms.map(|ms| Millis(now.0.saturating_add(ms)));
+        self.expect_from(placed, confirmed, until)?;
+        let pools = &mut self.selector.pools;
+        if let Some(blocks) = pools[request.pool].blocks_mut() {
+            let leases = blocks.leases_mut();
+            leases.placed(worker, placed.booking, placed.path, held, now, terms);
+        }
+        if feed.has_lost() {
+            pools.change(request.pool, |blocks| blocks.fit_doubtful(worker));
+        }
+        Ok(())
+    }
+
+    /// Records that the worker is expected to hold the path from its depth `from` on until `until` (`None`: until it is
+    /// evicted).
+    fn expect_from(
+        &mut self,
+        placed: Placed<'_>,
+        from: usize,
+        until: Option<Millis>,
+    ) -> Result<()> {
+        let (pools, Placed { worker, path, .. }) = (&mut self.selector.pools, placed);
+        pools.grow(self.request.pool, path.len() - from, |index, hint| {
+            index.expect(worker, path, from as u32, Some(hint), until)?;
+            Ok(index.cut().is_none())
+        })
+    }
+}
+
+/// How long what waits on a worker may take to be computed, generously.
+fn patience_ms(book: &LoadBook, worker: WorkerId) -> u64 {
+    let Some(load) = book.load(worker) else {
+        return 0;
+    };
+    let tps = load.report.prefill_tps.get().unwrap_or(PREFILL_TPS);
+    #[expect(clippy::cast_sign_loss, reason = "tokens and their rate are positive")]
+    let ms = (PATIENCE * 1e3 * load.pending_prefill_tokens as f64 / tps) as u64;
+    ms
+}
+
+#[cfg(test)]
+mod tests;

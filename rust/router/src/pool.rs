@@ -1,0 +1,169 @@
+//! One model: its rules, and what workers hold of it.
+
+use cachelb_core::hashing::Scheme;
+use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
+use cachelb_core::tracker::Store;
+use cachelb_policy::{Placements, Rule};
+
+use super::blocks::{Answer, Blocks};
+use super::member::Member;
+use super::request::Wanted;
+use super::rules::Rules;
+use super::settings::PoolSettings;
+
+/// One model.
+#[derive(Debug)]
+pub struct Pool {
+    rules: Rules,
+    /// Tokens per block.
+    block_size: u32,
+    placements: Placements,
+    /// What workers hold, if a rule has placements recorded.
+    blocks: Option<Blocks>,
+    /// Whether a worker's blocks were ever to be cut to whole ones of its engine. Few fleets have such workers, and
+    /// the others need not ask for each.
+    is_coarse: bool,
+    /// Whether a rule counts the blocks that requests in flight share once.
+    counts_active: bool,
+    /// Whether a rule that picks has placements recorded.
+    knows_placements: bool,
+}
+
+impl Pool {
+    /// A model without blocks; shadows get generators of `seed`.
+    pub(super) fn new(settings: PoolSettings, seed: u64) -> Self {
+        let (block_size, placements) = (settings.block_size, settings.placements);
+        let rules = Rules::new(settings, seed);
+        let is_recorded = rules.iter().any(<dyn Rule>::records_placement);
+        let blocks = is_recorded.then(|| Blocks::new(&placements));
+        // What a tree is asked with are tokens, not blocks.
+        let has_blocks = placements.scheme != Scheme::Units;
+        let counts_active = has_blocks && rules.iter().any(<dyn Rule>::counts_active_blocks);
+        let knows_placements = rules.picking().any(|(_, rule)| rule.records_placement());
+        Self {
+            rules,
+            block_size,
+            placements,
+            blocks,
+            is_coarse: false,
+            counts_active,
+            knows_placements,
+        }
+    }
+
+    /// The settings of the same without what is known.
+    pub(super) fn fresh(&self) -> PoolSettings {
+        let rule = self.rules.get(Wanted::Whole).fresh();
+        let settings = PoolSettings::new(rule, self.block_size, self.placements);
+        self.rules.fresh(settings)
+    }
+
+    /// The rules.
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// The rules, to pass them news.
+    pub(super) fn rules_mut(&mut self) -> &mut Rules {
+        &mut self.rules
+    }
+
+    /// Tokens per block.
+    pub(super) fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// How placements are remembered.
+    pub(super) fn placements(&self) -> &Placements {
+        &self.placements
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_placements(&mut self, placements: Placements) {
+        self.placements = placements;
+    }
+
+    /// Whether hashes name the prefix they end, so that routers can name prefixes to each other.
+    pub(super) fn name_prefixes(&self) -> bool {
+        matches!(self.placements.scheme, Scheme::Chained | Scheme::Eagle)
+    }
+
+    /// What workers hold, if that is recorded.
+    pub(super) fn blocks(&self) -> Option<&Blocks> {
+        self.blocks.as_ref()
+    }
+
+    /// The same, to change it.
+    pub(super) fn blocks_mut(&mut self) -> Option<&mut Blocks> {
+        self.blocks.as_mut()
+    }
+
+    /// The index, to read it.
+    pub(super) fn index(&self) -> Option<&Store> {
+        self.blocks().map(Blocks::index)
+    }
+
+    /// What the latest lookup found, `None` if there was nothing to look up.
+    pub(super) fn answer(&self) -> Option<Answer<'_>> {
+        self.blocks()?.answer()
+    }
+
+    /// Whether placements wait for events.
+    pub(super) fn awaits_events(&self) -> bool {
+        self.blocks()
+            .is_some_and(|blocks| !blocks.leases().is_empty())
+    }
+
+    /// Whether some worker's blocks are cut to whole ones of its engine.
+    pub(super) fn is_coarse(&self) -> bool {
+        self.is_coarse
+    }
+
+    /// A worker serves this model. Returns how many blocks it may hold: as many as its engine, or as the pool allows.
+    pub(super) fn expect_worker(&mut self, member: &Member) -> u32 {
+        let (sizes, gpu) = (member.sizes(), member.profile().gpu.as_deref());
+        self.is_coarse |= sizes.per_block(self.block_size) > 1;
+        self.rules.each(|rule| rule.describe(member.order(), gpu));
+        let capacity = sizes.capacity(self.block_size);
+        capacity.unwrap_or(self.placements.max_blocks_per_worker)
+    }
+
+    /// Whether a rule counts the blocks that requests in flight share once.
+    pub(super) fn counts_active(&self) -> bool {
+        self.counts_active
+    }
+
+    /// Whether a rule that picks has placements recorded.
+    pub(super) fn knows_placements(&self) -> bool {
+        self.knows_placements
+    }
+
+    /// The path up to a block, as far as it is known.
+    #[must_use]
+    pub fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        let path = self.index().and_then(|index| index.path_to(hash));
+        path.unwrap_or_default()
+    }
+
+    /// Whether a worker holds a block in a medium.
+    #[must_use]
+    pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
+        let index = self.index();
+        index.is_some_and(|index| index.holds(worker, hash, medium))
+    }
+
+    /// Hints that events are about to be applied of `blocks`, or of those that follow them.
+    pub fn prefetch(&self, blocks: &[SequenceHash]) {
+        if let Some(index) = self.index() {
+            index.prefetch(blocks);
+        }
+    }
+
+    /// For which parts the rules that pick know prompts themselves, which others are never told.
+    pub(super) fn keeps_prompts(&self) -> impl Iterator<Item = &'static str> {
+        let tree = matches!(self.index(), Some(Store::Tree(_)));
+        let keeps = move |rule: &dyn Rule| rule.keeps_prompts() || tree && rule.records_placement();
+        let parts = self.rules.picking().filter(move |(_, rule)| keeps(*rule));
+        parts.map(|(part, _)| part)
+    }
+}

@@ -1,0 +1,279 @@
+//! The models of a fleet: rules and blocks of each, and one number of bytes for the block indexes of all.
+//!
+//! Workers have a fixed cost of some hundred bytes per pool, which is counted and cannot be evicted.
+
+use std::ops::{Index, IndexMut};
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::{Medium, Millis, WorkerId};
+use cachelb_core::index::IndexStats;
+use cachelb_core::load::BookingId;
+use cachelb_core::sorting::sort_rarely;
+use cachelb_core::tracker::{Depths, Store};
+use cachelb_learned::LearnedStats;
+use cachelb_policy::{Ended, Rule};
+
+use super::blocks::{Blocks, Lost};
+use super::budget::Budget;
+use super::member::Member;
+use super::pool::Pool;
+use super::request::PoolId;
+
+/// All models.
+#[derive(Debug)]
+pub struct Pools {
+    list: Vec<Pool>,
+    budget: Budget,
+}
+
+impl Index<PoolId> for Pools {
+    type Output = Pool;
+
+    fn index(&self, id: PoolId) -> &Pool {
+        &self.list[id.0 as usize]
+    }
+}
+
+impl IndexMut<PoolId> for Pools {
+    fn index_mut(&mut self, id: PoolId) -> &mut Pool {
+        &mut self.list[id.0 as usize]
+    }
+}
+
+impl Pools {
+    /// No models. `limit` is on the bytes of all block indexes, `None` for none.
+    pub(super) fn new(limit: Option<usize>) -> Self {
+        Self {
+            list: Vec::new(),
+            budget: Budget::new(limit),
+        }
+    }
+
+    /// Opens one more model.
+    pub(super) fn open(&mut self, pool: Pool) -> PoolId {
+        self.budget.add(&pool);
+        self.list.push(pool);
+        PoolId(self.list.len() as u32 - 1)
+    }
+
+    /// The models, by number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PoolId, &Pool)> {
+        (0..).map(PoolId).zip(&self.list)
+    }
+
+    /// The model of a number, if there is one.
+    pub(super) fn get(&self, id: PoolId) -> Option<&Pool> {
+        self.list.get(id.0 as usize)
+    }
+
+    /// Calls `each` with every rule of every model.
+    pub(super) fn each_rule(&mut self, mut each: impl FnMut(&mut dyn Rule)) {
+        for pool in &mut self.list {
+            pool.rules_mut().each(&mut each);
+        }
+    }
+
+    /// Changes what is held of a model, if it is recorded, and evicts for it.
+    pub(super) fn change<T: Default>(
+        &mut self,
+        id: PoolId,
+        change: impl FnOnce(&mut Blocks) -> T,
+    ) -> T {
+        let outcome = self.budget.meter(&mut self.list[id.0 as usize], change);
+        self.budget.fit(&mut self.list);
+        outcome.unwrap_or_default()
+    }
+
+    /// The same of every model for which `concerns`.
+    pub(super) fn change_all<T>(
+        &mut self,
+        concerns: impl Fn(&Blocks) -> bool,
+        mut change: impl FnMut(&mut Blocks) -> T,
+    ) {
+        for pool in &mut self.list {
+            if pool.blocks().is_some_and(&concerns) {
+                self.budget.meter(pool, &mut change);
+            }
+        }
+        self.budget.fit(&mut self.list);
+    }
+
+    /// Registers a worker with the models that it serves, or changes how much it may hold there; the others forget it.
+    pub(super) fn add_worker(&mut self, worker: WorkerId, member: &Member) {
+        for id in (0..self.list.len() as u32).map(PoolId) {
+            if !self.add_worker_to(id, worker, member) {
+                self.change(id, |blocks| blocks.remove_worker(worker));
+            }
+        }
+    }
+
+    /// The same of one model. Returns whether the worker serves it.
+    pub(super) fn add_worker_to(&mut self, id: PoolId, worker: WorkerId, member: &Member) -> bool {
+        if !member.serves(id) {
+            return false;
+        }
+        let capacity = self[id].expect_worker(member);
+        self.change(id, |blocks| {
+            blocks.index_mut().0.add_worker(worker, capacity);
+        });
+        true
+    }
+
+    /// Drops what was believed long enough.
+    pub(super) fn expire(&mut self, now: Millis) {
+        self.change_all(|blocks| blocks.is_due(now), |blocks| blocks.expire(now));
+    }
+
+    /// The worker of a booking answered; `first_token` unless only its end was reported.
+    pub(super) fn proven(
+        &mut self,
+        id: PoolId,
+        (worker, booking): (WorkerId, BookingId),
+        first_token: Option<Millis>,
+        now: Millis,
+    ) {
+        let proven = |blocks: &mut Blocks| blocks.proven(worker, booking, now);
+        if self[id].awaits_events() {
+            self.change(id, proven);
+        } else {
+            self[id].blocks_mut().map(proven);
+        }
+        let rules = self[id].rules_mut();
+        rules.each(|rule| rule.proven(booking, first_token));
+    }
+
+    /// A booking closed; `is_proven` if its worker answered.
+    pub(super) fn ended(
+        &mut self,
+        id: PoolId,
+        (worker, booking): (WorkerId, BookingId),
+        ended: Ended,
+        is_proven: bool,
+    ) {
+        let rules = self[id].rules_mut();
+        rules.each(|rule| rule.ended(booking, ended));
+        if !is_proven {
+            self.change(id, |blocks| blocks.ended(worker, booking, ended));
+        }
+    }
+
+    /// Writes to an index until `write` says that it was complete, after what must go for that.
+    pub(super) fn grow(
+        &mut self,
+        id: PoolId,
+        blocks: usize,
+        write: impl FnMut(&mut Store, &Depths) -> Result<bool>,
+    ) -> Result<()> {
+        let (pools, at) = (&mut self.list, id.0 as usize);
+        self.budget.grow(pools, at, blocks, write)
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = &Blocks> {
+        self.list.iter().filter_map(Pool::blocks)
+    }
+
+    fn indexes(&self) -> impl Iterator<Item = &Store> {
+        self.blocks().map(Blocks::index)
+    }
+
+    /// Distinct blocks known, of one worker or of all.
+    #[must_use]
+    pub fn block_count(&self, worker: Option<WorkerId>) -> u64 {
+        let count = |index: &Store| match worker {
+            None => index.distinct_blocks(),
+            Some(worker) => index.block_count(worker).unwrap_or(0),
+        };
+        self.indexes().map(count).sum()
+    }
+
+    /// Blocks known of a worker by medium, indexed as [`Medium::ALL`].
+    #[must_use]
+    pub fn blocks_by_medium(&self, worker: WorkerId) -> [u64; Medium::ALL.len()] {
+        let mut sums = [0; Medium::ALL.len()];
+        for index in self.indexes() {
+            let counts = index.blocks_by_medium(worker).unwrap_or_default();
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        sums
+    }
+
+    /// Every rule: of which model, for which part.
+    pub fn rules(&self) -> impl Iterator<Item = (PoolId, &'static str, &dyn Rule)> {
+        self.iter().flat_map(|(id, pool)| {
+            let parts = pool.rules().parts();
+            parts.map(move |(_, part, rule)| (id, part, rule))
+        })
+    }
+
+    /// For which parts rules keep the prompts themselves, which other routers never receive.
+    #[must_use]
+    pub fn keeps_prompts(&self) -> Vec<&'static str> {
+        let mut parts: Vec<_> = self.list.iter().flat_map(Pool::keeps_prompts).collect();
+        sort_rarely(&mut parts, Ord::cmp);
+        parts.dedup();
+        parts
+    }
+
+    /// What the rules learned: of which model, for which part, and what.
+    #[must_use]
+    pub fn learned(&self) -> Vec<(PoolId, &'static str, LearnedStats)> {
+        let learned = |(id, part, rule): (_, _, &dyn Rule)| Some((id, part, rule.learned()?));
+        self.rules().filter_map(learned).collect()
+    }
+
+    /// Blocks that left the indexes, and news that they could not take, by cause.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        let mut sum = Lost::default();
+        for lost in self.blocks().map(Blocks::lost) {
+            sum.removed += lost.removed;
+            sum.cleared += lost.cleared;
+            sum.failed += lost.failed;
+            sum.index = IndexStats {
+                evicted: sum.index.evicted + lost.index.evicted,
+                displaced: sum.index.displaced + lost.index.displaced,
+                expired: sum.index.expired + lost.index.expired,
+                orphans: sum.index.orphans + lost.index.orphans,
+                conflicts: sum.index.conflicts + lost.index.conflicts,
+                unknown_removals: sum.index.unknown_removals + lost.index.unknown_removals,
+            };
+        }
+        sum
+    }
+
+    /// Placements that were not remembered, or not to their end, because the budget left no room.
+    #[must_use]
+    pub fn without_room(&self) -> u64 {
+        self.budget.without_room()
+    }
+
+    /// Bytes of the block indexes.
+    #[must_use]
+    pub fn index_bytes(&self) -> usize {
+        self.indexes().map(Store::memory_bytes).sum()
+    }
+
+    /// Heap bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let rules = self.rules().map(|(.., rule)| rule.memory_bytes());
+        let blocks = self.blocks().map(Blocks::memory_bytes);
+        rules.chain(blocks).sum()
+    }
+
+    /// Recounts every index and rule while `open` bookings are open, and compares the bytes with the budget.
+    pub(super) fn validate(&self, open: usize) -> Result<()> {
+        self.blocks().try_for_each(Blocks::validate)?;
+        for (.., rule) in self.rules() {
+            rule.validate()?;
+            let pending = rule.learned().map_or(0, |stats| stats.pending);
+            if pending > open {
+                let text = format!("{pending} rows wait for {open} bookings");
+                return Err(Error::Invariant(text));
+            }
+        }
+        let is_empty = self.block_count(None) == 0;
+        self.budget.validate(self.index_bytes(), is_empty)
+    }
+}

@@ -1,0 +1,82 @@
+//! One request, and the pick that answers it.
+
+use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::load::BookingId;
+use cachelb_core::tracker::Origin;
+use cachelb_policy::{Content, Reason};
+
+use super::named::named;
+
+/// Names one model's pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct PoolId(pub u32);
+
+named! {
+    /// What the worker is wanted for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    Wanted {
+        /// The whole request. A worker for prefill only cannot do it.
+        #[default]
+        Whole = "whole",
+        /// Computing the prompt for another worker.
+        Prefill = "prefill",
+        /// Generating from a prompt computed elsewhere.
+        Decode = "decode",
+    }
+}
+
+/// One request. Hashes are computed outside, before the selector is locked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request<'a> {
+    /// The model.
+    pub pool: PoolId,
+    /// Which half of the work.
+    pub wanted: Wanted,
+    /// Chained hashes of the full blocks and where they come from, `None` if neither tokens, text nor blocks were given.
+    pub blocks: Option<(&'a [SequenceHash], Origin)>,
+    /// The prompt itself, if a rule asked for it.
+    pub content: Content<'a>,
+    /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
+    pub identity: u32,
+    /// Where its messages end, in full blocks: rising, from 1 to the number of blocks; empty if nobody knows.
+    pub boundaries: &'a [u32],
+    /// Length of the prompt.
+    pub prompt_tokens: u64,
+    /// What hashing policies hash.
+    pub key: Option<&'a [u8]>,
+    /// Whether the caller named that key.
+    pub key_is_session: bool,
+    /// Output tokens the caller expects.
+    pub expected_output_tokens: Option<u64>,
+    /// The offer to take, and why, decided outside: the rule is not asked.
+    pub pinned: Option<(u32, Reason)>,
+    /// The same of the prefill half of a pair.
+    pub pinned_prefill: Option<(u32, Reason)>,
+    /// The same of rules that decide beside the first, by their position; may be shorter than there are.
+    pub shadow_picks: &'a [Option<(u32, Reason)>],
+    /// How often this request was tried before.
+    pub attempt: u32,
+    /// Number of the decision, unique and rising.
+    pub number: u64,
+    /// The current time.
+    pub now: Millis,
+}
+
+/// The outcome of a selection.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pick {
+    /// Position of the worker in the offers.
+    pub offer: usize,
+    /// What it was picked for.
+    pub wanted: Wanted,
+    /// Whether the rule takes a higher score to be better.
+    pub higher_is_better: bool,
+    /// Why it was picked.
+    pub reason: Reason,
+    /// Prompt tokens the worker need not compute again.
+    pub matched_tokens: u64,
+    /// The same of the candidate that holds most.
+    pub best_matched_tokens: u64,
+    /// The booked load, `None` for a dry run.
+    pub booking: Option<BookingId>,
+}

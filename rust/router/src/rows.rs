@@ -1,0 +1,310 @@
+//! The rows a rule sees, kept from one request to the next.
+//!
+//! A list of offers that comes again, of a fleet that did not change, needs no new rows: what the previous request held is
+//! taken out, what this one holds put in, and the columns of workers whose load changed are copied again. All of that
+//! costs what changed, not what there is.
+//!
+//! Kept rows are those of every offer that takes part by itself. A request that rules somebody out, and one for which
+//! somebody is passed over, makes its own, and the next one starts anew.
+
+use std::ops::Deref;
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::{Millis, WorkerId};
+use cachelb_core::load::{Load, LoadBook};
+use cachelb_core::sorting::sort_rarely;
+use cachelb_policy::{Candidate, Media};
+
+use super::fleet::Fleet;
+use super::member::{Eligibility, Member};
+use super::request::{PoolId, Wanted};
+
+/// What kept rows are the rows of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Basis {
+    /// Version of the list.
+    pub offers: u64,
+    /// Version of the fleet.
+    pub fleet: u64,
+    pub pool: PoolId,
+    pub wanted: Wanted,
+}
+
+/// No row.
+const NONE: u32 = u32::MAX;
+
+/// One row per offer that takes part, in the order of the offers.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    list: Vec<Candidate>,
+    /// Positions of the rows that hold blocks of the request.
+    holders: Vec<u32>,
+    best_overlap: u32,
+    /// Prompt tokens the best of them saves, `None` as long as that follows from the overlap, the same for each.
+    best_reusable: Option<u64>,
+    /// Where the rows' blocks lie; empty if all lie in device memory.
+    media: Vec<Media>,
+    /// `None`: not to be kept.
+    basis: Option<Basis>,
+    /// The time of the latest request.
+    now: Millis,
+    /// Position by slot, [`NONE`] for slots without a row.
+    by_slot: Vec<u32>,
+    /// Offers that take no part by themselves.
+    absent: Vec<(u32, Eligibility)>,
+}
+
+/// Whether a row changes as time passes, with nothing happening to its worker.
+fn drifts(load: &Load, member: &Member, now: Millis) -> bool {
+    load.others > 0 || member.is_ramping(now)
+}
+
+/// Copies what the load book and the slow start say.
+fn weigh(row: &mut Candidate, load: &Load, member: &Member, now: Millis, max_report_age_ms: u64) {
+    row.last_cold_pick = load.last_cold_pick;
+    row.weight = load.weight * member.ramp(now);
+    row.pending_prefill_tokens = load.pending_prefill_tokens;
+    row.inflight = load.requests(now, max_report_age_ms);
+}
+
+impl Rows {
+    /// The most leading blocks any row holds.
+    pub fn best_overlap(&self) -> u32 {
+        self.best_overlap
+    }
+
+    /// Prompt tokens the row that can reuse most need not compute, `None` if that is the one with the most blocks.
+    pub fn best_reusable(&self) -> Option<u64> {
+        self.best_reusable
+    }
+
+    /// Begins anew.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.holders.clear();
+        self.media.clear();
+        self.best_overlap = 0;
+        self.best_reusable = None;
+        self.basis = None;
+    }
+
+    /// The rows stay, for this request alone.
+    pub fn let_go(&mut self) {
+        self.basis = None;
+    }
+
+    /// Adds the row of a known worker, which holds `overlap` blocks that are worth `matched_tokens`; `block_size` is that of
+    /// the pool.
+    pub fn add(
+        &mut self,
+        offer: u32,
+        id: WorkerId,
+        member: &Member,
+        book: &mut LoadBook,
+        (overlap, matched_tokens): (u32, f64),
+        (now, max_report_age_ms, block_size): (Millis, u64, u32),
+    ) {
+        let load = book.load(id).unwrap_or(&Load::VACANT);
+        let mut row = Candidate {
+            matched_tokens,
+            overlap,
+            kind: member.kind(),
+            kv_blocks: member.sizes().capacity(block_size).unwrap_or(0),
+            ..Candidate::unseen(member.order(), offer, id.slot)
+        };
+        weigh(&mut row, load, member, now, max_report_age_ms);
+        if overlap > 0 {
+            self.holders.push(self.list.len() as u32);
+            self.best_overlap = self.best_overlap.max(overlap);
+        }
+        if drifts(load, member, now) {
+            book.mark_changed(id.slot);
+        }
+        self.list.push(row);
+    }
+
+    /// Adds the rows of workers that nobody has seen yet; the offers' order is restored.
+    pub fn add_unseen(&mut self, rows: impl Iterator<Item = Candidate>) {
+        self.basis = None;
+        self.list.extend(rows);
+        sort_rarely(&mut self.list, |a, b| a.offer.cmp(&b.offer));
+    }
+
+    /// Keeps the rows, which are all that `basis` has at `now`, for requests of the same basis.
+    pub fn keep(&mut self, basis: Basis, now: Millis, absent: Vec<(u32, Eligibility)>) {
+        self.by_slot.clear();
+        for (at, row) in (0..).zip(&self.list) {
+            let slot = row.slot as usize;
+            if slot >= self.by_slot.len() {
+                self.by_slot.resize(slot + 1, NONE);
+            }
+            self.by_slot[slot] = at;
+        }
+        self.basis = Some(basis);
+        self.now = now;
+        self.absent = absent;
+    }
+
+    /// Brings kept rows up to date, all but what they hold: nothing, for now. Returns whether there are any of that basis.
+    pub fn renew(
+        &mut self,
+        basis: Basis,
+        fleet: &Fleet,
+        book: &mut LoadBook,
+        now: Millis,
+        max_report_age_ms: u64,
+    ) -> bool {
+        // Rows that drifted for the last time are not looked at again, so time must not go back.
+        if self.basis != Some(basis) || now < self.now {
+            return false;
+        }
+        self.now = now;
+        self.media.clear();
+        for at in self.holders.drain(..) {
+            let row = &mut self.list[at as usize];
+            (row.overlap, row.matched_tokens) = (0, 0.0);
+        }
+        self.best_overlap = 0;
+        self.best_reusable = None;
+        let (list, by_slot) = (&mut self.list, &self.by_slot);
+        book.retain_changed(|slot, load| {
+            let at = by_slot.get(slot as usize).copied().unwrap_or(NONE);
+            let row = list.get_mut(at as usize);
+            row.zip(fleet.at(slot)).is_some_and(|(row, member)| {
+                weigh(row, load, member, now, max_report_age_ms);
+                drifts(load, member, now)
+            })
+        });
+        true
+    }
+
+    /// The worker in `slot` holds `overlap` blocks, at least 1, that are worth `matched_tokens`.
+    pub fn hold(&mut self, slot: u32, overlap: u32, matched_tokens: f64) {
+        let at = self.by_slot.get(slot as usize).copied().unwrap_or(NONE);
+        if let Some(row) = self.list.get_mut(at as usize) {
+            (row.overlap, row.matched_tokens) = (overlap, matched_tokens);
+            self.holders.push(at);
+            self.best_overlap = self.best_overlap.max(overlap);
+        }
+    }
+
+    /// Changes rows that hold blocks of the request, none to hold more; `change` returns the prompt tokens that can be
+    /// reused.
+    pub fn revise(&mut self, mut change: impl FnMut(&mut Candidate) -> u64) {
+        let (list, mut best, mut reusable) = (&mut self.list, 0, 0);
+        self.holders.retain(|at| {
+            let row = &mut list[*at as usize];
+            reusable = change(row).max(reusable);
+            best = row.overlap.max(best);
+            row.overlap > 0
+        });
+        self.best_overlap = best;
+        self.best_reusable = Some(reusable);
+    }
+
+    /// The rows that hold blocks of the request.
+    pub fn holders(&self) -> impl Iterator<Item = &Candidate> {
+        self.holders.iter().map(|at| &self.list[*at as usize])
+    }
+
+    /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
+    pub fn media(&self) -> &[Media] {
+        &self.media
+    }
+
+    /// The blocks of those slots lie in other media too.
+    pub fn spread(&mut self, elsewhere: &[(u32, Media)]) {
+        self.media.extend(self.list.iter().map(|row| {
+            let known = elsewhere.iter().find(|(slot, _)| *slot == row.slot);
+            known.map_or_else(|| Media::on_device(row.overlap), |(_, media)| *media)
+        }));
+    }
+
+    /// Offers that take no part by themselves, of kept rows.
+    pub fn absent(&self) -> &[(u32, Eligibility)] {
+        &self.absent
+    }
+
+    /// Keeps the rows that pass, or all if none does. Returns the offers of those left out.
+    pub fn retain_some(&mut self, pass: impl Fn(&Candidate) -> bool) -> Vec<u32> {
+        let mut left = Vec::new();
+        if self.list.iter().all(&pass) || !self.list.iter().any(&pass) {
+            return left;
+        }
+        self.basis = None;
+        self.list.retain(|row| {
+            let stays = pass(row);
+            if !stays {
+                left.push(row.offer);
+            }
+            stays
+        });
+        left
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.list.capacity() * size_of::<Candidate>()
+            + self.media.capacity() * size_of::<Media>()
+            + (self.holders.capacity() + self.by_slot.capacity()) * size_of::<u32>()
+            + self.absent.capacity() * size_of::<(u32, Eligibility)>()
+    }
+
+    /// Recounts kept rows from fleet and book.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] naming the first row that disagrees.
+    pub fn validate(&self, fleet: &Fleet, book: &LoadBook, max_report_age_ms: u64) -> Result<()> {
+        let Some(basis) = self.basis.filter(|basis| basis.fleet == fleet.version()) else {
+            return Ok(());
+        };
+        let fail = |what: &str, row: &Candidate| {
+            let text = format!("{what} of the kept row {row:?}");
+            Err(Error::Invariant(text))
+        };
+        let mut holders = 0;
+        for (at, row) in self.list.iter().enumerate() {
+            let (Some(member), Some(load)) =
+                (fleet.at(row.slot), book.loads().get(row.slot as usize))
+            else {
+                return fail("no worker", row);
+            };
+            let stands = member.eligibility(basis.pool, basis.wanted) == Eligibility::Candidate;
+            if !stands || member.order() != row.order {
+                return fail("another worker", row);
+            }
+            if self.by_slot.get(row.slot as usize) != Some(&(at as u32)) {
+                return fail("another position", row);
+            }
+            let held = self.holders.contains(&(at as u32));
+            if held != (row.overlap > 0) || row.overlap > self.best_overlap {
+                return fail("an overlap that is not listed", row);
+            }
+            holders += usize::from(held);
+            let mut counted = *row;
+            weigh(&mut counted, load, member, self.now, max_report_age_ms);
+            let marked = book.is_marked_changed(row.slot);
+            if !marked && (counted != *row || drifts(load, member, self.now)) {
+                return fail("an unseen change", row);
+            }
+        }
+        if holders != self.holders.len() {
+            let text = format!(
+                "{} rows hold blocks, {holders} are there",
+                self.holders.len()
+            );
+            return Err(Error::Invariant(text));
+        }
+        Ok(())
+    }
+}
+
+impl Deref for Rows {
+    type Target = [Candidate];
+
+    fn deref(&self) -> &[Candidate] {
+        &self.list
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! What workers hold, kept for a router that starts later: written piece by piece while this one routes, read and checked
+//! as a whole before anything of it is believed.
+//!
+//! It is what peers are told, less the bookings, which belong to a process that is gone; and it is believed as peers are.
+//! While it is written or read, a [`Sharing`] of its own stands in for the router's, so that nothing of it is told on.
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::Millis;
+use cachelb_share::{Entries, Entry, Keeping, Kind, Message, put};
+
+use super::inbox::Inbox;
+use super::peers::Peers;
+use super::{Sharing, SharingCounters, Walk};
+use crate::Selector;
+
+/// Who tells what was kept; the stand-in itself is another.
+const KEPT: u64 = 0;
+const STAND_IN: u64 = 1;
+/// Blocks taken in under one lock.
+const STEP: usize = 1 << 10;
+/// More models or workers no router has.
+const MOST: u32 = 1 << 20;
+
+/// Lets `own` stand in for what the selector shares. Which caches were lost is what the selector knows, if it shares.
+fn lend<R>(
+    own: &mut Option<Box<Sharing>>,
+    selector: &mut Selector,
+    work: impl FnOnce(&mut Selector) -> R,
+) -> R {
+    let mut exchange = |selector: &mut Selector| {
+        if let (Some(own), Some(other)) = (own.as_mut(), &mut selector.sharing) {
+            std::mem::swap(&mut own.epochs, &mut other.epochs);
+        }
+        std::mem::swap(own, &mut selector.sharing);
+    };
+    exchange(selector);
+    let outcome = work(selector);
+    exchange(selector);
+    outcome
+}
+
+fn stand_in(fingerprints: &[u64], ttl_ms: u64) -> Sharing {
+    Sharing {
+        // What a file holds takes about as much here.
+        peers: Peers::new(usize::MAX),
+        ..Sharing::new(STAND_IN, fingerprints, ttl_ms, 0)
+    }
+}
+
+/// Writes what workers hold.
+#[derive(Debug)]
+pub struct Keeper {
+    sharing: Option<Box<Sharing>>,
+    walk: Option<Walk>,
+    /// Boxed, as it must lie at a multiple of 64 and Python's objects do not.
+    keeping: Box<Keeping>,
+}
+
+impl Keeper {
+    /// Begins, at `kept_ms` milliseconds of 1970, for pools of these fingerprints and this seed of hashes. `out` gets the
+    /// first bytes.
+    #[must_use]
+    pub fn begin(fingerprints: &[u64], seed: u64, kept_ms: u64, out: &mut Vec<u8>) -> Self {
+        Self {
+            sharing: Some(Box::new(stand_in(fingerprints, 0))),
+            walk: None,
+            keeping: Box::new(Keeping::begin(kept_ms, seed, out)),
+        }
+    }
+
+    /// What comes next, to be given to [`Self::write`]; `None` at the end. Short: others select between two calls.
+    pub fn next(&mut self, selector: &mut Selector) -> Option<Vec<Vec<u8>>> {
+        let walk = &mut self.walk;
+        lend(&mut self.sharing, selector, |selector| {
+            let mut exchange = selector.sharing_mut();
+            if let Some(walk) = walk {
+                return exchange.snapshot_next(walk);
+            }
+            let (head, begun) = exchange.snapshot_begin()?;
+            *walk = Some(begun);
+            Some(vec![head])
+        })
+    }
+
+    /// Writes it.
+    pub fn write(&mut self, messages: &[Vec<u8>], out: &mut Vec<u8>) {
+        let start = out.len();
+        let messages = messages.iter().filter_map(|m| Message::decode(m).ok());
+        let entries = messages.flat_map(|message| Entries::new(message.entries).flatten());
+        for entry in entries.filter(lasts) {
+            put(out, entry, &[]);
+        }
+        self.keeping.add(&out[start..]);
+    }
+
+    /// Writes the end.
+    pub fn end(&self, out: &mut Vec<u8>) {
+        self.keeping.end(out);
+    }
+}
+
+/// Whether an entry says something about workers, not about a request.
+fn lasts(entry: &Entry<'_>) -> bool {
+    !matches!(
+        entry,
+        Entry::Booked { .. } | Entry::FirstToken { .. } | Entry::Closed { .. }
+    )
+}
+
+/// What was kept, read and checked to the last byte.
+#[derive(Debug, Clone)]
+pub struct Kept<'a> {
+    written_ms: u64,
+    entries: Entries<'a>,
+    fingerprints: Vec<u64>,
+    /// Workers, and how often their caches were lost.
+    workers: Vec<(&'a str, u64)>,
+}
+
+impl<'a> Kept<'a> {
+    /// Reads what a [`Keeper`] wrote in a router with this seed.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] for anything else.
+    pub fn read(bytes: &'a [u8], seed: u64) -> Result<Self> {
+        let message = Message::decode(bytes).map_err(as_snapshot)?;
+        if message.kind != Kind::Kept {
+            return refuse("it is a message between routers");
+        }
+        let Some(entries) = Keeping::open(&message, seed) else {
+            return refuse(
+                "it is of a router with another secret or hash_seed; build this one with the same",
+            );
+        };
+        let mut kept = Self {
+            written_ms: message.first,
+            entries: Entries::new(entries),
+            fingerprints: Vec::new(),
+            workers: Vec::new(),
+        };
+        let (mut pools, mut workers) = (Vec::new(), Vec::new());
+        for entry in kept.entries.clone() {
+            match entry.map_err(as_snapshot)? {
+                Entry::Pool { index, fingerprint } => {
+                    number(&mut pools, index)?;
+                    kept.fingerprints.push(fingerprint);
+                }
+                Entry::Worker { index, epoch, name } => {
+                    number(&mut workers, index)?;
+                    kept.workers.push((name, epoch));
+                }
+                Entry::Placed { pool, worker, .. } => {
+                    let known = |all: &[bool], at: u32| all.get(at as usize) == Some(&true);
+                    if !known(&pools, pool) || !known(&workers, worker) {
+                        return refuse(
+                            "it places blocks on a worker or model that it does not name",
+                        );
+                    }
+                }
+                entry if !lasts(&entry) => return refuse("it holds open requests"),
+                _ => {}
+            }
+        }
+        Ok(kept)
+    }
+
+    /// When it was kept, in milliseconds of 1970.
+    #[must_use]
+    pub fn kept_ms(&self) -> u64 {
+        self.written_ms
+    }
+
+    /// Names of the workers.
+    pub fn workers(&self) -> impl Iterator<Item = &'a str> {
+        self.workers.iter().map(|(name, _)| *name)
+    }
+
+    /// Begins to take it in, in a router with pools of these fingerprints, where it is believed for `ttl_ms`.
+    ///
+    /// # Errors
+    /// [`Error::BadSnapshot`] if hashes mean the same in none of them.
+    pub fn restore(&self, fingerprints: &[u64], ttl_ms: u64) -> Result<Restoring<'a>> {
+        let known = |fingerprint: &&u64| fingerprints.contains(fingerprint);
+        let models = self.fingerprints.iter().filter(known).count();
+        if models == 0 {
+            return refuse(
+                "it is of a router with another block_size, secret or way to hash prompts; build this one with the same",
+            );
+        }
+        let mut sharing = stand_in(fingerprints, ttl_ms);
+        // Alone, a router does not count how often caches were lost.
+        for &(name, epoch) in &self.workers {
+            let epoch = epoch.max(sharing.epochs.of(name));
+            sharing.epochs.set(name, epoch, usize::MAX);
+        }
+        Ok(Restoring {
+            unknown_models: self.fingerprints.len() - models,
+            sharing: Some(Box::new(sharing)),
+            left: self.entries.clone(),
+        })
+    }
+}
+
+fn refuse<T>(why: &str) -> Result<T> {
+    Err(Error::BadSnapshot(why.into()))
+}
+
+fn as_snapshot(error: Error) -> Error {
+    match error {
+        Error::BadMessage(why) => Error::BadSnapshot(why),
+        other => other,
+    }
+}
+
+fn number(known: &mut Vec<bool>, index: u32) -> Result<()> {
+    if index >= MOST {
+        return Err(Error::BadSnapshot(format!(
+            "it has a worker or model number {index}"
+        )));
+    }
+    let index = index as usize;
+    if index >= known.len() {
+        known.resize(index + 1, false);
+    }
+    known[index] = true;
+    Ok(())
+}
+
+/// Takes in what was kept.
+#[derive(Debug)]
+pub struct Restoring<'a> {
+    sharing: Option<Box<Sharing>>,
+    left: Entries<'a>,
+    /// Models that are not known here.
+    pub unknown_models: usize,
+}
+
+impl Restoring<'_> {
+    /// Goes on; false once all is taken in. Short: others select between two calls.
+    pub fn step(&mut self, selector: &mut Selector, now: Millis) -> bool {
+        let left = &mut self.left;
+        lend(&mut self.sharing, selector, |selector| {
+            let mut inbox = Inbox {
+                selector,
+                origin: KEPT,
+                now,
+            };
+            let mut done = 0;
+            while done < STEP {
+                let Some(Ok(entry)) = left.next() else {
+                    return false;
+                };
+                done += match entry {
+                    Entry::Placed { chain, .. } => chain.len(),
+                    _ => 1,
+                };
+                inbox.apply(0, entry);
+            }
+            true
+        })
+    }
+
+    /// Counters of what was taken in.
+    #[must_use]
+    pub fn counters(&self) -> SharingCounters {
+        self.sharing
+            .as_ref()
+            .map_or_else(SharingCounters::default, |s| s.counters)
+    }
+}

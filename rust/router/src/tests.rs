@@ -1,0 +1,224 @@
+//! The selector: booking, dry runs, fleets that change.
+
+use std::collections::HashMap;
+
+use cachelb_core::error::Error;
+use cachelb_core::ids::Millis;
+use cachelb_policy::{Compare, LeastLoaded, PowerOfTwo, Random, Reason, RoundRobin, Rule};
+
+use super::*;
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+fn seeded(rule: Box<dyn Rule>, seed: u64) -> Selector {
+    let placements = Placements {
+        max_blocks_per_worker: 1000,
+        ..Placements::default()
+    };
+    let settings = Settings {
+        seed,
+        ..Settings::default()
+    };
+    Selector::new(settings, PoolSettings::new(rule, 16, placements))
+}
+
+fn selector(rule: Box<dyn Rule>) -> Selector {
+    seeded(rule, 1)
+}
+
+fn offers(names: &[&str]) -> Offers {
+    Offers::new(names.iter().map(|&name| Offer::new(name)).collect())
+}
+
+fn pick(selector: &mut Selector, names: &[&str]) -> String {
+    let mut offers = offers(names);
+    let pick = selector
+        .select(&mut offers, &Request::default(), false)
+        .unwrap();
+    offers[pick.offer].name.to_string()
+}
+
+#[test]
+fn round_robin_follows_names_through_flaps() {
+    let mut s = selector(Box::new(RoundRobin::new(true)));
+    s.workers_mut().set_ready("a", true);
+    let all = ["a", "b", "c"];
+    s.workers_mut().set_ready("b", false);
+    let picks: Vec<String> = (0..4).map(|_| pick(&mut s, &all)).collect();
+    assert_eq!(picks, ["a", "c", "a", "c"]);
+    s.workers_mut().set_ready("b", true);
+    let picks: Vec<String> = (0..3).map(|_| pick(&mut s, &["c", "b", "a"])).collect();
+    assert_eq!(picks, ["a", "b", "c"]);
+}
+
+#[test]
+fn weighted_round_robin_is_smooth() {
+    let mut s = selector(Box::new(RoundRobin::new(true)));
+    s.workers_mut().set_weight("a", 5.0).unwrap();
+    let picks: Vec<String> = (0..14).map(|_| pick(&mut s, &["a", "b", "c"])).collect();
+    assert_eq!(picks.concat(), "aabacaaaabacaa");
+}
+
+#[test]
+fn a_seeded_start_uses_every_worker_as_first() {
+    let mut firsts: HashMap<String, u32> = HashMap::new();
+    for seed in 0..300 {
+        let rule = Box::new(RoundRobin::new(false));
+        let mut s = seeded(rule, seed);
+        *firsts.entry(pick(&mut s, &["a", "b", "c"])).or_default() += 1;
+    }
+    assert!(
+        firsts.len() == 3 && firsts.values().all(|&n| n > 60),
+        "{firsts:?}"
+    );
+}
+
+#[test]
+fn dry_run_tells_the_next_pick_and_changes_nothing() {
+    let rules: [Box<dyn Rule>; 4] = [
+        Box::new(LeastLoaded::default()),
+        Box::new(RoundRobin::new(false)),
+        Box::new(Random),
+        Box::new(PowerOfTwo {
+            choices: 2,
+            compare: Compare::Inflight,
+        }),
+    ];
+    for rule in rules {
+        let mut s = selector(rule);
+        for step in 0..40 {
+            let mut list = offers(&NAMES[..=step % 8]);
+            let dry = s.select(&mut list, &Request::default(), true).unwrap();
+            assert_eq!(dry.booking, None);
+            let again = s.select(&mut list, &Request::default(), true).unwrap();
+            let real = s.select(&mut list, &Request::default(), false).unwrap();
+            assert_eq!(
+                (dry, dry),
+                (
+                    again,
+                    Pick {
+                        booking: None,
+                        ..real
+                    }
+                )
+            );
+            assert_eq!(s.book().len(), step + 1);
+        }
+    }
+}
+
+#[test]
+fn duplicates_and_nobody_ready_are_refused_without_booking() {
+    let mut s = selector(Box::new(Random));
+    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
+    assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
+    assert_eq!(
+        s.select(&mut offers(&[]), &Request::default(), false),
+        Err(Error::NoCandidate)
+    );
+    pick(&mut s, &["a", "b"]);
+    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
+    assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
+    s.workers_mut().set_ready("a", false);
+    let mut list = offers(&["a", "b"]);
+    list.set_eligibility(1, Eligibility::Excluded);
+    assert_eq!(
+        s.select(&mut list, &Request::default(), false),
+        Err(Error::NoCandidate)
+    );
+    assert_eq!(
+        [list[0].eligibility, list[1].eligibility],
+        [Eligibility::NotReady, Eligibility::Excluded]
+    );
+    assert_eq!(s.book().len(), 1);
+}
+
+#[test]
+fn one_candidate_is_booked_under_its_own_reason() {
+    let mut s = selector(Box::new(LeastLoaded::default()));
+    let mut list = offers(&["a"]);
+    let pick = s
+        .select(
+            &mut list,
+            &Request {
+                prompt_tokens: 40,
+                ..Request::default()
+            },
+            false,
+        )
+        .unwrap();
+    assert_eq!(pick.reason, Reason::OnlyOne);
+    assert_eq!(s.book().pending_prefill_tokens(list[0].id.unwrap()), 40);
+}
+
+#[test]
+fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
+    let mut s = selector(Box::new(LeastLoaded::default()));
+    for i in 0..20_000 {
+        let names = [format!("pod-{i}"), format!("pod-{}", i + 1)];
+        pick(&mut s, &[&names[0], &names[1]]);
+        assert!(
+            s.fleet().ids().len() <= 68 + 1024 + 64,
+            "{}",
+            s.fleet().ids().len()
+        );
+    }
+    assert!(s.ledger().forgotten > 18_000);
+    s.validate().unwrap();
+}
+
+#[test]
+fn two_pools_in_turn_keep_each_other() {
+    let mut s = selector(Box::new(LeastLoaded::default()));
+    let large: Vec<String> = (0..300).map(|i| format!("pod-{i}")).collect();
+    let large: Vec<&str> = large.iter().map(String::as_str).collect();
+    for _ in 0..2_000 {
+        pick(&mut s, &large);
+        pick(&mut s, &["a", "b"]);
+    }
+    assert_eq!((s.fleet().ids().len(), s.ledger().forgotten), (302, 0));
+}
+
+#[test]
+fn silent_bookings_expire() {
+    let mut s = selector(Box::new(LeastLoaded::default()));
+    pick(&mut s, &["a", "b"]);
+    let late = Request {
+        now: Millis(3_600_002),
+        ..Request::default()
+    };
+    s.select(&mut offers(&["a", "b"]), &late, false).unwrap();
+    assert_eq!(
+        (s.book().len(), s.ledger().endings[Ending::Expired as usize]),
+        (1, 1)
+    );
+}
+
+#[test]
+fn decisions_keep_the_names_of_the_workers_they_saw() {
+    let mut s = selector(Box::new(LeastLoaded::default()));
+    let lists: [(&[&str], Option<u64>); 5] = [
+        (&["a", "b"], Some(1)),
+        (&["a", "b"], Some(1)),
+        (&["b", "c"], Some(2)),
+        (&["d", "e"], None),
+        (&["e", "d"], None),
+    ];
+    for (number, (names, version)) in (0..).zip(lists) {
+        let list = names.iter().map(|&name| Offer::new(name)).collect();
+        let mut offers = match version {
+            Some(version) => Offers::versioned(list, version),
+            None => Offers::new(list),
+        };
+        let request = Request {
+            number,
+            ..Request::default()
+        };
+        s.select(&mut offers, &request, false).unwrap();
+    }
+    for (number, (names, _)) in (0..).zip(lists) {
+        let seen = s.trace().get(number).unwrap();
+        let told: Vec<&str> = seen.iter().map(|seen| &*seen.name).collect();
+        assert_eq!(told, names, "decision {number}");
+    }
+}

@@ -1,0 +1,509 @@
+//! Routers that tell each other, over a network that loses, repeats and mixes up.
+
+mod keeping;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+#[path = "sharing_faults.rs"]
+mod faults;
+#[path = "sharing_fleet.rs"]
+mod fleet;
+#[path = "sharing_hostile.rs"]
+mod hostile;
+#[path = "sharing_random.rs"]
+mod random;
+#[path = "sharing_routes.rs"]
+mod routes;
+
+use cachelb_core::ids::{Medium, Millis, SequenceHash};
+use cachelb_core::tracker::Origin;
+use cachelb_core::tracker::Store;
+use cachelb_policy::LeastLoaded;
+use cachelb_policy::{PrefillTimesBatch, Rule};
+
+use super::*;
+use crate::PoolId;
+use crate::ledger::{Ending, Usage};
+use crate::{Offer, Offers, Placements, PoolSettings, Request, Selector, Settings};
+
+const WORKERS: [&str; 4] = ["a", "b", "c", "d"];
+const TTL_MS: u64 = 1_000_000;
+
+fn router(origin: u64, capacity: u32) -> Selector {
+    let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch::default());
+    let placements = Placements {
+        max_blocks_per_worker: capacity,
+        ..Placements::default()
+    };
+    let settings = Settings {
+        seed: origin,
+        registered: true,
+        ..Settings::default()
+    };
+    let mut selector = Selector::new(settings, PoolSettings::new(rule, 16, placements));
+    for name in WORKERS {
+        selector
+            .workers_mut()
+            .add(name, crate::Profile::default(), Millis(0));
+    }
+    selector.sharing_mut().share(origin, &[77], TTL_MS, 1 << 20);
+    selector
+}
+
+fn counts(selector: &Selector) -> SharingCounters {
+    selector.sharing().unwrap().counters()
+}
+
+/// A prompt of `length` blocks that shares its first `shared` with others of its family.
+fn prompt(family: u64, shared: usize, own: u64, length: usize) -> Vec<SequenceHash> {
+    let block = |depth: usize| {
+        let of = if depth < shared {
+            family
+        } else {
+            1000 + 100 * family + own
+        };
+        SequenceHash(1 + of * 1000 + depth as u64)
+    };
+    (0..length).map(block).collect()
+}
+
+fn ask(selector: &mut Selector, path: &[SequenceHash], now: u64) -> BookingId {
+    ask_one_of(&WORKERS, selector, path, now)
+}
+
+fn ask_one_of(
+    names: &[&str],
+    selector: &mut Selector,
+    path: &[SequenceHash],
+    now: u64,
+) -> BookingId {
+    let mut offers = Offers::new(names.iter().map(|&name| Offer::new(name)).collect());
+    let request = Request {
+        blocks: Some((path, Origin::Tokens)),
+        prompt_tokens: 16 * path.len() as u64 + 3,
+        now: Millis(now),
+        ..Request::default()
+    };
+    let pick = selector.select(&mut offers, &request, false).unwrap();
+    pick.booking.unwrap()
+}
+
+fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
+    let worker = selector.fleet().find(name).unwrap();
+    let mut found = BTreeSet::new();
+    let Some(Store::Exact(index)) = selector.pools[PoolId(0)].index() else {
+        panic!("chained blocks are in the exact index");
+    };
+    index.tell(worker, Medium::Gpu, |_, chain| {
+        found.extend(chain.iter().map(|hash| hash.0));
+    });
+    found
+}
+
+/// Requests, pending prefill tokens and pairs, blocks of decoding requests.
+type Load = (u32, u64, u64, u64);
+
+fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
+    let load = |name| {
+        let worker = selector.fleet().find(name).unwrap();
+        let book = selector.book();
+        let columns = (
+            book.inflight(worker),
+            book.pending_prefill_tokens(worker),
+            book.load(worker).unwrap().pending_pairs,
+            book.decode_blocks(worker),
+        );
+        (name, columns)
+    };
+    WORKERS.into_iter().map(load).collect()
+}
+
+/// All that `from` waits to tell.
+fn tell(from: &mut Selector) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| from.sharing_mut().publish()).collect()
+}
+
+fn snapshot(from: &mut Selector, now: Millis) -> Vec<Vec<u8>> {
+    let mut messages = from.sharing().unwrap().snapshot_changes();
+    let (head, mut walk) = from.sharing_mut().snapshot_begin().unwrap();
+    messages.push(head);
+    while let Some(parts) = from.sharing_mut().snapshot_next(&mut walk) {
+        messages.extend(parts);
+    }
+    let mut told = RouteCursor::default();
+    while let Some(part) = from
+        .sharing_mut()
+        .snapshot_routes(PoolId(0), &mut told, now)
+    {
+        messages.push(part);
+    }
+    messages.push(from.sharing().unwrap().snapshot_end());
+    messages
+}
+
+/// Lets `to` hear `message`; asks `from` for a snapshot if something is missing.
+fn deliver(from: &mut Selector, to: &mut Selector, message: &[u8], now: u64) {
+    if to.sharing_mut().receive(message, Millis(now)) != Ok(Receipt::Gap) {
+        return;
+    }
+    for part in snapshot(from, Millis(now)) {
+        assert_ne!(
+            to.sharing_mut().receive(&part, Millis(now)),
+            Ok(Receipt::Gap)
+        );
+    }
+}
+
+#[test]
+fn what_one_routes_the_other_knows() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let path = prompt(1, 4, 1, 9);
+    let booking = ask(&mut a, &path, 5);
+    let worker = a.book().worker(booking).unwrap();
+    for message in tell(&mut a) {
+        assert!(matches!(
+            b.sharing_mut().receive(&message, Millis(6)),
+            Ok(Receipt::Applied(_))
+        ));
+        assert_eq!(
+            b.sharing_mut().receive(&message, Millis(6)),
+            Ok(Receipt::Applied(0)),
+            "again"
+        );
+        assert_eq!(
+            a.sharing_mut().receive(&message, Millis(6)),
+            Ok(Receipt::Own)
+        );
+    }
+    assert_eq!(loads(&a), loads(&b));
+    let name = a.fleet.name(worker).unwrap();
+    assert_eq!(held(&b, &name).len(), 9);
+    assert!(a.first_token(booking, Millis(9)));
+    a.close(booking, Ending::Completed, Usage::default(), Millis(10));
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(11)).unwrap();
+    }
+    assert_eq!(loads(&a), loads(&b));
+    let counts = b.ledger();
+    let ended: u64 = counts.endings.iter().sum();
+    assert_eq!((counts.selected(), ended), (0, 0), "not its own requests");
+    // It follows where the other cached it.
+    let next = ask(&mut b, &prompt(1, 4, 1, 12), 12);
+    assert_eq!(b.fleet.name(b.book().worker(next).unwrap()).unwrap(), name);
+    b.validate().unwrap();
+}
+
+#[test]
+fn a_failed_request_takes_its_blocks_back_everywhere() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
+    }
+    // Shares the first four blocks, at the same worker.
+    ask_one_of(&[&name], &mut b, &prompt(1, 4, 2, 6), 7);
+    assert_eq!(held(&b, &name).len(), 11);
+    a.close(booking, Ending::Failed, Usage::default(), Millis(8));
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(9)).unwrap();
+    }
+    assert_eq!(held(&b, &name).len(), 6);
+    assert_eq!(held(&a, &name).len(), 0);
+    b.validate().unwrap();
+}
+
+#[test]
+fn hearsay_ends_and_what_was_found_again_stays() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let (one, two) = (prompt(1, 4, 1, 4), prompt(2, 4, 2, 4));
+    let names: Vec<_> = [&one, &two]
+        .map(|path| {
+            let booking = ask(&mut a, path, 5);
+            a.fleet.name(a.book().worker(booking).unwrap()).unwrap()
+        })
+        .into();
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
+    }
+    ask_one_of(&[&names[0]], &mut b, &one, 7);
+    let other = ["a", "b", "c"].into_iter().find(|name| **name != *names[1]);
+    ask_one_of(&[other.unwrap()], &mut b, &prompt(9, 1, 9, 1), TTL_MS + 7);
+    assert!(one.iter().all(|hash| held(&b, &names[0]).contains(&hash.0)));
+    assert!(
+        two.iter()
+            .all(|hash| !held(&b, &names[1]).contains(&hash.0))
+    );
+}
+
+#[test]
+fn a_lost_cache_is_lost_for_all_and_once() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    let placed = tell(&mut a);
+    // Both see the restart; one hears of the placement from before only now.
+    a.workers_mut().reset_cache(&name, Millis(6));
+    b.workers_mut().reset_cache(&name, Millis(6));
+    for message in &placed {
+        b.sharing_mut().receive(message, Millis(7)).unwrap();
+    }
+    assert_eq!((held(&b, &name).len(), counts(&b).stale), (0, 1));
+    let cleared = tell(&mut b);
+    let new = prompt(2, 1, 3, 5);
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(8)).unwrap();
+    }
+    let again = ask(&mut a, &new, 9);
+    for message in cleared {
+        a.sharing_mut().receive(&message, Millis(10)).unwrap();
+    }
+    let name = a.fleet.name(a.book().worker(again).unwrap()).unwrap();
+    assert_eq!(held(&a, &name).len(), 5, "the same loss is no second one");
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(11)).unwrap();
+    }
+    assert_eq!(held(&b, &name).len(), 5);
+}
+
+#[test]
+fn who_hears_of_a_lost_cache_places_on_the_new_one() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    ask_one_of(&["a"], &mut a, &prompt(1, 4, 1, 9), 5);
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
+    }
+    b.workers_mut().reset_cache("a", Millis(7));
+    for message in tell(&mut b) {
+        a.sharing_mut().receive(&message, Millis(8)).unwrap();
+    }
+    ask_one_of(&["a"], &mut a, &prompt(2, 4, 1, 5), 9);
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(10)).unwrap();
+    }
+    assert_eq!((held(&b, "a").len(), counts(&b).stale), (5, 0));
+    assert_eq!(
+        tell(&mut b),
+        [] as [Vec<u8>; 0],
+        "the same loss is told once"
+    );
+}
+
+#[test]
+fn a_booking_waits_for_its_worker() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    a.workers_mut()
+        .add("new", crate::Profile::default(), Millis(1));
+    let booking = ask_one_of(&["new"], &mut a, &prompt(1, 4, 1, 9), 5);
+    a.first_token(booking, Millis(6));
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(7)).unwrap();
+    }
+    assert_eq!(
+        (b.book().len(), b.sharing().unwrap().origins()),
+        (0, vec![(1, 1)])
+    );
+    let id = b
+        .workers_mut()
+        .add("new", crate::Profile::default(), Millis(8));
+    assert_eq!((b.book().inflight(id), b.book().decode_blocks(id)), (1, 9));
+    // It leaves and comes back; the booking still waits for its end.
+    b.workers_mut().remove("new");
+    b.validate().unwrap();
+    assert_eq!(b.book().len(), 0);
+    let id = b
+        .workers_mut()
+        .add("new", crate::Profile::default(), Millis(9));
+    assert_eq!(b.book().inflight(id), 1);
+    // Who made it takes the worker out, and the booking with it.
+    a.workers_mut().remove("new");
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(10)).unwrap();
+    }
+    assert_eq!(
+        (b.book().len(), b.sharing().unwrap().origins()),
+        (0, vec![(1, 0)])
+    );
+    b.validate().unwrap();
+}
+
+#[test]
+fn after_a_loss_that_one_saw_what_the_other_places_counts() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    for message in tell(&mut b) {
+        a.sharing_mut().receive(&message, Millis(1)).unwrap();
+    }
+    let name = WORKERS[0];
+    let before = ask_one_of(&[name], &mut b, &prompt(1, 4, 1, 9), 2);
+    a.workers_mut().reset_cache(name, Millis(5));
+    // Placed by one who did not know yet.
+    for message in tell(&mut b) {
+        a.sharing_mut().receive(&message, Millis(6)).unwrap();
+    }
+    assert_eq!((held(&a, name).len(), counts(&a).stale), (0, 1));
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
+    }
+    assert_eq!(held(&b, name).len(), 0);
+    ask_one_of(&[name], &mut b, &prompt(2, 4, 1, 5), 7);
+    for message in tell(&mut b) {
+        a.sharing_mut().receive(&message, Millis(8)).unwrap();
+    }
+    assert_eq!((held(&a, name).len(), counts(&a).stale), (5, 1));
+    assert_eq!(held(&a, name), held(&b, name));
+    assert!(tell(&mut a).is_empty(), "it ends there");
+    b.close(before, Ending::Completed, Usage::default(), Millis(9));
+}
+
+#[test]
+fn an_old_snapshot_changes_nothing_and_is_followed_by_what_comes() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let first = ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let old = snapshot(&mut a, Millis(99));
+    tell(&mut a);
+    a.close(first, Ending::Completed, Usage::default(), Millis(6));
+    ask(&mut a, &prompt(2, 4, 1, 9), 6);
+    for message in snapshot(&mut a, Millis(99)) {
+        b.sharing_mut().receive(&message, Millis(7)).unwrap();
+    }
+    tell(&mut a);
+    for message in &old {
+        assert_ne!(
+            b.sharing_mut().receive(message, Millis(8)),
+            Ok(Receipt::Gap)
+        );
+    }
+    assert_eq!(loads(&a), loads(&b));
+    ask(&mut a, &prompt(3, 4, 1, 9), 9);
+    for message in tell(&mut a) {
+        assert!(matches!(
+            b.sharing_mut().receive(&message, Millis(9)),
+            Ok(Receipt::Applied(1..))
+        ));
+    }
+    assert_eq!(loads(&a), loads(&b));
+    b.validate().unwrap();
+}
+
+#[test]
+fn parts_of_a_snapshot_from_before_a_loss_are_stale_after_it() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    tell(&mut a);
+    let parts = snapshot(&mut a, Millis(99));
+    b.sharing_mut().receive(&parts[0], Millis(6)).unwrap();
+    // News go another way than snapshots, and faster.
+    a.workers_mut().reset_cache(&name, Millis(7));
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(8)).unwrap();
+    }
+    for part in &parts[1..] {
+        b.sharing_mut().receive(part, Millis(9)).unwrap();
+    }
+    assert_eq!(held(&b, &name).len(), 0);
+    assert!(counts(&b).stale > 0);
+    for part in snapshot(&mut a, Millis(99)) {
+        b.sharing_mut().receive(&part, Millis(10)).unwrap();
+    }
+    ask_one_of(&[&name], &mut a, &prompt(2, 4, 1, 5), 11);
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(12)).unwrap();
+    }
+    assert_eq!(held(&b, &name).len(), 5);
+}
+
+#[test]
+fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    for own in 0..9 {
+        ask(&mut a, &prompt(1, 4, own, 9), 5);
+    }
+    for message in tell(&mut a) {
+        b.sharing_mut().receive(&message, Millis(6)).unwrap();
+    }
+    assert_eq!(b.sharing().unwrap().origins(), [(1, 9)]);
+    assert_eq!(b.sharing_mut().forget_origin(1, Millis(7)), 9);
+    assert_eq!(b.book().len(), 0);
+    let mut c = Selector::new(
+        Settings::default(),
+        PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default()),
+    );
+    c.sharing_mut().share(3, &[78], TTL_MS, 1 << 20);
+    for message in snapshot(&mut a, Millis(8)) {
+        c.sharing_mut().receive(&message, Millis(8)).unwrap();
+    }
+    assert!(counts(&c).strangers > 9 && c.book().is_empty());
+    c.validate().unwrap();
+    // Of a worker that it knows it counts the load, whatever the model.
+    for name in WORKERS {
+        c.workers_mut()
+            .add(name, crate::Profile::default(), Millis(9));
+    }
+    assert_eq!(loads(&c), loads(&a));
+    c.validate().unwrap();
+}
+
+#[test]
+fn a_snapshot_keeps_the_order_of_evictions() {
+    let mut a = router(1, 60);
+    for step in 0..200_u64 {
+        let path = prompt(step % 7, 3, step % 23, 3 + (step % 11) as usize);
+        let booking = ask(&mut a, &path, step);
+        a.close(booking, Ending::Completed, Usage::default(), Millis(step));
+    }
+    let mut b = router(2, 60);
+    for message in snapshot(&mut a, Millis(300)) {
+        b.sharing_mut().receive(&message, Millis(300)).unwrap();
+    }
+    for name in WORKERS {
+        assert_eq!(held(&a, name), held(&b, name));
+    }
+    // The same further requests evict the same: told by a third router, so that both take the same steps.
+    let mut c = router(3, 1000);
+    for step in 200..260_u64 {
+        ask(&mut c, &prompt(step % 5, 3, step, 9), step);
+    }
+    for message in tell(&mut c) {
+        a.sharing_mut().receive(&message, Millis(400)).unwrap();
+        b.sharing_mut().receive(&message, Millis(400)).unwrap();
+        for name in WORKERS {
+            assert_eq!(held(&a, name), held(&b, name));
+        }
+    }
+    a.validate().unwrap();
+    b.validate().unwrap();
+}
+
+#[test]
+fn speeds_are_learned_from_own_first_tokens_only() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    for i in 0..10_u64 {
+        let now = i * 10_000;
+        let id = ask_one_of(&["a"], &mut a, &prompt(i, 0, i, 50), now);
+        for message in tell(&mut a) {
+            b.sharing_mut().receive(&message, Millis(now + 5)).unwrap();
+        }
+        a.first_token(id, Millis(now + 100));
+        for message in tell(&mut a) {
+            // SharingCounters with the next round of messages.
+            b.sharing_mut()
+                .receive(&message, Millis(now + 1_000))
+                .unwrap();
+        }
+        a.close(id, Ending::Completed, Usage::default(), Millis(now + 2_000));
+    }
+    let learned = |selector: &Selector| {
+        let load = *selector
+            .book()
+            .load(selector.fleet().find("a").unwrap())
+            .unwrap();
+        (load.speed.get(), load.observed_prefill_tps.get())
+    };
+    let (speed, observed) = learned(&a);
+    assert!((speed.unwrap() - 8.03).abs() < 1e-9 && (observed.unwrap() - 8_030.0).abs() < 1e-9);
+    assert_eq!(learned(&b), (None, None));
+    b.validate().unwrap();
+}

@@ -1,0 +1,96 @@
+//! Messages that are not what they say, and requests that come while everything is told.
+
+use cachelb_share::{Kind, Message};
+
+use super::*;
+
+#[test]
+fn numbers_beyond_all_bounds_are_a_gap() {
+    let (mut a, mut b) = (router(1, 1000), router(2, 1000));
+    ask(&mut a, &prompt(1, 4, 1, 9), 5);
+    let message = |kind, first, count| {
+        Message {
+            kind,
+            origin: 9,
+            first,
+            count,
+            entries: &[],
+        }
+        .encode()
+    };
+    b.sharing_mut()
+        .receive(&message(Kind::Snapshot, u64::MAX, 0), Millis(6))
+        .unwrap();
+    b.sharing_mut()
+        .receive(&message(Kind::Heartbeat, u64::MAX, 7), Millis(6))
+        .unwrap();
+    assert_eq!(
+        b.sharing_mut()
+            .receive(&message(Kind::Heartbeat, 5, 7), Millis(6)),
+        Ok(Receipt::Applied(0))
+    );
+    for message in tell(&mut a) {
+        assert!(matches!(
+            b.sharing_mut().receive(&message, Millis(7)),
+            Ok(Receipt::Applied(1..))
+        ));
+    }
+}
+
+#[test]
+fn a_message_with_other_entries_than_it_says_starts_its_sender_over() {
+    for more in [-1, 1] {
+        let (mut from, mut to) = (router(1, 100), router(2, 100));
+        for message in snapshot(&mut from, Millis(0)) {
+            to.sharing_mut().receive(&message, Millis(0)).unwrap();
+        }
+        ask(&mut from, &prompt(1, 2, 3, 4), 1);
+        let bytes = tell(&mut from).remove(0);
+        let message = Message::decode(&bytes).unwrap();
+        let count = message.count.wrapping_add_signed(more);
+        let error = to
+            .sharing_mut()
+            .receive(&Message { count, ..message }.encode(), Millis(1))
+            .unwrap_err();
+        assert!(error.to_string().contains("says that it has"), "{error}");
+        assert!(
+            to.sharing().unwrap().origins().is_empty(),
+            "it is heard anew"
+        );
+        assert_eq!(loads(&to)["a"].0 + loads(&to)["b"].0, 0);
+        to.validate().unwrap();
+    }
+}
+
+#[test]
+fn what_is_used_all_the_time_is_in_a_snapshot() {
+    let (mut from, mut to) = (router(1, 100_000), router(2, 100_000));
+    let others: Vec<_> = (0..3000).map(|own| prompt(1, 0, own, 2)).collect();
+    let lasting = prompt(40, 0, 7, 20);
+    let mut now = 0;
+    let mut serve = |from: &mut Selector, path: &[SequenceHash]| {
+        now += 1;
+        let booking = ask(from, path, now);
+        from.close(booking, Ending::Completed, Usage::default(), Millis(now));
+    };
+    for path in others.iter().chain([&lasting]) {
+        serve(&mut from, path);
+    }
+    let (head, mut walk) = from.sharing_mut().snapshot_begin().unwrap();
+    let mut messages = vec![head];
+    while let Some(parts) = from.sharing_mut().snapshot_next(&mut walk) {
+        messages.extend(parts);
+        // More than one step tells, and behind it what lasts.
+        for path in others.iter().chain([&lasting]) {
+            serve(&mut from, path);
+        }
+    }
+    messages.push(from.sharing().unwrap().snapshot_end());
+    for message in &messages {
+        to.sharing_mut().receive(message, Millis(9)).unwrap();
+    }
+    let all: BTreeSet<u64> = lasting.iter().map(|hash| hash.0).collect();
+    let known = WORKERS.map(|name| all.is_subset(&held(&to, name)));
+    assert_eq!(known, WORKERS.map(|name| all.is_subset(&held(&from, name))));
+    assert!(known.contains(&true));
+}

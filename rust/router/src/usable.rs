@@ -1,0 +1,89 @@
+//! How much of what a worker holds its engine can reuse.
+
+use cachelb_policy::Media;
+
+use super::blocks::Answer;
+use super::fleet::Fleet;
+use super::pool::Pool;
+use super::request::Request;
+
+/// What blocks of a prompt are worth. Engines recompute at least the last token, so a fully cached prompt is worth one
+/// block less.
+#[derive(Clone, Copy)]
+pub(super) struct Usable {
+    blocks: u64,
+    block_size: u64,
+    /// Blocks that can only be used together.
+    per_block: u32,
+}
+
+impl Usable {
+    /// On a worker whose engine has blocks of this size.
+    pub fn new(prompt_tokens: u64, block_size: u32) -> Self {
+        let block_size = u64::from(block_size);
+        Self {
+            blocks: prompt_tokens.saturating_sub(1) / block_size,
+            block_size,
+            per_block: 1,
+        }
+    }
+
+    /// On the workers of a fleet, by slot. One whose engine has larger blocks computes the whole one of the last token.
+    pub fn by_slot<'a>(
+        fleet: &'a Fleet,
+        pool: &Pool,
+        request: &Request<'_>,
+    ) -> impl Fn(u32) -> Self + use<'a> {
+        let (block_size, coarse) = (pool.block_size(), pool.is_coarse());
+        let usable = Self::new(request.prompt_tokens, block_size);
+        move |slot| match fleet.at(slot) {
+            Some(member) if coarse => {
+                let per_block = member.sizes().per_block(block_size);
+                let blocks = usable.blocks - usable.blocks % u64::from(per_block);
+                Self {
+                    blocks,
+                    per_block,
+                    ..usable
+                }
+            }
+            _ => usable,
+        }
+    }
+
+    /// The part of `held` that is whole blocks of the engine.
+    pub fn whole(&self, held: u32) -> u32 {
+        held - held % self.per_block
+    }
+
+    /// The part of `held` that can be reused.
+    pub fn blocks(&self, held: u32) -> u32 {
+        // Fits: at most `held`.
+        u64::from(held).min(self.blocks) as u32
+    }
+
+    /// Its tokens.
+    pub fn tokens(&self, held: u32) -> u64 {
+        u64::from(self.blocks(held)) * self.block_size
+    }
+
+    /// Where whole blocks of the engine in `slot` lie.
+    pub fn media(&self, answer: Answer<'_>, slot: u32) -> Media {
+        let reach = answer.reach(slot);
+        let gpu = self.whole(reach.gpu);
+        let segment = |(start, end): (u32, u32), from: u32| {
+            if start <= from && self.whole(end) > from {
+                (from, self.whole(end))
+            } else {
+                (from, from)
+            }
+        };
+        let cpu = segment(reach.cpu, gpu);
+        let behind = if reach.disk.0 <= gpu { gpu } else { cpu.1 };
+        Media {
+            gpu,
+            cpu,
+            disk: segment(reach.disk, behind),
+            external: (gpu, gpu),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What routers of one fleet tell each other: who was sent what, and what came of it.
+//!
+//! Every router writes a [`Journal`]: an entry per placement, booking, first token, learned route, end and lost cache,
+//! numbered without gaps. Others apply it in order, notice a gap by the numbers and ask for a snapshot, which is made of
+//! the same entries. Nothing is acknowledged. Nothing of a prompt is in it but seeded hashes of its blocks, new ones only:
+//! those before them are named by the last one; and, of what was learned, hashes of those hashes.
+//!
+//! | file | job |
+//! |---|---|
+//! | `bytes` | numbers and names as bytes |
+//! | `wire` | entries as bytes |
+//! | `word` | one statement on a worker |
+//! | `fleet` | the last word on every worker: what it is, whether it takes requests |
+//! | `envelope` | messages: whose entries, which numbers, whether they arrived whole |
+//! | `journal` | the entries of this router until somebody takes them along |
+//!
+//! How a router applies the entries of others: `sharing` of `cachelb-router`.
+
+mod bytes;
+mod envelope;
+mod fleet;
+mod journal;
+mod wire;
+mod word;
+
+pub use envelope::{Keeping, Kind, Message, fingerprint};
+pub use fleet::{Due, Register};
+pub use journal::{Journal, Part};
+pub use wire::{Chain, Entries, Entry, Keys, put};
+pub use word::{About, Version, Word};

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: Counter[Router[Any]] = Counter()
-    original = Router._tell_all
+    original = Router._publish_all
 
     def counted(router: Router[Any]) -> list[bytes]:
         told[router] += 1
         return original(router)
 
-    monkeypatch.setattr(Router, "_tell_all", counted)
+    monkeypatch.setattr(Router, "_publish_all", counted)
     receive = ZmqCarrier.receive
 
     def asking(carrier: ZmqCarrier, timeout_s: float) -> Any:
@@ -55,9 +55,9 @@ def test_routers_beyond_the_most_are_refused() -> None:
         refused = 0
         for origin in range(2, 1100):
             other._share(origin, 60.0, 1 << 20)
-            for message in other._tell():
+            for message in other._publish():
                 try:
-                    router._hear(message)
+                    router._receive(message)
                 except CachelbError as error:
                     assert "1024 routers are heard already" in str(error)  # noqa: PT017 - counted
                     refused += 1

@@ -6,6 +6,7 @@
 //! `share` what other routers did.
 
 pub mod boundaries;
+mod counted;
 pub mod error;
 pub mod events;
 mod forest;

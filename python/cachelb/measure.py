@@ -17,12 +17,12 @@ class Measure:
     """The metric of a field. Several fields may be rows of one metric."""
 
     field: str
+    help: str
     name: str  # without prefix and suffix
     kind: Kind  # "counter" only ever grows, "gauge" is a state
     unit: str  # in the notation of OpenTelemetry (UCUM)
     labels: tuple[str, ...]  # beside those of the owner; the keys of a mapping, or a text, whose row is 1
     row: str | None  # the one label of a number that is a row among others
-    help: str
 
 
 def counter(name: str, unit: str, *labels: str, row: str | None = None) -> Mapping[str, Any]:
@@ -44,8 +44,8 @@ def measures(owner: type) -> list[Measure]:
         'Requests booked and not finished.'
     """
     texts = _attributes(owner.__doc__ or "")
-    declared = [(each.name, each.metadata[_KEY]) for each in fields(owner) if _KEY in each.metadata]
-    return [Measure(name, *how, texts.get(name, name)) for name, how in declared]
+    declared = [each for each in fields(owner) if _KEY in each.metadata]
+    return [Measure(each.name, texts.get(each.name, each.name), *each.metadata[_KEY]) for each in declared]
 
 
 def _attributes(docstring: str) -> dict[str, str]:

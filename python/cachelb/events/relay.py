@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
-    from cachelb.events.service import Service
+    from cachelb.events.relay_service import Service
     from cachelb.events.sink import KvSink
     from cachelb.events.subscriber import Subscriber
 
@@ -109,7 +109,7 @@ class Relay:
             OSError: The address cannot be used.
             RuntimeError: It is running already.
         """
-        from cachelb.events.service import Service
+        from cachelb.events.relay_service import Service
         from cachelb.events.subscriber import Subscriber
 
         if self._runs.claim(self):

@@ -1,25 +1,36 @@
 """The metric families of every exporter, made from a router's statistics.
 
 Most are fields of `cachelb.types`, which declare their metrics themselves. The label `worker` is a worker's key, and
-`dp_rank` is empty for workers without data-parallel ranks; `model` is empty for the first pool; `peer` is the address of
-another router, or its number where they share a log. A value that is a text is a label of a series that is 1.
+`dp_rank` is empty for workers without data-parallel ranks; `model` is empty for the first pool; `peer` is the address
+of another router, or its number where they share a log. A value that is a text is a label of a series that is 1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from cachelb.measure import Measure, measures
 from cachelb.metrics.family import Family
-from cachelb.types import Funnel, KvEventStats, LearnedStats, PeerStats, RouterStats, ShadowStats, StateStats, WorkerStats
+from cachelb.types import (
+    Funnel,
+    KvEventStats,
+    LearnedStats,
+    PeerStats,
+    RouterStats,
+    ShadowStats,
+    StateStats,
+    WorkerStats,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cachelb.metrics.family import Row
     from cachelb.types import Histogram
+
+    Labels: TypeAlias = tuple[str, ...]
 
 _WORKER = ("worker", "dp_rank")
 _fields = cache(measures)
@@ -76,12 +87,18 @@ def families(stats: RouterStats) -> Iterator[Family]:
         >>> named["inflight"].rows
         [(('gpu0', ''), 0)]
     """
-    workers = {_who(worker): worker for worker in stats.workers}
-    streams = {who: worker.kv_events for who, worker in workers.items() if worker.kv_events is not None}
+    workers: dict[Labels, WorkerStats] = {_who(worker): worker for worker in stats.workers}
+    streams: dict[Labels, KvEventStats] = {
+        who: worker.kv_events for who, worker in workers.items() if worker.kv_events is not None
+    }
     # Two shadows of a model are one series: the first.
-    learners = {(learner.model or "", learner.part): learner for learner in reversed(stats.learned)}
+    learners: dict[Labels, LearnedStats] = {
+        (learner.model or "", learner.part): learner for learner in reversed(stats.learned)
+    }
     state = stats.state
-    peers = {} if state is None else {(peer.address or f"{peer.origin:016x}",): peer for peer in state.peers}
+    peers: dict[Labels, PeerStats] = {}
+    if state is not None:
+        peers = {(peer.address or f"{peer.origin:016x}",): peer for peer in state.peers}
     yield from _of(Funnel, (), {(): stats.funnel})
     yield from _of(RouterStats, (), {(): stats})
     yield from _of(WorkerStats, _WORKER, workers)
@@ -93,7 +110,7 @@ def families(stats: RouterStats) -> Iterator[Family]:
     yield from _derived(stats, workers, streams)
 
 
-def _of(owner: type, labels: tuple[str, ...], owners: Mapping[tuple[str, ...], object]) -> Iterable[Family]:
+def _of(owner: type, labels: Labels, owners: Mapping[Labels, object]) -> Iterable[Family]:
     """Make the families that a class of statistics declares."""
     made: dict[str, Family] = {}
     for measure in _fields(owner):
@@ -106,7 +123,7 @@ def _of(owner: type, labels: tuple[str, ...], owners: Mapping[tuple[str, ...], o
     return made.values()
 
 
-def _rows(measure: Measure, who: tuple[str, ...], value: Any) -> list[Row]:
+def _rows(measure: Measure, who: Labels, value: Any) -> list[Row]:  # noqa: ANN401 - fields of many types
     match value:
         case None:
             return []
@@ -118,7 +135,7 @@ def _rows(measure: Measure, who: tuple[str, ...], value: Any) -> list[Row]:
 
 
 def _derived(
-    stats: RouterStats, workers: Mapping[tuple[str, ...], WorkerStats], streams: Mapping[tuple[str, ...], KvEventStats]
+    stats: RouterStats, workers: Mapping[Labels, WorkerStats], streams: Mapping[Labels, KvEventStats]
 ) -> Iterator[Family]:
     """Make the families that are no field of the statistics."""
     abandoned = stats.endings.get("abandoned", 0)
@@ -147,7 +164,7 @@ def _who(worker: WorkerStats) -> tuple[str, str]:
     return worker.key, "" if worker.dp_rank is None else str(worker.dp_rank)
 
 
-def _blocks(who: tuple[str, ...], worker: WorkerStats) -> Iterator[Row]:
+def _blocks(who: Labels, worker: WorkerStats) -> Iterator[Row]:
     fed = worker.kv_events is not None and worker.kv_events.fed
     for medium, blocks in worker.index_blocks.items():
         if medium == "speculative":
@@ -156,9 +173,9 @@ def _blocks(who: tuple[str, ...], worker: WorkerStats) -> Iterator[Row]:
             yield (*who, medium, "confirmed" if fed else "speculative"), blocks
 
 
-def _named_apart(shadows: Sequence[ShadowStats]) -> dict[tuple[str, ...], ShadowStats]:
+def _named_apart(shadows: Sequence[ShadowStats]) -> dict[Labels, ShadowStats]:
     """Number shadows of the same policy, which differ in their options: two series must not have the same labels."""
-    named: dict[tuple[str, ...], ShadowStats] = {}
+    named: dict[Labels, ShadowStats] = {}
     for shadow in shadows:
         same = sum(other.policy == shadow.policy for other in named.values())
         named[(f"{shadow.policy}#{same + 1}" if same else shadow.policy,)] = shadow

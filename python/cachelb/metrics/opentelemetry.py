@@ -96,6 +96,10 @@ def _families(stats: RouterStats) -> Iterator[Family]:
     counts = [sum(histogram.counts[: i + 1]) for i in range(len(histogram.counts))]
     bounds = [*map(str, histogram.bounds), "+Inf"]
     buckets = [((bound,), float(count)) for bound, count in zip(bounds, counts, strict=True)]
-    yield Family(f"{selection.name}.bucket", "counter", f"{selection.help} By upper bound.", "{selection}", ("le",), buckets)
-    yield Family(f"{selection.name}.count", "counter", f"{selection.help} How many.", "{selection}", (), [((), counts[-1])])
+    yield Family(
+        f"{selection.name}.bucket", "counter", f"{selection.help} By upper bound.", "{selection}", ("le",), buckets
+    )
+    yield Family(
+        f"{selection.name}.count", "counter", f"{selection.help} How many.", "{selection}", (), [((), counts[-1])]
+    )
     yield Family(f"{selection.name}.sum", "counter", f"{selection.help} Sum.", "s", (), [((), histogram.sum)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from cachelb.arguments import whole
@@ -103,5 +104,7 @@ def _decisions(router: Observation[Any], counts: dict[tuple[str, str], int]) -> 
 
 def _shadows(router: Observation[Any], tallies: list[dict[str, int]]) -> tuple[ShadowStats, ...]:
     """Name the tallies; there are none before the first decision."""
-    tallies += [dict.fromkeys(ShadowStats.__slots__[1:], 0)] * (len(router.shadows) - len(tallies))
+    tallies += [dict.fromkeys((each.name for each in fields(ShadowStats)[1:]), 0)] * (
+        len(router.shadows) - len(tallies)
+    )
     return tuple(ShadowStats(policy, **tally) for policy, tally in zip(router.shadows, tallies, strict=True))

@@ -172,7 +172,7 @@ class Poller:
                 self._published = facts
                 self._router.learn_worker(self._key, kv_blocks=load.kv_blocks, block_size=load.block_size)
         except KeyError:
-            self._published = (None, None)  # removed a moment ago; the source ends this poller with its next look at keys()
+            self._published = (None, None)  # removed a moment ago; the source ends this poller at its next look
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
             self.stats = replace(self.stats, refused=self.stats.refused + 1)
             if self.stats.refused == 1:

@@ -63,7 +63,9 @@ class RayCarrier:
         reply = self._trade(self.who, self._life, self._cursor, news)
         self._life, self._cursor = reply.life, reply.cursor
         self._due_s = 0.0 if reply.more else now + timeout_s
-        found: list[Received | Asked] = [Received(message, sender) for sender, message in (*reply.received, *reply.answers)]
+        found: list[Received | Asked] = [
+            Received(message, sender) for sender, message in (*reply.received, *reply.answers)
+        ]
         return [*found, *(Asked(who.encode()) for who in reply.asked)]
 
     def close(self) -> None:

@@ -17,7 +17,9 @@ import click
 import yaml
 from click.testing import CliRunner
 
+from cachelb import Router
 from cachelb.cli.app import app
+from cachelb.metrics.families import families
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / "target" / "site-src"
@@ -25,6 +27,7 @@ SITE = ROOT / "target" / "site"
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 COPIED = (*PAGES, "LICENSE", "docs", "examples")
 HELP = "<!-- The site has the output of --help here. -->\n"
+METRICS = "<!-- The site has the table of all metrics here. -->\n"
 WIDTH = 88
 # What users import from; each has an `__all__`.
 PACKAGES = (
@@ -52,12 +55,25 @@ def stage() -> None:
             shutil.copytree(ROOT / name, STAGE / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, STAGE / name)
-    page = STAGE / "docs" / "reference" / "cli.md"
+    fill("cli.md", HELP, "\n".join(helps((), app)))
+    fill("observability.md", METRICS, metrics())
+
+
+def fill(name: str, mark: str, made: str) -> None:
+    """Replace a line of a page of the reference."""
+    page = STAGE / "docs" / "reference" / name
     text = page.read_text("utf-8")
-    if HELP not in text:
-        message = f"{page.name} lacks the line {HELP!r}"
+    if mark not in text:
+        message = f"{name} lacks the line {mark!r}"
         raise ValueError(message)
-    page.write_text(text.replace(HELP, "\n".join(helps((), app))), "utf-8")
+    page.write_text(text.replace(mark, made), "utf-8")
+
+
+def metrics() -> str:
+    """Make the table of all metrics."""
+    made = families(Router(["gpu0"]).stats())
+    rows = [f"| `{f.name}` | {f.kind} | {', '.join(f.labels)} | {f.unit.strip('{}')} | {f.help} |" for f in made]
+    return "\n".join(["| metric | kind | labels | unit | |", "|---|---|---|---|---|", *rows, ""])
 
 
 def helps(parents: tuple[str, ...], command: click.Command) -> list[str]:

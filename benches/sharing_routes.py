@@ -37,10 +37,10 @@ def main(routes: int) -> None:
     before, told = late.memory_bytes, 0
     for at in range(routes // len(ENDS)):
         one.select_worker(tokens=[at] * ENDS[-1], boundaries=ENDS).on_complete()
-        told += sum(map(len, one._tell()))
-    messages = one._tell_all()
+        told += sum(map(len, one._publish()))
+    messages = one._publish_all()
     for message in messages:
-        late._hear(message)
+        late._receive(message)
     heard = late.stats().remote_routes
     figures = {
         "learned": (told / one.stats().routes, "bytes of everything told of a request, by its ten routes"),

@@ -111,7 +111,7 @@ def peer_messages(router: Router[str]) -> list[bytes]:
     """All that a peer is told."""
     router._share(1, 3600.0, 1 << 24)
     try:
-        return router._tell_all()
+        return router._publish_all()
     finally:
         router._unshare()
 
@@ -120,7 +120,7 @@ def hear(messages: list[bytes], clock: Callable[[], float] = time.perf_counter) 
     """Tell a new router. Returns milliseconds."""
     with make_router() as peer:
         peer._share(2, 3600.0, 1 << 24)
-        return timed(lambda: [peer._hear(message) for message in messages], clock)
+        return timed(lambda: [peer._receive(message) for message in messages], clock)
 
 
 def restore(data: bytes, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -131,7 +131,7 @@ def test_router_that_starts_anew_gets_the_state() -> None:
     async def body() -> None:
         link = Link(PlacementStore())
         old = sharing(Router(WORKERS, seed=1), link)
-        old.offer(Placement("b", STORY, lora="french", cache_salt="s", session="chat"))
+        old.publish(Placement("b", STORY, lora="french", cache_salt="s", session="chat"))
         await old.trade(link)
         router = Router(WORKERS, seed=2)
         new = sharing(router, link)
@@ -159,7 +159,7 @@ def test_outbox_is_bounded() -> None:
     link = Link(PlacementStore())
     here = sharing(Router(WORKERS, seed=1), link, outbox_bytes=5_000)
     for at in range(10):
-        here.offer(Placement("a", f"{at} {STORY}"))
+        here.publish(Placement("a", f"{at} {STORY}"))
     assert here.counters.dropped == 7
     asyncio.run(here.trade(link))
     assert (link.batches, here.counters.sent) == ([3], 3)
@@ -170,11 +170,11 @@ def test_state_is_told_again_after_the_actor_started_anew() -> None:
         link = Link(PlacementStore())
         one, two = (sharing(Router(WORKERS, seed=seed), link) for seed in (1, 2))
         for at in range(3):
-            one.offer(Placement("a", f"{at} {STORY}"))
+            one.publish(Placement("a", f"{at} {STORY}"))
         await one.trade(link)
         await two.trade(link)
         link.store = PlacementStore()
-        one.offer(Placement("a", f"after {STORY}"))
+        one.publish(Placement("a", f"after {STORY}"))
         while await one.trade(link):
             pass
         while await two.trade(link):
@@ -203,7 +203,7 @@ def test_task_trades_and_goes_on_after_failures(caplog: pytest.LogCaptureFixture
         assert len(caplog.messages) == 2, "one line each, whatever the number of failures"
         assert STORY[:9] not in caplog.text
         link.broken = False
-        ends[0].offer(Placement("c", STORY))
+        ends[0].publish(Placement("c", STORY))
         await until(lambda: ends[1].counters.received)
         assert set(matched(routers[1], STORY)) == {"c"}
         for end in ends:

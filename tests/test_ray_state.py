@@ -219,7 +219,7 @@ def test_everyone_hears_everything_of_the_others_once_and_in_order(calls: list[t
         assert not reply.more
         since[who] = reply.life, reply.cursor
         said.extend((who, message) for message in messages)
-        heard.setdefault(who, []).extend(reply.heard)
+        heard.setdefault(who, []).extend(reply.received)
 
     for number, messages, again in calls:
         call(str(number), messages)
@@ -237,7 +237,7 @@ def test_the_log_keeps_the_newest_bytes(calls: list[tuple[int, list[bytes], bool
     for number, messages, _ in calls:
         log.trade(str(number), "", 0, News(messages))
         said += messages
-    left = [message for _, message in log.trade("new", "", 0, News()).heard]
+    left = [message for _, message in log.trade("new", "", 0, News()).received]
     stats = log.stats()
     assert stats["bytes"] == sum(map(len, left)) <= most
     assert stats["messages"] == len(left)
@@ -267,7 +267,7 @@ def test_large_news_come_in_pages() -> None:
     while more:
         reply = log.trade("two", life, cursor, News())
         life, cursor, more = reply.life, reply.cursor, reply.more
-        heard += [message[0] for _, message in reply.heard]
+        heard += [message[0] for _, message in reply.received]
         pages += 1
     assert (heard, pages) == (list(range(10)), 3)
 

@@ -168,7 +168,7 @@ def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
 ) -> None:
     router = Router(["gpu0"], secret=SECRET)
     closed: list[str] = []
-    step = "_tell" if kind == "mesh" else "_pieces"
+    step = "_publish" if kind == "mesh" else "_pieces"
     original = getattr(router, step)
 
     def closing() -> Any:

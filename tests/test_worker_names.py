@@ -207,13 +207,13 @@ def test_messages_to_other_routers_hold_names_and_announce_no_worker_that_needs_
     for at in range(3):
         router.add_worker([LOGIN, QUERY, "http://gpu2:8000"][at], weight=2.0)
         router.select_worker(tokens=range(at * 64, at * 64 + 64), among=[router.keys()[at]]).on_complete()
-    messages = router._tell_all() + router._tell()
+    messages = router._publish_all() + router._publish()
     assert b"http://gpu0:8000" in b"".join(messages)
     assert b"xyzzy" not in b"".join(messages)
     peer = Router([OTHER], hash_seed=7, seed=2)
     peer._share(2, 60.0, 1 << 20, share_fleet=True)
     for message in messages:
-        peer._hear(message)
+        peer._receive(message)
     for key, _ in peer._fleet_changes():
         peer._follow(key)
     assert peer.workers() == [OTHER, "http://gpu2:8000"], "without its credentials a worker would be of no use"

@@ -113,18 +113,18 @@ score 0 (lower is better)
         Returns:
             The line.
         """
-        told = (
+        text = (
             f"{self.key}: {self.reason} by {self.policy}, {self.matched_tokens} of {self.prompt_tokens} prompt tokens "
             f"matched (best {self.best_matched_tokens})"
         )
         if self.forgotten:
-            return f"{told}, candidates no longer known: {_KEPT}"
+            return f"{text}, candidates no longer known: {_KEPT}"
         available = sum(view.state == "available" for view in self.candidates)
-        told += f", {available} of {len(self.candidates)} workers available"
+        text += f", {available} of {len(self.candidates)} workers available"
         picked = next((view for view in self.candidates if view.picked), None)
         if picked is not None and picked.score is not None:
-            told += f", score {_number(picked.score)} ({self._better} is better)"
-        return told
+            text += f", score {_number(picked.score)} ({self._better} is better)"
+        return text
 
     def table(self) -> str:
         """Lay the candidates out as plain text, the picked one marked with `*`.

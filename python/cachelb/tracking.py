@@ -172,11 +172,11 @@ class TrackedStream(Generic[_T]):
         if self._open:
             await self._finish(self._report.decision.cancel)
 
-    async def _finish(self, tell: Callable[..., object], *arguments: BaseException) -> None:
+    async def _finish(self, report: Callable[..., object], *arguments: BaseException) -> None:
         """Release the load first, without interruption, then close."""
         self._open = False
         try:
-            tell(*arguments)
+            report(*arguments)
         finally:
             await _aclose(self._upstream)
 
@@ -249,10 +249,10 @@ class TrackedIterator(Generic[_T]):
         if self._open:
             self._finish(self._report.decision.cancel)
 
-    def _finish(self, tell: Callable[..., object], *arguments: BaseException) -> None:
+    def _finish(self, report: Callable[..., object], *arguments: BaseException) -> None:
         self._open = False
         try:
-            tell(*arguments)
+            report(*arguments)
         finally:
             with ExitStack() as stack:
                 for part in reversed(self._upstream):

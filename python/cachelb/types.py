@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
+from cachelb.measure import counter, gauge
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
@@ -124,15 +126,15 @@ class KvEventStats:
         memory_bytes: Native memory of the names of its blocks.
     """
 
-    state: str
+    state: str = field(metadata=gauge("kv_stream_state", "1", "state"))
     fed: bool
     refused: str | None
     engine_block_size: int | None
     mismatch: str | None
-    lag_s: float | None
+    lag_s: float | None = field(metadata=gauge("kv_event_lag_seconds", "s"))
     messages: int
     duplicates: int
-    events: dict[tuple[str, str], int]
+    events: dict[tuple[str, str], int] = field(metadata=counter("kv_events", "{event}", "kind", "medium"))
     stored_blocks: int
     removed_blocks: int
     unknown_removals: int
@@ -180,17 +182,17 @@ class WorkerStats:
     key: str
     dp_rank: int | None
     role: str
-    state: str
-    inflight: int
-    pending_prefill_tokens: int
-    decode_blocks: int
+    state: str = field(metadata=gauge("worker_state", "1", "state"))
+    inflight: int = field(metadata=gauge("inflight", "{request}"))
+    pending_prefill_tokens: int = field(metadata=gauge("pending_prefill_tokens", "{token}"))
+    decode_blocks: int = field(metadata=gauge("decode_blocks", "{block}"))
     index_blocks: dict[str, int]
-    weight: float
-    report_age_s: float | None
-    running: float | None
-    waiting: float | None
-    queued_tokens: float | None
-    kv_usage: float | None
+    weight: float = field(metadata=gauge("worker_weight"))
+    report_age_s: float | None = field(metadata=gauge("worker_report_age_seconds", "s"))
+    running: float | None = field(metadata=gauge("worker_running", "{request}"))
+    waiting: float | None = field(metadata=gauge("worker_waiting", "{request}"))
+    queued_tokens: float | None = field(metadata=gauge("worker_queued_tokens", "{token}"))
+    kv_usage: float | None = field(metadata=gauge("worker_kv_usage"))
     prefill_tps: float | None
     gen_tps: float | None
     kv_events: KvEventStats | None = None
@@ -215,11 +217,11 @@ class Funnel:
         engine_cached_tokens: Tokens the engine took from its cache. Tokens lost at this step were mispredicted.
     """
 
-    requests: int
-    prompt_tokens: int
-    best_matched_tokens: int
-    selected_matched_tokens: int
-    engine_cached_tokens: int
+    requests: int = field(metadata=counter("funnel_requests", "{request}"))
+    prompt_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="prompt"))
+    best_matched_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="best_matched"))
+    selected_matched_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="selected_matched"))
+    engine_cached_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="engine_cached"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +253,10 @@ class ShadowStats:
     """
 
     policy: str
-    decisions: int
-    agreed: int
-    matched_tokens: int
-    first_matched_tokens: int
+    decisions: int = field(metadata=counter("shadow_decisions", "{decision}"))
+    agreed: int = field(metadata=counter("shadow_agreed", "{decision}"))
+    matched_tokens: int = field(metadata=counter("shadow_matched_tokens", "{token}"))
+    first_matched_tokens: int = field(metadata=counter("shadow_first_matched_tokens", "{token}"))
 
     @property
     def agreement(self) -> float | None:
@@ -289,20 +291,20 @@ class LearnedStats:
         part: "whole", or the half of a pair; "shadow" for a policy that decides beside the first.
     """
 
-    version: int
-    samples: int
+    version: int = field(metadata=gauge("learned_model_version"))
+    samples: int = field(metadata=counter("learned_samples", "{request}"))
     pooled: int
     pending: int
-    dropped: dict[str, int]
-    rounds: dict[str, int]
+    dropped: dict[str, int] = field(metadata=counter("learned_dropped_rewards", "{event}", "reason"))
+    rounds: dict[str, int] = field(metadata=counter("learned_rounds", "{event}", "result"))
     training: bool
     round_s: float
     rmse: float
-    mae: float
+    mae: float = field(metadata=gauge("learned_holdout_error"))
     mean_rmse: float
-    mean_mae: float
-    drift: float
-    drifting: int
+    mean_mae: float = field(metadata=gauge("learned_mean_error"))
+    drift: float = field(metadata=gauge("learned_drift"))
+    drifting: int = field(metadata=gauge("learned_drifting_workers", "{worker}"))
     decisions: dict[str, int]
     model: str | None = None
     part: str = "whole"
@@ -333,11 +335,11 @@ class PeerStats:
 
     origin: int
     address: str
-    silent_s: float
-    lag_s: float
-    bookings: int
-    gaps: int
-    snapshots: int
+    silent_s: float = field(metadata=gauge("state_peer_silent_seconds", "s"))
+    lag_s: float = field(metadata=gauge("state_peer_lag_seconds", "s"))
+    bookings: int = field(metadata=gauge("state_peer_bookings", "{request}"))
+    gaps: int = field(metadata=counter("state_peer_gaps", "{gap}"))
+    snapshots: int = field(metadata=counter("state_peer_snapshots", "{snapshot}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,23 +381,23 @@ class StateStats:
     origin: int
     peers: tuple[PeerStats, ...]
     start: str
-    sent: int
-    sent_bytes: int
-    received: int
-    refused: int
-    gaps: int
-    snapshots: int
-    applied: int
-    blocks: int
-    orphans: int
-    strangers: int
-    stale: int
-    dropped: int
+    sent: int = field(metadata=counter("state_messages", "{message}", "direction", row="sent"))
+    sent_bytes: int = field(metadata=counter("state_sent_bytes", "By"))
+    received: int = field(metadata=counter("state_messages", "{message}", "direction", row="received"))
+    refused: int = field(metadata=counter("state_refused", "{message}"))
+    gaps: int = field(metadata=counter("state_gaps", "{gap}"))
+    snapshots: int = field(metadata=counter("state_snapshots", "{snapshot}"))
+    applied: int = field(metadata=counter("state_entries", "{entry}", "result", row="applied"))
+    blocks: int = field(metadata=counter("state_blocks", "{block}"))
+    orphans: int = field(metadata=counter("state_entries", "{entry}", "result", row="orphan"))
+    strangers: int = field(metadata=counter("state_entries", "{entry}", "result", row="stranger"))
+    stale: int = field(metadata=counter("state_entries", "{entry}", "result", row="stale"))
+    dropped: int = field(metadata=counter("state_entries", "{entry}", "result", row="dropped"))
     routes: int
     changes: int
-    conflicts: int
-    crowded: int
-    failures: int
+    conflicts: int = field(metadata=counter("state_entries", "{entry}", "result", row="conflict"))
+    crowded: int = field(metadata=counter("state_entries", "{entry}", "result", row="crowded"))
+    failures: int = field(metadata=counter("state_failures", "{error}"))
     failing: str = ""
 
 
@@ -439,26 +441,26 @@ class RouterStats:
     """
 
     workers: list[WorkerStats]
-    decisions: dict[tuple[str, str], int]
-    endings: dict[str, int]
-    open_requests: int
+    decisions: dict[tuple[str, str], int] = field(metadata=counter("decisions", "{decision}", "policy", "reason"))
+    endings: dict[str, int] = field(metadata=counter("requests", "{request}", "outcome"))
+    open_requests: int = field(metadata=gauge("open_requests", "{request}"))
     funnel: Funnel
     select_seconds: Histogram
-    evictions: dict[str, int]
-    dropped: dict[str, int]
+    evictions: dict[str, int] = field(metadata=counter("evictions", "{block}", "cause"))
+    dropped: dict[str, int] = field(metadata=counter("kv_dropped", "{change}", "reason"))
     shadows: tuple[ShadowStats, ...]
     index_blocks: int
-    index_bytes: int
-    memory_bytes: int
-    no_worker: int
+    index_bytes: int = field(metadata=gauge("index_bytes", "By"))
+    memory_bytes: int = field(metadata=gauge("memory_bytes", "By"))
+    no_worker: int = field(metadata=counter("no_worker", "{selection}"))
     policy: str
     models: list[str]
-    unread_usage: int = 0
-    kv_gaps: int = 0
-    kv_replays: dict[str, int] = field(default_factory=dict)
-    kv_resyncs: int = 0
-    kv_restarts: int = 0
-    kv_repairs: dict[str, int] = field(default_factory=dict)
+    unread_usage: int = field(default=0, metadata=counter("unread_usage", "{count}"))
+    kv_gaps: int = field(default=0, metadata=counter("kv_gaps", "{gap}"))
+    kv_replays: dict[str, int] = field(default_factory=dict, metadata=counter("kv_replays", "{replay}", "result"))
+    kv_resyncs: int = field(default=0, metadata=counter("kv_resyncs", "{resync}"))
+    kv_restarts: int = field(default=0, metadata=counter("kv_restarts", "{restart}"))
+    kv_repairs: dict[str, int] = field(default_factory=dict, metadata=counter("kv_repairs", "{repair}", "reason"))
     routes: int = 0
     remote_routes: int = 0
     learned: tuple[LearnedStats, ...] = ()

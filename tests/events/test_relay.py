@@ -238,8 +238,8 @@ def test_an_answer_waits_at_the_engine_while_the_gateway_does_not_read() -> None
         slow = Busy()
         with behind(relay, slow, replay_timeout_s=600.0):
             assert slow.begun.wait(30)
-            assert relay._desk is not None
-            passages = relay._desk._passages
+            assert relay._service is not None
+            passages = relay._service._passages
             try:
                 eventually(lambda: any(passage.kept is not None for passage in list(passages._open.values())))
             finally:

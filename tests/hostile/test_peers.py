@@ -13,7 +13,7 @@ from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, load, make_r
 
 from cachelb import Router
 from cachelb.errors import CachelbError
-from cachelb.state.exchange import _TELL_S
+from cachelb.state.exchange import _SEND_ALL_S
 from cachelb.state.redis_carrier import RedisCarrier
 from cachelb.state.redis_link import _MOST_BYTES
 from cachelb.state.zmq_carrier import ZmqCarrier
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: Counter[Router[Any]] = Counter()
-    original = Router._tell_all
+    original = Router._publish_all
 
     def counted(router: Router[Any]) -> list[bytes]:
         told[router] += 1
         return original(router)
 
-    monkeypatch.setattr(Router, "_tell_all", counted)
+    monkeypatch.setattr(Router, "_publish_all", counted)
     receive = ZmqCarrier.receive
 
     def asking(carrier: ZmqCarrier, timeout_s: float) -> Any:
@@ -45,7 +45,7 @@ def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.Mon
         monkeypatch.setattr(ZmqCarrier, "receive", asking)
         wait_until(lambda: len(told) == 3 and min(told.values()) >= 5)
         most = max(told.values())
-        assert most <= (time.monotonic() - begun) / _TELL_S + 2, "one per interval, whoever asks"
+        assert most <= (time.monotonic() - begun) / _SEND_ALL_S + 2, "one per interval, whoever asks"
         assert all(state.stats().failures == 0 for _, state in found)
 
 
@@ -55,9 +55,9 @@ def test_routers_beyond_the_most_are_refused() -> None:
         refused = 0
         for origin in range(2, 1100):
             other._share(origin, 60.0, 1 << 20)
-            for message in other._tell():
+            for message in other._publish():
                 try:
-                    router._hear(message)
+                    router._receive(message)
                 except CachelbError as error:
                     assert "1024 routers are heard already" in str(error)  # noqa: PT017 - counted
                     refused += 1

@@ -49,9 +49,9 @@ def relayed(secret: str | None = None) -> Iterator[tuple[EventPublisher, Relay, 
             publish(publisher, 0)
             sink.wait_applied([0], W)
             sink.wait_for(lambda: "ended True" in sink.of(W).told)
-            desk = relay._desk
-            assert desk is not None
-            eventually(lambda: not desk._passages._open)
+            service = relay._service
+            assert service is not None
+            eventually(lambda: not service._passages._open)
             yield publisher, relay, sink
         finally:
             source.stop()
@@ -121,7 +121,7 @@ def test_subscriptions_of_strangers_are_not_kept(which: str) -> None:
 
 
 def test_streams_that_a_relay_does_not_have_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachelb.events.desk._LISTENERS", 3)
+    monkeypatch.setattr("cachelb.events.relay_service._LISTENERS", 3)
     with relayed() as (publisher, relay, sink), zmq.Context() as context, contextlib.ExitStack() as stack:
         dealers = [stack.enter_context(context.socket(zmq.DEALER)) for _ in range(5)]
         for dealer in dealers:

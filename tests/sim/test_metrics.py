@@ -363,7 +363,7 @@ def test_slow_request_says_what_was_before_it_and_what_was_not_cached() -> None:
         ]
     )
     slowest = worst_requests(result, 1)[0]
-    assert (slowest.ahead_tokens, slowest.least_ahead_tokens) == (800, 0)
+    assert (slowest.queued_before_tokens, slowest.least_queued_before_tokens) == (800, 0)
     assert slowest.why == (
         "tried again 1x",
         "800 tokens before it at its worker, 0 at the freest",

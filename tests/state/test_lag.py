@@ -17,7 +17,7 @@ def test_lag_is_measured_against_the_fastest_of_the_last_one_or_two_minutes(
     lag, now, heard = Lag(), 0.0, list[tuple[float, float]]()
     for step_s, delay_s in steps:
         now += step_s
-        lag.hear(now - delay_s + clocks_apart_s, now)
+        lag.add(now - delay_s + clocks_apart_s, now)
         heard.append((now, delay_s))
         over_one, over_two = (
             delay_s - min(other for at, other in heard if at >= now - window_s) for window_s in (60.0, 121.0)
@@ -28,14 +28,14 @@ def test_lag_is_measured_against_the_fastest_of_the_last_one_or_two_minutes(
 def test_clocks_that_drift_apart_are_no_lag_for_ever() -> None:
     lag = Lag()
     for beat in range(40_000):
-        lag.hear(0.25 * beat * (1 - 1e-4), 0.25 * beat)
+        lag.add(0.25 * beat * (1 - 1e-4), 0.25 * beat)
     assert 0 <= lag.late_s < 0.0125
 
 
 def test_a_delay_that_stays_is_forgotten_after_two_minutes() -> None:
     lag = Lag()
     for beat in range(2000):
-        lag.hear(0.25 * beat, 0.25 * beat + (1.0 if beat >= 400 else 0.0))
+        lag.add(0.25 * beat, 0.25 * beat + (1.0 if beat >= 400 else 0.0))
         if 400 <= beat < 640:
             assert lag.late_s == 1.0
     assert lag.late_s == 0.0

@@ -12,7 +12,7 @@ from tests.state.addresses import wait_until
 from tests.state.transports import SECRET, STORY, make_router
 
 from cachelb.secret import Secret
-from cachelb.state.carrier import Asked, Heard, Refused
+from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.kinds import is_heartbeat
 from cachelb.state.options import exchange_settings
 from cachelb.state.redis_carrier import RedisCarrier
@@ -33,7 +33,7 @@ def messages() -> tuple[bytes, bytes]:
     router = make_router()
     router._share(1, 60.0, 1 << 20)
     router.select_worker(tokens=STORY).on_complete()
-    (news,), beat = router._tell(), router._heartbeat(7)
+    (news,), beat = router._publish(), router._heartbeat(7)
     assert beat is not None
     return news, beat
 
@@ -63,9 +63,9 @@ def carriers(fleet: RedisFleet, *seals: Seal) -> Iterator[list[RedisCarrier]]:
         yield found
 
 
-def receive(carrier: RedisCarrier, count: int) -> list[Heard | Asked | Refused]:
+def receive(carrier: RedisCarrier, count: int) -> list[Received | Asked | Refused]:
     """So many of what others said, at least."""
-    found: list[Heard | Asked | Refused] = []
+    found: list[Received | Asked | Refused] = []
 
     def enough() -> bool:
         found.extend(carrier.receive(0.005))
@@ -79,7 +79,7 @@ def test_heartbeats_are_what_a_router_says_without_entries() -> None:
     with make_router() as router:
         router._share(1, 60.0, 1 << 20)
         for _ in range(2):
-            told = router._tell()
+            told = router._publish()
             assert told
             assert not any(is_heartbeat(message) for message in told)
             heartbeat = router._heartbeat(7)
@@ -105,7 +105,7 @@ def test_everybody_reads_what_the_others_wrote_in_its_order(
 
         def complete() -> bool:
             for at, carrier in enumerate(found):
-                heard[at] += [one.message for one in carrier.receive(0.001) if isinstance(one, Heard)]
+                heard[at] += [one.message for one in carrier.receive(0.001) if isinstance(one, Received)]
             return [len(messages) for messages in heard] == [sum(author != at for author, _ in log) for at in range(3)]
 
         wait_until(complete)
@@ -127,7 +127,7 @@ def test_heartbeat_comes_after_all_news_before_it(redis_fleet: RedisFleet) -> No
             client.xadd(f"{redis_fleet.stream}:beats", {"f": writer.wrap(b"b", b"b%d" % number + BEAT)})
         found = receive(reader, 151)
         address = f"{redis_fleet.stream}/{writer.life.hex()}"
-        assert found == [Heard(NEWS, address)] * 150 + [Heard(b"2" + BEAT, address)], "and only the latest"
+        assert found == [Received(NEWS, address)] * 150 + [Received(b"2" + BEAT, address)], "and only the latest"
 
 
 def test_who_is_asked_is_told_and_nobody_else(redis_fleet: RedisFleet) -> None:
@@ -147,7 +147,7 @@ def test_who_is_asked_is_told_and_nobody_else(redis_fleet: RedisFleet) -> None:
         question = questions[0]
         messages = [bytes([part]) * 100 for part in range(200)]
         asked.answer(question.return_to, messages)
-        heard: list[Heard | Asked | Refused] = []
+        heard: list[Received | Asked | Refused] = []
 
         def told() -> bool:
             asked.receive(0.001)
@@ -155,11 +155,11 @@ def test_who_is_asked_is_told_and_nobody_else(redis_fleet: RedisFleet) -> None:
             return len(heard) >= len(messages)
 
         wait_until(told)
-        assert heard == [Heard(message, f"{redis_fleet.stream}/{seals[1].life.hex()}") for message in messages]
-        assert not [one for one in third.receive(0.005) if isinstance(one, Heard)]
+        assert heard == [Received(message, f"{redis_fleet.stream}/{seals[1].life.hex()}") for message in messages]
+        assert not [one for one in third.receive(0.005) if isinstance(one, Received)]
         asked.publish(NEWS)
         asked.receive(0.005)
-        assert receive(asking, 1) == [Heard(NEWS, f"{redis_fleet.stream}/{seals[1].life.hex()}")]
+        assert receive(asking, 1) == [Received(NEWS, f"{redis_fleet.stream}/{seals[1].life.hex()}")]
 
 
 def test_heartbeats_do_not_pile_up(redis_fleet: RedisFleet) -> None:

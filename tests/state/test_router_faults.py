@@ -175,15 +175,15 @@ def test_peer_that_repeats_an_old_snapshot_changes_nothing() -> None:
         peer = HandDriven(address, stack)
         source = peer.router
         with source.select_worker(tokens=range(100)):
-            old = source._tell_all()
+            old = source._publish_all()
         decisions = [source.select_worker(tokens=range(at, 1000)) for at in range(3)]
-        source._tell()  # Nobody hears it.
+        source._publish()  # Nobody hears it.
         mesh = ZmqMesh(own, [address], **PATIENT)
         router.attach(mesh)
-        peer.answer(peer.wait_until_asked(), source._tell_all())
+        peer.answer(peer.wait_until_asked(), source._publish_all())
         wait_until(lambda: sum(router.loads().values()) == 3)
         decisions.append(source.select_worker(tokens=range(2000)))
-        peer.publish([*old, *source._tell()])
+        peer.publish([*old, *source._publish()])
         wait_until(lambda: sum(router.loads().values()) == 4)
         assert router.loads() == source.loads()
         assert mesh.stats().snapshots == 1
@@ -199,14 +199,14 @@ def test_answer_that_stands_still_is_asked_for_anew(monkeypatch: pytest.MonkeyPa
         peer = HandDriven(address, stack)
         source = peer.router
         source.select_worker(tokens=tokens).on_complete()
-        head, *_ = source._tell_all()
-        source._tell()  # Nobody hears it.
+        head, *_ = source._publish_all()
+        source._publish()  # Nobody hears it.
         mesh = ZmqMesh(own, [address], **PATIENT)
         router.attach(mesh)
         for _ in range(2):
             peer.answer(peer.wait_until_asked(), [head])
         assert max(each.matched_tokens for each in router.explain(tokens=tokens).candidates) == 0
-        peer.answer(peer.wait_until_asked(), source._tell_all())
+        peer.answer(peer.wait_until_asked(), source._publish_all())
         wait_until(lambda: max(each.matched_tokens for each in router.explain(tokens=tokens).candidates) > 2900)
         peer.publish([source._heartbeat(8) or b""])
         wait_until(lambda: mesh.stats().snapshots == 3)
@@ -221,22 +221,22 @@ def test_what_is_kept_until_a_peer_answers_is_bounded_and_nothing_is_missed_in_t
     with ExitStack() as stack, Router(WORKERS, secret=SECRET) as router:
         peer = HandDriven(address, stack)
         source = peer.router
-        source._tell()  # Nobody hears it.
+        source._publish()  # Nobody hears it.
         mesh = ZmqMesh(own, [address], max_mb=0.05, **PATIENT)
         router.attach(mesh)
         return_to = peer.wait_until_asked()
-        late = source._tell_all()
+        late = source._publish_all()
         before = mesh.stats().received
         decisions = []
         for at in range(200):
             decisions.append(source.select_worker(tokens=range(at, at + 1000)))
-            peer.publish(source._tell())
+            peer.publish(source._publish())
         wait_until(lambda: mesh.stats().received >= before + 200)
         assert mesh._runs.latest is not None
         (kept,) = (each.kept for each in mesh._runs.latest._peers.values())
         assert 0 < sum(map(len, kept)) <= 0.05 * (1 << 20)
         peer.answer(return_to, late)
-        peer.answer(peer.wait_until_asked(), source._tell_all())
+        peer.answer(peer.wait_until_asked(), source._publish_all())
         wait_until(lambda: router.loads() == source.loads())
         assert sum(router.loads().values()) == 200
         for decision in decisions:

@@ -136,10 +136,10 @@ def test_routes_are_told_as_hashes_that_only_the_fleet_can_compute() -> None:
         other._share(2, 3600.0, 1 << 20)
         blocks = [0x1111_2222_3333_4444 + at for at in range(40)]
         router.select_worker(blocks=blocks, boundaries=ENDS).on_complete()
-        told = router._tell()
+        told = router._publish()
         assert not [block for block in blocks if any(block.to_bytes(8, "little") in message for message in told)]
         for message in told:
-            other._hear(message)
+            other._receive(message)
         assert other.stats().routes == 3
 
 
@@ -157,6 +157,6 @@ def test_policies_that_keep_prompts_say_so_and_share_load(policy: str, caplog: p
         assert mesh.stats().strangers == 0
         text = "".join(chr(97 + at % 26) for at in range(4000))
         router.select_worker(text=text).on_complete()
-        told = b"".join(router._tell_all())
+        told = b"".join(router._publish_all())
         assert text[:64].encode() not in told
         assert b"".join(token.to_bytes(4, "little") for token in STORY[:8]) not in told

@@ -156,7 +156,7 @@ def test_lag_grows_while_something_is_missing() -> None:
     own, others = free_addresses(2)
 
     with make_router() as router, make_router() as other:
-        router._tell_all = list  # type: ignore[method-assign]
+        router._publish_all = list  # type: ignore[method-assign]
         router.select_worker(tokens=STORY)
         router.attach(ZmqMesh(own, [others], **PATIENT))
         with router.select_worker(tokens=STORY):
@@ -164,6 +164,6 @@ def test_lag_grows_while_something_is_missing() -> None:
         mesh = ZmqMesh(others, [own], **PATIENT)
         other.attach(mesh)
         wait_until(lambda: any(peer.lag_s > 1.0 for peer in mesh.stats().peers))
-        del router._tell_all
+        del router._publish_all
         wait_until(lambda: mesh.stats().peers[0].lag_s < 0.2)
         assert mesh.stats().peers[0].gaps > 0

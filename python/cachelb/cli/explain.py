@@ -109,8 +109,8 @@ def _print(analysis: Analysis, top: int) -> None:
     if analysis.shadows:
         out.print(_shadows(analysis))
     if analysis.left_out:
-        told = ", ".join(f"{count:,} {why}" for why, count in analysis.left_out.items())
-        out.print(Text(f"not counted: {printable(told)}", style="dim"))
+        reasons = ", ".join(f"{count:,} {why}" for why, count in analysis.left_out.items())
+        out.print(Text(f"not counted: {printable(reasons)}", style="dim"))
 
 
 def _funnel(analysis: Analysis) -> Table:

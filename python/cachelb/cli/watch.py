@@ -203,8 +203,8 @@ def _summary(look: _Look, figures: Figures) -> Text:
     )
     lines = [
         counts,
-        _told("reasons", _by_reason(figures)),
-        _told("ended", figures.requests),
+        _listed("reasons", _by_reason(figures)),
+        _listed("ended", figures.requests),
         _funnel(figures),
     ]
     half, most = (figures.select_seconds(share) for share in (0.5, 0.99))
@@ -225,7 +225,7 @@ def _by_reason(figures: Figures) -> dict[str, float]:
     return counts
 
 
-def _told(name: str, counts: dict[str, float]) -> str:
+def _listed(name: str, counts: dict[str, float]) -> str:
     """List what is not 0, the most first."""
     shown = sorted(((count, label) for label, count in counts.items() if count), reverse=True)
     return f"{name}: " + ", ".join(f"{label} {count:,.0f}" for count, label in shown) if shown else ""
@@ -263,13 +263,13 @@ def _workers(figures: Figures) -> Table:
 
 def _shared(look: _Look, sharing: SharingFigures) -> str:
     """Say in a line how sharing goes."""
-    told = [f"shared: {sharing.start}", f"{len(sharing.peers)} peers"]
+    parts = [f"shared: {sharing.start}", f"{len(sharing.peers)} peers"]
     for way, count in sharing.counts.items():
         if way in _DIRECTIONS:
             rate = look.messages_per_s.get(way)
-            told.append(f"{way} {count:,.0f}" + ("" if rate is None else f" ({rate:,.1f}/s)"))
+            parts.append(f"{way} {count:,.0f}" + ("" if rate is None else f" ({rate:,.1f}/s)"))
     troubles = [f"{name} {sharing.counts[name]:,.0f}" for name in _TROUBLES if sharing.counts.get(name)]
-    return ", ".join(told + troubles)
+    return ", ".join(parts + troubles)
 
 
 def _peers(sharing: SharingFigures) -> Table:

@@ -99,7 +99,7 @@ class WorkerClient:
         except PageError as error:
             raise AskError(f"{page}: {error}") from None
         except (OSError, UnicodeError) as error:
-            raise AskError(f"no connection: {_told(error)}") from None
+            raise AskError(f"no connection: {_reason(error)}") from None
         finally:
             client.close()
         if status in _DENIED:
@@ -109,7 +109,7 @@ class WorkerClient:
         return answer
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "refused"
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__

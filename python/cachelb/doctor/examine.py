@@ -85,5 +85,5 @@ async def _probe(url: str, client: WorkerClient, facts: Facts, settings: Setting
         ranks: list[int | None] = [*sorted(facts.endpoints)] if len(facts.endpoints) > 1 else [None]
         probed = [await Prober(client, facts, settings, stream, rank).run() for rank in ranks]
         together = [of_ranks(dict(zip(ranks, checks, strict=True))) for checks in zip(*probed, strict=True)]
-        await stream.heard()
+        await stream.watch()
         return [*stream.checks(), *together]

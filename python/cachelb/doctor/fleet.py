@@ -19,9 +19,9 @@ def _models(fleet: Mapping[str, Facts]) -> Check:
     groups = _grouped(fleet, lambda facts: tuple(sorted(facts.models)) or None)
     if len(groups) <= 1:
         return Check("models", "ok", f"the same {_names(next(iter(groups), ()))} everywhere")
-    told = "; ".join(f"{_names(models)} on {', '.join(workers)}" for models, workers in groups.items())
+    listed = "; ".join(f"{_names(models)} on {', '.join(workers)}" for models, workers in groups.items())
     fix = "name the models of each worker: router.add_worker(url, models=[...])"
-    return Check("models", "warn", f"not the same: {told}", fix)
+    return Check("models", "warn", f"not the same: {listed}", fix)
 
 
 def _block_sizes(fleet: Mapping[str, Facts]) -> Check:
@@ -30,11 +30,11 @@ def _block_sizes(fleet: Mapping[str, Facts]) -> Check:
         seen = f"{next(iter(groups))} tokens everywhere" if groups else "not told"
         return Check("block-sizes", "ok" if groups else "skip", seen)
     sizes = sorted(int(str(size)) for size in groups)
-    told = "; ".join(f"{size} on {', '.join(workers)}" for size, workers in groups.items())
+    listed = "; ".join(f"{size} on {', '.join(workers)}" for size, workers in groups.items())
     if all(size % sizes[0] == 0 for size in sizes):
         fix = f"use block_size={sizes[0]} in the router, or start all engines with the same --block-size"
-        return Check("block-sizes", "warn", told, fix)
-    return Check("block-sizes", "fail", told, "start all engines with the same --block-size")
+        return Check("block-sizes", "warn", listed, fix)
+    return Check("block-sizes", "fail", listed, "start all engines with the same --block-size")
 
 
 def _addresses(fleet: Mapping[str, Facts]) -> Check:
@@ -57,9 +57,9 @@ def _templates(fleet: Mapping[str, Facts]) -> Check:
     if len(groups) <= 1:
         seen = "the same token ids for the same chats" if groups else "not told: /tokenize does not answer"
         return Check("templates", "ok" if groups else "skip", seen)
-    told = " against ".join(", ".join(workers) for workers in groups.values())
+    listed = " against ".join(", ".join(workers) for workers in groups.values())
     fix = "start all engines with the same tokenizer and --chat-template"
-    return Check("templates", "fail", f"token ids of the same chats differ: {told}", fix)
+    return Check("templates", "fail", f"token ids of the same chats differ: {listed}", fix)
 
 
 def _grouped(fleet: Mapping[str, Facts], of: Callable[[Facts], Hashable]) -> dict[Hashable, list[str]]:

@@ -105,15 +105,15 @@ class Prober:
         return self._rng.choices(_TOKENS, k=length)
 
     def _prediction(self, sent: list[Sent]) -> Check:
-        told = ", ".join(f"{each.predicted}/{each.cached}" for each in sent)
+        listed = ", ".join(f"{each.predicted}/{each.cached}" for each in sent)
         if any(each.predicted is None for each in sent):
             return Check("prediction", "skip", "without its events nothing can be predicted")
         if any(each.cached is None for each in sent):
             return Check("prediction", "skip", "the engine does not say what it had cached", _DETAILS_FIX)
         if all(each.predicted == each.cached for each in sent):
-            return Check("prediction", "ok", f"predicted/cached tokens of {len(sent)} requests: {told}")
+            return Check("prediction", "ok", f"predicted/cached tokens of {len(sent)} requests: {listed}")
         fix = "make sure that the event address is this very engine's, and that the router has its block size"
-        return Check("prediction", "fail", f"predicted/cached tokens differ: {told}", fix)
+        return Check("prediction", "fail", f"predicted/cached tokens differ: {listed}", fix)
 
 
 def _cached(sent: list[Sent]) -> Check:
@@ -122,13 +122,13 @@ def _cached(sent: list[Sent]) -> Check:
         fix = f"{_DETAILS_FIX}: without it nobody can tell whether routing works"
         return Check("cached-tokens", "warn", "the engine does not say how many tokens it had cached", fix)
     again = [each for each in sent if each.again]
-    told = ", ".join(f"{each.cached} of {each.reusable}" for each in again)
+    listed = ", ".join(f"{each.cached} of {each.reusable}" for each in again)
     if all(each.cached == each.reusable for each in again):
-        return Check("cached-tokens", "ok", f"prompts sent again: {told} reusable tokens cached")
+        return Check("cached-tokens", "ok", f"prompts sent again: {listed} reusable tokens cached")
     fix = "check --enable-prefix-caching and the block size, and that requests reach this one engine"
     if all(each.cached for each in again):
-        return Check("cached-tokens", "warn", f"prompts sent again: only {told} reusable tokens cached", fix)
-    return Check("cached-tokens", "fail", f"prompts sent again: {told} reusable tokens cached", fix)
+        return Check("cached-tokens", "warn", f"prompts sent again: only {listed} reusable tokens cached", fix)
+    return Check("cached-tokens", "fail", f"prompts sent again: {listed} reusable tokens cached", fix)
 
 
 def _cached_tokens(answer: Any) -> int | None:  # noqa: ANN401 - any JSON

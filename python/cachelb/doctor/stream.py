@@ -61,7 +61,7 @@ class Stream:
             await asyncio.to_thread(self.tap.wait_for, is_caught_up, self._settings.timeout_s)
         return True
 
-    async def heard(self) -> None:
+    async def watch(self) -> None:
         """Wait a moment for silent ranks: the message of the last probe may be on its way."""
 
         def has_spoken() -> bool:
@@ -101,24 +101,24 @@ class Stream:
 
     def _shape(self) -> Check:
         """Check the content of messages."""
-        heard = self.tap.heard
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(heard.events.items())) or "nothing"
-        if heard.undecodable:
-            why, count = heard.undecodable.most_common(1)[0]
+        received = self.tap.received
+        seen = ", ".join(f"{count} {kind}" for kind, count in sorted(received.events.items())) or "nothing"
+        if received.undecodable:
+            why, count = received.undecodable.most_common(1)[0]
             fix = "report the version of the engine: this form of message is not known"
             return Check("shape", "fail", f"{count} messages cannot be read: {why}", fix)
-        if not heard.events:
+        if not received.events:
             return Check("shape", "skip", "no event was received")
-        foreign = heard.events["Unknown"] + heard.events["Malformed"]
+        foreign = received.events["Unknown"] + received.events["Malformed"]
         if foreign:
             fix = "report the version of the engine; events that are not known are passed over"
-            return Check("shape", "warn", f"{told}: {foreign} are passed over", fix)
-        sizes = sorted(heard.block_sizes)
+            return Check("shape", "warn", f"{seen}: {foreign} are passed over", fix)
+        sizes = sorted(received.block_sizes)
         size = self._facts.block_size
         if size is not None and sizes and sizes != [size]:
             fix = f"use block_size={sizes[0]} in the router"
-            return Check("shape", "warn", f"{told}; blocks of {sizes} tokens, its metrics say {size}", fix)
-        return Check("shape", "ok", f"{told}; media {', '.join(sorted(heard.media)) or 'none'}")
+            return Check("shape", "warn", f"{seen}; blocks of {sizes} tokens, its metrics say {size}", fix)
+        return Check("shape", "ok", f"{seen}; media {', '.join(sorted(received.media)) or 'none'}")
 
     def _replay(self, rank: int | None, notes: StreamNotes) -> Check:
         """Judge the replay socket."""
@@ -131,11 +131,11 @@ class Stream:
         first = notes.first_replayed
         if first is None:
             return Check("replay", "ok", f"{where} answers; nothing was published yet")
-        told = f"{notes.replayed} batches, numbers {first} to {notes.last_replayed}"
+        seen = f"{notes.replayed} batches, numbers {first} to {notes.last_replayed}"
         if first > (notes.replay_from or 0):
             fix = "raise buffer_steps in --kv-events-config; blocks announced earlier are known when they come again"
-            return Check("replay", "warn", f"{told}: earlier ones are gone", fix)
-        return Check("replay", "ok", told)
+            return Check("replay", "warn", f"{seen}: earlier ones are gone", fix)
+        return Check("replay", "ok", seen)
 
     def _tokens(self) -> Check:
         """Judge whether events carry the tokens that were sent, linked in their order."""
@@ -189,15 +189,15 @@ def _sequence(notes: StreamNotes) -> Check:
     if notes.unnumbered:
         fix = "upgrade the engine: lost messages go unnoticed"
         return Check("sequence", "warn", f"{notes.unnumbered} of {notes.live} messages have no number", fix)
-    told = f"numbers {notes.first} to {notes.last}"
+    seen = f"numbers {notes.first} to {notes.last}"
     if notes.went_back:
         fix = "let each engine publish at an address of its own; a restart while probing looks alike"
-        return Check("sequence", "fail", f"{told}, which went back {notes.went_back} times", fix)
+        return Check("sequence", "fail", f"{seen}, which went back {notes.went_back} times", fix)
     if notes.lost:
         fix = "raise hwm in --kv-events-config, or look for what slows this connection down"
-        return Check("sequence", "fail", f"{told}, of which {notes.lost} are missing", fix)
+        return Check("sequence", "fail", f"{seen}, of which {notes.lost} are missing", fix)
     if notes.last_replayed is not None and notes.first is not None and notes.first > notes.last_replayed + 1:
         missing = notes.first - notes.last_replayed - 1
         fix = "raise hwm in --kv-events-config, or look for what slows this connection down"
-        return Check("sequence", "fail", f"{told}; {missing} are missing after the replay", fix)
-    return Check("sequence", "ok", f"{told} without a gap")
+        return Check("sequence", "fail", f"{seen}; {missing} are missing after the replay", fix)
+    return Check("sequence", "ok", f"{seen} without a gap")

@@ -48,7 +48,7 @@ class StreamNotes:
 
 
 @dataclass(slots=True)
-class Heard:
+class Received:
     """The content of messages, replayed ones included."""
 
     events: Counter[str] = field(default_factory=Counter)  # by type
@@ -65,7 +65,7 @@ class Tap:
         self._changed = threading.Condition()
         self._probes: list[list[int]] = []
         self.streams: dict[int | None, StreamNotes] = {}
-        self.heard = Heard()
+        self.received = Received()
         self.announced: list[Announced] = []
 
     def watch(self, tokens: list[int]) -> int:
@@ -167,19 +167,19 @@ class Tap:
         try:
             _, _, events = _core.decode_kv_events(payload)
         except ValueError as error:
-            self.heard.undecodable[str(error)] += 1
+            self.received.undecodable[str(error)] += 1
             return
         for event in events:
-            self.heard.events[event["type"]] += event.get("count", 1)
+            self.received.events[event["type"]] += event.get("count", 1)
             if event["type"] == "BlockStored":
                 self._read_store(rank, event)
 
     def _read_store(self, rank: int | None, event: dict[str, Any]) -> None:
-        self.heard.media[event["medium"] or "gpu"] += 1
+        self.received.media[event["medium"] or "gpu"] += 1
         ids, size = event["token_ids"], event["block_size"]
         if not ids or not size or event["attention"] == "partial":
             return
-        self.heard.block_sizes[size] += 1
+        self.received.block_sizes[size] += 1
         for probe, tokens in enumerate(self._probes):
             start = next((at for at in range(0, len(tokens), size) if tokens[at : at + len(ids)] == ids), None)
             if start is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
-    from cachelb.events.desk import Desk
+    from cachelb.events.relay_service import Service
     from cachelb.events.sink import KvSink
     from cachelb.events.subscriber import Subscriber
 
@@ -92,12 +92,12 @@ class Relay:
         )
         self._lock = threading.Lock()
         self._runs: Runs[Subscriber] = Runs()
-        self._desk: Desk | None = None
+        self._service: Service | None = None
 
     @property
     def address(self) -> str:
         """The address where it publishes, for `ZmqSource(relay=...)`; empty before it does."""
-        return "" if self._desk is None else self._desk.address
+        return "" if self._service is None else self._service.address
 
     def start(self, router: KvSink | None = None, /) -> None:
         """Start relaying. A forked child starts nothing: the relay stays with the parent.
@@ -109,15 +109,15 @@ class Relay:
             OSError: The address cannot be used.
             RuntimeError: It is running already.
         """
-        from cachelb.events.desk import Desk
+        from cachelb.events.relay_service import Service
         from cachelb.events.subscriber import Subscriber
 
         if self._runs.claim(self):
-            self._desk = None
+            self._service = None
             return
-        desk = Desk(self._bind, self._hwm, self._given if router is None else router._kv_workers, self._keys)
-        self._runs.latest = Subscriber(self._settings, desk, desk=desk, name="cachelb-kv-relay")
-        self._desk = desk
+        service = Service(self._bind, self._hwm, self._given if router is None else router._kv_workers, self._keys)
+        self._runs.latest = Subscriber(self._settings, service, service=service, name="cachelb-kv-relay")
+        self._service = service
         self._runs.latest.start()
 
     def stop(self) -> None:
@@ -168,16 +168,16 @@ class Relay:
         Returns:
             Counters since the start; all zero before it.
         """
-        run, desk = self._runs.latest, self._desk
-        if run is None or desk is None:
+        run, service = self._runs.latest, self._service
+        if run is None or service is None:
             return RelayStats({})
         return RelayStats(
             streams=run.stats().streams,
-            subscribers=desk.subscribers,
-            published=desk.published,
-            replays=desk.replays,
-            refused=desk.refused,
-            dropped=desk.dropped,
+            subscribers=service.subscribers,
+            published=service.published,
+            replays=service.replays,
+            refused=service.refused,
+            dropped=service.dropped,
         )
 
     def __enter__(self) -> Self:

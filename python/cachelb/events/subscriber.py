@@ -24,7 +24,7 @@ _JOIN_S: Final = 5.0
 """Seconds that `stop` waits for the thread. Only a call of the router can block it longer."""
 
 
-class Desk(Protocol):
+class Service(Protocol):
     """A further task of the thread."""
 
     def open(self, hub: Hub, fleet: Fleet) -> None:
@@ -40,18 +40,18 @@ class Subscriber:
     """One run of the source's thread, from start to stop."""
 
     def __init__(
-        self, settings: FleetSettings, sink: KvSink, *, desk: Desk | None = None, name: str = "cachelb-kv-events"
+        self, settings: FleetSettings, sink: KvSink, *, service: Service | None = None, name: str = "cachelb-kv-events"
     ) -> None:
         self.pid = os.getpid()
         self._waker, self._woken = socket.socketpair()
         self._hub = Hub(self._woken.fileno())
         self._fleet = Fleet(settings, self._hub, sink)
-        self._desk = desk
+        self._service = service
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        if desk is not None:
+        if service is not None:
             try:
-                desk.open(self._hub, self._fleet)
+                service.open(self._hub, self._fleet)
             except BaseException:
                 self._end()
                 raise
@@ -98,7 +98,7 @@ class Subscriber:
                 self._fleet.follow(now_s)
                 follow_s = now_s + _FOLLOW_S
             due_s = self._fleet.settle(now_s)
-            desk_s = None if self._desk is None else self._desk.settle(now_s)
-            wake_s = min(due for due in (follow_s, due_s, desk_s) if due is not None)
+            service_s = None if self._service is None else self._service.settle(now_s)
+            wake_s = min(due for due in (follow_s, due_s, service_s) if due is not None)
             for owner in self._hub.wait(wake_s - time.monotonic()):
                 owner.on_readable()

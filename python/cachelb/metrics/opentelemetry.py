@@ -91,11 +91,15 @@ class _Snapshot:
 
 def _families(stats: RouterStats) -> Iterator[Family]:
     yield from families(stats)
-    told = durations(stats)
-    histogram = told.histogram
+    selection = durations(stats)
+    histogram = selection.histogram
     counts = [sum(histogram.counts[: i + 1]) for i in range(len(histogram.counts))]
     bounds = [*map(str, histogram.bounds), "+Inf"]
     buckets = [((bound,), float(count)) for bound, count in zip(bounds, counts, strict=True)]
-    yield Family(f"{told.name}.bucket", "counter", f"{told.help} By upper bound.", "{selection}", ("le",), buckets)
-    yield Family(f"{told.name}.count", "counter", f"{told.help} How many.", "{selection}", (), [((), counts[-1])])
-    yield Family(f"{told.name}.sum", "counter", f"{told.help} Sum.", "s", (), [((), histogram.sum)])
+    yield Family(
+        f"{selection.name}.bucket", "counter", f"{selection.help} By upper bound.", "{selection}", ("le",), buckets
+    )
+    yield Family(
+        f"{selection.name}.count", "counter", f"{selection.help} How many.", "{selection}", (), [((), counts[-1])]
+    )
+    yield Family(f"{selection.name}.sum", "counter", f"{selection.help} Sum.", "s", (), [((), histogram.sum)])

@@ -12,25 +12,13 @@ from math import isinf, isnan
 from typing import Any
 
 from cachelb.exposition import Samples, split_series, unescape
+from cachelb.measure import measures
+from cachelb.types import PeerStats, WorkerStats
 
 _SAMPLES = Samples(rb"cachelb_[a-z_]++")
 
-_GAUGES = {
-    "inflight": "inflight",
-    "pending_prefill_tokens": "pending_prefill_tokens",
-    "decode_blocks": "decode_blocks",
-    "worker_running": "running",
-    "worker_waiting": "waiting",
-    "worker_kv_usage": "kv_usage",
-    "worker_report_age_seconds": "report_age_s",
-}
-_PEER_GAUGES = {
-    "silent_seconds": "silent_s",
-    "lag_seconds": "lag_s",
-    "bookings": "bookings",
-    "gaps": "gaps",
-    "snapshots": "snapshots",
-}
+_GAUGES = {each.name: each.field for each in measures(WorkerStats)}
+_PEER_GAUGES = {each.name.removeprefix("state_peer_"): each.field for each in measures(PeerStats)}
 _TOTALS = ("open_requests", "no_worker", "abandoned", "index_bytes", "memory_bytes")
 
 
@@ -168,13 +156,13 @@ def _samples(page: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 def _of_worker(worker: WorkerFigures, name: str, labels: Mapping[str, str], value: float) -> None:
-    if name == "worker_state" and value == 1:
-        worker.state = labels.get("state")
+    if name == "worker_state":
+        worker.state = labels.get("state") if value == 1 else worker.state
     elif name == "index_blocks":
         medium = labels.get("medium", "")
         worker.index_blocks[medium] = worker.index_blocks.get(medium, 0) + value
-    elif name in _GAUGES:
-        setattr(worker, _GAUGES[name], value)
+    elif hasattr(worker, field := _GAUGES.get(name, "")):
+        setattr(worker, field, value)
 
 
 def _of_router(figures: Figures, name: str, labels: Mapping[str, str], value: float) -> None:

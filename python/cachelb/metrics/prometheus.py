@@ -56,13 +56,13 @@ class PrometheusCollector:
             for labels, value in family.rows:
                 metric.add_metric(labels, value)  # type: ignore[attr-defined]  # both kinds have it, Metric has not
             yield metric
-        told = durations(stats)
-        histogram = self._core.HistogramMetricFamily(f"cachelb_{told.name}", told.help)
+        selection = durations(stats)
+        histogram = self._core.HistogramMetricFamily(f"cachelb_{selection.name}", selection.help)
         buckets, total = [], 0
-        for bound, count in zip((*told.histogram.bounds, float("inf")), told.histogram.counts, strict=True):
+        for bound, count in zip((*selection.histogram.bounds, float("inf")), selection.histogram.counts, strict=True):
             total += count
             buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
-        histogram.add_metric((), buckets, told.histogram.sum)
+        histogram.add_metric((), buckets, selection.histogram.sum)
         yield histogram
 
 

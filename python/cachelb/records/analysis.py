@@ -111,7 +111,7 @@ def analyse(records: Iterable[DecisionRecord], workers: Collection[str] = ()) ->
         [('prompt -> best', 'only-one', 100)]
     """
     # Whether the engines report is known only at the end, so both populations are summed.
-    told, untold = _Sums(), _Sums()
+    reported, unreported = _Sums(), _Sums()
     left_out: Counter[str] = Counter()
     shadows: defaultdict[str, ShadowTotals] = defaultdict(ShadowTotals)
     for record in records:
@@ -126,12 +126,12 @@ def analyse(records: Iterable[DecisionRecord], workers: Collection[str] = ()) ->
         elif not (record.engine_prompt_tokens or record.prompt_tokens):
             left_out["length unknown"] += 1
         else:
-            (untold if record.cached_tokens is None else told).add(record)
-    chosen = told if told.analysis.requests else untold
+            (unreported if record.cached_tokens is None else reported).add(record)
+    chosen = reported if reported.analysis.requests else unreported
     analysis = chosen.analysis
-    analysis.reported = chosen is told
-    if analysis.reported and untold.analysis.requests:
-        left_out["no cached tokens reported"] += untold.analysis.requests
+    analysis.reported = chosen is reported
+    if analysis.reported and unreported.analysis.requests:
+        left_out["no cached tokens reported"] += unreported.analysis.requests
     analysis.losses = sorted(chosen.losses.values(), key=lambda loss: (-loss.tokens, loss.step, loss.cause))
     analysis.workers = dict(sorted(chosen.workers.items()))
     analysis.left_out, analysis.shadows = dict(left_out), dict(shadows)

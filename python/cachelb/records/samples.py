@@ -35,10 +35,10 @@ def samples_of(records: Iterable[DecisionRecord]) -> Samples:
     kept = sorted((record for record in records if record.part != "decode"), key=lambda record: record.time_s)
     columns = _followed(kept)
     for name in _REPORTED:
-        columns[name] = np.nan_to_num(_told(kept, name))
+        columns[name] = np.nan_to_num(_column(kept, name))
     for name, field in _BOOKED.items():
-        told = _told(kept, field)
-        columns[name] = np.where(np.isnan(told), columns[name], told)
+        given = _column(kept, field)
+        columns[name] = np.where(np.isnan(given), columns[name], given)
     useful = [at for at, record in enumerate(kept) if record.ttft_s is not None and not record.stale_load]
     features = np.stack([columns[name][useful] for name in FEATURES], axis=1).astype(np.float32)
     costs = np.array([kept[at].ttft_s for at in useful], np.float32)
@@ -46,7 +46,7 @@ def samples_of(records: Iterable[DecisionRecord]) -> Samples:
     return Samples(features, [kept[at].gpu for at in useful], costs, missing)
 
 
-def _told(records: Sequence[DecisionRecord], field: str) -> NDArray[np.float64]:
+def _column(records: Sequence[DecisionRecord], field: str) -> NDArray[np.float64]:
     """Take one field of all records, NaN where it is None."""
     return np.array([getattr(record, field) for record in records], float)
 
@@ -55,14 +55,14 @@ def _followed(records: Sequence[DecisionRecord]) -> dict[str, NDArray[np.float64
     """Work out the columns that follow from the requests and their times alone."""
     start = np.array([record.time_s for record in records])
     prompt = np.array([record.prompt_tokens for record in records], float)
-    credited = _told(records, "credited_tokens")
+    credited = _column(records, "credited_tokens")
     matched = np.where(np.isnan(credited), [record.matched_tokens for record in records], credited)
     matched = np.minimum(matched, prompt)
     columns = {name: np.zeros(len(records)) for name in _BOOKED}
     columns["input_tokens"] = prompt
     columns["uncached_tokens"] = np.ceil(prompt - matched)
     columns["kv_hit_ratio"] = np.divide(matched, prompt, out=np.zeros(len(records)), where=prompt > 0)
-    ttft, lasted = _told(records, "ttft_s"), np.nan_to_num(_told(records, "duration_s"))
+    ttft, lasted = _column(records, "ttft_s"), np.nan_to_num(_column(records, "duration_s"))
     first = start + np.where(np.isnan(ttft), lasted, ttft)
     end = np.maximum(first, start + lasted)
     keys = np.array([record.key for record in records])

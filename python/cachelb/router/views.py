@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from cachelb.arguments import whole
@@ -39,7 +40,7 @@ def stats(router: Observation[Any]) -> RouterStats:
         decisions=_decisions(router, counters["decisions"]),
         endings=counters["endings"],
         open_requests=counters["open_requests"],
-        funnel=Funnel(*counters["funnel"]),
+        funnel=Funnel(**counters["funnel"]),
         select_seconds=Histogram(*counters["select_seconds"]),
         evictions=counters["evictions"],
         dropped=dict(dropped),
@@ -101,7 +102,9 @@ def _decisions(router: Observation[Any], counts: dict[tuple[str, str], int]) -> 
     return decisions
 
 
-def _shadows(router: Observation[Any], tallies: list[tuple[int, int, int, int]]) -> tuple[ShadowStats, ...]:
-    """Name the tallies; empty before the first decision."""
-    tallies += [(0, 0, 0, 0)] * (len(router.shadows) - len(tallies))
-    return tuple(ShadowStats(policy, *tally) for policy, tally in zip(router.shadows, tallies, strict=True))
+def _shadows(router: Observation[Any], tallies: list[dict[str, int]]) -> tuple[ShadowStats, ...]:
+    """Name the tallies; there are none before the first decision."""
+    tallies += [dict.fromkeys((each.name for each in fields(ShadowStats)[1:]), 0)] * (
+        len(router.shadows) - len(tallies)
+    )
+    return tuple(ShadowStats(policy, **tally) for policy, tally in zip(router.shadows, tallies, strict=True))

@@ -248,14 +248,14 @@ class _Batch:
         """Run one."""
         setup = task.setup
         requests: _Requests = self._shared.take(task.requests, lambda: _Requests(setup.workload(task.seed)))
-        told = 0
+        reported = 0
 
-        def tell(done: int) -> None:
-            nonlocal told
+        def report(done: int) -> None:
+            nonlocal reported
             if self._stopped:
                 raise _StoppedError
-            self._tell((done - told) / len(requests.workload))
-            told = done
+            self._report((done - reported) / len(requests.workload))
+            reported = done
 
         result = simulate(
             requests.workload,
@@ -266,7 +266,7 @@ class _Batch:
             gateways=setup.gateways,
             sharing=setup.sharing,
             prepared=requests.prepared,
-            progress=tell,
+            progress=report,
             **setup.options,
         )
         metrics = measure(
@@ -275,11 +275,11 @@ class _Batch:
             bound=requests.profile.hits(setup.fleet.cache_tokens // requests.workload.block_size),
             infinite=requests.profile.hits(),
         )
-        self._tell(1 - told / max(1, len(requests.workload)))
+        self._report(1 - reported / max(1, len(requests.workload)))
         self._shared.drop(task.requests)
         return Run(task.seed, metrics, Cost.of(result), result if task.keep else None)
 
-    def _tell(self, share: float) -> None:
+    def _report(self, share: float) -> None:
         """Pass on how much is done."""
         if self._progress is not None:
             with self._lock:

@@ -33,8 +33,8 @@ class WorstRequest:
     prompt_tokens: int
     predicted_tokens: int  # expected in the cache by the decision
     cached_tokens: int  # found in the cache
-    ahead_tokens: int  # uncomputed prompt tokens of earlier requests at its worker
-    least_ahead_tokens: int  # the same at the worker that had fewest
+    queued_before_tokens: int  # uncomputed prompt tokens of earlier requests at its worker
+    least_queued_before_tokens: int  # the same at the worker that had fewest
     why: tuple[str, ...]  # most telling first
 
 
@@ -50,7 +50,7 @@ def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:
 def _describe(result: SimResult, row: int) -> WorstRequest:
     """Collect the facts of a request."""
     worker, arrival_s = int(result.worker[row]), float(result.arrival_s[row])
-    ahead = _ahead(result, row)
+    before = _queued_before(result, row)
     request = WorstRequest(
         row=row,
         status=Status(int(result.status[row])).name.lower().replace("_", "-"),
@@ -62,8 +62,8 @@ def _describe(result: SimResult, row: int) -> WorstRequest:
         prompt_tokens=int(result.workload.prompt_tokens[row]),
         predicted_tokens=int(result.predicted_tokens[row]),
         cached_tokens=int(result.cached_tokens[row]),
-        ahead_tokens=int(ahead[worker]) if worker >= 0 else 0,
-        least_ahead_tokens=int(ahead.min()),
+        queued_before_tokens=int(before[worker]) if worker >= 0 else 0,
+        least_queued_before_tokens=int(before.min()),
         why=(),
     )
     return _explained(request, result)
@@ -80,10 +80,10 @@ def _explained(request: WorstRequest, result: SimResult) -> WorstRequest:
         why.append(f"tried again {result.retries[row]}x")
     if result.preemptions[row]:
         why.append(f"preempted {result.preemptions[row]}x")
-    if request.ahead_tokens > large:
-        least = request.least_ahead_tokens
-        best = "no worker had fewer" if request.ahead_tokens == least else f"{least:,} at the freest"
-        why.append(f"{request.ahead_tokens:,} tokens before it at its worker, {best}")
+    if request.queued_before_tokens > large:
+        least = request.least_queued_before_tokens
+        best = "no worker had fewer" if request.queued_before_tokens == least else f"{least:,} at the freest"
+        why.append(f"{request.queued_before_tokens:,} tokens before it at its worker, {best}")
     if request.predicted_tokens - request.cached_tokens > large:
         why.append(f"{request.predicted_tokens - request.cached_tokens:,} tokens were taken to be cached and were not")
     computed = request.prompt_tokens - request.cached_tokens
@@ -91,7 +91,7 @@ def _explained(request: WorstRequest, result: SimResult) -> WorstRequest:
     return replace(request, why=tuple(why))
 
 
-def _ahead(result: SimResult, row: int) -> npt.NDArray[np.float64]:
+def _queued_before(result: SimResult, row: int) -> npt.NDArray[np.float64]:
     """Return by worker the prompt tokens that a request would have waited for."""
     arrival_s = result.arrival_s[row]
     rows = np.arange(len(result.arrival_s))

@@ -91,7 +91,7 @@ class Poller:
         self._settings = settings
         self._router = router
         self._throughput = Throughput()
-        self._told: tuple[int | None, int | None] = (None, None)
+        self._published: tuple[int | None, int | None] = (None, None)
         self.stats = WorkerPolls()  # replaced whole, so that any thread may read it
 
     async def poll_forever(self, slots: asyncio.Semaphore) -> None:
@@ -168,11 +168,11 @@ class Poller:
                 age_s=now_s - sent_s,  # the engine took the values at some moment after the request was sent
             )
             facts = (load.kv_blocks, load.block_size)
-            if facts not in ((None, None), self._told):
-                self._told = facts
+            if facts not in ((None, None), self._published):
+                self._published = facts
                 self._router.learn_worker(self._key, kv_blocks=load.kv_blocks, block_size=load.block_size)
         except KeyError:
-            self._told = (None, None)  # removed a moment ago; the source ends this poller with its next look at keys()
+            self._published = (None, None)  # removed a moment ago; the source ends this poller at its next look
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
             self.stats = replace(self.stats, refused=self.stats.refused + 1)
             if self.stats.refused == 1:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Received:
     """A message of another router."""
 
     message: bytes
@@ -53,7 +53,7 @@ class Carrier(Protocol):
         """Send a snapshot to a peer that requested it."""
         ...
 
-    def receive(self, timeout_s: float) -> Sequence[Heard | Asked | Refused]:
+    def receive(self, timeout_s: float) -> Sequence[Received | Asked | Refused]:
         """Wait for messages of other routers, and return a bounded number of them."""
         ...
 

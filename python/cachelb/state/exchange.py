@@ -45,8 +45,8 @@ _ALL_KEPT = 4
 """Bytes of messages kept of all routers, as a multiple of those of one."""
 
 _MOST_ASKERS = 256
-_TELL_S = 0.1
-_TELL_PAUSES = 50
+_SEND_ALL_S = 0.1
+_SEND_ALL_PAUSES = 50
 """Pause after a snapshot before further requests are answered, as a multiple of the time it took."""
 _RECONNECT_S = (0.1, 0.5)
 _AFTER_A_FAULT_S = 2.0
@@ -68,7 +68,7 @@ class ExchangeSettings:
 @dataclass(slots=True)
 class _Peer:
     address: str
-    heard_s: float
+    received_s: float
     gaps: int = 0
     snapshots: int = 0
     asked_s: float | None = None
@@ -123,7 +123,7 @@ class Exchange:
         self._begun = False
         self._peers: dict[int, _Peer] = {}
         self._askers: dict[bytes, None] = {}
-        self._tell_all_s = float("-inf")
+        self._send_all_s = float("-inf")
         self._lock = threading.Lock()
         self._start = "cold: nobody told anything yet"
         self._sent = self._sent_bytes = self._received = self._refused = 0
@@ -177,7 +177,7 @@ class Exchange:
                 PeerStats(
                     origin=origin,
                     address=peer.address,
-                    silent_s=max(0.0, now - peer.heard_s),
+                    silent_s=max(0.0, now - peer.received_s),
                     lag_s=max(peer.lag.late_s, 0.0 if peer.missing_s is None else now - peer.missing_s),
                     bookings=bookings.get(origin, 0),
                     gaps=peer.gaps,
@@ -197,7 +197,7 @@ class Exchange:
             snapshots=self._snapshots,
             failures=self._failures,
             failing=self._failing,
-            **self._router._told(),
+            **self._router._sharing_counts(),
         )
 
     # --- the thread ---
@@ -232,7 +232,7 @@ class Exchange:
         beat_s = 0.0
         while not self._stopping.is_set():
             now = time.monotonic()
-            for message in self._router._tell():
+            for message in self._router._publish():
                 self._publish(message)
             if now >= beat_s:
                 beat_s = now + _HEARTBEAT_S
@@ -244,34 +244,34 @@ class Exchange:
             next_s = now + self._settings.interval_s
             left_s = self._settings.interval_s
             while left_s > 0 and not self._stopping.is_set():
-                for heard in self._carrier.receive(left_s):
-                    if isinstance(heard, Asked):
+                for item in self._carrier.receive(left_s):
+                    if isinstance(item, Asked):
                         if len(self._askers) < _MOST_ASKERS:
-                            self._askers[heard.return_to] = None
-                    elif isinstance(heard, Refused):
-                        self._refuse(heard.address, heard.reason)
+                            self._askers[item.return_to] = None
+                    elif isinstance(item, Refused):
+                        self._refuse(item.address, item.reason)
                     else:
-                        self._hear(heard.message, heard.address)
-                self._tell_askers()
+                        self._receive(item.message, item.address)
+                self._answer_askers()
                 left_s = next_s - time.monotonic()
 
-    def _tell_askers(self) -> None:
+    def _answer_askers(self) -> None:
         """Send a snapshot to all peers that requested one since the last; it follows the requests, so it has no gap."""
         begun_s = time.monotonic()
-        if self._askers and begun_s >= self._tell_all_s:
+        if self._askers and begun_s >= self._send_all_s:
             askers, self._askers = self._askers, {}
-            everything = self._router._tell_all()
+            everything = self._router._publish_all()
             for return_to in askers:
                 self._carrier.answer(return_to, everything)
             now = time.monotonic()
-            self._tell_all_s = now + min(max(_TELL_S, _TELL_PAUSES * (now - begun_s)), _ASK_AGAIN_S)
+            self._send_all_s = now + min(max(_SEND_ALL_S, _SEND_ALL_PAUSES * (now - begun_s)), _ASK_AGAIN_S)
 
     def _publish(self, message: bytes) -> None:
         self._carrier.publish(message)
         self._sent += 1
         self._sent_bytes += len(message)
 
-    def _hear(self, message: bytes, address: str) -> None:
+    def _receive(self, message: bytes, address: str) -> None:
         try:
             origin, sent_us = message_origin(message)
         except CachelbError as error:
@@ -283,10 +283,10 @@ class Exchange:
         now = time.monotonic()
         peer = self._peer(origin, address, now)
         if peer is None:
-            self._refuse(address, f"{_MOST_PEERS} routers are heard already, which is the most")
+            self._refuse(address, f"{_MOST_PEERS} routers are item already, which is the most")
             return
         if sent_us is not None:
-            peer.lag.hear(sent_us / 1e6, now)
+            peer.lag.add(sent_us / 1e6, now)
         outcome = self._apply(message)
         if outcome == "gap":
             others = sum(other.kept_bytes for other in self._peers.values()) - peer.kept_bytes
@@ -297,8 +297,8 @@ class Exchange:
             self._begin_anew(peer)
         elif outcome == "applied" and peer.part_s is not None and is_part(message):
             peer.part_s = now
-        elif outcome == "told":
-            self._told_all(peer)
+        elif outcome == "complete":
+            self._snapshot_complete(peer)
         self._router._released()
 
     def _peer(self, origin: int, address: str, now: float) -> _Peer | None:
@@ -313,13 +313,13 @@ class Exchange:
             peer = _Peer(address, now)
             with self._lock:
                 self._peers[origin] = peer
-        peer.heard_s = now
+        peer.received_s = now
         return peer
 
     def _apply(self, message: bytes) -> str:
         """Apply a message to the router and return the result."""
         try:
-            outcome = self._router._hear(message)
+            outcome = self._router._receive(message)
         except CachelbError as error:
             self._refuse("another router", error)
             outcome = "gap"
@@ -373,7 +373,7 @@ class Exchange:
         for message in peer.take_kept():
             self._apply(message)
 
-    def _told_all(self, peer: _Peer) -> None:
+    def _snapshot_complete(self, peer: _Peer) -> None:
         """Mark a peer as complete, unless the kept messages have gaps of their own."""
         peer.part_s = None
         if peer.asked_s is None:
@@ -384,7 +384,7 @@ class Exchange:
 
     def _expire(self, now: float) -> None:
         silent_since = now - self._settings.peer_timeout_s
-        for origin in [origin for origin, peer in self._peers.items() if peer.heard_s < silent_since]:
+        for origin in [origin for origin, peer in self._peers.items() if peer.received_s < silent_since]:
             self._forget(origin)
 
     def _forget(self, origin: int) -> None:

@@ -15,8 +15,8 @@ class Lag:
     Example:
         >>> from cachelb.state.lag import Lag
         >>> lag = Lag()
-        >>> for sent_s, heard_s in [(0.0, 1000.0), (0.25, 1000.25), (0.5, 1002.5)]:
-        ...     lag.hear(sent_s, heard_s)
+        >>> for sent_s, received_s in [(0.0, 1000.0), (0.25, 1000.25), (0.5, 1002.5)]:
+        ...     lag.add(sent_s, received_s)
         >>> lag.late_s
         2.0
     """
@@ -26,11 +26,11 @@ class Lag:
         self._least = self._least_before = float("inf")
         self._turn_s = float("-inf")
 
-    def hear(self, sent_s: float, heard_s: float) -> None:
+    def add(self, sent_s: float, received_s: float) -> None:
         """Process a heartbeat; the times are of any monotonic clock of the sender, and of this process."""
-        apart = heard_s - sent_s
-        if heard_s >= self._turn_s:
-            self._turn_s = heard_s + _WINDOW_S
+        apart = received_s - sent_s
+        if received_s >= self._turn_s:
+            self._turn_s = received_s + _WINDOW_S
             self._least_before, self._least = self._least, apart
         self._least = min(self._least, apart)
         self.late_s = apart - min(self._least, self._least_before)

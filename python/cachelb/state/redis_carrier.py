@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from cachelb.state.carrier import Asked, Heard, Refused
+from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.kinds import is_heartbeat
 from cachelb.state.redis_answers import NONCE_BYTES, PART, Answers, Questions
 from cachelb.state.redis_link import FloodError
@@ -107,7 +107,7 @@ class RedisCarrier:
         self._sent: deque[_Command] = deque()
         self._queued = self._under_way = 0
         self._questions, self._answers = Questions(), Answers()
-        self._held: dict[bytes, tuple[float, Heard]] = {}
+        self._held: dict[bytes, tuple[float, Received]] = {}
         self._unheard_s: dict[bytes, float] = {}
         self._news_s = float("-inf")
         self._kept_s: dict[bytes, float] = {}
@@ -138,14 +138,14 @@ class RedisCarrier:
             self._positions[key] = min(self._positions.get(key, last), last, key=_parsed)
         again, self._again = self._again, []
         for news in again:
-            self._tell(news, is_repeated=True)
+            self._publish(news, is_repeated=True)
 
     def publish(self, message: bytes) -> None:
         """Append to the stream. Readers detect lost entries by their numbers."""
         now = time.monotonic()
         if not is_heartbeat(message):
             self._news_s = now
-            self._tell(message)
+            self._publish(message)
             return
         if now >= self._news_s + _BEAT_AFTER_S:
             frame = self._seal.wrap(_BEAT, _BEAT + message)
@@ -164,13 +164,13 @@ class RedisCarrier:
         inbox, nonce = return_to[:LIFE_BYTES], return_to[LIFE_BYTES:]
         self._answers.begin(self._inbox + inbox.hex().encode(), nonce, messages, time.monotonic())
 
-    def receive(self, timeout_s: float) -> list[Heard | Asked | Refused]:
+    def receive(self, timeout_s: float) -> list[Received | Asked | Refused]:
         """Send queued entries, and wait for entries of other routers."""
         now = time.monotonic()
         self._look_back(now)
         self._go_on(now)
         self._flush()
-        found: list[Heard | Asked | Refused] = []
+        found: list[Received | Asked | Refused] = []
         if not self._is_waiting and now < self._read_s:
             # Many small messages cost less if they are read together.
             time.sleep(min(timeout_s, self._read_s - now))
@@ -190,7 +190,7 @@ class RedisCarrier:
 
     # --- writing ---
 
-    def _tell(self, message: bytes, *, is_repeated: bool = False) -> None:
+    def _publish(self, message: bytes, *, is_repeated: bool = False) -> None:
         self._unheard_s.setdefault(_NEWS, time.monotonic())
         self._append(_NEWS + message, message, is_repeated=is_repeated)
 
@@ -288,7 +288,7 @@ class RedisCarrier:
         self._is_waiting = True
         self._read_s = now + self._pace_s
 
-    def _read(self, answer: object, now: float, found: list[Heard | Asked | Refused]) -> None:
+    def _read(self, answer: object, now: float, found: list[Received | Asked | Refused]) -> None:
         """Process a reply of `XREAD`: answers before the changes that follow them, heartbeats last."""
         streams = dict(cast("list[tuple[bytes, list[tuple[bytes, list[bytes]]]]]", answer or []))
         inbox = self._inbox_key()
@@ -310,7 +310,7 @@ class RedisCarrier:
                 if key == self._news:
                     self._tail.saw(len(frame) + _ENTRY_BYTES)
                 if life:
-                    self._hear(life, body, now, found)
+                    self._receive(life, body, now, found)
         if inbox in streams:
             self._command("XDEL", inbox, *(number for number, _ in streams[inbox]))
         most, self._at_once = self._at_once, min(2 * self._at_once, _AT_ONCE)
@@ -321,13 +321,13 @@ class RedisCarrier:
             self._read_s = now
             self._let_go(now, found)
 
-    def _hear(self, life: bytes, body: bytes, now: float, found: list[Heard | Asked | Refused]) -> None:
+    def _receive(self, life: bytes, body: bytes, now: float, found: list[Received | Asked | Refused]) -> None:
         kind, data = body[:1], body[1:]
         if kind == PART:
             message = self._questions.part(life, data, now)
             if message is not None:
                 self._seal.answered(life)
-                found.append(Heard(message, self._address(life)))
+                found.append(Received(message, self._address(life)))
         elif kind == _ASK:
             if data[:LIFE_BYTES] == self._seal.life and len(data) == 2 * LIFE_BYTES + NONCE_BYTES:
                 found.append(Asked(data[LIFE_BYTES:]))
@@ -336,12 +336,12 @@ class RedisCarrier:
             if self._questions.is_stuck(life, now) or (not is_fresh and self._questions.may_ask(life, now)):
                 self._ask(life, now)
             if is_fresh and kind == _NEWS:
-                found.append(Heard(data, self._address(life)))
+                found.append(Received(data, self._address(life)))
             elif is_fresh:
                 since, _ = self._held.get(life, (now, None))
-                self._held[life] = (since, Heard(data, self._address(life)))
+                self._held[life] = (since, Received(data, self._address(life)))
 
-    def _let_go(self, now: float, found: list[Heard | Asked | Refused], *, all_of_them: bool = False) -> None:
+    def _let_go(self, now: float, found: list[Received | Asked | Refused], *, all_of_them: bool = False) -> None:
         """Pass heartbeats on once all changes before them are read, or after a while."""
         for life, (since, beat) in list(self._held.items()):
             if all_of_them or now > since + _HELD_S:

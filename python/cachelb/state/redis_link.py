@@ -110,7 +110,7 @@ class RedisLink:
     def open(self) -> None:
         """Reconnect."""
         self.close()
-        with self._told():
+        with self._errors_named():
             self._reading.connect()
             self._writing.connect()
 
@@ -133,42 +133,42 @@ class RedisLink:
 
     def call(self, *words: Word) -> object:
         """Run a command and wait for its answer; only while no other is in progress."""
-        with self._told():
+        with self._errors_named():
             self._writing.send_packed_command(self._writing.pack_command(*words), check_health=False)
             return self._answer(self._writing)
 
     def send(self, commands: Sequence[Command]) -> None:
         """Send commands; `answer` returns their results in this order."""
-        with self._told():
+        with self._errors_named():
             self._writing.send_packed_command(self._writing.pack_commands(commands), check_health=False)
 
     def answered(self) -> bool:
         """Return whether there is an answer."""
-        with self._told():
+        with self._errors_named():
             return self._writing.can_read(0)
 
     def answer(self) -> object:
         """Return the next answer."""
-        with self._told():
+        with self._errors_named():
             return self._answer(self._writing)
 
     def wait_for(self, *words: Word) -> None:
         """Send a command whose answer may take long."""
-        with self._told():
+        with self._errors_named():
             self._reading.send_packed_command(self._reading.pack_command(*words), check_health=False)
 
     def waited(self, timeout_s: float) -> bool:
         """Return whether its answer arrived within a time."""
-        with self._told():
+        with self._errors_named():
             return self._reading.can_read(timeout_s)
 
     def found(self) -> object:
         """Return it."""
-        with self._told():
+        with self._errors_named():
             return self._answer(self._reading)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_named(self) -> Iterator[None]:
         """Convert errors of redis-py to those of a carrier."""
         try:
             yield

@@ -15,7 +15,7 @@ import zmq
 
 from cachelb.events.sockets import Keys, Listeners, bound_pair, curve_keys, make_server, make_socket, received
 from cachelb.secret import Secret
-from cachelb.state.carrier import Asked, Heard, Refused
+from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.lookup import Lookup
 
 _log = logging.getLogger("cachelb.state")
@@ -82,7 +82,7 @@ class ZmqCarrier:
         self._most_at_once = _FLOOD * max_bytes
         self._answering: dict[bytes, _Answer] = {}
         self._peers: dict[str, list[_Peer]] = {}
-        self._heard_s: dict[str, float] = {}
+        self._received_s: dict[str, float] = {}
         self._left_out: set[str] = set()
         self._try_again_s = self._listen_again_s = 0.0
         self._addresses: dict[zmq.Socket[bytes], str] = {}
@@ -140,13 +140,13 @@ class ZmqCarrier:
             _log.debug("a peer that asked is gone: %s", error)
         return True
 
-    def receive(self, timeout_s: float) -> list[Heard | Asked | Refused]:
+    def receive(self, timeout_s: float) -> list[Received | Asked | Refused]:
         """Wait for messages of peers."""
         now = time.monotonic()
         self._follow(now)
         self._listen_again(now)
         self._go_on_answering(now)
-        found: list[Heard | Asked | Refused] = []
+        found: list[Received | Asked | Refused] = []
         asked: set[bytes] = set()
         for socket, _ in self._poller.poll(max(0, math.ceil(timeout_s * 1000))):
             if socket is self._news:
@@ -159,17 +159,17 @@ class ZmqCarrier:
                 found += self._read(socket)
         return [*found, *(Asked(return_to) for return_to in sorted(asked))]
 
-    def _read(self, socket: zmq.Socket[bytes]) -> Sequence[Heard | Refused]:
+    def _read(self, socket: zmq.Socket[bytes]) -> Sequence[Received | Refused]:
         """Read a peer's messages. A peer that sends more than a router would is reconnected."""
         address = self._addresses[socket]
         found, size = [], 0
         for frames in received(socket, _AT_ONCE):
-            found.append(Heard(frames[-1], address))
+            found.append(Received(frames[-1], address))
             size += sum(map(len, frames))
             if size > self._most_at_once:
                 self._call_later(address)
                 return [Refused(f"it sent more than {self._most_at_once >> 20} MB at once", address)]
-        self._heard_s[address] = time.monotonic()
+        self._received_s[address] = time.monotonic()
         return found
 
     def _call_later(self, address: str) -> None:
@@ -183,7 +183,7 @@ class ZmqCarrier:
         if now >= self._listen_again_s:
             self._listen_again_s = now + _LISTEN_AGAIN_S
             for address, peers in list(self._peers.items()):
-                if now > self._heard_s[address] + _CALL_ANEW_S:
+                if now > self._received_s[address] + _CALL_ANEW_S:
                     self._call_later(address)
                     continue
                 for peer in peers:
@@ -220,7 +220,7 @@ class ZmqCarrier:
         self._left_out = failed
 
     def _disconnect(self, address: str) -> None:
-        del self._heard_s[address]
+        del self._received_s[address]
         for socket in (socket for peer in self._peers.pop(address) for socket in (peer.news, peer.asking)):
             self._poller.unregister(socket)
             del self._addresses[socket]
@@ -247,7 +247,7 @@ class ZmqCarrier:
             for socket in sockets:
                 socket.close(0)
             raise
-        self._heard_s[address] = time.monotonic()
+        self._received_s[address] = time.monotonic()
         self._peers[address] = [_Peer(*pair) for pair in zip(sockets[::2], sockets[1::2], strict=True)]
         for peer in self._peers[address]:
             peer.news.send(_ALL, zmq.NOBLOCK)

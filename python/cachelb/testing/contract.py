@@ -57,7 +57,7 @@ def assert_policy_contract(factory: Callable[..., Any] | str, **options: object)
         _equal_seeds_give_equal_picks,
         _order_decides_nothing,
         _only_candidates_are_picked,
-        _dry_run_tells_the_next_pick,
+        _dry_run_predicts_the_next_pick,
         _gone_workers_stay_gone,
         _any_fleet_and_prompt_is_served,
         _missing_signals_are_no_errors,
@@ -271,7 +271,7 @@ def _only_candidates_are_picked(subject: _Subject) -> None:
     fleet.expect_idle()
 
 
-def _dry_run_tells_the_next_pick(subject: _Subject) -> None:
+def _dry_run_predicts_the_next_pick(subject: _Subject) -> None:
     fleet, draw = subject.fleet(), random.Random(4)
     open_: list[Decision[str]] = []
     for step in range(80):

@@ -12,6 +12,7 @@
 //! | `cachelb-router` | runs the rules over a fleet |
 
 pub mod boundaries;
+mod counted;
 pub mod error;
 mod forest;
 pub mod hashing;

@@ -66,32 +66,36 @@ impl DropReason {
     }
 }
 
-/// Counters of one stream; they only rise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct EventStats {
-    /// Messages applied.
-    pub messages: u64,
-    /// Stores applied.
-    pub stores: u64,
-    /// Removals applied.
-    pub removals: u64,
-    /// Clears applied.
-    pub clears: u64,
-    /// Blocks announced by the stores that were applied.
-    pub stored_blocks: u64,
-    /// Blocks named by the removals that were applied.
-    pub removed_blocks: u64,
-    /// Removed blocks that were not known.
-    pub unknown_removals: u64,
-    /// Stores that repeated what was held and added no copy.
-    pub reannounced: u64,
-    /// Stores that waited for their parent.
-    pub parked: u64,
-    /// Blocks that became doubtful since a message was lost.
-    pub doubted_blocks: u64,
-    /// Doubtful blocks that were there after all, as a later event showed.
-    pub settled_blocks: u64,
-    dropped: [u64; DropReason::ALL.len()],
+crate::counted! {
+    /// Counters of one stream; they only rise.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct EventStats {
+        /// Messages applied.
+        pub messages: u64,
+        /// Blocks announced by the stores that were applied.
+        pub stored_blocks: u64,
+        /// Blocks named by the removals that were applied.
+        pub removed_blocks: u64,
+        /// Removed blocks that were not known.
+        pub unknown_removals: u64,
+        /// Stores that repeated what was held and added no copy.
+        pub reannounced: u64,
+        /// Stores that waited for their parent.
+        pub parked: u64,
+        /// Blocks that became doubtful since a message was lost.
+        pub doubted_blocks: u64,
+        /// Doubtful blocks that were there after all, as a later event showed.
+        pub settled_blocks: u64,
+    }
+    beside {
+        /// Stores applied.
+        pub stores: u64,
+        /// Removals applied.
+        pub removals: u64,
+        /// Clears applied.
+        pub clears: u64,
+        dropped: [u64; DropReason::ALL.len()],
+    }
 }
 
 impl EventStats {

@@ -150,23 +150,25 @@ pub struct Record {
     pub shadows: Box<[ShadowPick]>,
 }
 
-/// Where prompt tokens are lost between the prompt and the engine's cache.
-///
-/// Every sum is over the same requests: those that finished and whose engine said how many of its prompt tokens were
-/// cached. Counted in the engine's tokens where it says how long the prompt was, since a prompt given as text is only
-/// estimated here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Funnel {
-    /// Requests.
-    pub requests: u64,
-    /// Tokens of their prompts.
-    pub prompt_tokens: u64,
-    /// Tokens the best candidate was believed to hold.
-    pub best_matched_tokens: u64,
-    /// Tokens the picked one was believed to hold.
-    pub selected_matched_tokens: u64,
-    /// Tokens the engine took from its cache.
-    pub engine_cached_tokens: u64,
+crate::counted! {
+    /// Where prompt tokens are lost between the prompt and the engine's cache.
+    ///
+    /// Every sum is over the same requests: those that finished and whose engine said how many of its prompt tokens were
+    /// cached. Counted in the engine's tokens where it says how long the prompt was, since a prompt given as text is only
+    /// estimated here.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Funnel {
+        /// Requests.
+        pub requests: u64,
+        /// Tokens of their prompts.
+        pub prompt_tokens: u64,
+        /// Tokens the best candidate was believed to hold.
+        pub best_matched_tokens: u64,
+        /// Tokens the picked one was believed to hold.
+        pub selected_matched_tokens: u64,
+        /// Tokens the engine took from its cache.
+        pub engine_cached_tokens: u64,
+    }
 }
 
 impl Funnel {
@@ -195,17 +197,19 @@ impl Funnel {
     }
 }
 
-/// How a shadow compares with the first rule, over the same decisions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ShadowTally {
-    /// Decisions.
-    pub decisions: u64,
-    /// Those in which it picked the same.
-    pub agreed: u64,
-    /// Prompt tokens its picks held.
-    pub matched_tokens: u64,
-    /// Prompt tokens the first rule's picks held.
-    pub first_matched_tokens: u64,
+crate::counted! {
+    /// How a shadow compares with the first rule, over the same decisions.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct ShadowTally {
+        /// Decisions.
+        pub decisions: u64,
+        /// Those in which it picked the same.
+        pub agreed: u64,
+        /// Prompt tokens its picks held.
+        pub matched_tokens: u64,
+        /// Prompt tokens the first rule's picks held.
+        pub first_matched_tokens: u64,
+    }
 }
 
 /// Counters since the start.

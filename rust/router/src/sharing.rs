@@ -59,29 +59,31 @@ pub enum Receipt {
     Gap,
 }
 
-/// Counters of what was told and heard; they only rise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SharingCounters {
-    /// Entries of others applied.
-    pub applied: u64,
-    /// Blocks that others placed and nobody here knew of.
-    pub blocks: u64,
-    /// Placements behind blocks that are not known here.
-    pub orphans: u64,
-    /// Entries on workers or models that are not known here.
-    pub strangers: u64,
-    /// Placements on caches that were lost since.
-    pub stale: u64,
-    /// Own entries dropped because nobody took them.
-    pub dropped: u64,
-    /// Routes that others learned and that were taken in.
-    pub routes: u64,
-    /// Changes of the fleet that others made and that were the last word.
-    pub changes: u64,
-    /// Placements refused whole: a block of theirs is known behind another one, or twice among them.
-    pub conflicts: u64,
-    /// Entries refused because their router, or all of them together, had as much here as is kept.
-    pub crowded: u64,
+crate::counted! {
+    /// Counters of what was told and heard; they only rise.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct SharingCounters {
+        /// Entries of others applied.
+        pub applied: u64,
+        /// Blocks that others placed and nobody here knew of.
+        pub blocks: u64,
+        /// Placements behind blocks that are not known here.
+        pub orphans: u64,
+        /// Entries on workers or models that are not known here.
+        pub strangers: u64,
+        /// Placements on caches that were lost since.
+        pub stale: u64,
+        /// Own entries dropped because nobody took them.
+        pub dropped: u64,
+        /// Routes that others learned and that were taken in.
+        pub routes: u64,
+        /// Changes of the fleet that others made and that were the last word.
+        pub changes: u64,
+        /// Placements refused whole: a block of theirs is known behind another one, or twice among them.
+        pub conflicts: u64,
+        /// Entries refused because their router, or all of them together, had as much here as is kept.
+        pub crowded: u64,
+    }
 }
 
 /// What this router publishes, and what it keeps of others.

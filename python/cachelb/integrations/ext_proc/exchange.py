@@ -253,7 +253,7 @@ class Exchange:
     async def _on_response_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         chunk, end = message.response_body.body, message.response_body.end_of_stream
         if self._pick is not None:
-            self._hear(self._pick, chunk)
+            self._on_answer(self._pick, chunk)
             if end:
                 self._pick.decision.on_complete(**read_usage(self._tail))
         if self._answer_mode == BODY_DUPLEX:
@@ -265,7 +265,7 @@ class Exchange:
             self._pick.decision.on_complete(**read_usage(self._tail))
         return (replies.trailers_reply("response_trailers"),)
 
-    def _hear(self, pick: Pick, chunk: bytes) -> None:
+    def _on_answer(self, pick: Pick, chunk: bytes) -> None:
         self._tail = (self._tail + chunk)[-TAIL_BYTES:]
         if not self._is_stream or not chunk:
             return

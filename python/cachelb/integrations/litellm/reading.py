@@ -69,16 +69,16 @@ def is_prompt_list(content: object) -> bool:
 
 def usage(response: object, *, streamed: bool) -> Usage:
     """Read the engine's own counts. LiteLLM's, by another tokenizer where a stream has no usage, are left out."""
-    told = getattr(response, "usage", None)
-    details = getattr(told, "prompt_tokens_details", None)
+    usage = getattr(response, "usage", None)
+    details = getattr(usage, "prompt_tokens_details", None)
     found: Usage = {}
     if (cached := _count(details, "cached_tokens")) is not None:
         found["cached_tokens"] = cached
     elif streamed:
         return found
-    if (prompt := _count(told, "prompt_tokens")) is not None:
+    if (prompt := _count(usage, "prompt_tokens")) is not None:
         found["prompt_tokens"] = prompt
-    if (output := _count(told, "completion_tokens")) is not None:
+    if (output := _count(usage, "completion_tokens")) is not None:
         found["output_tokens"] = output
     return found
 

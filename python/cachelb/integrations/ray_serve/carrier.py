@@ -10,7 +10,7 @@ from os import getpid
 from typing import TypeAlias
 
 from cachelb.integrations.ray_serve.messages import News, Reply
-from cachelb.state.carrier import Asked, Heard
+from cachelb.state.carrier import Asked, Received
 
 Trade: TypeAlias = Callable[[str, str, int, News], Reply]
 
@@ -26,7 +26,7 @@ class RayCarrier:
         self._connect = connect
         self._trade: Trade | None = None
         self._life, self._cursor = "", 0
-        self._said: list[bytes] = []
+        self._published: list[bytes] = []
         self._asks: list[str] = []
         self._answers: list[tuple[str, Sequence[bytes]]] = []
         self._due_s = 0.0
@@ -37,7 +37,7 @@ class RayCarrier:
 
     def publish(self, message: bytes) -> None:
         """Leave a message for all others with the next call."""
-        self._said.append(message)
+        self._published.append(message)
 
     def ask(self, origin: int, address: str) -> None:
         """Request a router's snapshot with the next call."""
@@ -49,7 +49,7 @@ class RayCarrier:
         self._answers.append((return_to.decode(), messages))
         self._due_s = 0.0
 
-    def receive(self, timeout_s: float) -> list[Heard | Asked]:
+    def receive(self, timeout_s: float) -> list[Received | Asked]:
         """Call the actor, unless that was done since the last interval began: then wait."""
         now = time.monotonic()
         if now < self._due_s:
@@ -57,13 +57,15 @@ class RayCarrier:
             return []
         if self._trade is None:
             raise ConnectionError("the actor is not known")
-        news = News(self._said, self._asks, self._answers)
+        news = News(self._published, self._asks, self._answers)
         # If the call fails these may be lost; routers that miss them request a snapshot.
-        self._said, self._asks, self._answers = [], [], []
+        self._published, self._asks, self._answers = [], [], []
         reply = self._trade(self.who, self._life, self._cursor, news)
         self._life, self._cursor = reply.life, reply.cursor
         self._due_s = 0.0 if reply.more else now + timeout_s
-        found: list[Heard | Asked] = [Heard(message, sender) for sender, message in (*reply.heard, *reply.answers)]
+        found: list[Received | Asked] = [
+            Received(message, sender) for sender, message in (*reply.received, *reply.answers)
+        ]
         return [*found, *(Asked(who.encode()) for who in reply.asked)]
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ _GONE_S = 60.0
 class News(NamedTuple):
     """The messages of one router."""
 
-    said: Sequence[bytes] = ()  # to all
+    published: Sequence[bytes] = ()  # to all
     asks: Sequence[str] = ()  # routers asked for a snapshot
     answers: Sequence[tuple[str, Sequence[bytes]]] = ()  # snapshots, by the router that asked
 
@@ -31,7 +31,7 @@ class Reply(NamedTuple):
 
     life: str  # id of the log's life; another one means that it restarted
     cursor: int  # for the next call
-    heard: list[tuple[str, bytes]]  # sender and message, oldest first
+    received: list[tuple[str, bytes]]  # sender and message, oldest first
     asked: list[str]  # routers that ask for a snapshot
     answers: list[tuple[str, bytes]]  # sender and message of requested snapshots
     more: bool  # there is more to fetch now
@@ -49,9 +49,9 @@ class MessageLog:
 
     Example:
         >>> log = MessageLog()
-        >>> log.trade("one", "", 0, News([b"hello"])).heard
+        >>> log.trade("one", "", 0, News([b"hello"])).received
         []
-        >>> log.trade("two", "", 0, News()).heard
+        >>> log.trade("two", "", 0, News()).received
         [('one', b'hello')]
     """
 
@@ -74,8 +74,8 @@ class MessageLog:
         self._forget(now)
         box = self._boxes.setdefault(who, _Box(now))
         box.seen_s = now
-        said, asks, answers = news
-        for message in said:
+        published, asks, answers = news
+        for message in published:
             self._log.append((who, message))
             self._bytes += len(message)
         while self._bytes > self._max_bytes:
@@ -86,15 +86,15 @@ class MessageLog:
                 self._boxes[other].asked[who] = None
         for other, messages in answers:
             self._answer(who, other, messages)
-        cursor, heard, room = self._heard(who, cursor if life == self._life else 0)
-        told: list[tuple[str, bytes]] = []
+        cursor, received, room = self._received(who, cursor if life == self._life else 0)
+        answered: list[tuple[str, bytes]] = []
         while box.answers and room > 0:
-            told.append(box.answers.popleft())
-            self._answer_bytes -= len(told[-1][1])
-            room -= len(told[-1][1])
+            answered.append(box.answers.popleft())
+            self._answer_bytes -= len(answered[-1][1])
+            room -= len(answered[-1][1])
         asked, box.asked = list(box.asked), {}
         more = bool(box.answers) or cursor < self._first + len(self._log)
-        return Reply(self._life, cursor, heard, asked, told, more)
+        return Reply(self._life, cursor, received, asked, answered, more)
 
     def stats(self) -> dict[str, int]:
         """Count routers that called in the last minute, messages and answers kept, and their bytes."""
@@ -106,10 +106,10 @@ class MessageLog:
             "answer_bytes": self._answer_bytes,
         }
 
-    def _heard(self, who: str, cursor: int) -> tuple[int, list[tuple[str, bytes]], int]:
+    def _received(self, who: str, cursor: int) -> tuple[int, list[tuple[str, bytes]], int]:
         """Return the others' messages from a number on, the next number, and the room that is left."""
         at = max(0, cursor - self._first)
-        heard: list[tuple[str, bytes]] = []
+        received: list[tuple[str, bytes]] = []
         room = _REPLY_BYTES
         # From the end, since that is where most begin.
         newer = list(islice(reversed(self._log), len(self._log) - at))
@@ -117,9 +117,9 @@ class MessageLog:
             sender, message = newer.pop()
             at += 1
             if sender != who:
-                heard.append((sender, message))
+                received.append((sender, message))
                 room -= len(message)
-        return self._first + at, heard, room
+        return self._first + at, received, room
 
     def _answer(self, who: str, other: str, messages: Sequence[bytes]) -> None:
         """Keep the whole answer or none of it: a router without an answer asks again."""

@@ -100,15 +100,15 @@ class PlacementStore:
             if entry.number <= since:
                 break
             newer.append(entry)
-        told: list[Placement] = []
+        found: list[Placement] = []
         room, cursor = _REPLY_BYTES, since
         while newer and room > 0:
             entry = newer.pop()
             cursor = entry.number
             if entry.origin != origin:
-                told.append(entry.placement)
+                found.append(entry.placement)
                 room -= entry.placement.size
-        return Reply(self._epoch, cursor, told, bool(newer))
+        return Reply(self._epoch, cursor, found, bool(newer))
 
     def stats(self) -> dict[str, int]:
         """Count placements kept, their bytes, and those dropped for want of room."""

@@ -192,7 +192,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         if self._sharing is not None and arguments:
             placement = placements.placement_of(key, arguments)
             if placement is not None:
-                self._sharing.offer(placement)
+                self._sharing.publish(placement)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """Release the request's booking, unless only an attempt was refused.

@@ -83,7 +83,7 @@ class Sharing:
             self._task.cancel()
             self._task = None
 
-    def offer(self, placement: Placement) -> None:
+    def publish(self, placement: Placement) -> None:
         """Send a placement with the next call, unless too much waits already."""
         if self._outbox_bytes + placement.size > self._max_bytes:
             self.counters.dropped += 1

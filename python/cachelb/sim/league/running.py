@@ -256,7 +256,7 @@ class _Batch:
         known = self._store.get("capacity", key)
         speed = known["speed"] if known else capacity(requests.workload, fleet, place.source.trace.label)
         self._shared.drop(place.source)
-        self._tell(_CAPACITY_RUNS)
+        self._report(_CAPACITY_RUNS)
         return key, float(speed), known is None
 
     def _run(self, task: tuple[Cell, str]) -> tuple[str, str, dict[str, float | None], bool]:
@@ -284,7 +284,7 @@ class _Batch:
                 figures["of_bound"] = None  # the pool's hits are those of all requests
         for shared in _used(cell, policy):
             self._shared.drop(shared)
-        self._tell(_runs(policy))
+        self._report(_runs(policy))
         return key, cell_key, figures, known is None
 
     def _go_on(self, _done: int) -> None:
@@ -320,7 +320,7 @@ class _Batch:
             placed = clairvoyant(excerpt, base, [*starts, placed], BUDGET)
         return excerpt.counted(excerpt.run(base, placed))
 
-    def _tell(self, runs: int) -> None:
+    def _report(self, runs: int) -> None:
         """Pass on how much is done."""
         with self._lock:
             self._done += runs

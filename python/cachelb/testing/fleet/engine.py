@@ -132,7 +132,7 @@ class Engine:
         self.output_tokens += tokens
         self._counts.output_tokens += tokens
 
-    def offer_transfer(self, request_id: str, job: Job) -> dict[str, Any]:
+    def start_transfer(self, request_id: str, job: Job) -> dict[str, Any]:
         """Keep a computed prompt for the worker that will decode it; return its ``kv_transfer_params``."""
         if len(self._transfers) >= _MAX_TRANSFERS:
             del self._transfers[next(iter(self._transfers))]
@@ -150,7 +150,7 @@ class Engine:
         }
 
     def take_transfer(self, request_id: object) -> bool:
-        """Remove a prompt kept by `offer_transfer`; return whether it was there."""
+        """Remove a prompt kept by `start_transfer`; return whether it was there."""
         return isinstance(request_id, str) and self._transfers.pop(request_id, None) is not None
 
     def _blocks(self, job: Job) -> int:

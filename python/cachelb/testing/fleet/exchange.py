@@ -91,7 +91,7 @@ class Exchange:
         await self._engine.decode(call.job.max_tokens)
         kv_params = None
         if call.kv_params.get("do_remote_decode"):
-            kv_params = self._engine.offer_transfer(request_id, call.job)
+            kv_params = self._engine.start_transfer(request_id, call.job)
         body = full_answer(call, request_id, kv_params)
         if self._fault is not None and self._fault.kind == "die":
             torn = web.StreamResponse(headers={"Content-Type": _JSON, "Content-Length": str(len(body))})

@@ -51,7 +51,7 @@ class Call:
     include_usage: bool  # the stream ends with the usage
     return_token_ids: bool  # the answer carries token ids
     kv_params: dict[str, Any]  # the ``kv_transfer_params``, empty without any
-    tells_cached: bool  # the usage reports cached tokens
+    reports_cached: bool  # the usage reports cached tokens
 
 
 def error_body(status: int, message: str, kind: str | None = None) -> bytes:
@@ -184,7 +184,7 @@ def usage_of(call: Call) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": job.max_tokens,
         "total_tokens": prompt + job.max_tokens,
-        "prompt_tokens_details": {"cached_tokens": job.cached_tokens} if call.tells_cached else None,
+        "prompt_tokens_details": {"cached_tokens": job.cached_tokens} if call.reports_cached else None,
     }
 
 

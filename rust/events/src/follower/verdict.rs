@@ -88,21 +88,25 @@ impl FeedState {
     }
 }
 
-/// Counters of a follower; they only rise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
-    /// Messages that had been applied already.
-    pub duplicates: u64,
-    /// Gaps in the numbers of messages.
-    pub gaps: u64,
-    /// Replays that gave what was asked for.
-    pub replays_complete: u64,
-    /// Replays that began too late or had holes.
-    pub replays_short: u64,
-    /// Replays that did not come to their end.
-    pub replays_failed: u64,
-    /// Gaps that no replay closed.
-    pub resyncs: u64,
-    /// Restarts of the engine.
-    pub restarts: u64,
+crate::counted! {
+    /// Counters of a follower; they only rise.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Tally {
+        /// Messages that had been applied already.
+        pub duplicates: u64,
+        /// Gaps in the numbers of messages.
+        pub gaps: u64,
+        /// Gaps that no replay closed.
+        pub resyncs: u64,
+        /// Restarts of the engine.
+        pub restarts: u64,
+    }
+    beside {
+        /// Replays that gave what was asked for.
+        pub replays_complete: u64,
+        /// Replays that began too late or had holes.
+        pub replays_short: u64,
+        /// Replays that did not come to their end.
+        pub replays_failed: u64,
+    }
 }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
-use super::items::set_items;
+use super::items::{set_counts, set_items};
 
 fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<'_, PyDict>> {
     let counts = PyDict::new(py);
@@ -57,9 +57,8 @@ fn row<'py>(
     };
     let (counted, tally) = (&seen.events, &seen.tally);
     set_items!(row, seen => engine_block_size, lag_s, memory_bytes);
-    set_items!(row, counted => messages, stored_blocks, removed_blocks, unknown_removals, reannounced, parked);
-    set_items!(row, counted => doubted_blocks, settled_blocks);
-    set_items!(row, tally => duplicates, gaps, resyncs, restarts);
+    set_counts(&row, counted.named())?;
+    set_counts(&row, tally.named())?;
     set_items!(
         row,
         state: state,

@@ -20,7 +20,7 @@ use crate::options::read::millis;
 const PIECE: usize = 1 << 16;
 
 /// All that the router knows, as messages for peers.
-pub(super) fn tell_all(engine: &Engine, pools: u32, now: Millis) -> Vec<Vec<u8>> {
+pub(super) fn publish_all(engine: &Engine, pools: u32, now: Millis) -> Vec<Vec<u8>> {
     // Before bookings, so that their workers are there.
     let words = |selector: &mut Selector| selector.sharing().map(Sharing::snapshot_changes);
     let mut messages = engine.held(words).unwrap_or_default();

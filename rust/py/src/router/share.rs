@@ -9,8 +9,8 @@ use crate::error::{enter, to_python};
 use crate::options::read::millis;
 
 use super::NativeRouter;
-use super::items::set_items;
-use super::keep::tell_all;
+use super::items::set_counts;
+use super::keep::publish_all;
 
 impl NativeRouter {
     /// Fingerprints by pool.
@@ -63,7 +63,7 @@ impl NativeRouter {
     }
 
     /// What waits to be told.
-    fn _tell<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn _publish<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let mut messages = Vec::new();
         while let Some(message) = self
             .engine
@@ -85,17 +85,17 @@ impl NativeRouter {
         Ok(message.map(|message| PyBytes::new(py, &message)))
     }
 
-    /// Takes in a message: "applied", "snapshot" or "told" for the first and the last of one, "own" or "gap".
-    fn _hear(&self, py: Python<'_>, message: &Bound<'_, PyBytes>) -> PyResult<&'static str> {
+    /// Takes in a message: "applied", "snapshot" or "complete" for the first and the last of one, "own" or "gap".
+    fn _receive(&self, py: Python<'_>, message: &Bound<'_, PyBytes>) -> PyResult<&'static str> {
         let now = self.engine.now(py)?;
         let bytes = message.as_bytes();
-        let heard = self
+        let received = self
             .engine
             .locked(py, |selector| selector.sharing_mut().receive(bytes, now))?;
-        Ok(match heard.map_err(|error| to_python(&error))? {
+        Ok(match received.map_err(|error| to_python(&error))? {
             Receipt::Applied(_) => "applied",
             Receipt::Snapshot => "snapshot",
-            Receipt::Complete => "told",
+            Receipt::Complete => "complete",
             Receipt::Own => "own",
             Receipt::Gap => "gap",
         })
@@ -110,10 +110,10 @@ impl NativeRouter {
     }
 
     /// All that is known, as messages. Others can select between two workers.
-    fn _tell_all<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn _publish_all<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let pools = self.readers().len() as u32;
         let now = self.engine.now(py)?;
-        let messages = enter(|| Ok(py.detach(|| tell_all(&self.engine, pools, now))))?;
+        let messages = enter(|| Ok(py.detach(|| publish_all(&self.engine, pools, now))))?;
         Ok(messages.iter().map(|m| PyBytes::new(py, m)).collect())
     }
 
@@ -125,13 +125,13 @@ impl NativeRouter {
         Ok(origins.into_iter().flatten().collect())
     }
 
-    fn _told<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let told = self
+    fn _sharing_counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counts = self
             .engine
             .locked(py, |selector| selector.sharing().map(Sharing::counters))?
             .unwrap_or_default();
         let found = PyDict::new(py);
-        set_items!(found, told => applied, blocks, orphans, strangers, stale, dropped, routes, changes, conflicts, crowded);
+        set_counts(&found, counts.named())?;
         Ok(found)
     }
 }

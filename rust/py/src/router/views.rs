@@ -140,23 +140,9 @@ impl NativeRouter {
         for (ending, count) in Ending::ALL.iter().zip(counted.endings) {
             by_ending.set_item(ending.name(), count)?;
         }
-        let shadows = PyList::empty(py);
-        for tally in counted.shadows {
-            shadows.append((
-                tally.decisions,
-                tally.agreed,
-                tally.matched_tokens,
-                tally.first_matched_tokens,
-            ))?;
-        }
-        let funnel = counted.funnel;
-        let funnel = (
-            funnel.requests,
-            funnel.prompt_tokens,
-            funnel.best_matched_tokens,
-            funnel.selected_matched_tokens,
-            funnel.engine_cached_tokens,
-        );
+        let tallies = counted.shadows.iter().map(|tally| tally.named().into_py_dict(py));
+        let shadows = tallies.collect::<PyResult<Vec<_>>>()?;
+        let funnel = counted.funnel.named().into_py_dict(py)?;
         for (name, size) in copied.sizes {
             counters.set_item(name, size)?;
         }

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from cachelb.events.sockets import Hub, Keys
 
 _AT_ONCE: Final = 256
-_HEAR_FRAMES: Final = 2
+_SUBSCRIBE_FRAMES: Final = 2
 _REQUEST_FRAMES: Final = 4
 _LISTENERS: Final = 1 << 16
 _SIGNS_S: Final = 2.0
 """Seconds between two state messages of a stream, in case one was lost; sending also detects gateways that left."""
 
 
-class Desk:
+class Service:
     """The relay's server sockets: publishes every worker's stream at `bind` and answers at the port above.
 
     Lives in the subscriber's thread, except for its counters: `published` messages, with listeners or without, and
@@ -74,7 +74,7 @@ class Desk:
     def on_readable(self) -> None:
         """Read subscriptions and replay requests."""
         for frames in received(self._news, _AT_ONCE):
-            self._on_hear(frames)
+            self._on_subscribe(frames)
         for frames in received(self._answers, _AT_ONCE):
             self._on_request(frames)
 
@@ -83,7 +83,7 @@ class Desk:
         if now_s >= self._signs_s:
             self._signs_s = now_s + _SIGNS_S
             for where in list(self._signs):
-                self._tell(where)
+                self._announce(where)
                 if self._fleet.endpoint_of(where) is None:
                     self._listeners.forget(self._name(where))
                     del self._signs[where], self._names[where]
@@ -99,7 +99,7 @@ class Desk:
         self._connections += 1
         self._signs[key, dp_rank] = StreamSign(self._life, self._connections, connected=True, replayable=replayable)
         self._last[key, dp_rank] = None
-        self._tell((key, dp_rank))
+        self._announce((key, dp_rank))
 
     def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, None]:
         where = key, dp_rank
@@ -118,12 +118,12 @@ class Desk:
     def _kv_disconnected(self, key: str, dp_rank: int | None) -> None:
         where = key, dp_rank
         self._signs[where] = replace(self._signs[where], connected=False)
-        self._tell(where)
+        self._announce(where)
 
     # --- from gateways ---
 
-    def _on_hear(self, frames: list[bytes]) -> None:
-        listener, name = frames if len(frames) == _HEAR_FRAMES else (b"", b"")
+    def _on_subscribe(self, frames: list[bytes]) -> None:
+        listener, name = frames if len(frames) == _SUBSCRIBE_FRAMES else (b"", b"")
         where = named_stream(name)
         if where is None:
             self.refused += 1
@@ -146,7 +146,7 @@ class Desk:
 
     # --- the rest ---
 
-    def _tell(self, where: Where) -> None:
+    def _announce(self, where: Where) -> None:
         """Publish the state of a stream."""
         self._listeners.send(self._name(where), self._state(where))
 

@@ -66,7 +66,7 @@ impl DropReason {
     }
 }
 
-crate::counted! {
+cachelb_core::counted! {
     /// Counters of one stream; they only rise.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct EventStats {

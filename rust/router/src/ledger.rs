@@ -150,7 +150,7 @@ pub struct Record {
     pub shadows: Box<[ShadowPick]>,
 }
 
-crate::counted! {
+cachelb_core::counted! {
     /// Where prompt tokens are lost between the prompt and the engine's cache.
     ///
     /// Every sum is over the same requests: those that finished and whose engine said how many of its prompt tokens were
@@ -197,7 +197,7 @@ impl Funnel {
     }
 }
 
-crate::counted! {
+cachelb_core::counted! {
     /// How a shadow compares with the first rule, over the same decisions.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct ShadowTally {

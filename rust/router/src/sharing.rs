@@ -59,7 +59,7 @@ pub enum Receipt {
     Gap,
 }
 
-crate::counted! {
+cachelb_core::counted! {
     /// Counters of what was told and heard; they only rise.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct SharingCounters {

@@ -88,7 +88,7 @@ impl FeedState {
     }
 }
 
-crate::counted! {
+cachelb_core::counted! {
     /// Counters of a follower; they only rise.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Tally {

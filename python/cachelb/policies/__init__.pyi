@@ -28,7 +28,6 @@ __all__ = [
     "KvAware",
     "Learned",
     "LeastExpectedWait",
-    "LeastKv",
     "LeastLoaded",
     "LengthBucket",
     "OverlapCost",
@@ -55,7 +54,6 @@ PolicyName: TypeAlias = Literal[
     "adaptive",
     "cache-aware",
     "least-loaded",
-    "least-kv",
     "power-of-two",
     "rendezvous",
     "consistent-hash",
@@ -158,7 +156,6 @@ class PolicyOptions(TypedDict, total=False):
     hard: bool
     hashing: Literal["chained", "positional"]
     host_cache_hit_weight: float
-    ignored_share: float
     imbalance_threshold: float
     imbalanced_threshold: float | None
     index: Literal["blocks", "radix"]
@@ -346,35 +343,6 @@ class LeastLoaded(BuiltinPolicy):
         Args:
             load: What counts as load: requests in flight, uncached prompt tokens without a first token, or blocks held
                 by requests past it.
-            **shared: Those of `KeyedOptions`.
-
-        Returns:
-            The policy.
-
-        Raises:
-            TypeError: There is no such option, or one has the wrong type.
-            ValueError: An option is outside its range, or does not go with another.
-        """
-
-class LeastKv(BuiltinPolicy):
-    """The worker whose KV cache has the largest free share; equal ones go in turn.
-
-    Blocks of requests in flight count, divided by ``kv_blocks`` of the worker; without it, its reported KV usage.
-
-    Example:
-        >>> policy = LeastKv(seed=1)
-        >>> decisions = [policy.select_worker(["gpu0", "gpu1"]) for _ in range(4)]
-        >>> policy.loads()
-        {'gpu0': 2, 'gpu1': 2}
-        >>> for decision in decisions:
-        ...     decision.on_complete()
-    """
-
-    def __new__(cls, *, ignored_share: float = 0.0, **shared: Unpack[KeyedOptions]) -> Self:
-        """Build the policy.
-
-        Args:
-            ignored_share: A share of the KV cache that counts as none: workers below it are equal.
             **shared: Those of `KeyedOptions`.
 
         Returns:

@@ -18,7 +18,6 @@ mod custom;
 mod gate;
 mod kv_aware;
 mod learned;
-mod least_kv;
 mod least_loaded;
 mod options;
 mod pair;
@@ -77,11 +76,10 @@ pub use values::{ByWorker, MediumCredits, Peak, Within};
 pub use view::{Active, Candidate, Content, Media, Names, View};
 
 /// The policies that ship with the library, in the order in which documentation lists them.
-pub static POLICIES: [Policy; 25] = [
+pub static POLICIES: [Policy; 24] = [
     adaptive::POLICY,
     cache_aware::POLICY,
     least_loaded::POLICY,
-    least_kv::POLICY,
     power_of_two::POLICY,
     rendezvous::POLICY,
     consistent_hash::POLICY,

@@ -109,7 +109,7 @@ const ASKED_AGAIN: f64 = 1.5;
 /// How steeply the cost rises with KV use: four times at the end of the room.
 const PRESSURE: f64 = 0.75;
 /// Of what would not fit, so much more costs no more.
-const MOST_PRESSURE: f64 = 6.0;
+const MOST_PRESSURE: f64 = 20.0;
 /// The rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Adaptive {

@@ -66,7 +66,7 @@ fn model(
         } else {
             worker.kv_usage.unwrap_or(0.0)
         };
-        let free = f64::max(1.0 - 0.75 * kv_use, 1.0 / 6.0);
+        let free = f64::max(1.0 - 0.75 * kv_use, 0.05);
         let ms = (waiting + own + pushed_out + delayed) / speed + running * output * step;
         ms / free / worker.weight
     };
@@ -390,7 +390,7 @@ fn known_room_is_counted_whatever_a_report_says() {
     let mut scene = Scene::new(&[(0, 0)]).blocks(Some(10));
     scene.loads[0].report = usage(1.0, 0);
     let empty = 160.0 * 2.5 / 10.0;
-    // Its own 10 blocks count; what would not fit costs 6 times as much, however far it is from fitting.
+    // Its own 10 blocks count; what would not fit costs 20 times as much, however far it is from fitting.
     let cases = [
         (100, 0, 0, 0.1),
         (100, 30, 0, 0.4),
@@ -406,7 +406,7 @@ fn known_room_is_counted_whatever_a_report_says() {
     }
     for active in [160, 1_000, 1 << 40] {
         scene.loads[0].active_blocks = active;
-        assert!(close(scores(BALANCED, &scene)[0], empty * 6.0), "{active}");
+        assert!(close(scores(BALANCED, &scene)[0], empty * 20.0), "{active}");
     }
 }
 

@@ -89,7 +89,7 @@ fn model(terms: Terms, worker: &Plain, part: Part, (speed, step): (f64, f64)) ->
     } else {
         worker.kv_usage.unwrap_or(0.0)
     };
-    let ms = |work: f64| work / f64::max(1.0 - 0.75 * kv_use, 1.0 / 6.0) / speed / worker.weight;
+    let ms = |work: f64| work / f64::max(1.0 - 0.75 * kv_use, 0.05) / speed / worker.weight;
     let handover = terms.handover.ms + terms.handover.ms_per_token * worker.uncached;
     [ms(prompt + answer), ms(prompt), ms(answer) + handover]
 }
